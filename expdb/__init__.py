@@ -1,0 +1,90 @@
+"""expdb: the experience database for reinforcement-learning and LLM agents.
+
+What agents saw, did and earned, kept in SQL. `open` is the front door:
+
+>>> import expdb
+>>> with expdb.open(":memory:") as db:
+...     buffer = db.buffer("train", capacity=100_000)
+...     position = buffer.store(task_id="task_1", action={"tool": "search"}, reward=0.5)
+...     batch = buffer.sample(4)
+>>> batch["reward"].tolist()
+[0.5, 0.5, 0.5, 0.5]
+"""
+
+from expdb.batch import Batch
+from expdb.buffer import ReplayBuffer
+from expdb.database import KEEP, ExperienceDB, open, upgrade
+from expdb.errors import (
+    CapacityMismatch,
+    ChunkDamaged,
+    DatabaseBusy,
+    DatabaseClosed,
+    DatabaseDamaged,
+    DatabaseMissing,
+    DatabaseReadOnly,
+    EpisodeEnded,
+    EpisodeMismatch,
+    Evicted,
+    ExpDBError,
+    FieldMismatch,
+    ForkedWithOpenConnection,
+    InvalidValue,
+    NotAnExperienceDatabase,
+    QueryError,
+    ReservedName,
+    SchemaOutdated,
+    SchemaTooNew,
+    SqlError,
+    SqlRefused,
+    StorageFull,
+    TooFewRows,
+    UnknownBuffer,
+    UnknownEpisode,
+)
+from expdb.replay.samplers import Uniform
+from expdb.replay.units import NStep, Step
+from expdb.storage.query import QueryBuilder
+from expdb.storage.signature import Field
+from expdb.writer import EpisodeWriter
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "KEEP",
+    "Batch",
+    "CapacityMismatch",
+    "ChunkDamaged",
+    "DatabaseBusy",
+    "DatabaseClosed",
+    "DatabaseDamaged",
+    "DatabaseMissing",
+    "DatabaseReadOnly",
+    "EpisodeEnded",
+    "EpisodeMismatch",
+    "EpisodeWriter",
+    "Evicted",
+    "ExpDBError",
+    "ExperienceDB",
+    "Field",
+    "FieldMismatch",
+    "ForkedWithOpenConnection",
+    "InvalidValue",
+    "NStep",
+    "NotAnExperienceDatabase",
+    "QueryBuilder",
+    "QueryError",
+    "ReplayBuffer",
+    "ReservedName",
+    "SchemaOutdated",
+    "SchemaTooNew",
+    "SqlError",
+    "SqlRefused",
+    "Step",
+    "StorageFull",
+    "TooFewRows",
+    "Uniform",
+    "UnknownBuffer",
+    "UnknownEpisode",
+    "open",
+    "upgrade",
+]

@@ -1,0 +1,103 @@
+"""Batch: named arrays of as many rows, the shape in which experience leaves the database."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+
+class Batch(Mapping[str, np.ndarray]):
+    """Hold named arrays, one row a step.
+
+    `batch["obs"]` is an array [size, *shape]; fields of varying width and text are object arrays. No memory is shared
+    with another batch or with the buffer, so it may be written to. `size` is the number of rows; `len` counts the names,
+    as for every mapping.
+    """
+
+    __slots__ = ("_columns", "size")
+
+    def __init__(self, columns: Mapping[str, np.ndarray], size: int | None = None):
+        self._columns = dict(columns)
+        self.size = next((len(array) for array in self._columns.values()), 0) if size is None else size
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        try:
+            return self._columns[name]
+        except KeyError:
+            raise KeyError(f"{name!r}: the batch has {', '.join(self._columns)}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{name}: {array.dtype}{list(array.shape)}" for name, array in self._columns.items())
+        return f"Batch(size={self.size}, {columns})"
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """Return a dict a row: Python numbers for scalars, arrays for tensors, None for unknown rewards."""
+        columns = {name: _cells(array) for name, array in self._columns.items()}
+        if "reward" in columns:
+            columns["reward"] = [None if reward != reward else reward for reward in columns["reward"]]
+        for name in [name for name in columns if name.startswith("has_") and name.removeprefix("has_") in columns]:
+            field = name.removeprefix("has_")
+            columns[field] = [
+                value if there else None for value, there in zip(columns[field], self._columns[name].tolist(), strict=True)
+            ]
+            del columns[name]
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def to_torch(self, device: Any = None) -> dict[str, Any]:
+        """Return the arrays as torch tensors, on a device if one is named; object arrays become lists.
+
+        float64 becomes torch's default dtype, as losses are computed in it; every other dtype stays.
+        """
+        import torch
+
+        out: dict[str, Any] = {}
+        for name, array in self._columns.items():
+            if array.dtype == object:
+                out[name] = array.tolist()
+                continue
+            if array.dtype in (np.uint16, np.uint32, np.uint64):
+                array = array.astype(np.int64)  # torch computes with none of them
+            tensor = torch.from_numpy(np.ascontiguousarray(array))
+            dtype = torch.get_default_dtype() if array.dtype == np.float64 else tensor.dtype
+            out[name] = tensor.to(device=device, dtype=dtype)
+        return out
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Hand the batch to anything that reads Arrow: `pyarrow.table(batch)`, polars, pandas 3, duckdb."""
+        import pyarrow as pa
+
+        arrays = {name: _arrow(array) for name, array in self._columns.items()}
+        return pa.table(arrays).__arrow_c_stream__(requested_schema)
+
+
+def _cells(array: np.ndarray) -> list[Any]:
+    return array.tolist() if array.ndim == 1 else [row.copy() for row in array]
+
+
+def _arrow(array: np.ndarray) -> Any:
+    import json
+
+    import pyarrow as pa
+
+    if array.dtype == object:
+        values = array.tolist()
+        kinds = {type(value) for value in values if value is not None}
+        if kinds <= {str} or kinds <= {bytes}:
+            return pa.array(values, pa.binary() if kinds == {bytes} else pa.utf8())
+        if kinds == {np.ndarray} and all(value is None or value.ndim == 1 for value in values):
+            return pa.array(values)
+        as_json = [None if value is None else json.dumps(value, default=lambda one: one.tolist()) for value in values]
+        return pa.array(as_json, pa.utf8())
+    if array.ndim == 1:
+        return pa.array(array)
+    if not array.size:
+        kind = pa.fixed_shape_tensor(pa.from_numpy_dtype(array.dtype), array.shape[1:])
+        return pa.ExtensionArray.from_storage(kind, pa.nulls(len(array), kind.storage_type))
+    data = array.view(np.uint8) if array.dtype == np.bool_ else array
+    return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(data))

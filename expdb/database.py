@@ -1,0 +1,272 @@
+"""ExperienceDB: the front door. Open a database, get buffers, ask questions in SQL."""
+
+import json
+import os
+import shutil
+import tempfile
+import threading
+import uuid
+import weakref
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final, Literal
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from expdb import errors
+from expdb.buffer import ReplayBuffer, checked_capacity
+from expdb.storage import catalog, change
+from expdb.storage.adhoc import FieldFunction, run_sql
+from expdb.storage.check import check_schema
+from expdb.storage.pending import as_text
+from expdb.storage.signature import Field
+from expdb.storage.store import Store
+
+
+class _Keep:
+    """Keep the capacity as it is."""
+
+    def __repr__(self) -> str:
+        return "expdb.KEEP"
+
+
+KEEP: Final = _Keep()
+
+
+def open(
+    location: str | os.PathLike[str],
+    *,
+    create: bool = True,
+    read_only: bool = False,
+    durability: Literal["normal", "full"] = "normal",
+    run: str | None = None,
+    timeout: float = 30.0,
+    resident_bytes: int | None = None,
+) -> "ExperienceDB":
+    """Open an experience database and return a handle, a context manager.
+
+    `location` is a path or `sqlite:///path`; a missing file is created unless `create` is False; ":memory:" is a private
+    temporary database that is deleted when closed. `durability="full"` syncs every write to the disk, "normal" may lose
+    the last seconds when the power fails, and nothing when a process dies. `run` names what this process writes (default:
+    a new uuid). `timeout` is how long, in seconds, to wait for other writers. `resident_bytes` bounds the memory for
+    sampling.
+
+    Raises DatabaseMissing, NotAnExperienceDatabase (nothing that exists is ever overwritten), SchemaOutdated,
+    SchemaTooNew or DatabaseDamaged.
+
+    >>> with open(":memory:") as db:
+    ...     db.buffer("train", capacity=100).store(reward=0.5, action="left")
+    0
+    """
+    if durability not in ("normal", "full"):
+        raise errors.InvalidValue(f"durability is {durability!r}: give 'normal' or 'full'")
+    if not timeout > 0:
+        raise errors.InvalidValue(f"timeout is {timeout}: give seconds above 0")
+    temporary = None
+    path = _path_of(location)
+    if path is None:
+        if read_only:
+            raise errors.InvalidValue("a private temporary database cannot be read_only: name a file")
+        temporary = tempfile.mkdtemp(prefix="expdb-")
+        path = os.path.join(temporary, "memory.db")
+    try:
+        engine = catalog.open_file(path, create=create, read_only=read_only, durability=durability, timeout=float(timeout))
+    except BaseException:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    options = {"read_only": read_only, "durability": durability, "timeout": timeout, "resident_bytes": resident_bytes}
+    return ExperienceDB(engine, path, run, options, temporary)
+
+
+def _path_of(location: str | os.PathLike[str]) -> str | None:
+    """Return the file a location names, None for a private temporary one; symbolic links are followed: one name a file."""
+    text = os.fspath(location)
+    if not isinstance(text, str) or not text:
+        raise errors.InvalidValue(f"{location!r} is no location: give a path, sqlite:///path or ':memory:'")
+    if text == ":memory:":
+        return None
+    if text.startswith("sqlite:///"):
+        text = unquote(text.removeprefix("sqlite:///"))
+        if text in ("", ":memory:"):
+            return None
+    elif text.startswith(("postgresql:", "postgresql+", "postgres:")):
+        raise errors.InvalidValue("PostgreSQL is not supported by this version yet: give the path of a file")
+    elif "://" in text:
+        raise errors.InvalidValue(f"{text.split('://')[0]}:// is not supported: give a path, sqlite:///path or ':memory:'")
+    return os.path.realpath(os.path.expanduser(text))
+
+
+class ExperienceDB:
+    """A handle of one database; made by `expdb.open`. Threads may share it; close it, or use it with `with`."""
+
+    def __init__(self, engine: Any, path: str, run: str | None, options: dict[str, Any], temporary: str | None):
+        self._engine, self.path, self._options, self._temporary = engine, path, options, temporary
+        self._given_run = run
+        self.run = as_text(run, "run") if run is not None else uuid.uuid4().hex
+        self._buffers: dict[str, ReplayBuffer] = {}
+        self._lock = threading.RLock()
+        self._closed = False
+        _handles.add(self)
+
+    def __repr__(self) -> str:
+        return f"<ExperienceDB {self.path!r}{' (closed)' if self._closed else ''}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._temporary is not None:
+            raise errors.InvalidValue("a private temporary database cannot be handed to another process: open a file instead")
+        return _reopened, (self.path, self._given_run, self._options)
+
+    def __enter__(self) -> "ExperienceDB":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- buffers ------------------------------------------------------------------------------------------------------
+
+    def buffer(
+        self, name: str, *, capacity: int | None | _Keep = KEEP, fields: Mapping[str, Field | str] | None = None
+    ) -> ReplayBuffer:
+        """Return the buffer of a name, made where there is none.
+
+        `capacity` is how many steps it keeps, oldest evicted first: None for all; left out, an existing buffer keeps its
+        own and a new one keeps all. A larger one than stored is set; a smaller one would delete, so it raises
+        CapacityMismatch. `fields` declares types that a first value does not tell, such as
+        `{"tokens": Field("int32", shape=(None,))}`; raises FieldMismatch where they are stored otherwise.
+        """
+        catalog.check_buffer_name(name)
+        wanted = KEEP if isinstance(capacity, _Keep) else checked_capacity(capacity)
+        declared = catalog.check_declared(fields or {})
+        with self._lock:
+            known = self._buffers.get(name)
+            if known is None or not isinstance(wanted, _Keep) or declared:
+                known = self._buffers[name] = self._get_or_create(name, wanted, declared, known)
+            return known
+
+    def _get_or_create(
+        self, name: str, capacity: int | None | _Keep, declared: dict[str, Field], known: ReplayBuffer | None
+    ) -> ReplayBuffer:
+        with self._engine.reading() as session:
+            found = catalog.find_buffer(session, name)
+        if found is None:
+            if self._options["read_only"]:
+                raise errors.UnknownBuffer(f"no buffer {name!r}: open the database without read_only to make it")
+            with self._engine.writing() as session:
+                if catalog.find_buffer(session, name) is None:
+                    catalog.create_buffer(session, name, None if isinstance(capacity, _Keep) else capacity, declared)
+                found = catalog.find_buffer(session, name)
+            known = None
+        assert found is not None
+        id, stored, stored_fields = found
+        store = Store(self._engine, id, name, stored_fields)
+        if declared:
+            with store.writing() as (session, news):
+                state = store.state(session)
+                store.settle_fields(session, declared, set(), state.added == 0, news)
+        if not isinstance(capacity, _Keep) and capacity != stored:
+            if capacity is not None and (stored is None or capacity < stored):
+                raise errors.CapacityMismatch(
+                    f"buffer {name!r} keeps {'all' if stored is None else stored} steps, not {capacity}: "
+                    f"buffer.set_capacity({capacity}) evicts the others, or leave capacity out"
+                )
+            change.set_capacity(store, capacity)
+        return known if known is not None and known._store.id == id else ReplayBuffer(store, self.run, self)
+
+    def buffers(self) -> list[str]:
+        """Return the names of all buffers, oldest first."""
+        with self._engine.reading() as session:
+            return catalog.list_buffers(session)
+
+    def drop(self, name: str) -> None:
+        """Delete a buffer with everything in it; raise UnknownBuffer where there is none."""
+        with self._lock, self._engine.writing() as session:
+            catalog.drop_buffer(session, name)
+            self._buffers.pop(name, None)
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def sql(self, query: str, params: Mapping[str, Any] | None = None) -> pa.Table:
+        """Run one reading SQL statement and return its rows as an Arrow table.
+
+        `:name` in the query takes its value from `params`. The view `experience` has a row a step; `field(payload,
+        'name')` gives a field of it, as number, text or JSON. Raises SqlRefused for anything but reading, SqlError for
+        what is wrong in the query.
+
+        >>> with open(":memory:") as db:
+        ...     _ = db.buffer("train").store(task_id="a", reward=1.0)
+        ...     db.sql("SELECT task_id, avg(reward) AS reward FROM experience GROUP BY 1").to_pylist()
+        [{'task_id': 'a', 'reward': 1.0}]
+        """
+        with self._engine.sql() as session:
+            return run_sql(session, query, dict(params or {}), FieldFunction(self._engine))
+
+    def check(self) -> list[str]:
+        """Return what is wrong with the database, one line each; empty if it is sound."""
+        with self._engine.reading() as session:
+            problems = check_schema(session)
+            names = catalog.list_buffers(session)
+        for name in names:
+            problems += self.buffer(name).check()
+        return problems
+
+    def backup(self, path: str | os.PathLike[str]) -> None:
+        """Copy the database, as it is now, into a new file; others may go on writing.
+
+        The file is never copied from outside: in a process that has it open, reading it drops SQLite's locks.
+        """
+        self._engine.backup(os.path.realpath(os.fspath(path)))
+
+    def close(self) -> None:
+        """Complete the episodes that `store` began without a name, and close every connection; twice is once."""
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                for buffer in self._buffers.values():
+                    buffer._complete_open_episodes()
+            finally:
+                self._closed = True
+                self._engine.close()
+                if self._temporary is not None:
+                    shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def _forked(self) -> None:
+        """Be another run in a forked child, unless the run was named, and leave the parent its open episodes and files."""
+        self._lock, self._temporary = threading.RLock(), None
+        if self._given_run is None:
+            self.run = uuid.uuid4().hex
+        for buffer in self._buffers.values():
+            buffer._forget_open_episodes(self.run)
+
+
+_handles: "weakref.WeakSet[ExperienceDB]" = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for handle in list(_handles):
+        handle._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+def _reopened(path: str, run: str | None, options: dict[str, Any]) -> ExperienceDB:
+    return open(path, create=False, run=run, **options)
+
+
+def upgrade(location: str | os.PathLike[str]) -> tuple[str | None, str]:
+    """Bring a database to the newest schema, in one transaction; return the revisions before and after."""
+    path = _path_of(location)
+    if path is None:
+        raise errors.InvalidValue("a private temporary database is always new: name a file")
+    return catalog.upgrade(path)
+
+
+def to_json(table: pa.Table) -> str:
+    """Return an Arrow table as a JSON array of objects, for machines."""
+    return json.dumps(table.to_pylist(), default=lambda value: value.hex() if isinstance(value, bytes) else str(value))

@@ -1,0 +1,101 @@
+"""Every error that expdb raises on purpose: one line each, with the cure in it."""
+
+
+class ExpDBError(Exception):
+    """Anything that expdb refuses or finds wrong."""
+
+
+class NotAnExperienceDatabase(ExpDBError, ValueError):
+    """The file or database belongs to something else, is empty, or is no database at all."""
+
+
+class DatabaseMissing(ExpDBError, FileNotFoundError):
+    """There is no database at the location, and none was to be created."""
+
+
+class SchemaOutdated(ExpDBError, RuntimeError):
+    """The database was written by an older expdb and wants `expdb upgrade`."""
+
+
+class SchemaTooNew(ExpDBError, RuntimeError):
+    """The database was written by a newer expdb than this one."""
+
+
+class DatabaseBusy(ExpDBError, TimeoutError):
+    """Another writer held the database for longer than `timeout`."""
+
+
+class DatabaseDamaged(ExpDBError, ValueError):
+    """The database file itself is damaged."""
+
+
+class ChunkDamaged(DatabaseDamaged):
+    """A stored chunk does not match its checksum or its signature."""
+
+
+class StorageFull(ExpDBError, OSError):
+    """The disk or the quota is full; nothing acknowledged is lost."""
+
+
+class DatabaseReadOnly(ExpDBError, PermissionError):
+    """The handle or the file does not permit writing."""
+
+
+class DatabaseClosed(ExpDBError, ValueError):
+    """The handle was closed."""
+
+
+class ForkedWithOpenConnection(ExpDBError, RuntimeError):
+    """The process forked while another thread was using the database, or the object belongs to the parent."""
+
+
+class SqlRefused(ExpDBError, PermissionError):
+    """The statement given to `db.sql` does something else than read."""
+
+
+class SqlError(ExpDBError, ValueError):
+    """The statement given to `db.sql` is wrong, or its parameters are."""
+
+
+class UnknownBuffer(ExpDBError, LookupError):
+    """No buffer has this name."""
+
+
+class CapacityMismatch(ExpDBError, ValueError):
+    """The buffer exists with a larger capacity than the one asked for."""
+
+
+class ReservedName(ExpDBError, ValueError):
+    """A field has the name of a column, of a batch key, or of something derived."""
+
+
+class FieldMismatch(ExpDBError, ValueError):
+    """A value has another dtype, shape or kind than its field."""
+
+
+class InvalidValue(ExpDBError, ValueError):
+    """A value cannot be stored as it is."""
+
+
+class EpisodeEnded(ExpDBError, ValueError):
+    """The episode is already complete or aborted."""
+
+
+class EpisodeMismatch(ExpDBError, ValueError):
+    """The episode exists with another task, agent or group."""
+
+
+class UnknownEpisode(ExpDBError, LookupError):
+    """No episode of the buffer has this id."""
+
+
+class QueryError(ExpDBError, ValueError):
+    """A query names something unknown, or compares what cannot be compared."""
+
+
+class TooFewRows(ExpDBError, ValueError):
+    """There are fewer rows, or tasks, than the sample needs."""
+
+
+class Evicted(ExpDBError, LookupError):
+    """Rows asked for by position have been evicted or deleted, or were never written."""

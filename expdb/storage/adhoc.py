@@ -1,0 +1,113 @@
+"""Ad-hoc SQL: one statement, read only, its rows as an Arrow table; and `field(payload, name)` for it."""
+
+import json
+from collections import OrderedDict
+from typing import Any
+
+import pyarrow as pa
+
+from expdb.errors import ChunkDamaged, SqlError
+from expdb.storage.codec import Chunk, Decoder
+from expdb.storage.engine import Engine, Session
+from expdb.storage.signature import Signature
+
+import numpy as np  # isort: skip
+
+_CHUNKS_KEPT = 16
+
+
+class FieldFunction:
+    """The SQL function `field(payload, name)`: a payload field of a step as number, text, bytes or JSON text."""
+
+    def __init__(self, engine: Engine):
+        self._engine, self.dialect = engine, engine.dialect
+        self._decoders: dict[tuple[int, int], Decoder] = {}
+        self._chunks: OrderedDict[tuple[int, int], Chunk] = OrderedDict()
+        self._session: Session | None = None
+        self.error: Exception | None = None
+
+    def attach(self, session: Session) -> None:
+        """Serve the statements of a session; chunks are read on it, in the same snapshot."""
+        self._session = session
+        self.dialect.add_field_function(session.driver, self._value_or_error)
+
+    def _value_or_error(self, payload: Any, name: Any) -> Any:
+        try:
+            return self.value(payload, name)
+        except Exception as error:
+            self.error = error  # the driver tells only that a function has failed
+            raise
+
+    def value(self, payload: Any, name: Any) -> Any:
+        """Return a field's value, None where the step lacks the field."""
+        if payload is None:
+            return None
+        try:
+            buffer_id, chunk_id, row = map(int, payload.split(":"))
+        except (AttributeError, ValueError):
+            raise SqlError(f"field({payload!r}, ...): the first argument is the column payload of experience") from None
+        if not isinstance(name, str):
+            raise SqlError(f"field(payload, {name!r}): name the field in single quotes")
+        chunk = self._chunk(buffer_id, chunk_id)
+        field = chunk.signature.fields.get(name)
+        if field is None or row >= chunk.rows or not chunk.present(name, row, row + 1)[0]:
+            return None
+        if field.varies:
+            (value,) = chunk.objects(name, row, row + 1)
+            if field.dtype in ("text", "bytes"):
+                return value
+            return json.dumps(value.tolist() if isinstance(value, np.ndarray) else value, ensure_ascii=False)
+        array = np.frombuffer(chunk.raw(name, row, row + 1), field.numpy).reshape(field.shape)  # type: ignore[arg-type]
+        value = array.tolist()
+        if field.shape:
+            return json.dumps(value)
+        return int(value) if isinstance(value, bool) else value
+
+    def _chunk(self, buffer_id: int, chunk_id: int) -> Chunk:
+        key = buffer_id, chunk_id
+        if key in self._chunks:
+            self._chunks.move_to_end(key)
+            return self._chunks[key]
+        assert self._session is not None
+        found = self._session.ask(
+            "SELECT c.rows, c.signature, c.crc, c.data, g.schema FROM chunks c JOIN signatures g "
+            "ON g.buffer_id = c.buffer_id AND g.id = c.signature WHERE c.buffer_id = ? AND c.id = ?", buffer_id, chunk_id,
+        )  # fmt: skip
+        if not found:
+            raise ChunkDamaged(f"chunk {chunk_id} of buffer {buffer_id} is gone: restore a backup")
+        rows, signature, crc, data, schema = found[0]
+        decoder = self._decoders.get((buffer_id, signature))
+        if decoder is None:
+            decoder = self._decoders[buffer_id, signature] = Decoder(Signature.from_message(schema, signature))
+        chunk = self._chunks[key] = decoder.chunk(chunk_id, rows, crc, data)
+        if len(self._chunks) > _CHUNKS_KEPT:
+            self._chunks.popitem(last=False)
+        return chunk
+
+
+def run_sql(session: Session, query: str, params: dict[str, Any], field: FieldFunction) -> pa.Table:
+    """Run a statement and return its rows; column names that occur twice are numbered."""
+    field.attach(session)
+    try:
+        names, rows = field.dialect.run_sql(session.driver, query, params)
+    except SqlError:
+        if field.error is not None:
+            raise field.error from None
+        raise
+    unique: list[str] = []
+    for name in names:
+        again = sum(name == other or other.startswith(f"{name}:") for other in unique)
+        unique.append(f"{name}:{again + 1}" if again else name)
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
+    return pa.Table.from_arrays([_column(values) for values in columns], unique)
+
+
+def _column(values: tuple[Any, ...]) -> pa.Array:
+    """Return values as one Arrow array: SQLite types values, not columns, so numbers widen and the rest becomes text."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {int, float}:
+        return pa.array([None if value is None else float(value) for value in values], pa.float64())
+    if len(kinds) > 1:
+        return pa.array([None if value is None else str(value) for value in values], pa.utf8())
+    kind = {int: pa.int64(), float: pa.float64(), str: pa.utf8(), bytes: pa.binary()}
+    return pa.array(values, kind[kinds.pop()] if kinds else pa.null())

@@ -1,0 +1,549 @@
+"""Chunks: columns of steps to one Arrow IPC record-batch message, and back.
+
+The message is what `pyarrow.ipc.read_record_batch(data, schema)` reads, with the schema of its signature. Writing: the
+metadata of a message is a flatbuffer of one size for a signature, so a template made once by pyarrow gets its numbers
+patched in (lengths, nulls, offsets); pyarrow alone costs five times as much. Reading: the numbers are read back from the
+flatbuffer with every bound checked. For chunks of fixed width the metadata says everything about the layout, so it is
+looked up by its bytes, and a value is a slice of the message.
+"""
+
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from expdb.errors import ChunkDamaged
+from expdb.storage.columns import (
+    Buffer,
+    Column,
+    Node,
+    column_of,
+    layout_of,
+    offsets_of,
+    read_bits,
+    read_elements,
+    read_objects,
+)
+from expdb.storage.signature import SYSTEM, Field, Signature
+
+# A message is read whole, so tiny steps want small ones (a cold sample of 256 steps reads 256 of them), while text wants
+# large ones, where each message of a conversation is stored once and zstd has something to find.
+FIXED_CHUNK_BYTES = 8 << 10
+VARYING_CHUNK_BYTES = 512 << 10
+FIRST_ROWS = 4
+MAX_CHUNK_BYTES = 64 << 20
+MAX_BUFFER_BYTES = 1 << 30  # no buffer of a sound message is larger; checked before memory is taken for it
+MAX_CHUNK_ROWS = 1 << 16
+
+_CODEC = pa.Codec("zstd", compression_level=3)
+_COMPRESS_ROW_BYTES = 1024  # narrower rows of fixed width are read one by one, and raw floats do not shrink
+_COMPRESS_BYTES = 1024  # a smaller chunk gains less than the call costs; an episode's are merged when it ends
+_SAMPLE_BYTES = 16 << 10
+_WORTH = 0.9
+
+
+def chunk_bytes(fields: Mapping[str, Field]) -> int:
+    """Return the target size of a chunk of these fields, before compression."""
+    return VARYING_CHUNK_BYTES if any(field.varies for field in fields.values()) else FIXED_CHUNK_BYTES
+
+
+# -- metadata ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """The numbers in a message's metadata, and where they are."""
+
+    rows: int
+    nodes: np.ndarray  # [nodes, 2] int64: length, nulls
+    buffers: np.ndarray  # [buffers, 2] int64: offset in the body, length
+    compressed: bool
+    body: int  # where the body starts
+    body_bytes: int
+    at: tuple[int, int, int, int]  # of rows, nodes, buffers and body_bytes in the message
+
+
+def _table(data: Buffer, position: int, slots: int) -> list[int]:
+    """Return the positions of a flatbuffer table's fields, 0 for those left out."""
+    vtable = position - struct.unpack_from("<i", data, position)[0]
+    if vtable < 0:
+        raise ChunkDamaged("metadata point before their start")
+    size = struct.unpack_from("<H", data, vtable)[0]
+    found = []
+    for slot in range(slots):
+        at = 4 + 2 * slot
+        offset = struct.unpack_from("<H", data, vtable + at)[0] if at < size else 0
+        found.append(position + offset if offset else 0)
+    return found
+
+
+def _vector(data: Buffer, at: int) -> tuple[int, int]:
+    """Return where the 16-byte structs of a vector begin, and how many there are."""
+    start = at + struct.unpack_from("<I", data, at)[0]
+    return start + 4, struct.unpack_from("<I", data, start)[0]
+
+
+def read_metadata(data: Buffer) -> Metadata:
+    """Read the metadata of a record-batch message (Arrow's Message.fbs); raise ChunkDamaged where they make no sense."""
+    try:
+        mark, size = struct.unpack_from("<Ii", data, 0)
+        if mark != 0xFFFFFFFF or size < 8 or size + 8 > len(data):
+            raise ChunkDamaged("no Arrow message")
+        _, kind, header, length, _ = _table(data, 8 + struct.unpack_from("<I", data, 8)[0], 5)
+        if not kind or data[kind] != 3 or not header:
+            raise ChunkDamaged("no record batch")
+        body_bytes = struct.unpack_from("<q", data, length)[0] if length else 0
+        rows, nodes, buffers, compression = _table(data, header + struct.unpack_from("<I", data, header)[0], 4)
+        nodes_at, nodes_count = _vector(data, nodes)
+        buffers_at, buffers_count = _vector(data, buffers)
+        if compression:
+            (codec, _) = _table(data, compression + struct.unpack_from("<I", data, compression)[0], 2)
+            if not codec or data[codec] != 1:
+                raise ChunkDamaged("compressed with something else than zstd")
+        body = 8 + size
+        if body_bytes < 0 or body + body_bytes != len(data):
+            raise ChunkDamaged("the body has another length than its metadata say")
+        table = np.frombuffer(data, np.int64, 2 * buffers_count, buffers_at).reshape(-1, 2)
+        if buffers_count and (int(table.min()) < 0 or int(table.max()) > body_bytes or int(table.sum(1).max()) > body_bytes):
+            raise ChunkDamaged("a buffer lies outside of the body")
+        return Metadata(
+            struct.unpack_from("<q", data, rows)[0] if rows else 0,
+            np.frombuffer(data, np.int64, 2 * nodes_count, nodes_at).reshape(-1, 2),
+            table,
+            bool(compression),
+            body,
+            body_bytes,
+            (rows, nodes_at, buffers_at, length),
+        )
+    except (struct.error, ValueError, IndexError) as error:
+        if isinstance(error, ChunkDamaged):
+            raise
+        raise ChunkDamaged(f"metadata cannot be read ({error})") from None
+
+
+class Template:
+    """The metadata of a signature's messages, with places for the numbers."""
+
+    def __init__(self, schema: pa.Schema, compressed: bool):
+        # One null row: with nothing in it, flatbuffers would leave the zeros out and the places with them.
+        arrays = []
+        for entry in schema:
+            storage = getattr(entry.type, "storage_type", entry.type)
+            array = pa.nulls(1, storage)
+            arrays.append(array if storage is entry.type else pa.ExtensionArray.from_storage(entry.type, array))
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        sink = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression="zstd" if compressed else None)
+        with pa.ipc.new_stream(sink, schema, options=options) as writer:
+            writer.write_batch(batch)
+        reader = pa.ipc.MessageReader.open_stream(sink.getvalue())
+        reader.read_next_message()
+        message = reader.read_next_message().serialize().to_pybytes()
+        found = read_metadata(message)
+        self.prefix = message[: found.body]
+        self.at = found.at
+        self.nodes, self.buffers = found.nodes.size, found.buffers.size
+
+    def fill(self, rows: int, nodes: list[int], buffers: list[int], body_bytes: int) -> bytearray:
+        """Return the metadata of one message."""
+        prefix = bytearray(self.prefix)
+        at_rows, at_nodes, at_buffers, at_body = self.at
+        struct.pack_into("<q", prefix, at_rows, rows)
+        struct.pack_into(f"<{self.nodes}q", prefix, at_nodes, *nodes)
+        struct.pack_into(f"<{self.buffers}q", prefix, at_buffers, *buffers)
+        struct.pack_into("<q", prefix, at_body, body_bytes)
+        return prefix
+
+
+class Templates:
+    """Both templates of a signature, made when first needed."""
+
+    def __init__(self, signature: Signature):
+        self._schema = signature.schema
+        self._made: dict[bool, Template] = {}
+
+    def __getitem__(self, compressed: bool) -> Template:
+        if compressed not in self._made:
+            self._made[compressed] = Template(self._schema, compressed)
+        return self._made[compressed]
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+class Rows:
+    """The fields of consecutive steps on their way into one chunk."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, Column] = {}
+        self.limit = FIXED_CHUNK_BYTES
+        self.count = 0
+        self.tail = False
+        self._varies = False
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes the chunk will hold, before compression."""
+        return sum([column.nbytes for column in self.columns.values()])
+
+    @property
+    def full(self) -> bool:
+        """Whether the chunk has reached its target size.
+
+        Where a first row is large (a long conversation so far), the next ones mostly repeat it, and belong with it.
+        """
+        size = self.nbytes
+        if self.count == 1:
+            self.limit = max(self.limit, min(FIRST_ROWS * size, MAX_CHUNK_BYTES)) if self._varies else self.limit
+        return size + 17 * self.count >= self.limit or self.count >= MAX_CHUNK_ROWS
+
+    def append(self, values: Mapping[str, Any], fields: Mapping[str, Field]) -> None:
+        """Add one step's values; `fields` knows the type of each. All or nothing: a refused value leaves no trace."""
+        columns, count = self.columns, self.count
+        done: list[Column] = []
+        try:
+            for name, value in values.items():
+                column = columns.get(name)
+                if column is None:
+                    column = self._new_column(name, fields[name])
+                if value is None:
+                    column.append_null()
+                else:
+                    column.append(value)
+                done.append(column)
+        except Exception:
+            for column in done:
+                column.pop()
+            if count == 0:
+                columns.clear()
+            raise
+        self.count = count + 1
+        if len(done) < len(columns):
+            for column in columns.values():
+                if column.rows <= count:
+                    column.append_null()
+
+    def _new_column(self, name: str, field: Field) -> Column:
+        column = self.columns[name] = column_of(name, field)
+        if field.varies:
+            self.limit, self._varies = max(self.limit, VARYING_CHUNK_BYTES), True
+        for _ in range(self.count):
+            column.append_null()
+        return column
+
+    def extend(self, arrays: Mapping[str, np.ndarray], fields: Mapping[str, Field]) -> None:
+        """Add arrays [steps, *shape] of fixed-width fields at once, to rows that are still empty."""
+        for name, array in arrays.items():
+            column = self._new_column(name, fields[name])
+            column.extend(array)  # type: ignore[attr-defined]
+            self.count = column.rows
+
+    def copy(self, chunk: "Chunk", start: int, stop: int, fields: Mapping[str, Field]) -> None:
+        """Add rows [start, stop) of another chunk, without making Python values of them where that can be helped."""
+        for name in chunk.signature.fields:
+            if name not in SYSTEM:
+                column = self.columns.get(name) or self._new_column(name, fields[name])
+                present = chunk.present(name, start, stop)
+                if fields[name].varies:
+                    column.copy(chunk.stored(name, start, stop), present)
+                else:
+                    column.copy(chunk.raw(name, start, stop), present)
+        self.count += stop - start
+        for column in self.columns.values():
+            while column.rows < self.count:
+                column.append_null()
+
+    def append_tail(self, values: Mapping[str, Any], fields: Mapping[str, Field]) -> None:
+        """Add the row that holds the observation after the last step: blanks, not nulls, for what was not given."""
+        self.append(values, fields)
+        self.tail = True
+        for name, column in self.columns.items():
+            if values.get(name) is None and column.nulls and column.nulls[-1] == column.rows - 1:
+                column.nulls.pop()
+
+    def block(self) -> "Block":
+        """Return the columns as buffers, compressed where it pays."""
+        nodes: list[Node] = []
+        buffers: list[Buffer] = []
+        for column in self.columns.values():
+            more_nodes, more_buffers = column.encode()
+            nodes += more_nodes
+            buffers += more_buffers
+        fields = {name: column.field for name, column in self.columns.items()}
+        nullable = {name for name, column in self.columns.items() if column.nulls}
+        total = sum(map(len, buffers))
+        pays = any(field.varies for field in fields.values()) or total >= _COMPRESS_ROW_BYTES * max(self.count, 1)
+        compressed = pays and total >= _COMPRESS_BYTES
+        if compressed:
+            packed = [_compress(buffer) for buffer in buffers]
+            compressed = sum(map(len, packed)) < _WORTH * total
+            buffers = packed if compressed else buffers
+        return Block(fields, self.count, nodes, buffers, compressed, nullable, self.tail)
+
+
+def _compress(buffer: Buffer) -> Buffer:
+    """Return a buffer as a compressed message holds it: its length and zstd, or -1 and itself where that is no gain."""
+    if not buffer:
+        return buffer
+    size = len(buffer)
+    if size >= 128:
+        sample = buffer[:_SAMPLE_BYTES] if size > 4 * _SAMPLE_BYTES else buffer
+        packed = _CODEC.compress(sample, asbytes=True)
+        if len(packed) < _WORTH * len(sample):
+            if len(sample) < size:
+                packed = _CODEC.compress(buffer, asbytes=True)
+            return struct.pack("<q", size) + packed
+    return struct.pack("<q", -1) + bytes(buffer)
+
+
+@dataclass
+class Block:
+    """Encoded fields that still want their system columns, which are known only once the write has begun."""
+
+    fields: dict[str, Field]
+    rows: int
+    nodes: list[Node]
+    buffers: list[Buffer]
+    compressed: bool
+    nullable: set[str]
+    tail: bool = False
+
+    @property
+    def steps(self) -> int:
+        """Rows that are steps: all but the tail."""
+        return self.rows - self.tail
+
+    def message(
+        self,
+        templates: Templates,
+        step: list[int],
+        reward: list[float | None],
+        terminated: list[bool],
+        truncated: list[bool],
+    ) -> bytes:
+        """Return the record-batch message; columns shorter than the block (the tail has no step) are padded."""
+        rows, missing = self.rows, self.rows - len(step)
+        system: list[Buffer] = [
+            np.array([*step, *[0] * missing], np.int64).tobytes(),
+            np.array([*reward, *[None] * missing], np.float64).tobytes(),
+            np.packbits([*terminated, *[False] * missing], bitorder="little").tobytes(),
+            np.packbits([*truncated, *[False] * missing], bitorder="little").tobytes(),
+        ]
+        body: list[Buffer] = []
+        ranges: list[int] = []
+        at = 0
+        uncompressed = _UNCOMPRESSED if self.compressed else b""
+        for data in system:
+            for buffer in (b"", uncompressed + data):
+                at = _place(buffer, at, body, ranges)
+        for buffer in self.buffers:
+            at = _place(buffer, at, body, ranges)
+        nodes = [rows, 0] * len(system)
+        for node in self.nodes:
+            nodes += node
+        return b"".join((templates[self.compressed].fill(rows, nodes, ranges, at), *body))
+
+
+_UNCOMPRESSED = struct.pack("<q", -1)
+_PADDING = [b"\0" * n for n in range(8)]
+
+
+def _place(buffer: Buffer, at: int, body: list[Buffer], ranges: list[int]) -> int:
+    size = len(buffer)
+    ranges += (at, size)
+    if size:
+        body.append(buffer)
+        if size & 7:
+            body.append(_PADDING[8 - (size & 7)])
+            size += 8 - (size & 7)
+    return at + size
+
+
+def crc_of(signature: Signature, id: int, rows: int, data: Buffer) -> int:
+    """Return the checksum of a chunk: its message, and everything that decides how the message is read."""
+    return zlib.crc32(data, zlib.crc32(struct.pack("<qq", id, rows), signature.crc))
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+Slices = dict[str, tuple[int, int]]  # field -> where its first value lies in the message, bytes from one to the next
+
+
+class Decoder:
+    """Reads the chunks of one signature."""
+
+    def __init__(self, signature: Signature):
+        self.signature = signature
+        self.templates = Templates(signature)
+        self._prefix_bytes = 0
+        self._layouts: dict[bytes, tuple[int, Slices, dict[str, int]]] = {}
+
+    def chunk(self, id: int, rows: int, crc: int, data: bytes) -> "Chunk":
+        """Check a chunk and return it, decoded as far as it is read; raise ChunkDamaged naming it."""
+        if crc_of(self.signature, id, rows, data) != crc:
+            raise ChunkDamaged(f"chunk {id} does not match its checksum: restore a backup, or delete its steps")
+        known = self._layouts.get(data[: self._prefix_bytes])
+        if known is not None and known[0] == len(data):
+            return Chunk(id, rows, data, self.signature, known[1], known[2], None)
+        try:
+            metadata = read_metadata(data)
+            if metadata.rows != rows:
+                raise ChunkDamaged("it has another number of rows than it says")
+            slices, bits = self._slices(metadata)
+        except ChunkDamaged as error:
+            raise ChunkDamaged(f"chunk {id} cannot be read, {error}: restore a backup, or delete its steps") from None
+        if len(slices) + len(bits) == len(self.signature.fields):
+            if len(self._layouts) >= 4096 or self._prefix_bytes != metadata.body:
+                self._layouts.clear()
+            self._prefix_bytes = metadata.body
+            self._layouts[data[: metadata.body]] = (len(data), slices, bits)
+        return Chunk(id, rows, data, self.signature, slices, bits, metadata)
+
+    def _slices(self, metadata: Metadata) -> tuple[Slices, dict[str, int]]:
+        """Check the shape of the metadata; return where the values of uncompressed fixed-width fields lie."""
+        slices: Slices = {}
+        bits: dict[str, int] = {}
+        node = buffer = 0
+        rows = metadata.rows
+        if rows < 0 or rows > 2 * MAX_CHUNK_ROWS:
+            raise ChunkDamaged("its number of rows makes no sense")
+        for name, field in self.signature.fields.items():
+            nodes, buffers = layout_of(field)
+            if node + nodes > len(metadata.nodes) or buffer + buffers > len(metadata.buffers):
+                raise ChunkDamaged("it lacks columns")
+            length, nulls = metadata.nodes[node].tolist()
+            if length != rows or not 0 <= nulls <= rows:
+                raise ChunkDamaged(f"{name} has another length than it says")
+            if not field.varies and not metadata.compressed and not nulls:
+                offset, size = metadata.buffers[buffer + buffers - 1].tolist()
+                if size < _fixed_bytes(field, rows):
+                    raise ChunkDamaged(f"{name} ends early")
+                if field.dtype == "bool" and not field.shape:
+                    bits[name] = metadata.body + offset
+                else:
+                    slices[name] = (metadata.body + offset, field.nbytes)
+            node, buffer = node + nodes, buffer + buffers
+        if node != len(metadata.nodes) or buffer != len(metadata.buffers):
+            raise ChunkDamaged("it has columns too many")
+        return slices, bits
+
+
+def _fixed_bytes(field: Field, rows: int) -> int:
+    return (rows + 7) // 8 if field.dtype == "bool" and not field.shape else rows * field.nbytes
+
+
+class Chunk:
+    """A checked chunk. Slices of uncompressed fixed-width fields are cut from the message as they are."""
+
+    __slots__ = ("_bits", "_buffers", "_metadata", "_slices", "data", "id", "rows", "signature")
+
+    def __init__(
+        self,
+        id: int,
+        rows: int,
+        data: bytes,
+        signature: Signature,
+        slices: Slices,
+        bits: dict[str, int],
+        metadata: Metadata | None,
+    ):
+        self.id, self.rows, self.data, self.signature = id, rows, data, signature
+        self._slices, self._bits, self._metadata = slices, bits, metadata
+        self._buffers: dict[str, tuple[int, list[Buffer]]] = {}
+
+    def raw(self, name: str, start: int, stop: int) -> Buffer:
+        """Return the bytes of rows [start, stop) of a fixed-width field, C order; nulls are zeros."""
+        place = self._slices.get(name)
+        if place is not None:
+            at, width = place
+            if width < 1024:
+                return self.data[at + start * width : at + stop * width]
+            return memoryview(self.data)[at + start * width : at + stop * width]
+        at_bits = self._bits.get(name)
+        if at_bits is not None:
+            if stop - start == 1:
+                return _BYTES[self.data[at_bits + (start >> 3)] >> (start & 7) & 1]
+            return read_bits(memoryview(self.data)[at_bits:], start, stop)
+        field = self.signature.fields[name]
+        buffer = self._column(name)[1][-1]
+        if field.dtype == "bool" and not field.shape:
+            return read_bits(buffer, start, stop)
+        return memoryview(buffer)[start * field.nbytes : stop * field.nbytes]
+
+    def objects(self, name: str, start: int, stop: int) -> list[Any]:
+        """Return rows [start, stop) of a field of varying width as Python objects; nulls are None."""
+        nulls, buffers = self._column(name)
+        try:
+            found = read_objects(self.signature.fields[name], self.rows, buffers, start, stop)
+        except (ChunkDamaged, ValueError, IndexError) as error:
+            raise ChunkDamaged(
+                f"field {name!r} of chunk {self.id} cannot be read ({error}): restore a backup, or delete its steps"
+            ) from None
+        if nulls:
+            valid = read_bits(buffers[0], start, stop)
+            return [value if there else None for value, there in zip(found, valid, strict=True)]
+        return found
+
+    def stored(self, name: str, start: int, stop: int) -> list[Any]:
+        """Return rows [start, stop) of a field of varying width as `Column.copy` takes them."""
+        if self.signature.fields[name].dtype != "json":
+            return self.objects(name, start, stop)
+        try:
+            return read_elements(self.rows, self._column(name)[1], start, stop)
+        except (ChunkDamaged, ValueError, IndexError) as error:
+            raise ChunkDamaged(f"field {name!r} of chunk {self.id} cannot be read ({error}): restore a backup") from None
+
+    def present(self, name: str, start: int, stop: int) -> bytes:
+        """Return a byte a row: 1 where the step has the field."""
+        if name in self._slices or name in self._bits:
+            return _BYTES[1] * (stop - start)
+        if name not in self.signature.fields:
+            return _BYTES[0] * (stop - start)
+        nulls, buffers = self._column(name)
+        return read_bits(buffers[0], start, stop) if nulls else _BYTES[1] * (stop - start)
+
+    def _column(self, name: str) -> tuple[int, list[Buffer]]:
+        """Return the null count and the buffers of a column, decompressed."""
+        known = self._buffers.get(name)
+        if known is not None:
+            return known
+        metadata = self._metadata
+        if metadata is None:  # the layout was known by its bytes
+            metadata = self._metadata = read_metadata(self.data)
+        node = first = 0
+        for other, field in self.signature.fields.items():
+            nodes, buffers = layout_of(field)
+            if other == name:
+                break
+            node, first = node + nodes, first + buffers
+        ranges = metadata.buffers[first : first + buffers].tolist()
+        view = memoryview(self.data)[metadata.body :]
+        try:
+            cut = [view[offset : offset + size] for offset, size in ranges]
+            found: list[Buffer] = [_decompress(part) for part in cut] if metadata.compressed else list(cut)
+            if not field.varies and len(found[-1]) < _fixed_bytes(field, self.rows):
+                raise ChunkDamaged("it ends early")
+        except (ChunkDamaged, pa.ArrowException, OSError, ValueError, struct.error) as error:
+            raise ChunkDamaged(
+                f"field {name!r} of chunk {self.id} cannot be read ({error}): restore a backup, or delete its steps"
+            ) from None
+        self._buffers[name] = (int(metadata.nodes[node, 1]), found)
+        return self._buffers[name]
+
+
+_BYTES = (b"\0", b"\1")
+
+
+def _decompress(part: memoryview) -> Buffer:
+    if not part:
+        return part
+    (size,) = struct.unpack_from("<q", part)
+    if size == -1:
+        return part[8:]
+    if not 0 <= size <= MAX_BUFFER_BYTES:
+        raise ChunkDamaged("a compressed buffer claims a size that makes no sense")
+    return memoryview(_CODEC.decompress(part[8:], decompressed_size=size))

@@ -1,0 +1,290 @@
+"""SQLite: how to connect, begin, check, query and append there, and nowhere else."""
+
+import json
+import os
+import random
+import sqlite3
+import time
+import urllib.parse
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
+
+import numpy as np
+import sqlalchemy as sa
+
+from expdb import errors
+
+APPLICATION_ID = 0x65787064  # "expd"
+
+# 3.7.0-3.51.2 corrupt a WAL database when a PASSIVE checkpoint races with a writer that resets the log
+# (sqlite.org/wal.html#walresetbug). Auto-checkpoints are PASSIVE, so none of our connections has any; see checkpoint().
+MINIMUM_VERSION = (3, 37, 0)
+
+
+def connect(path: str, *, create: bool = False, read_only: bool = False, durability: str, busy_ms: int) -> Any:
+    """Open one connection to the file; never through a URL that eats `?` or `%` of the path."""
+    if sqlite3.sqlite_version_info < MINIMUM_VERSION:
+        raise errors.ExpDBError(f"SQLite {sqlite3.sqlite_version} is too old: use a Python that links 3.37 or newer")
+    mode = "ro" if read_only else "rwc" if create else "rw"
+    connection = sqlite3.connect(
+        f"file:{urllib.parse.quote(path)}?mode={mode}",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+    )
+    # The mode of the journal is a property of the file: made WAL once, when the file is made (prepare_file).
+    for pragma in (
+        f"busy_timeout={busy_ms}",
+        f"synchronous={'FULL' if durability == 'full' else 'NORMAL'}",
+        "wal_autocheckpoint=0",
+        "mmap_size=0",
+        "recursive_triggers=ON",
+        "trusted_schema=OFF",
+        "secure_delete=OFF",
+        "journal_size_limit=67108864",
+        "cell_size_check=ON",
+        "cache_size=-65536",
+    ):
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+    return connection
+
+
+def prepare_file(connection: Any) -> None:
+    """Make a new, still empty file an expdb one: write-ahead log, our mark."""
+    connection.execute("PRAGMA journal_mode=WAL").fetchall()
+    connection.execute(f"PRAGMA application_id={APPLICATION_ID}").fetchall()
+
+
+def identify(path: str) -> None:
+    """Raise if the existing file is not ours. Reads through SQLite only: opening the file beside it drops its locks."""
+    if os.stat(path).st_size == 0:
+        raise errors.NotAnExperienceDatabase(f"{path} is empty: delete it to let expdb create it anew")
+    connection = sqlite3.connect(f"file:{urllib.parse.quote(path)}?mode=ro", uri=True, isolation_level=None, timeout=30)
+    try:
+        (found,) = connection.execute("PRAGMA application_id").fetchone()
+    except sqlite3.DatabaseError as error:
+        raise translated(error, path) from error
+    finally:
+        connection.close()
+    if found != APPLICATION_ID:
+        raise errors.NotAnExperienceDatabase(f"{path} is a database of another application: choose another path")
+
+
+def begin(connection: Any, timeout: float) -> None:
+    """Begin an immediate transaction, waiting for other writers up to `timeout` seconds.
+
+    Not SQLite's own busy handler, which sleeps in fixed steps: jitter cut the longest wait of 32 writers by four.
+    """
+    deadline, pause = None, 0.0005
+    while True:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            now = time.monotonic()
+            deadline = now + timeout if deadline is None else deadline
+            if now >= deadline:
+                raise
+        time.sleep(pause * (0.5 + random.random()))
+        pause = min(pause * 1.5, 0.02)
+
+
+def wal_bytes(path: str) -> int:
+    """Return the size of the write-ahead log (by stat, which keeps SQLite's locks)."""
+    try:
+        return os.stat(path + "-wal").st_size
+    except FileNotFoundError:
+        return 0
+
+
+def checkpoint(connection: Any, wait_ms: int) -> bool:
+    """Copy the log into the file and truncate it; return whether that went all the way.
+
+    TRUNCATE takes the writers' lock before it looks at the log, so it is safe on versions with the WAL-reset bug. It
+    falls back to PASSIVE only when it cannot have that lock within its busy timeout, hence the wait.
+    """
+    connection.execute(f"PRAGMA busy_timeout={wait_ms}").fetchall()
+    try:
+        (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return not busy
+    finally:
+        connection.execute("PRAGMA busy_timeout=0").fetchall()
+
+
+def translated(error: BaseException, path: str) -> BaseException:
+    """Return the expdb error for a driver's, or the error itself where there is none."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        return error
+    match code & 0xFF:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return errors.DatabaseBusy(f"{path} is held by another writer: try again, or open it with a longer timeout")
+        case sqlite3.SQLITE_NOTADB:
+            return errors.NotAnExperienceDatabase(f"{path} is not an SQLite database: choose another path")
+        case sqlite3.SQLITE_CORRUPT:
+            return errors.DatabaseDamaged(f"{path} is damaged ({error}): restore a backup, or recover it with sqlite3's .recover")
+        case sqlite3.SQLITE_FULL:
+            return errors.StorageFull(f"no space left for {path}: free some and go on, nothing acknowledged is lost")
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
+            return errors.DatabaseReadOnly(f"{path} cannot be written ({error}): check its permissions and its folder's")
+        case sqlite3.SQLITE_CANTOPEN:
+            return errors.DatabaseMissing(f"{path} cannot be opened: check that its folder exists and may be read")
+        case sqlite3.SQLITE_INTERRUPT:
+            return error
+    return error
+
+
+# -- queries ----------------------------------------------------------------------------------------------------------
+
+
+def among(column: sa.ColumnElement[Any], values: Sequence[int]) -> sa.ColumnElement[bool]:
+    """Return `column IN (values)` for any number of integers, as one bound parameter."""
+    listed = sa.func.json_each(json.dumps(list(map(int, values)))).table_valued("value")
+    return column.in_(sa.select(listed.c.value))
+
+
+def like(column: sa.ColumnElement[Any], pattern: str) -> sa.ColumnElement[bool]:
+    r"""Return a case-sensitive LIKE with `%`, `_` and `\` as GLOB: SQLite's own LIKE folds ASCII case."""
+    glob, escaped = [], False
+    for character in pattern:
+        if not escaped and character == "\\":
+            escaped = True
+            continue
+        if not escaped and character in "%_":
+            glob.append("*" if character == "%" else "?")
+        else:
+            glob.append(f"[{character}]" if character in "*?[" else character)
+        escaped = False
+    return column.op("GLOB", is_comparison=True)(sa.literal("".join(glob), sa.Text()))
+
+
+def tag_value(column: sa.ColumnElement[Any], key: str) -> sa.ColumnElement[Any]:
+    """Return the value of a key of a JSON object; the key is `[A-Za-z0-9_]+` and so can be a literal.
+
+    A literal, not a parameter: an index on the expression serves only the very same expression.
+    """
+    return sa.func.json_extract(column, sa.literal_column(f"""'$."{key}"'"""))
+
+
+TAG_TYPES = {str: ("text",), int: ("integer", "real"), float: ("integer", "real")}
+
+
+def tag_is(column: sa.ColumnElement[Any], key: str, kind: type) -> sa.ColumnElement[bool]:
+    """Return whether the value has the JSON type of a Python one (str, int or float)."""
+    kinds = TAG_TYPES[kind]
+    return sa.func.json_type(column, sa.literal_column(f"""'$."{key}"'""")).in_([sa.literal_column(f"'{k}'") for k in kinds])
+
+
+def tag_is_bool(column: sa.ColumnElement[Any], key: str, value: bool) -> sa.ColumnElement[bool]:
+    """Return whether the value is JSON's true, or false."""
+    found = sa.func.json_type(column, sa.literal_column(f"""'$."{key}"'"""))
+    return found == sa.literal_column("'true'" if value else "'false'")
+
+
+# -- append -----------------------------------------------------------------------------------------------------------
+
+TAKE = (
+    "UPDATE buffers SET added = added + ?, episodes_added = episodes_added + ? WHERE id = ? "
+    "RETURNING added, episodes_added, fields_version"
+)
+COUNT = "UPDATE buffers SET size = size + ?, bytes = bytes + ? WHERE id = ?"
+STEPS_AT_ONCE = 32  # multi-row VALUES cost two thirds of executemany; more than 32 gain nothing
+INSERT_STEPS = (
+    "INSERT INTO steps (buffer_id, position, episode, step, pre_agent, execute_time, reward, terminated, truncated, tags) "
+    "VALUES "
+)
+INSERT_SEGMENT = (
+    "INSERT INTO segments (buffer_id, last, first, episode, ordinal, chunk, chunk_row) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+DELETE_SEGMENT = "DELETE FROM segments WHERE buffer_id = ? AND last = ?"
+INSERT_CHUNK = (
+    "INSERT INTO chunks (buffer_id, id, first, episode, rows, signature, bytes, crc, data) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+def insert_steps(connection: Any, buffer_id: int, columns: tuple[Iterable[Any], ...], count: int) -> None:
+    """Insert `count` steps given as the columns position, episode, step, pre_agent, execute_time, reward, ..., tags."""
+    row = f"({int(buffer_id)}, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    rows = list(zip(*columns, strict=True))
+    whole = count - count % STEPS_AT_ONCE
+    if whole:
+        statement = INSERT_STEPS + ", ".join([row] * STEPS_AT_ONCE)
+        for start in range(0, whole, STEPS_AT_ONCE):
+            connection.execute(statement, [value for values in rows[start : start + STEPS_AT_ONCE] for value in values])
+    if count - whole:
+        connection.executemany(INSERT_STEPS + row, rows[whole:])
+
+
+# Integers as one parameter (see as_list), where a statement wants a set of them, or joins with them.
+LISTED = "(SELECT value FROM json_each(?))"
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+# The segment of a position is the first that ends at or after it.
+LOCATE = """
+SELECT DISTINCT g.last, g.first, g.episode, g.ordinal, g.chunk, g.chunk_row
+FROM (SELECT value FROM json_each(?)) j
+JOIN segments g ON g.buffer_id = ? AND g.last = (
+    SELECT min(last) FROM segments WHERE buffer_id = ? AND last >= j.value)
+WHERE g.first <= j.value
+ORDER BY g.last
+"""
+READ_CHUNKS = """
+SELECT c.id, c.rows, c.signature, c.crc, c.data FROM (SELECT value FROM json_each(?)) j
+JOIN chunks c ON c.buffer_id = ? AND c.id = j.value
+"""
+
+
+def as_list(values: np.ndarray) -> str:
+    """Return integers as the one parameter that a statement reads with `json_each`."""
+    return json.dumps(values.tolist())
+
+
+# -- ad-hoc SQL -------------------------------------------------------------------------------------------------------
+
+_READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+
+
+def guard(connection: Any) -> None:
+    """Make a connection unable to write, attach or create anything, whatever SQL it is given."""
+    connection.execute("PRAGMA query_only=ON").fetchall()
+    if hasattr(connection, "setlimit"):
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+
+    def authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        if action == sqlite3.SQLITE_FUNCTION and second and second.lower() in ("load_extension", "fts3_tokenizer"):
+            return sqlite3.SQLITE_DENY
+        return sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY
+
+    connection.set_authorizer(authorize)
+
+
+def add_field_function(connection: Any, field: Callable[[str, str], Any]) -> None:
+    """Make `field(payload, 'name')` known to a connection."""
+    connection.create_function("field", 2, field, deterministic=True)
+
+
+def run_sql(connection: Any, query: str, params: dict[str, Any]) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Run one reading statement; return the names of its columns and its rows."""
+    try:
+        cursor = connection.execute(query, params)
+        if cursor.description is None:
+            raise errors.SqlRefused("db.sql runs one SELECT (or WITH ... SELECT): this statement returns no rows")
+        return [column[0] for column in cursor.description], cursor.fetchall()
+    except (sqlite3.ProgrammingError, sqlite3.Warning) as error:
+        if "one statement" in str(error):
+            raise errors.SqlRefused("db.sql runs one statement: remove what follows the first semicolon") from error
+        raise errors.SqlError(f"{error}: give every :name of the query in params") from error
+    except sqlite3.DatabaseError as error:
+        code = cast(int, getattr(error, "sqlite_errorcode", 0)) & 0xFF
+        if code in (sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY) or "prohibited" in str(error):
+            raise errors.SqlRefused(f"db.sql only reads ({error}): change data with the methods of the buffer") from error
+        if code == sqlite3.SQLITE_ERROR and "user-defined function" in str(error):
+            raise errors.SqlError("field() failed: give it payload and the name of a field in quotes") from error
+        if code == sqlite3.SQLITE_ERROR:
+            raise errors.SqlError(f"{error}: the view is `experience`, its columns are in the README") from error
+        raise

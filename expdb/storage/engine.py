@@ -1,0 +1,247 @@
+"""Connections and transactions: one writer at a time, snapshots for readers, forks that lose nothing."""
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.pool import NullPool
+
+from expdb import errors
+from expdb.storage.dialects import sqlite
+
+CHECKPOINT_BYTES = 16 << 20  # of write-ahead log
+CHECKPOINT_SECONDS = 5.0  # bounds what a power loss can take at durability="normal", while anybody writes
+CHECKPOINT_WAIT_MS = 2_000
+
+
+class Session:
+    """One connection, seen by SQLAlchemy (`sa`) and bare (`driver`, for the hot paths)."""
+
+    def __init__(self, connection: sa.Connection):
+        self.sa = connection
+        driver: Any = connection.connection.driver_connection
+        self.driver = driver
+
+    def rows(self, statement: sa.Executable) -> list[Any]:
+        """Run a SQLAlchemy statement and return its rows."""
+        return list(self.sa.execute(statement).fetchall())
+
+    def fetch(self, statement: sa.Select[Any]) -> list[Any]:
+        """Run a SELECT and return its rows as the driver gives them, without SQLAlchemy's cost a row."""
+        compiled = statement.compile(dialect=self.sa.dialect, compile_kwargs={"render_postcompile": True})
+        names = getattr(compiled, "positiontup", None)
+        params = compiled.params
+        given = params if names is None else [params[name] for name in names]
+        return self.driver.execute(str(compiled), given).fetchall()  # type: ignore[no-any-return]
+
+    def ask(self, statement: str, *params: Any) -> list[Any]:
+        """Run a statement on the bare connection and fetch all rows: an open cursor would pin the log."""
+        return self.driver.execute(statement, params).fetchall()  # type: ignore[no-any-return]
+
+
+class Engine:
+    """All connections of one handle to one database file.
+
+    Readers take a connection from a stack, or open one; the writer's is a single one behind a lock, so that the threads
+    of a process never compete for the database's own lock.
+    """
+
+    def __init__(self, path: str, *, read_only: bool, durability: str, timeout: float):
+        self.path, self.read_only, self.durability, self.timeout = path, read_only, durability, timeout
+        self.dialect = sqlite
+        self._creators = {
+            "read": self._sqlalchemy_engine(busy_ms=int(timeout * 1000)),
+            "write": self._sqlalchemy_engine(busy_ms=0),
+        }
+        self._idle: dict[str, list[Session]] = {"read": [], "write": [], "sql": []}
+        self._in_use = 0
+        self._lock, self._writer = threading.Lock(), threading.Lock()
+        self._closed = self._tainted = False
+        self._checkpoint_at = CHECKPOINT_BYTES
+        self._checkpointed = time.monotonic()
+        _engines.add(self)
+
+    def _sqlalchemy_engine(self, busy_ms: int) -> sa.Engine:
+        def creator() -> Any:
+            return self.dialect.connect(self.path, read_only=self.read_only, durability=self.durability, busy_ms=busy_ms)
+
+        return sa.create_engine("sqlite://", creator=creator, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+
+    # -- sessions -----------------------------------------------------------------------------------------------------
+
+    def _take(self, kind: str) -> Session:
+        with self._lock:
+            if self._tainted:
+                raise errors.ForkedWithOpenConnection(
+                    "this process was forked while another thread used the database: open it anew here, or use spawn"
+                )
+            if self._closed:
+                raise errors.DatabaseClosed(f"{self.path} was closed: open it again with expdb.open")
+            self._in_use += 1
+            if self._idle[kind]:
+                return self._idle[kind].pop()
+        try:
+            session = Session(self._creators["write" if kind == "write" else "read"].connect())
+            if kind == "sql":
+                self.dialect.guard(session.driver)
+            return session
+        except BaseException as error:
+            with self._lock:
+                self._in_use -= 1
+            original = getattr(error, "orig", None) or error
+            translated = self.dialect.translated(original, self.path)
+            if translated is original:
+                raise
+            raise translated from error
+
+    def _give_back(self, kind: str, session: Session, usable: bool) -> None:
+        with self._lock:
+            self._in_use -= 1
+            if usable and not self._closed:
+                self._idle[kind].append(session)
+                return
+        session.sa.close()
+
+    @contextmanager
+    def _session(self, kind: str, begin: bool) -> Iterator[Session]:
+        session = self._take(kind)
+        driver, usable = session.driver, False
+        try:
+            try:
+                if kind == "write":
+                    self.dialect.begin(driver, self.timeout)
+                elif begin:
+                    driver.execute("BEGIN")
+                yield session
+                if driver.in_transaction:
+                    driver.execute("COMMIT" if kind == "write" else "ROLLBACK")
+            except BaseException:
+                if driver.in_transaction:
+                    with suppress(Exception):  # the first error is the one to tell
+                        driver.execute("ROLLBACK")
+                raise
+            usable = True
+        except errors.ExpDBError:
+            usable = not driver.in_transaction
+            raise
+        except Exception as error:
+            original = getattr(error, "orig", None) or error
+            translated = self.dialect.translated(original, self.path)
+            if translated is original:
+                raise
+            raise translated from error
+        finally:
+            self._give_back(kind, session, usable)
+
+    def reading(self) -> AbstractContextManager[Session]:
+        """Return a context in which everything read is one snapshot."""
+        return self._session("read", begin=True)
+
+    def sql(self) -> AbstractContextManager[Session]:
+        """Return a context with a connection that cannot write whatever it is told, in one snapshot."""
+        return self._session("sql", begin=False)
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        """Open an immediate transaction; it commits when the block is left, and rolls back when that raises."""
+        if self.read_only:
+            raise errors.DatabaseReadOnly(f"{self.path} was opened with read_only=True: open it without to write")
+        if not self._writer.acquire(timeout=self.timeout):
+            raise errors.DatabaseBusy(f"{self.path} is held by another thread's write: try again, or raise timeout")
+        try:
+            with self._session("write", begin=True) as session:
+                yield session
+            self._checkpoint_if_due()
+        finally:
+            self._writer.release()
+
+    # -- the write-ahead log ------------------------------------------------------------------------------------------
+
+    def _checkpoint_if_due(self) -> None:
+        size, now = self.dialect.wal_bytes(self.path), time.monotonic()
+        if size >= self._checkpoint_at or (size and now - self._checkpointed >= CHECKPOINT_SECONDS):
+            session = self._take("write")
+            try:
+                complete = self.dialect.checkpoint(session.driver, CHECKPOINT_WAIT_MS)
+            except Exception as error:
+                # The write itself is committed; a full disk is told by the next one.
+                complete = False
+                if self.dialect.translated(error, self.path) is error:
+                    raise
+            finally:
+                self._give_back("write", session, usable=True)
+            # A reader pins the log: do not make every write wait for it, only one in each further 16 MiB or 5 s.
+            self._checkpoint_at = CHECKPOINT_BYTES if complete else size + CHECKPOINT_BYTES
+            self._checkpointed = time.monotonic()
+
+    def backup(self, target: str) -> None:
+        """Copy the database as it is now into a new file, through SQLite's own backup."""
+        if os.path.exists(target):
+            raise FileExistsError(f"{target} exists: name a new file for the backup")
+        session = self._take("read")
+        try:
+            copy = self.dialect.connect(target, create=True, durability="full", busy_ms=0)
+            try:
+                session.driver.backup(copy)
+            finally:
+                copy.close()
+        finally:
+            self._give_back("read", session, usable=True)
+
+    def close(self) -> None:
+        """Close every connection; the last one of all processes folds the log into the file."""
+        with self._lock:
+            self._closed = True
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        for sessions in self._idle.values():
+            while sessions:
+                sessions.pop().sa.close()
+
+    # -- fork ---------------------------------------------------------------------------------------------------------
+
+    def _before_fork(self) -> None:
+        """Close what is idle: a child that inherits an open SQLite file loses rows silently, even through a new handle.
+
+        SQLite keeps its locks a process; the copied table makes the child believe that it holds the parent's.
+        """
+        self._lock.acquire()
+        self._close_idle()
+
+    def _after_fork_in_parent(self) -> None:
+        self._lock.release()
+
+    def _after_fork_in_child(self) -> None:
+        self._tainted = self._tainted or self._in_use > 0
+        self._in_use = 0
+        self._lock, self._writer = threading.Lock(), threading.Lock()
+
+
+_engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
+_at_fork: list[Engine] = []
+
+
+def _before() -> None:
+    _at_fork[:] = list(_engines)
+    for engine in _at_fork:
+        engine._before_fork()
+
+
+def _in_parent() -> None:
+    while _at_fork:
+        _at_fork.pop()._after_fork_in_parent()
+
+
+def _in_child() -> None:
+    while _at_fork:
+        _at_fork.pop()._after_fork_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

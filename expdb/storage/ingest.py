@@ -1,0 +1,83 @@
+"""Batches on their way in: lists of mappings, mappings of columns and Arrow tables become rows."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from expdb.errors import InvalidValue
+from expdb.storage.signature import as_array, is_array
+
+
+def columns_of(given: Any) -> Mapping[str, Sequence[Any]] | None:
+    """Return a batch as columns of one length, scalars broadcast; None if it is a sequence of rows already."""
+    if isinstance(given, Mapping):
+        return _broadcast(given)
+    if hasattr(given, "__arrow_c_stream__"):
+        table = pa.table(given)
+        return {name: _from_arrow(table[name], name) for name in table.column_names}
+    if isinstance(given, (list, tuple)):
+        return None
+    raise InvalidValue(f"a batch is a list of mappings, a mapping of columns or an Arrow table, not {type(given).__name__}")
+
+
+def rows_of(batch: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of columns, or of a list of mappings."""
+    if isinstance(batch, Mapping):
+        names = list(batch)
+        yield from (dict(zip(names, row, strict=True)) for row in zip(*batch.values(), strict=True))
+        return
+    for row in batch:
+        if not isinstance(row, Mapping):
+            raise InvalidValue(f"a row of the batch is a {type(row).__name__}: give mappings with the arguments of store()")
+        yield row
+
+
+def _broadcast(given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
+    columns: dict[str, Any] = {}
+    lengths: dict[str, int] = {}
+    for name, value in given.items():
+        if is_array(value):
+            value = value if isinstance(value, np.ndarray) and value.dtype == object else as_array(value, name)
+            columns[name] = value
+            if value.ndim:
+                lengths[name] = len(value)
+        else:
+            columns[name] = value
+            if isinstance(value, (list, tuple)):
+                lengths[name] = len(value)
+    if not lengths:
+        raise InvalidValue("no column of the batch has rows: give lists or arrays, or use store() for one step")
+    if len(set(lengths.values())) > 1:
+        raise InvalidValue(f"columns of different lengths: {', '.join(f'{k} {n}' for k, n in lengths.items())}")
+    count = next(iter(lengths.values()))
+    return {name: value if name in lengths else _Repeated(value, count) for name, value in columns.items()}
+
+
+class _Repeated(Sequence[Any]):
+    """One value for every row."""
+
+    def __init__(self, value: Any, count: int):
+        self._value, self._count = value, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._value
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self._value] * self._count)
+
+
+def _from_arrow(column: pa.ChunkedArray, name: str) -> Iterable[Any]:
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
+    if isinstance(array.type, pa.FixedShapeTensorType) and not array.null_count:
+        return array.to_numpy_ndarray()
+    kind = array.type
+    if not array.null_count and (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        return array.to_numpy(zero_copy_only=False)
+    return array.to_pylist()

@@ -1,0 +1,219 @@
+"""Steps on their way in: every value is checked and encoded here, before anything touches the database."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from expdb import errors
+from expdb.storage.catalog import Fields
+from expdb.storage.codec import Block, Rows
+from expdb.storage.columns import encode_json, encode_text
+from expdb.storage.signature import Field, check_name, holds_array, infer
+
+
+@dataclass
+class Episode:
+    """An episode that this process writes. `id` is None, and nothing is stored, before its first step is."""
+
+    episode_id: str
+    run: str
+    task_id: str
+    agent_id: str
+    task_name: str | None = None
+    group_id: str | None = None
+    policy_version: int | None = None
+    episode_tags: str | None = None
+    started: float = 0.0
+    id: int | None = None
+    length: int = 0
+    last_step: int | None = None
+    ordered: bool = True
+    must_be_new: bool = False
+
+
+STEP_KEYS = ("step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "tags")
+
+
+class Pending:
+    """Steps accepted but not yet written, column by column; their fields are already encoded chunk by chunk."""
+
+    def __init__(self, fields: Fields):
+        self.fields = fields
+        self._types: dict[str, Field] = self.fields.types
+        self.episodes: list[Episode] = []
+        self.step: list[int | None] = []
+        self.pre_agent: list[str | None] = []
+        self.execute_time: list[float] = []
+        self.reward: list[float | None] = []
+        self.terminated: list[bool] = []
+        self.truncated: list[bool] = []
+        self.tags: list[str | None] = []
+        self.blocks: list[Block] = []
+        self.rows = Rows()
+        self.ended: dict[int, str] = {}  # id() of the episode -> status
+        self.tail: dict[str, Any] | None = None
+        self.nbytes = 0
+
+    def __len__(self) -> int:
+        return len(self.episodes)
+
+    def add(
+        self,
+        episode: Episode,
+        values: Mapping[str, Any],
+        step: Any = None,
+        pre_agent: Any = None,
+        execute_time: Any = None,
+        reward: Any = None,
+        terminated: Any = False,
+        truncated: Any = False,
+        tags: Any = None,
+    ) -> None:
+        """Accept one step, or raise and change nothing."""
+        if reward is not None and type(reward) is not float:
+            reward = as_real(reward, "reward")
+        elif reward is not None and not -_INFINITE < reward < _INFINITE:
+            raise errors.InvalidValue(f"reward is {reward}: give a finite number, or None while it is unknown")
+        if type(terminated) is not bool:
+            terminated = as_flag(terminated, "terminated")
+        if type(truncated) is not bool:
+            truncated = as_flag(truncated, "truncated")
+        if step is not None and type(step) is not int:
+            step = as_int(step, "step")
+        elif step is not None and not -(2**63) <= step < 2**63:
+            raise errors.InvalidValue(f"step {step} does not fit 64 bits: number the steps of an episode from 0")
+        execute_time = time.time() if execute_time is None else as_real(execute_time, "execute_time")
+        if pre_agent is not None:
+            pre_agent = as_text(pre_agent, "pre_agent")
+        if tags is not None:
+            tags = as_tags(tags, "tags")
+        if not values.keys() <= self._types.keys():
+            values = self._flattened(values)
+        self.rows.append(values, self._types)
+        self.episodes.append(episode)
+        self.step.append(step)
+        self.pre_agent.append(pre_agent)
+        self.execute_time.append(execute_time)
+        self.reward.append(reward)
+        self.terminated.append(terminated)
+        self.truncated.append(truncated)
+        self.tags.append(tags)
+        if self.rows.full:
+            self.cut()
+
+    def cut(self) -> None:
+        """Close the current chunk."""
+        if self.rows.count:
+            self.nbytes += self.rows.nbytes
+            self.blocks.append(self.rows.block())
+            self.rows = Rows()
+
+    def add_tail(self, values: Mapping[str, Any]) -> None:
+        """Accept the observation after the last step of the only episode here."""
+        if not values.keys() <= self._types.keys():
+            values = self._flattened(values)
+        tail = {name: value for name, value in values.items() if value is not None}
+        trial = Rows()
+        trial.append(tail, self._types)
+        self.tail = tail
+
+    def close(self) -> None:
+        """Close the last chunk, with the tail in it where it holds a step."""
+        if self.tail and self.rows.count:
+            self.rows.append_tail(self.tail, self._types)
+        self.cut()
+
+    @property
+    def tail_is_in_block(self) -> bool:
+        """Whether the last chunk holds the tail behind its steps."""
+        return bool(self.blocks) and self.blocks[-1].tail
+
+    @property
+    def tail_types(self) -> dict[str, Field]:
+        """The fields of the tail."""
+        return {name: self._types[name] for name in self.tail or ()}
+
+    def _flattened(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values with mappings that hold arrays taken apart, and the type of every new field inferred."""
+        flat: dict[str, Any] = {}
+        nested = self.fields.nested
+
+        def put(name: str, value: Any) -> None:
+            if name not in self._types and isinstance(value, Mapping) and (name in nested or holds_array(value)):
+                for key, inner in value.items():
+                    if not isinstance(key, str):
+                        raise errors.InvalidValue(f"{name}: the key {key!r} is not text, so it names no field: convert it")
+                    put(f"{name}.{key}", inner)
+                return
+            if name in nested and value is not None:
+                raise errors.FieldMismatch(f"field {name!r} holds mappings with arrays, not {type(value).__name__}: use another name")
+            flat[name] = value
+
+        for name, value in values.items():
+            if name not in self._types:
+                check_name(name)
+            put(name, value)
+        new: dict[str, Field] = {}
+        for name in [name for name in flat if name not in self._types]:
+            if flat[name] is None:
+                del flat[name]  # its type is not known before a first value
+                continue
+            check_name(name)
+            new[name] = infer(flat[name], name)
+        if new:
+            # A trial column: the type must not stay if the very value that made it is refused.
+            Rows().append({name: flat[name] for name in new}, new)
+            self._types = {**self._types, **new}
+            self.fields = Fields(self._types, self.fields.optional, self.fields.version)
+        return flat
+
+
+_INFINITE = float("inf")
+
+
+def as_real(value: Any, name: str) -> float:
+    """Return a finite float, or raise InvalidValue."""
+    try:
+        if isinstance(value, (str, bytes, bool, np.bool_)) or getattr(value, "shape", ()) not in ((), (1,)):
+            raise TypeError
+        found = float(value.item() if hasattr(value, "item") else value)
+    except (TypeError, ValueError, OverflowError):
+        raise errors.InvalidValue(f"{name} is {value!r}: give a number, or leave it out") from None
+    if not -_INFINITE < found < _INFINITE:
+        raise errors.InvalidValue(f"{name} is {found}: give a finite number, or None while it is unknown")
+    return found
+
+
+def as_flag(value: Any, name: str) -> bool:
+    """Return a bool, or raise InvalidValue."""
+    if isinstance(value, (bool, np.bool_)) or (getattr(value, "shape", None) == () and value.dtype == bool):
+        return bool(value)
+    raise errors.InvalidValue(f"{name} is {value!r}: give True or False")
+
+
+def as_int(value: Any, name: str) -> int:
+    """Return an integer of 64 bits, or raise InvalidValue."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or not -(2**63) <= int(value) < 2**63:
+        raise errors.InvalidValue(f"{name} is {value!r}: give an integer of 64 bits")
+    return int(value)
+
+
+def as_text(value: Any, name: str) -> str:
+    """Return text that every database can keep, or raise InvalidValue."""
+    if not isinstance(value, str):
+        raise errors.InvalidValue(f"{name} is {value!r}: give text")
+    encode_text(value, name)
+    return str(value)
+
+
+def as_tags(value: Any, name: str) -> str:
+    """Return a mapping of tags as JSON, or raise InvalidValue."""
+    if not isinstance(value, Mapping):
+        raise errors.InvalidValue(f"{name} is {value!r}: give a mapping such as {{'difficulty': 'hard'}}")
+    for key, one in value.items():
+        if isinstance(one, (int, np.integer)) and not isinstance(one, bool) and not -(2**63) <= int(one) < 2**63:
+            raise errors.InvalidValue(f"{name}: {key!r} is {one}, which does not fit 64 bits: use text for it")
+    return encode_json(dict(value), name).decode()

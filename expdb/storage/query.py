@@ -1,0 +1,320 @@
+"""Conditions on experience: built by name and value, checked against the columns there are, compiled to bound SQL."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Union
+
+import numpy as np
+import sqlalchemy as sa
+
+from expdb.errors import QueryError
+from expdb.storage.dialects import sqlite as dialect
+from expdb.storage.tables import EPISODE_COLUMNS, STEP_COLUMNS, episodes, steps
+
+Where = Union["QueryBuilder", Mapping[str, Any], np.ndarray, None]
+
+COMPARISONS = ("eq", "ne", "gt", "gte", "lt", "lte", "in", "not_in", "like", "not_like", "is_null", "is_not_null")
+MAX_NESTING = 100
+MAX_VALUES = 30_000  # SQLite binds 32,766 parameters a statement
+
+
+class QueryBuilder:
+    """Build a condition, left to right: `and_()` and `or_()` join what stands before them with what follows.
+
+    There is no precedence: `a or b and c` is `(a or b) and c`; use `nested` for anything else. Names are the columns of
+    the view `experience`, `tags.<key>` and `episode_tags.<key>`, all also with the prefix `exp_meta.`. `ne`, `not_in`
+    and `not_like` match rows where the column is NULL, the other comparisons do not. `like` is case-sensitive, with `%`
+    for any text, `_` for one character and backslash to escape them.
+
+    >>> QueryBuilder().eq("task_name", "book flight").and_().gte("reward", 0.5).build()
+    {'and_': [{'field': 'task_name', 'value': 'book flight', 'op': 'eq'}, {'field': 'reward', 'value': 0.5, 'op': 'gte'}]}
+    """
+
+    def __init__(self) -> None:
+        self._conditions: list[dict[str, Any]] = []
+        self._operators: list[str] = []
+
+    def _add(self, field: str, op: str, *value: Any) -> "QueryBuilder":
+        condition = {"field": field, "value": value[0], "op": op} if value else {"field": field, "op": op}
+        self._conditions.append(condition)
+        return self
+
+    def eq(self, field: str, value: Any) -> "QueryBuilder":
+        """Match where the column equals the value."""
+        return self._add(field, "eq", value)
+
+    def ne(self, field: str, value: Any) -> "QueryBuilder":
+        """Match where the column differs from the value, or is NULL."""
+        return self._add(field, "ne", value)
+
+    def gt(self, field: str, value: Any) -> "QueryBuilder":
+        """Match where the column is greater than the value."""
+        return self._add(field, "gt", value)
+
+    def gte(self, field: str, value: Any) -> "QueryBuilder":
+        """Match where the column is at least the value."""
+        return self._add(field, "gte", value)
+
+    def lt(self, field: str, value: Any) -> "QueryBuilder":
+        """Match where the column is less than the value."""
+        return self._add(field, "lt", value)
+
+    def lte(self, field: str, value: Any) -> "QueryBuilder":
+        """Match where the column is at most the value."""
+        return self._add(field, "lte", value)
+
+    def in_(self, field: str, values: Any) -> "QueryBuilder":
+        """Match where the column equals one of the values."""
+        return self._add(field, "in", list(values))
+
+    def not_in(self, field: str, values: Any) -> "QueryBuilder":
+        """Match where the column equals none of the values, or is NULL."""
+        return self._add(field, "not_in", list(values))
+
+    def like(self, field: str, pattern: str) -> "QueryBuilder":
+        """Match where the text fits the pattern."""
+        return self._add(field, "like", pattern)
+
+    def not_like(self, field: str, pattern: str) -> "QueryBuilder":
+        """Match where the text does not fit the pattern, or is NULL."""
+        return self._add(field, "not_like", pattern)
+
+    def is_null(self, field: str) -> "QueryBuilder":
+        """Match where the column is NULL."""
+        return self._add(field, "is_null")
+
+    def is_not_null(self, field: str) -> "QueryBuilder":
+        """Match where the column is not NULL."""
+        return self._add(field, "is_not_null")
+
+    def and_(self) -> "QueryBuilder":
+        """Require what stands before and the next condition."""
+        self._operators.append("and_")
+        return self
+
+    def or_(self) -> "QueryBuilder":
+        """Require what stands before or the next condition."""
+        self._operators.append("or_")
+        return self
+
+    def nested(self, builder: "QueryBuilder") -> "QueryBuilder":
+        """Add another builder's condition as one, in parentheses."""
+        self._conditions.append(builder.build())
+        return self
+
+    def build(self) -> dict[str, Any]:
+        """Return the condition as plain JSON; raise QueryError for none, or for operators that join nothing."""
+        if not self._conditions:
+            raise QueryError("an empty query: add a condition such as .eq('task_id', 'task_1'), or pass None for all")
+        if len(self._operators) != len(self._conditions) - 1:
+            raise QueryError(
+                f"{len(self._conditions)} conditions and {len(self._operators)} operators: "
+                "put one and_() or or_() between two conditions"
+            )
+        built = self._conditions[0]
+        for operator, condition in zip(self._operators, self._conditions[1:], strict=True):
+            built = {operator: [built, condition]}
+        return built
+
+    def __repr__(self) -> str:
+        return f"QueryBuilder({json.dumps(self.build(), default=str) if self._conditions else ''})"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A compiled condition, and the tables that it looks at."""
+
+    sql: sa.ColumnElement[bool]
+    of_steps: bool
+    of_episodes: bool
+
+
+def compile_where(where: Where) -> Condition | None:
+    """Return the condition of any form of `where`, None for all rows; raise QueryError where it makes no sense."""
+    if where is None:
+        return None
+    if isinstance(where, QueryBuilder):
+        return _compile(where.build(), 0)
+    if isinstance(where, np.ndarray):
+        if where.ndim != 1 or where.dtype.kind not in "iu":
+            raise QueryError(f"positions are a 1-D integer array, not {where.dtype}{list(where.shape)}")
+        return Condition(dialect.among(steps.c.position, where.tolist()), True, False)
+    if isinstance(where, Mapping):
+        if {"and_", "or_"} & where.keys() or {"field", "op"} <= where.keys():
+            return _compile(where, 0)
+        if not where:
+            raise QueryError("an empty mapping: pass None for all rows")
+        return _join("and_", [_compile({"field": name, "op": "eq", "value": value}, 0) for name, value in where.items()])
+    raise QueryError(
+        f"a query is a QueryBuilder, what its build() returned, a mapping or an array of positions, not {type(where).__name__}"
+    )
+
+
+def _join(operator: str, conditions: list[Condition]) -> Condition:
+    joined = sa.and_ if operator == "and_" else sa.or_
+    return Condition(
+        joined(*[condition.sql for condition in conditions]),
+        any(condition.of_steps for condition in conditions),
+        any(condition.of_episodes for condition in conditions),
+    )
+
+
+def _compile(node: Any, depth: int) -> Condition:
+    """Compile a built condition. The left spine, which a long chain grows, is a loop and joins like with like."""
+    spine: list[tuple[str, Any]] = []
+    while isinstance(node, Mapping) and ("and_" in node or "or_" in node):
+        operator = "and_" if "and_" in node else "or_"
+        parts = node[operator]
+        if len(node) != 1 or not isinstance(parts, (list, tuple)) or len(parts) != 2:
+            raise QueryError(f"{operator!r} joins exactly two conditions: build queries with QueryBuilder")
+        spine.append((operator, parts[1]))
+        node = parts[0]
+    if depth > MAX_NESTING:
+        raise QueryError(f"nested more than {MAX_NESTING} deep: use in_ for long lists")
+    found = _comparison(node)
+    changes, current = 0, ""
+    pending = [found]
+    for operator, part in reversed(spine):
+        if operator != current and len(pending) > 1:
+            pending = [_join(current, pending)]
+            changes += 1
+        current = operator
+        pending.append(_compile(part, depth + 1))
+    if changes > MAX_NESTING:
+        raise QueryError(f"and_() and or_() take turns more than {MAX_NESTING} times: use in_ for long lists")
+    return _join(current, pending) if len(pending) > 1 else pending[0]
+
+
+_KEY = re.compile(r"[A-Za-z0-9_]+")
+_NUMBERS = {"position", "episode", "step", "length", "policy_version"}
+_REALS = {"execute_time", "reward", "priority", "episode_return", "started", "ended"}
+_FLAGS = {"terminated", "truncated"}
+_ORDER = {"gt": "__gt__", "gte": "__ge__", "lt": "__lt__", "lte": "__le__"}
+
+
+def known_names() -> str:
+    """Return the names a query can use, for people."""
+    names = (*EPISODE_COLUMNS, *STEP_COLUMNS)
+    return ", ".join([*[n for n in names if not n.endswith("tags")], "tags.<key>", "episode_tags.<key>"])
+
+
+def resolve(name: Any) -> tuple[sa.Table, sa.ColumnElement[Any], str | None]:
+    """Return the table, the column and the tag's key that a name stands for; raise QueryError for an unknown one."""
+    plain = name.removeprefix("exp_meta.") if isinstance(name, str) else ""
+    head, dot, key = plain.partition(".")
+    table = steps if head in STEP_COLUMNS else episodes if head in EPISODE_COLUMNS else None
+    is_tags = head in ("tags", "episode_tags")
+    if table is None or bool(dot) != is_tags:
+        raise QueryError(f"unknown name {name!r} in a query: known are {known_names()}")
+    if is_tags and not _KEY.fullmatch(key):
+        raise QueryError(f"the key of {name!r} has other characters than letters, digits and _: rename the tag")
+    return table, table.c[head], key if is_tags else None
+
+
+def _comparison(node: Any) -> Condition:
+    if not isinstance(node, Mapping) or not {"field", "op"} <= node.keys() <= {"field", "op", "value"}:
+        raise QueryError(f"no condition: {node!r}; build queries with QueryBuilder")
+    name, op = node["field"], node["op"]
+    if op not in COMPARISONS:
+        raise QueryError(f"unknown comparison {op!r}: known are {', '.join(COMPARISONS)}")
+    table, column, key = resolve(name)
+    if op in ("is_null", "is_not_null"):
+        found = column if key is None else dialect.tag_value(column, key)
+        sql = found.is_(None) if op == "is_null" else found.is_not(None)
+    else:
+        if "value" not in node:
+            raise QueryError(f"{op} of {name!r} lacks its value")
+        test = _tag_test if key is not None else _column_test
+        base = {"ne": "eq", "not_in": "in", "not_like": "like"}.get(op, op)
+        sql = test(name, column, key or "", base, node["value"])
+        if base != op:
+            sql = sa.func.coalesce(sql, sa.literal_column("0")) == sa.literal_column("0")
+    return Condition(sql, table is steps, table is episodes)
+
+
+def _checked(name: str, value: Any) -> Any:
+    """Return a value as it can be bound: NumPy scalars as Python's, no NaN, no None, no integer beyond 64 bits."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        raise QueryError(f"{name!r} compared with {value}, which nothing equals: use is_null or is_not_null")
+    if not isinstance(value, (str, int, float)):
+        raise QueryError(f"{name!r} compared with a {type(value).__name__}: compare with text, a number or a bool")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise QueryError(f"{name!r} compared with {value}, which does not fit 64 bits: nothing stored is that large")
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise QueryError(f"{name!r} compared with a lone surrogate: no stored text has one") from None
+    return value
+
+
+def _values(name: str, values: Any) -> list[Any]:
+    if isinstance(values, np.ndarray):
+        values = values.tolist()
+    if not isinstance(values, (list, tuple, set, frozenset)):
+        raise QueryError(f"in_ of {name!r} takes a list of values, not a {type(values).__name__}")
+    if len(values) > MAX_VALUES:
+        raise QueryError(f"in_ of {name!r} with {len(values)} values, at most {MAX_VALUES}: tag the rows, or pass positions")
+    return [_checked(name, value) for value in values]
+
+
+def _column_test(name: str, column: sa.ColumnElement[Any], _: str, op: str, value: Any) -> sa.ColumnElement[bool]:
+    head = column.name  # type: ignore[attr-defined]
+    numeric = head in _NUMBERS or head in _REALS
+    kind: Any = (int, float) if numeric else (bool, int) if head in _FLAGS else str
+    what = "numbers" if numeric else "True and False" if head in _FLAGS else "text"
+
+    def fit(one: Any) -> Any:
+        wrong = not isinstance(one, kind) or (numeric and isinstance(one, bool)) or (head in _FLAGS and one not in (0, 1))
+        if wrong:
+            raise QueryError(f"{name!r} compares with {what}, not with {one!r}")
+        # A parameter of its own type: bound as the column's, 0.5 would be cut to fit an integer column.
+        return sa.literal(one, sa.Text() if isinstance(one, str) else sa.Integer() if isinstance(one, int) else sa.REAL())
+
+    if op == "in":
+        return column.in_([fit(one) for one in _values(name, value)])
+    checked = _checked(name, value)
+    if op == "like":
+        if numeric or head in _FLAGS or not isinstance(checked, str):
+            raise QueryError(f"like compares text with a pattern, not {name!r} with {checked!r}: use eq")
+        return dialect.like(column, checked)
+    if op == "eq":
+        return column == fit(checked)
+    if head in _FLAGS:
+        raise QueryError(f"{name!r} is True or False: use eq or ne")
+    return getattr(column, _ORDER[op])(fit(checked))  # type: ignore[no-any-return]
+
+
+def _tag_test(name: str, column: sa.ColumnElement[Any], key: str, op: str, value: Any) -> sa.ColumnElement[bool]:
+    """Compare a tag with values of its own JSON type only; a value of another type is simply not equal."""
+    found = dialect.tag_value(column, key)
+
+    def bound(one: Any) -> Any:
+        return sa.literal(one, sa.Text() if isinstance(one, str) else sa.Integer() if isinstance(one, int) else sa.REAL())
+
+    if op == "in":
+        values = _values(name, value)
+        tests = [dialect.tag_is_bool(column, key, one) for one in values if isinstance(one, bool)]
+        for kind, group in (
+            (str, [one for one in values if isinstance(one, str)]),
+            (float, [one for one in values if isinstance(one, (int, float)) and not isinstance(one, bool)]),
+        ):
+            if group:
+                tests.append(sa.and_(found.in_([bound(one) for one in group]), dialect.tag_is(column, key, kind)))
+        return sa.or_(*tests) if tests else sa.false()
+    checked = _checked(name, value)
+    if isinstance(checked, bool):
+        if op != "eq":
+            raise QueryError(f"{name!r} compared with a bool: use eq or ne")
+        return dialect.tag_is_bool(column, key, checked)
+    if op == "like":
+        if not isinstance(checked, str):
+            raise QueryError(f"like compares text with a pattern, not {name!r} with {checked!r}: use eq")
+        return sa.and_(dialect.like(found, checked), dialect.tag_is(column, key, str))
+    test = found == bound(checked) if op == "eq" else getattr(found, _ORDER[op])(bound(checked))
+    return sa.and_(test, dialect.tag_is(column, key, type(checked)))

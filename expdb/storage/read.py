@@ -1,0 +1,300 @@
+"""Reading: from positions to arrays. Segments say which chunk holds a step, chunks hold the fields."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from expdb import errors
+from expdb.storage import tables
+from expdb.storage.codec import Chunk
+from expdb.storage.engine import Session
+from expdb.storage.signature import SYSTEM, Field
+from expdb.storage.store import News, State, Store, evicted
+
+S, E = tables.steps.c, tables.episodes.c
+
+Spans = list[tuple[int, int, int]]  # chunk, first row, row after the last
+
+
+@dataclass
+class Segments:
+    """Runs of positions, ascending, of one episode and one chunk each; every array has an entry a segment."""
+
+    last: np.ndarray
+    first: np.ndarray
+    episode: np.ndarray
+    ordinal: np.ndarray
+    chunk: np.ndarray
+    chunk_row: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[int, ...]]) -> "Segments":
+        """Make segments of rows (last, first, episode, ordinal, chunk, chunk_row)."""
+        return cls(*np.array(rows, np.int64).reshape(-1, 6).T)
+
+    def find(self, positions: np.ndarray) -> np.ndarray:
+        """Return the index of each position's segment; raise Evicted naming the positions that have none."""
+        index = np.searchsorted(self.last, positions)
+        inside = index < len(self.last)
+        inside[inside] = self.first[index[inside]] <= positions[inside]
+        if not inside.all():
+            raise evicted(positions[~inside])
+        return index
+
+
+def locate(store: Store, session: Session, positions: np.ndarray) -> Segments:
+    """Return the segments that hold the positions."""
+    wanted = np.unique(positions)
+    if len(wanted) and _dense(wanted):
+        rows = session.ask(
+            "SELECT last, first, episode, ordinal, chunk, chunk_row FROM segments WHERE buffer_id = ? AND last >= ? AND "
+            "last <= coalesce((SELECT min(last) FROM segments WHERE buffer_id = ? AND last >= ?), ?) ORDER BY last",
+            store.id, int(wanted[0]), store.id, int(wanted[-1]), int(wanted[-1]),
+        )  # fmt: skip
+    else:
+        rows = session.ask(store.dialect.LOCATE, store.dialect.as_list(wanted), store.id, store.id)
+    return Segments.of(rows)
+
+
+def _dense(wanted: np.ndarray) -> bool:
+    """Return whether a range that holds the sorted positions is read faster than each of them."""
+    return len(wanted) > 64 and int(wanted[-1] - wanted[0]) < 4 * len(wanted)
+
+
+def read_chunks(store: Store, session: Session, ids: np.ndarray, news: News | None = None) -> dict[int, Chunk]:
+    """Return chunks by id, checked."""
+    found = {}
+    for id, rows, signature, crc, data in session.ask(store.dialect.READ_CHUNKS, store.dialect.as_list(ids), store.id):
+        found[id] = store.decoder(session, signature, news).chunk(id, rows, crc, data)
+    return found
+
+
+# -- rows -------------------------------------------------------------------------------------------------------------
+
+
+def fetch(
+    store: Store,
+    session: Session,
+    state: State,
+    positions: np.ndarray,
+    names: Iterable[str] | None = None,
+    segments: Segments | None = None,
+) -> dict[str, np.ndarray]:
+    """Return fields and columns of steps by name, rows in the order of `positions`; raise Evicted if one holds none.
+
+    `names` None means every field and the columns of a batch. `has_<field>` comes with each field that some rows lack.
+    """
+    types = store.fields.types
+    names = list(dict.fromkeys(("position", "episode", *SYSTEM, *types) if names is None else names))
+    of_tables = [name for name in names if name not in types and (name not in SYSTEM or state.revised)]
+    of_tables = [name for name in of_tables if name not in ("position", "episode")]
+    for name in of_tables:
+        if name not in SYSTEM:
+            table_column(store, name)
+    if not len(positions):
+        return {key: array for name in names for key, array in _empty(store, name)}
+    segments = locate(store, session, positions) if segments is None else segments
+    index = segments.find(positions)
+    spans = _spans(positions, index, segments)
+    in_chunks = [name for name in names if name in types or (name in SYSTEM and not state.revised)]
+    chunks = read_chunks(store, session, np.unique(segments.chunk[index])) if in_chunks else {}
+    rows = _read_columns(store, session, positions, of_tables) if of_tables or state.holes else {}
+    out: dict[str, np.ndarray] = {}
+    for name in names:
+        if name == "position":
+            out[name] = positions.copy()
+        elif name == "episode":
+            out[name] = segments.episode[index]
+        elif name in rows:
+            out[name] = rows[name]
+        else:
+            out[name] = gather(chunks, spans, name, types.get(name) or SYSTEM[name])
+            if name in store.fields.optional:
+                present = bytearray().join([chunks[c].present(name, a, b) for c, a, b in spans])
+                out[f"has_{name}"] = np.frombuffer(present, np.bool_)
+                blank(out[name], ~out[f"has_{name}"])
+    return out
+
+
+def blank(array: np.ndarray, missing: np.ndarray) -> None:
+    """Write what stands for a value that is not there: NaN, 0, False or None."""
+    array[missing] = np.nan if array.dtype.kind == "f" else None if array.dtype == object else 0
+
+
+def _spans(positions: np.ndarray, index: np.ndarray, segments: Segments) -> Spans:
+    """Return the runs of neighbouring rows of one chunk that the positions make, in order."""
+    chunk = segments.chunk[index]
+    row = segments.chunk_row[index] + positions - segments.first[index]
+    breaks = np.flatnonzero((np.diff(chunk) != 0) | (np.diff(row) != 1)) + 1
+    starts, stops = np.concatenate(([0], breaks)), np.concatenate((breaks, [len(positions)]))
+    return list(zip(chunk[starts].tolist(), row[starts].tolist(), (row[stops - 1] + 1).tolist(), strict=True))
+
+
+def gather(chunks: dict[int, Chunk], spans: Spans, name: str, field: Field) -> np.ndarray:
+    """Return a field's values of consecutive spans; chunks without the field give blanks."""
+    if field.varies:
+        values: list[Any] = []
+        for c, a, b in spans:
+            values += chunks[c].objects(name, a, b) if name in chunks[c].signature.fields else [None] * (b - a)
+        return as_objects(values)
+    try:
+        parts = [chunks[c].raw(name, a, b) for c, a, b in spans]
+    except KeyError:
+        parts = [
+            chunks[c].raw(name, a, b) if name in chunks[c].signature.fields else bytes(field.nbytes * (b - a))
+            for c, a, b in spans
+        ]
+    count = sum([b - a for _, a, b in spans])
+    return np.frombuffer(bytearray().join(parts), field.numpy).reshape(count, *field.shape)  # type: ignore[arg-type]
+
+
+def as_objects(values: Sequence[Any]) -> np.ndarray:
+    """Return a 1-D object array, whatever the values are."""
+    array = np.empty(len(values), object)
+    for index, value in enumerate(values):
+        array[index] = value
+    return array
+
+
+def table_column(store: Store, name: str) -> sa.ColumnElement[Any]:
+    """Return the column of the view `experience` that a name stands for; raise QueryError where there is none."""
+    for table, names in ((tables.steps, tables.STEP_COLUMNS), (tables.episodes, tables.EPISODE_COLUMNS)):
+        if name in names:
+            return table.c[name]
+    known = ", ".join((*store.fields.types, *tables.STEP_COLUMNS, *tables.EPISODE_COLUMNS))
+    raise errors.QueryError(f"no field or column {name!r}: there are {known}")
+
+
+def _read_columns(store: Store, session: Session, positions: np.ndarray, names: list[str]) -> dict[str, np.ndarray]:
+    """Read columns of the tables: those that chunks do not hold, or that have changed since."""
+    join: sa.FromClause = tables.steps
+    if any(name in tables.EPISODE_COLUMNS for name in names):
+        join = join.join(tables.episodes, sa.and_(E.buffer_id == S.buffer_id, E.id == S.episode))
+    columns = [S.position, *[table_column(store, name) for name in names]]
+    statement = sa.select(*columns).select_from(join).where(S.buffer_id == store.id)
+    wanted = np.unique(positions)
+    if _dense(wanted):
+        statement = statement.where(S.position.between(int(wanted[0]), int(wanted[-1])))
+    else:
+        statement = statement.where(store.dialect.among(S.position, wanted.tolist()))
+    rows = {row[0]: row for row in session.fetch(statement)}
+    missing = [position for position in positions.tolist() if position not in rows]
+    if missing:
+        raise evicted(np.array(missing))
+    ordered = [rows[position] for position in positions.tolist()]
+    return {name: column_array(name, [row[k] for row in ordered]) for k, name in enumerate(names, 1)}
+
+
+_REALS = frozenset(("execute_time", "reward", "priority", "episode_return", "started", "ended"))
+_INTEGERS = frozenset(("step", "position", "episode", "length"))
+
+
+def column_array(name: str, values: list[Any]) -> np.ndarray:
+    """Return a column of the tables as a batch holds it: NaN for unknown reals, tags as mappings, None elsewhere."""
+    if name in _REALS:
+        return np.array(values, np.float64)
+    if name in ("terminated", "truncated"):
+        return np.array(values, np.bool_)
+    if name in _INTEGERS:
+        return np.array(values, np.int64)
+    if name in ("tags", "episode_tags"):
+        values = [None if value is None else json.loads(value) for value in values]
+    return as_objects(values)
+
+
+def _empty(store: Store, name: str) -> Iterable[tuple[str, np.ndarray]]:
+    field = store.fields.types.get(name) or SYSTEM.get(name)
+    if field is None:
+        yield name, column_array(name, [])
+    elif field.varies:
+        yield name, np.empty(0, object)
+    else:
+        yield name, np.empty((0, *field.shape), field.numpy)  # type: ignore[arg-type]
+    if name in store.fields.optional:
+        yield f"has_{name}", np.empty(0, np.bool_)
+
+
+# -- what follows a step ----------------------------------------------------------------------------------------------
+
+LAST, GONE = -1, -2
+
+
+def successors(store: Store, session: Session, state: State, positions: np.ndarray, segments: Segments) -> np.ndarray:
+    """Return the position of the next step of the same episode, in order of (step, position); int64 in order.
+
+    LAST where the step is the last that was written, GONE where the next one is not held: it was deleted, or it cannot
+    be known because the steps came out of order and some of them are gone.
+    """
+    index = segments.find(positions)
+    episode = segments.episode[index]
+    ordinal = segments.ordinal[index] + positions - segments.first[index]
+    following = positions + 1
+    details = {
+        id: (length, bool(ordered))
+        for id, length, ordered in session.ask(
+            f"SELECT id, length, ordered FROM episodes WHERE buffer_id = ? AND id IN {store.dialect.LISTED}",
+            store.id, store.dialect.as_list(np.unique(episode)),
+        )
+    }  # fmt: skip
+    at_end = np.flatnonzero(positions == segments.last[index])
+    starts = {
+        (id, start): first
+        for id, first, start in session.ask(
+            f"SELECT episode, first, ordinal FROM segments WHERE buffer_id = ? AND episode IN {store.dialect.LISTED}",
+            store.id, store.dialect.as_list(np.unique(episode[at_end])),
+        )
+    }  # fmt: skip
+    for k in at_end.tolist():
+        id, after = int(episode[k]), int(ordinal[k]) + 1
+        following[k] = starts.get((id, after), LAST if after >= details[id][0] else GONE)
+    for id, (length, ordered) in details.items():
+        if not ordered:
+            mine = np.flatnonzero(episode == id)
+            order = [
+                row[0]
+                for row in session.ask(
+                    "SELECT s.position FROM segments g JOIN steps s ON s.buffer_id = g.buffer_id AND s.position BETWEEN "
+                    "g.first AND g.last WHERE g.buffer_id = ? AND g.episode = ? ORDER BY s.step, s.position", store.id, id,
+                )
+            ]  # fmt: skip
+            whole = len(order) == length
+            after_of = dict(zip(order, [*order[1:], LAST], strict=True))
+            following[mine] = [after_of[position] if whole else GONE for position in positions[mine].tolist()]
+    if state.holes:
+        held = alive(store, session, following[following >= 0])
+        following[following >= 0] = np.where(held, following[following >= 0], GONE)
+    return following
+
+
+def alive(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
+    """Return which of the positions hold a step, bool in order."""
+    found = session.ask(
+        f"SELECT position FROM steps WHERE buffer_id = ? AND position IN {store.dialect.LISTED}",
+        store.id, store.dialect.as_list(np.unique(positions)),
+    )  # fmt: skip
+    return np.isin(positions, np.fromiter((row[0] for row in found), np.int64, len(found)))
+
+
+@dataclass
+class Tail:
+    """The observation after an episode's last step."""
+
+    chunk: Chunk
+    row: int
+    fields: list[str]
+    last_position: int
+
+
+def tails(store: Store, session: Session, episodes: np.ndarray) -> dict[int, Tail]:
+    """Return the tails of those of the episodes that have one, by episode."""
+    rows = session.ask(
+        "SELECT id, tail_chunk, tail_row, tail_fields, last_position FROM episodes WHERE buffer_id = ? "
+        f"AND id IN {store.dialect.LISTED} AND tail_chunk IS NOT NULL",
+        store.id, store.dialect.as_list(np.unique(episodes)),
+    )  # fmt: skip
+    chunks = read_chunks(store, session, np.unique(np.array([row[1] for row in rows], np.int64)))
+    return {id: Tail(chunks[chunk], row, json.loads(names), last) for id, chunk, row, names, last in rows}

@@ -1,0 +1,203 @@
+"""Chunks written anew: merged when an episode ends (sealed), and without the steps that were deleted."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from expdb.storage.codec import Chunk, Rows, chunk_bytes
+from expdb.storage.engine import Session
+from expdb.storage.read import Segments, read_chunks
+from expdb.storage.signature import SYSTEM, Field
+from expdb.storage.store import News, Store
+
+Tail = dict[str, Any]
+
+
+def finish(
+    store: Store, session: Session, news: News, episode: int, tail: Tail | None, tail_types: dict[str, Field]
+) -> None:
+    """Merge the small chunks of an episode that has ended; remove the episode if eviction has taken all of it."""
+    removed = session.ask(
+        "DELETE FROM episodes WHERE buffer_id = ? AND id = ? AND last_position < "
+        "(SELECT low FROM buffers WHERE id = ?) RETURNING 1",
+        store.id, episode, store.id,
+    )  # fmt: skip
+    if removed:
+        return
+    own = session.ask(
+        "SELECT id, signature, bytes FROM chunks WHERE buffer_id = ? AND episode = ? AND id IN "
+        "(SELECT chunk FROM segments WHERE buffer_id = ? AND episode = ?) ORDER BY id",
+        store.id, episode, store.id, episode,
+    )  # fmt: skip
+    groups: list[list[int]] = [[]]
+    for id, signature, size in own:
+        fields = store.decoder(session, signature, news).signature.fields
+        # JSON is merged at any size: what makes it small is that chunks share no elements.
+        if any(field.dtype == "json" for field in fields.values()) or size < chunk_bytes(fields) // 2:
+            groups[-1].append(id)
+        else:
+            groups += [[id], []]
+    groups = [group for group in groups if group]
+    for group in groups:
+        keeps = tail if group is groups[-1] else None
+        if len(group) > 1 or keeps:
+            rewrite(store, session, news, group, keeps, tail_types)
+
+
+def rewrite(
+    store: Store,
+    session: Session,
+    news: News,
+    chunk_ids: list[int],
+    tail: Tail | None = None,
+    tail_types: dict[str, Field] | None = None,
+) -> None:
+    """Write the steps that are left of some chunks into new ones.
+
+    By DELETE and INSERT: an UPDATE that shrinks a blob never gives its pages back.
+    """
+    listed = store.dialect.as_list(np.array(chunk_ids, np.int64))
+    among = store.dialect.LISTED
+    ((low, high),) = session.ask(
+        f"SELECT min(first), max(id) FROM chunks WHERE buffer_id = ? AND id IN {among}", store.id, listed
+    )
+    segments = Segments.of(
+        session.ask(
+            "SELECT last, first, episode, ordinal, chunk, chunk_row FROM segments "
+            f"WHERE buffer_id = ? AND last BETWEEN ? AND ? AND chunk IN {among} ORDER BY last",
+            store.id, low, high, listed,
+        )
+    )  # fmt: skip
+    steps = _Steps.read(session, store.id, segments)
+    old_tail = session.ask(
+        f"SELECT id, tail_chunk, tail_row, tail_fields, last_position FROM episodes WHERE buffer_id = ? AND id IN {among} "
+        f"AND tail_chunk IN {among}",
+        store.id, store.dialect.as_list(np.unique(segments.episode)), listed,
+    )  # fmt: skip
+    chunks = read_chunks(store, session, np.array(chunk_ids, np.int64), news) if len(steps.position) else {}
+    session.ask(f"DELETE FROM chunks WHERE buffer_id = ? AND id IN {among}", store.id, listed)
+    session.driver.executemany(
+        store.dialect.DELETE_SEGMENT, [(store.id, last) for last in segments.last.tolist()]
+    )
+    for id, *_ in old_tail:
+        session.ask(
+            "UPDATE episodes SET tail_chunk = NULL, tail_row = NULL, tail_fields = NULL WHERE buffer_id = ? AND id = ?",
+            store.id, id,
+        )  # fmt: skip
+    if not len(steps.position):
+        return
+    types = {name: field for chunk in chunks.values() for name, field in chunk.signature.fields.items()}
+    out = _Chunks(store, session, news, {**types, **(tail_types or {})})
+    for start, stop in steps.spans():
+        out.add(chunks[int(steps.chunk[start])], steps, start, stop)
+    if tail:
+        out.add_tail(tail)
+    for id, chunk, row, fields, last_position in old_tail:
+        # A tail belongs to the last step, and goes with it. Only chunks of one episode have one.
+        if not tail and steps.position[-1] == last_position and steps.episode[-1] == id:
+            out.copy_tail(chunks[chunk], row, json.loads(fields))
+    out.write()
+
+
+@dataclass
+class _Steps:
+    """Steps on their way from old chunks into new ones, in order of position, as they are now: with late rewards."""
+
+    position: np.ndarray
+    episode: np.ndarray
+    ordinal: np.ndarray
+    chunk: np.ndarray
+    chunk_row: np.ndarray
+    system: list[tuple[int, float | None, bool, bool]]
+
+    @classmethod
+    def read(cls, session: Session, buffer_id: int, segments: Segments) -> "_Steps":
+        rows: list[tuple[Any, ...]] = []
+        for first, last in zip(segments.first.tolist(), segments.last.tolist(), strict=True):
+            rows += session.ask(
+                "SELECT position, step, reward, terminated, truncated FROM steps WHERE buffer_id = ? AND position "
+                "BETWEEN ? AND ? ORDER BY position", buffer_id, first, last,
+            )  # fmt: skip
+        position = np.array([row[0] for row in rows], np.int64)
+        if not rows:
+            return cls(position, position, position, position, position, [])
+        index = np.searchsorted(segments.last, position)
+        offset = position - segments.first[index]
+        return cls(
+            position,
+            segments.episode[index],
+            segments.ordinal[index] + offset,
+            segments.chunk[index],
+            segments.chunk_row[index] + offset,
+            [(step, reward, bool(terminated), bool(truncated)) for _, step, reward, terminated, truncated in rows],
+        )
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Return the runs of steps that stood together in one old chunk."""
+        return _runs((np.diff(self.chunk) != 0) | (np.diff(self.chunk_row) != 1), len(self.position))
+
+
+def _runs(breaks: np.ndarray, count: int) -> list[tuple[int, int]]:
+    at = (np.flatnonzero(breaks) + 1).tolist()
+    return list(zip([0, *at], [*at, count], strict=True))
+
+
+class _Chunks:
+    """New chunks, filled with rows of old ones."""
+
+    def __init__(self, store: Store, session: Session, news: News, types: dict[str, Field]):
+        self._store, self._session, self._news = store, session, news
+        self._types = {name: field for name, field in types.items() if name not in SYSTEM}
+        self._rows = Rows()
+        self._begin = self._end = 0
+        self._steps: _Steps | None = None
+        self._tail_fields: list[str] | None = None
+
+    def add(self, chunk: Chunk, steps: _Steps, start: int, stop: int) -> None:
+        """Take steps [start, stop), which stand together in the chunk and follow those taken before."""
+        self._steps = steps
+        at, whole = int(steps.chunk_row[start]) - start, not chunk.signature.fixed
+        stride = 1 if whole else max(1, self._rows.limit // (4 * chunk.signature.row_bytes))
+        for begin in range(start, stop, stride):
+            if self._rows.full and self._rows.count:
+                self.write()
+            end = min(begin + stride, stop)
+            self._rows.copy(chunk, at + begin, at + end, self._types)
+            self._end = end
+
+    def add_tail(self, tail: Tail) -> None:
+        """Put the observation after the last step behind it."""
+        self._rows.append_tail(tail, self._types)
+        self._tail_fields = sorted(tail)
+
+    def copy_tail(self, chunk: Chunk, row: int, fields: list[str]) -> None:
+        """Keep the tail that an old chunk held."""
+        self._rows.copy(chunk, row, row + 1, self._types)
+        self._tail_fields = fields
+
+    def write(self) -> None:
+        """Insert the chunk with what was taken so far."""
+        steps, begin, end, store = self._steps, self._begin, self._end, self._store
+        assert steps is not None
+        position, episode = steps.position[begin:end], steps.episode[begin:end]
+        ordinal = steps.ordinal[begin:end]
+        chunk, first = int(position[-1]), int(position[0])
+        single = int(episode[0]) if (episode == episode[0]).all() else None
+        system = tuple(map(list, zip(*steps.system[begin:end], strict=True)))
+        block = self._rows.block()
+        nbytes = store.insert_chunk(self._session, self._news, block, system, id=chunk, first=first, episode=single)
+        apart = (np.diff(position) != 1) | (np.diff(episode) != 0) | (np.diff(ordinal) != 1)
+        segments = [
+            (store.id, int(position[b - 1]), int(position[a]), int(episode[a]), int(ordinal[a]), chunk, a)
+            for a, b in _runs(apart, end - begin)
+        ]
+        self._session.driver.executemany(store.dialect.INSERT_SEGMENT, segments)
+        self._session.driver.execute(store.dialect.COUNT, (0, nbytes, store.id))
+        if self._tail_fields is not None:
+            self._session.ask(
+                "UPDATE episodes SET tail_chunk = ?, tail_row = ?, tail_fields = ? WHERE buffer_id = ? AND id = ?",
+                chunk, end - begin, json.dumps(self._tail_fields), store.id, int(episode[-1]),
+            )  # fmt: skip
+        self._rows, self._begin = Rows(), end

@@ -1,0 +1,106 @@
+"""Finding: which steps, tasks and episodes of a buffer match a condition."""
+
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from expdb.storage import tables
+from expdb.storage.engine import Session
+from expdb.storage.query import Condition
+from expdb.storage.store import State, Store
+
+S, E, G = tables.steps.c, tables.episodes.c, tables.segments.c
+
+_EPISODES = tables.episodes.join(tables.segments, sa.and_(G.buffer_id == E.buffer_id, G.episode == E.id))
+# Segments stand between episodes and steps, so that an episode's steps are ranges of positions; `steps.episode` leads
+# back, so that an index on steps can come first as well.
+_ALL = _EPISODES.join(
+    tables.steps, sa.and_(S.buffer_id == G.buffer_id, S.position.between(G.first, G.last), S.episode == E.id)
+)
+
+
+def _steps(store: Store, where: Condition | None, *columns: Any, join: bool = False) -> sa.Select[Any]:
+    """Return a SELECT over steps, joined with their episodes where the condition or the caller looks at them."""
+    if join or (where is not None and where.of_episodes):
+        statement = sa.select(*columns).select_from(_ALL).where(E.buffer_id == store.id, S.buffer_id == store.id)
+    else:
+        statement = sa.select(*columns).select_from(tables.steps).where(S.buffer_id == store.id)
+    return statement if where is None else statement.where(where.sql)
+
+
+def _episodes(store: Store, where: Condition | None, *columns: Any) -> sa.Select[Any]:
+    """Return a SELECT over episodes and their segments, for conditions that do not look at steps."""
+    statement = sa.select(*columns).select_from(_EPISODES).where(E.buffer_id == store.id)
+    return statement if where is None else statement.where(where.sql)
+
+
+def _by_episode(where: Condition | None, state: State) -> bool:
+    """Return whether segments alone answer: nothing asks for steps, and no step was deleted under a segment by hand."""
+    return not state.holes and (where is None or not where.of_steps)
+
+
+def count(store: Store, session: Session, where: Condition | None) -> int:
+    """Return how many steps match."""
+    state = store.state(session)
+    if where is None:
+        return state.size
+    if _by_episode(where, state):
+        held = G.last - sa.case((G.first < state.low, state.low), else_=G.first) + 1
+        ((found,),) = session.fetch(_episodes(store, where, sa.func.coalesce(sa.func.sum(held), 0)))
+    else:
+        ((found,),) = session.fetch(_steps(store, where, sa.func.count(S.position)))
+    return int(found)
+
+
+def positions(
+    store: Store, session: Session, where: Condition | None, *, after: int = -1, limit: int | None = None, offset: int = 0
+) -> np.ndarray:
+    """Return the matching positions, ascending, int64."""
+    statement = _steps(store, where, S.position).order_by(S.position)
+    if after >= 0:
+        statement = statement.where(S.position > after)
+    if limit is not None:
+        statement = statement.limit(limit).offset(offset)
+    rows = session.fetch(statement)
+    return np.fromiter((row[0] for row in rows), np.int64, len(rows))
+
+
+def tasks(store: Store, session: Session, where: Condition | None) -> list[str]:
+    """Return the ids of the tasks that have a matching step, by their first such position."""
+    if _by_episode(where, store.state(session)):
+        statement = _episodes(store, where, E.task_id, sa.func.min(G.first).label("first"))
+    else:
+        statement = _steps(store, where, E.task_id, sa.func.min(S.position).label("first"), join=True)
+    return [task for task, _ in session.fetch(statement.group_by(E.task_id).order_by(sa.literal_column("first")))]
+
+
+def all_tasks(store: Store, session: Session) -> list[str]:
+    """Return the ids of all tasks that have an episode, sorted by code point."""
+    statement = sa.select(E.task_id).where(E.buffer_id == store.id).distinct().order_by(E.task_id)
+    return [task for (task,) in session.fetch(statement)]
+
+
+def tasks_among(store: Store, session: Session, candidates: list[str], where: Condition | None) -> set[str]:
+    """Return those of the tasks that have a matching step."""
+    among = Condition(E.task_id.in_(candidates), False, True)
+    both = among if where is None else Condition(sa.and_(among.sql, where.sql), where.of_steps, True)
+    select = _episodes if _by_episode(both, store.state(session)) else _steps
+    return {task for (task,) in session.fetch(select(store, both, E.task_id).distinct())}
+
+
+def steps_of_tasks(store: Store, session: Session, chosen: list[str], where: Condition | None) -> tuple[list[str], np.ndarray]:
+    """Return the task and the position of the tasks' matching steps, in order of task, step and position."""
+    among = Condition(E.task_id.in_(chosen), False, True)
+    both = among if where is None else Condition(sa.and_(among.sql, where.sql), True, True)
+    rows = session.fetch(_steps(store, both, E.task_id, S.position).order_by(E.task_id, S.step, S.position))
+    return [row[0] for row in rows], np.fromiter((row[1] for row in rows), np.int64, len(rows))
+
+
+def episodes(store: Store, session: Session, where: Condition | None) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Return names and rows of the episodes that match, or that have a matching step, oldest first."""
+    columns = [E.id.label("episode"), *[E[name] for name in tables.EPISODE_COLUMNS]]
+    statement = sa.select(*columns).where(E.buffer_id == store.id).order_by(E.id)
+    if where is not None:
+        statement = statement.where(E.id.in_(_steps(store, where, S.episode)) if where.of_steps else where.sql)
+    return [column.name for column in columns], session.fetch(statement)

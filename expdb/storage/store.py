@@ -1,0 +1,173 @@
+"""What a process knows of one buffer: its fields, and how to decode its chunks. The other rooms write and read with it."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from expdb import errors
+from expdb.storage import tables
+from expdb.storage.catalog import Fields, find_buffer
+from expdb.storage.codec import Block, Decoder, crc_of
+from expdb.storage.engine import Engine, Session
+from expdb.storage.pending import Episode
+from expdb.storage.signature import Field, Signature
+
+
+@dataclass(frozen=True)
+class State:
+    """A buffer's books at one instant."""
+
+    added: int
+    low: int
+    size: int
+    holes: int
+    revision: int
+    revised: bool  # whether a step that is held differs from what its chunk says
+    capacity: int | None
+    nbytes: int
+    episodes_added: int
+
+
+@dataclass
+class News:
+    """What a transaction has made; the process may know it only once it is committed."""
+
+    fields: Fields | None = None
+    signatures: dict[tuple[tuple[str, Field], ...], int] = field(default_factory=dict)
+    decoders: dict[int, Decoder] = field(default_factory=dict)
+    episodes: list[tuple[Episode, Episode]] = field(default_factory=list)  # as it was, as it is now
+
+
+class Store:
+    """The rows and chunks of one buffer."""
+
+    def __init__(self, engine: Engine, id: int, name: str, fields: Fields):
+        self.engine, self.id, self.name, self.fields = engine, id, name, fields
+        self.dialect = engine.dialect
+        self._decoders: dict[int, Decoder] = {}
+        self._signatures: dict[tuple[tuple[str, Field], ...], int] = {}
+
+    @contextmanager
+    def writing(self) -> Iterator[tuple[Session, News]]:
+        """Open a transaction that holds the buffer's row, which is the writers' lock on every database."""
+        news = News()
+        with self.engine.writing() as session:
+            if not session.ask("UPDATE buffers SET added = added WHERE id = ? RETURNING id", self.id):
+                raise self.dropped()
+            yield session, news
+        self.learn(news)
+
+    def learn(self, news: News) -> None:
+        """Take in what a committed transaction has made."""
+        if news.fields is not None:
+            self.fields = news.fields
+        self._signatures.update(news.signatures)
+        self._decoders.update(news.decoders)
+        for before, after in news.episodes:
+            before.__dict__.update(after.__dict__)
+
+    def dropped(self) -> errors.UnknownBuffer:
+        """Return the error for a buffer that is no more."""
+        return errors.UnknownBuffer(f"buffer {self.name!r} was dropped: make it again with db.buffer")
+
+    # -- books --------------------------------------------------------------------------------------------------------
+
+    def state(self, session: Session) -> State:
+        """Return the buffer's books as the session sees them, and read its fields again where they have changed."""
+        found = session.ask(
+            "SELECT added, low, size, holes, revision, capacity, bytes, episodes_added, fields_version, "
+            "EXISTS (SELECT 1 FROM steps WHERE buffer_id = b.id AND revision IS NOT NULL) FROM buffers b WHERE id = ?",
+            self.id,
+        )
+        if not found:
+            raise self.dropped()
+        added, low, size, holes, revision, capacity, nbytes, episodes_added, version, revised = found[0]
+        if version != self.fields.version:
+            self.reload_fields(session)
+        return State(added, low, size, holes, revision, bool(revised), capacity, nbytes, episodes_added)
+
+    def reload_fields(self, session: Session) -> None:
+        """Read the fields as another process has left them."""
+        found = find_buffer(session, self.name)
+        if found is None or found[0] != self.id:
+            raise self.dropped()
+        self.fields = found[2]
+
+    def settle_fields(self, session: Session, found: Mapping[str, Field], lacking: set[str], first: bool, news: News) -> None:
+        """Add fields that are new, and note those that some row lacks; raise FieldMismatch where a type differs.
+
+        `first` says that nothing was stored before, so that a new field is one that no row lacks yet.
+        """
+        known = self.fields
+        new = {name: field for name, field in found.items() if name not in known.types}
+        for name, field_ in found.items():
+            if known.types.get(name, field_) != field_:
+                raise errors.FieldMismatch(
+                    f"field {name!r} holds {known.types[name]}, not {field_}: convert the value, or use another field name"
+                )
+        optional = known.optional | lacking | (set() if first else new.keys())
+        if new or optional != known.optional:
+            settled = Fields({**known.types, **new}, optional, known.version + 1)
+            b = tables.buffers
+            values = {"fields": settled.as_text(), "fields_version": settled.version}
+            session.sa.execute(sa.update(b).where(b.c.id == self.id).values(values))
+            news.fields = settled
+
+    # -- chunks -------------------------------------------------------------------------------------------------------
+
+    def decoder(self, session: Session, id: int, news: News | None = None) -> Decoder:
+        """Return the decoder of a stored signature."""
+        known = self._decoders.get(id) or (news.decoders.get(id) if news else None)
+        if known is None:
+            found = session.ask("SELECT schema FROM signatures WHERE buffer_id = ? AND id = ?", self.id, id)
+            if not found:
+                raise errors.ChunkDamaged(f"signature {id} of buffer {self.name!r} is gone: restore a backup")
+            try:
+                known = Decoder(Signature.from_message(found[0][0], id))
+            except Exception as error:
+                raise errors.ChunkDamaged(
+                    f"signature {id} of buffer {self.name!r} cannot be read ({error}): restore a backup"
+                ) from error
+            # What a writer reads may be its own, and be rolled back.
+            (self._decoders if news is None else news.decoders)[id] = known
+        return known
+
+    def _decoder_of(self, session: Session, fields: Mapping[str, Field], news: News) -> Decoder:
+        """Return the decoder of the signature that these fields make; store the signature where it is new."""
+        key = tuple(fields.items())
+        id = self._signatures.get(key)
+        id = news.signatures.get(key) if id is None else id
+        if id is not None:
+            return self.decoder(session, id, news)
+        wanted = Signature(fields)
+        stored = session.ask("SELECT id, schema FROM signatures WHERE buffer_id = ? ORDER BY id", self.id)
+        for id, message in stored:
+            if message == wanted.message:
+                break
+        else:
+            id = wanted.id = len(stored)
+            session.ask("INSERT INTO signatures (buffer_id, id, schema) VALUES (?, ?, ?)", self.id, id, wanted.message)
+            news.decoders[id] = Decoder(wanted)
+        news.signatures[key] = id
+        return self.decoder(session, id, news)
+
+    def insert_chunk(
+        self, session: Session, news: News, block: Block, system: tuple[Any, ...], *, id: int, first: int, episode: int | None
+    ) -> int:
+        """Insert a chunk of a block and its steps' system columns; return its bytes."""
+        decoder = self._decoder_of(session, block.fields, news)
+        data = block.message(decoder.templates, *system)
+        crc = crc_of(decoder.signature, id, block.rows, data)
+        values = (self.id, id, first, episode, block.rows, decoder.signature.id, len(data), crc, data)
+        session.driver.execute(self.dialect.INSERT_CHUNK, values)
+        return len(data)
+
+
+def evicted(positions: np.ndarray) -> errors.Evicted:
+    """Return the error for positions that hold nothing."""
+    shown = ", ".join(map(str, positions[:5].tolist())) + (", ..." if len(positions) > 5 else "")
+    return errors.Evicted(f"{len(positions)} positions hold no step ({shown}): evicted, deleted or not written yet")

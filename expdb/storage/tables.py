@@ -1,0 +1,141 @@
+"""The tables as SQLAlchemy sees them, for queries; `migrations/` is what makes them (tests hold the two together)."""
+
+import sqlalchemy as sa
+
+Integer = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+Real = sa.Double().with_variant(sa.REAL(), "sqlite")
+Flag = sa.Boolean().with_variant(sa.Integer(), "sqlite")
+Text = sa.Text()
+Blob = sa.LargeBinary()
+
+metadata = sa.MetaData()
+
+buffers = sa.Table(
+    "buffers",
+    metadata,
+    sa.Column("id", Integer, primary_key=True),
+    sa.Column("name", Text, nullable=False, unique=True),
+    sa.Column("capacity", Integer, comment="steps kept, oldest evicted first; NULL keeps all"),
+    sa.Column("added", Integer, nullable=False, comment="positions handed out, ever"),
+    sa.Column("low", Integer, nullable=False, comment="every step before this position is evicted"),
+    sa.Column("size", Integer, nullable=False, comment="steps held"),
+    sa.Column("holes", Integer, nullable=False, comment="steps deleted by hand that a segment still covers"),
+    sa.Column("bytes", Integer, nullable=False, comment="sum of the chunks' bytes"),
+    sa.Column("episodes_added", Integer, nullable=False, comment="episode ids handed out, ever"),
+    sa.Column("revision", Integer, nullable=False, comment="counts changes of what queries filter by"),
+    sa.Column("fields", Text, nullable=False, comment="the signature: type of each field, JSON"),
+    sa.Column("fields_version", Integer, nullable=False, comment="counts changes of `fields`"),
+)
+
+signatures = sa.Table(
+    "signatures",
+    metadata,
+    sa.Column("buffer_id", Integer, primary_key=True),
+    sa.Column("id", Integer, primary_key=True),
+    sa.Column("schema", Blob, nullable=False, comment="Arrow IPC schema message of the chunks that name it"),
+)
+
+episodes = sa.Table(
+    "episodes",
+    metadata,
+    sa.Column("buffer_id", Integer, primary_key=True),
+    sa.Column("id", Integer, primary_key=True),
+    sa.Column("episode_id", Text, nullable=False),
+    sa.Column("run", Text, nullable=False),
+    sa.Column("task_id", Text, nullable=False),
+    sa.Column("task_name", Text),
+    sa.Column("agent_id", Text, nullable=False),
+    sa.Column("group_id", Text),
+    sa.Column("status", Text, nullable=False, comment="open, complete or aborted"),
+    sa.Column("length", Integer, nullable=False, comment="steps written, evicted ones included"),
+    sa.Column("episode_return", Real, comment="sum of the rewards written; NULL before the first"),
+    sa.Column("policy_version", Integer, comment="the one that began the episode"),
+    sa.Column("episode_tags", Text, comment="JSON object"),
+    sa.Column("started", Real, nullable=False, comment="Unix seconds"),
+    sa.Column("ended", Real, comment="Unix seconds"),
+    sa.Column("ordered", Flag, nullable=False, comment="steps were written in the order of `step`"),
+    sa.Column("last_step", Integer, comment="greatest `step` written"),
+    sa.Column("last_position", Integer, nullable=False, comment="newest position held or evicted; -1 before any"),
+    sa.Column("tail_chunk", Integer, comment="chunk that holds the observation after the last step"),
+    sa.Column("tail_row", Integer, comment="and its row there"),
+    sa.Column("tail_fields", Text, comment="the fields given to end(), JSON array"),
+    sa.Column("revision", Integer),
+    sa.UniqueConstraint("buffer_id", "episode_id", name="episodes_by_episode_id"),
+    sa.Index("episodes_by_task_id", "buffer_id", "task_id"),
+    sa.Index("episodes_by_task_name", "buffer_id", "task_name"),
+)
+
+steps = sa.Table(
+    "steps",
+    metadata,
+    sa.Column("buffer_id", Integer, primary_key=True),
+    sa.Column("position", Integer, primary_key=True),
+    sa.Column("episode", Integer, nullable=False),
+    sa.Column("step", Integer, nullable=False),
+    sa.Column("pre_agent", Text),
+    sa.Column("execute_time", Real, nullable=False, comment="Unix seconds"),
+    sa.Column("reward", Real),
+    sa.Column("terminated", Flag, nullable=False),
+    sa.Column("truncated", Flag, nullable=False),
+    sa.Column("priority", Real),
+    sa.Column("tags", Text, comment="JSON object"),
+    sa.Column("revision", Integer, comment="revision of the buffer at the last change; NULL as written"),
+)
+sa.Index("steps_by_revision", steps.c.buffer_id, steps.c.revision, sqlite_where=steps.c.revision.is_not(None))
+
+segments = sa.Table(
+    "segments",
+    metadata,
+    sa.Column("buffer_id", Integer, primary_key=True),
+    sa.Column("last", Integer, primary_key=True, comment="positions first..last are neighbouring steps of one episode"),
+    sa.Column("first", Integer, nullable=False),
+    sa.Column("episode", Integer, nullable=False),
+    sa.Column("ordinal", Integer, nullable=False, comment="steps of the episode written before `first`"),
+    sa.Column("chunk", Integer, nullable=False),
+    sa.Column("chunk_row", Integer, nullable=False, comment="row of `first` in the chunk"),
+    sa.Index("segments_by_episode", "buffer_id", "episode"),
+)
+
+chunks = sa.Table(
+    "chunks",
+    metadata,
+    sa.Column("buffer_id", Integer, primary_key=True),
+    sa.Column("id", Integer, primary_key=True, comment="the last position it holds"),
+    sa.Column("first", Integer, nullable=False, comment="the first position it holds"),
+    sa.Column("episode", Integer, comment="the episode all of its steps belong to, if it is one"),
+    sa.Column("rows", Integer, nullable=False, comment="rows of the message, the tail included"),
+    sa.Column("signature", Integer, nullable=False),
+    sa.Column("bytes", Integer, nullable=False),
+    sa.Column("crc", Integer, nullable=False),
+    sa.Column("data", Blob, nullable=False, comment="Arrow IPC record-batch message"),
+)
+
+# The columns of the view `experience`, by the table they come from.
+STEP_COLUMNS = (
+    "position",
+    "episode",
+    "step",
+    "pre_agent",
+    "execute_time",
+    "reward",
+    "terminated",
+    "truncated",
+    "priority",
+    "tags",
+)
+EPISODE_COLUMNS = (
+    "episode_id",
+    "run",
+    "task_id",
+    "task_name",
+    "agent_id",
+    "group_id",
+    "status",
+    "length",
+    "episode_return",
+    "policy_version",
+    "episode_tags",
+    "started",
+    "ended",
+)
+VIEW_COLUMNS = ("buffer", *STEP_COLUMNS, *EPISODE_COLUMNS, "payload")

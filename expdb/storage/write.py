@@ -1,0 +1,240 @@
+"""Writing: one transaction a call, all or nothing.
+
+Take positions (which locks out other writers), settle the episodes, insert steps, segments and chunks, count (which
+evicts). What is slow and needs no lock, checking and encoding the fields, was done before, in `pending.py`.
+"""
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import sqlalchemy as sa
+
+from expdb import errors
+from expdb.storage import rewrite, tables
+from expdb.storage.engine import Session
+from expdb.storage.pending import Episode, Pending
+from expdb.storage.store import News, Store
+
+E = tables.episodes.c
+
+
+def write(store: Store, pending: Pending) -> np.ndarray:
+    """Write the pending steps in one transaction and return their positions, int64 in order.
+
+    Raises EpisodeEnded, EpisodeMismatch or FieldMismatch, with nothing stored, where another process has meanwhile
+    ended an episode, used its name, or given a field another type.
+    """
+    pending.close()
+    news = News()
+    with store.engine.writing() as session:
+        positions = _write(store, session, pending, news)
+    store.learn(news)
+    return positions
+
+
+def _write(store: Store, session: Session, pending: Pending, news: News) -> np.ndarray:
+    driver, dialect, now, count = session.driver, store.dialect, time.time(), len(pending)
+    distinct = list(dict.fromkeys(map(id, pending.episodes)))
+    by_identity = {id(episode): episode for episode in pending.episodes}
+    new = sum(by_identity[key].id is None for key in distinct)
+    taken = driver.execute(dialect.TAKE, (count, new, store.id)).fetchall()
+    if not taken:
+        raise store.dropped()
+    added, episodes_added, version = taken[0]
+    first = added - count
+    if version != store.fields.version:
+        store.reload_fields(session)
+    _settle_fields(store, session, pending, first == 0, news)
+
+    # -- episodes
+    mine: dict[int, list[int]] = {key: [] for key in distinct}
+    for index, episode in enumerate(pending.episodes):
+        mine[id(episode)].append(index)
+    step, episode_ids, ordinals = [0] * count, [0] * count, [0] * count
+    next_id = episodes_added - new
+    for key in distinct:
+        episode = by_identity[key]
+        status = pending.ended.get(key, "open")
+        after = _settle_episode(session, store, pending, episode, mine[key], first, status, next_id, now, step)
+        next_id += episode.id is None
+        begin = after.length - len(mine[key])
+        for place, index in enumerate(mine[key]):
+            episode_ids[index], ordinals[index] = after.id or 0, begin + place
+        news.episodes.append((episode, after))
+
+    # -- rows and chunks
+    columns = (
+        range(first, added), episode_ids, step, pending.pre_agent, pending.execute_time, pending.reward,
+        pending.terminated, pending.truncated, pending.tags,
+    )  # fmt: skip
+    dialect.insert_steps(driver, store.id, columns, count)
+    row = nbytes = 0
+    for block in pending.blocks:
+        stop = row + block.steps
+        chunk = first + stop - 1
+        single = episode_ids[row] if len(distinct) == 1 or len(set(episode_ids[row:stop])) == 1 else None
+        system = (step[row:stop], pending.reward[row:stop], pending.terminated[row:stop], pending.truncated[row:stop])
+        nbytes += store.insert_chunk(session, news, block, system, id=chunk, first=first + row, episode=single)
+        segments = [(store.id, *run) for run in _runs(first, episode_ids, ordinals, row, stop, chunk)]
+        driver.executemany(dialect.INSERT_SEGMENT, segments)
+        row = stop
+    driver.execute(dialect.COUNT, (count, nbytes, store.id))
+
+    # -- ends
+    for key in distinct:
+        if key in pending.ended:
+            episode_id = episode_ids[mine[key][0]]
+            tail = pending.tail
+            if tail and pending.tail_is_in_block:
+                keep_tail(session, store, episode_id, chunk, pending.blocks[-1].steps, sorted(tail))
+                tail = None
+            rewrite.finish(store, session, news, episode_id, tail, pending.tail_types if tail else {})
+    return np.arange(first, added, dtype=np.int64)
+
+
+def _settle_fields(store: Store, session: Session, pending: Pending, first: bool, news: News) -> None:
+    found, lacking, known = {}, set(), store.fields
+    for block in pending.blocks:
+        if block.fields.keys() != known.types.keys() or block.nullable:
+            lacking |= block.nullable | (known.types.keys() - block.fields.keys())
+        found.update(block.fields)
+    found.update(pending.tail_types)
+    for block in pending.blocks:
+        if len(block.fields) < len(found):
+            lacking |= found.keys() - block.fields.keys()
+    store.settle_fields(session, found, lacking, first, news)
+
+
+def _settle_episode(
+    session: Session,
+    store: Store,
+    pending: Pending,
+    episode: Episode,
+    mine: list[int],
+    first: int,
+    status: str,
+    next_id: int,
+    now: float,
+    step: list[int],
+) -> Episode:
+    """Insert or advance an episode's row, number its steps in `step`, and return the episode as it will be."""
+    after = dataclasses.replace(episode)
+    rewards = [reward for reward in (pending.reward[index] for index in mine) if reward is not None]
+    gained = sum(rewards) if rewards else None
+    ended = None if status == "open" else now
+    last_position = first + mine[-1]
+    for attempt in (0, 1):
+        length, last_step, ordered = after.length, after.last_step, after.ordered
+        for place, index in enumerate(mine):
+            given = pending.step[index]
+            number = step[index] = length + place if given is None else given
+            if last_step is not None and number < last_step:
+                ordered = False
+            else:
+                last_step = number
+        if after.id is None:
+            _insert_episode(session, store, after, next_id, (status, len(mine), gained, ended, ordered, last_step, last_position), now)
+            after.id = next_id
+            break
+        advanced = session.ask(
+            "UPDATE episodes SET length = length + ?, status = ?, ended = ?, ordered = ?, last_step = ?, last_position = ?, "
+            "episode_return = CASE WHEN ? IS NULL THEN episode_return ELSE coalesce(episode_return, 0) + ? END "
+            "WHERE buffer_id = ? AND id = ? AND status = 'open' AND length = ? RETURNING 1",
+            len(mine), status, ended, ordered, last_step, last_position, gained, gained, store.id, after.id, length,
+        )  # fmt: skip
+        if advanced:
+            break
+        # Another process has written to it, or ended it.
+        current = session.ask(
+            "SELECT status, length, last_step, ordered FROM episodes WHERE buffer_id = ? AND id = ?", store.id, after.id
+        )
+        if attempt or not current or current[0][0] != "open":
+            state = current[0][0] if current else "gone"
+            raise errors.EpisodeEnded(f"episode {after.episode_id!r} is {state}: start another one")
+        _, after.length, after.last_step, ordered = current[0]
+        after.ordered = bool(ordered)
+    after.length, after.last_step, after.ordered = length + len(mine), last_step, ordered
+    return after
+
+
+def _insert_episode(
+    session: Session,
+    store: Store,
+    episode: Episode,
+    id: int,
+    progress: tuple[object, ...],
+    now: float,
+) -> None:
+    if session.ask("SELECT 1 FROM episodes WHERE buffer_id = ? AND episode_id = ?", store.id, episode.episode_id):
+        raise errors.EpisodeMismatch(f"episode {episode.episode_id!r} exists already: choose another episode_id")
+    status, length, gained, ended, ordered, last_step, last_position = progress
+    session.ask(
+        "INSERT INTO episodes (buffer_id, id, episode_id, run, task_id, task_name, agent_id, group_id, policy_version, "
+        "episode_tags, started, status, length, episode_return, ended, ordered, last_step, last_position) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        store.id, id, episode.episode_id, episode.run, episode.task_id, episode.task_name, episode.agent_id,
+        episode.group_id, episode.policy_version, episode.episode_tags, episode.started or now, status, length, gained,
+        ended, ordered, last_step, last_position,
+    )  # fmt: skip
+
+
+def _runs(
+    first: int, episodes: list[int], ordinals: list[int], start: int, stop: int, chunk: int
+) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """Yield (last, first, episode, ordinal, chunk, chunk_row) of the runs of one episode in rows [start, stop)."""
+    begin = start
+    for row in range(start + 1, stop + 1):
+        if row == stop or episodes[row] != episodes[begin] or ordinals[row] != ordinals[row - 1] + 1:
+            yield first + row - 1, first + begin, episodes[begin], ordinals[begin], chunk, begin - start
+            begin = row
+
+
+def keep_tail(session: Session, store: Store, episode: int, chunk: int, row: int, fields: list[str]) -> None:
+    """Note where the observation after an episode's last step lies."""
+    session.ask(
+        "UPDATE episodes SET tail_chunk = ?, tail_row = ?, tail_fields = ? WHERE buffer_id = ? AND id = ?",
+        chunk, row, json.dumps(fields), store.id, episode,
+    )  # fmt: skip
+
+
+def end_episode(store: Store, id: int, status: str, tail: Pending | None = None) -> None:
+    """End an episode that has nothing pending: set its status, merge its chunks, keep its tail."""
+    with store.writing() as (session, news):
+        if tail is not None and tail.tail:
+            store.state(session)
+            store.settle_fields(session, tail.tail_types, set(), False, news)
+        ended = session.ask(
+            "UPDATE episodes SET status = ?, ended = ? WHERE buffer_id = ? AND id = ? AND status = 'open' RETURNING 1",
+            status, time.time(), store.id, id,
+        )  # fmt: skip
+        if not ended:
+            raise errors.EpisodeEnded("the episode has ended already, or is gone: start another one")
+        given = tail.tail if tail is not None else None
+        rewrite.finish(store, session, news, id, given, tail.tail_types if tail is not None else {})
+
+
+def find_episode(store: Store, episode_id: str) -> tuple[Episode, str] | None:
+    """Return an episode by its name, and its status; None where there is none."""
+    columns = (
+        E.episode_id, E.run, E.task_id, E.agent_id, E.task_name, E.group_id, E.policy_version, E.episode_tags,
+        E.started, E.id, E.length, E.last_step, E.ordered, E.status,
+    )  # fmt: skip
+    with store.engine.reading() as session:
+        found = session.rows(sa.select(*columns).where(E.buffer_id == store.id, E.episode_id == episode_id))
+    if not found:
+        return None
+    *values, ordered, status = found[0]
+    return Episode(*values, ordered=bool(ordered)), status
+
+
+def add_details(store: Store, episode: Episode, details: dict[str, object]) -> None:
+    """Store what a later step tells of its episode: a name or a group that was unknown, more tags."""
+    if episode.id is not None:
+        with store.writing() as (session, _):
+            statement = sa.update(tables.episodes).where(E.buffer_id == store.id, E.id == episode.id)
+            session.sa.execute(statement.values(**details))
+    for name, value in details.items():
+        setattr(episode, name, value)

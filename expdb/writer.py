@@ -1,0 +1,132 @@
+"""EpisodeWriter: one episode's steps, gathered and written in chunks."""
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+
+from expdb import errors
+
+
+class Sink(Protocol):
+    """Where the steps go; `buffer.py` gives one, so that this file knows no storage."""
+
+    def pending(self) -> Any:
+        """Return an empty collection of steps."""
+
+    def rows(self, columns: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+        """Return columns as rows."""
+
+    def write(self, pending: Any) -> np.ndarray:
+        """Write it, and return the positions."""
+
+    def end(self, episode: Any, status: str, tail: Any) -> None:
+        """End an episode that has nothing pending."""
+
+
+class EpisodeWriter:
+    """Write one new episode; made by `buffer.episode(...)`, used with `with`.
+
+    `append` gathers steps, and flushes at a limit; what `flush` or the end of the block has returned is durable. Leaving
+    the block completes the episode; an exception in it flushes what was appended and marks the episode aborted.
+
+    >>> with buffer.episode("CartPole-v1/17") as episode:  # doctest: +SKIP
+    ...     episode.append(obs=obs, action=action, reward=reward, terminated=terminated, truncated=truncated)
+    ...     episode.end(obs=last_obs)
+    """
+
+    def __init__(self, sink: Sink, episode: Any, flush_steps: int, flush_bytes: int, flush_seconds: float):
+        self._sink, self._episode = sink, episode
+        self._flush_steps, self._flush_bytes, self._flush_seconds = flush_steps, flush_bytes, flush_seconds
+        self._pending = sink.pending()
+        self._flushed_at = time.monotonic()
+        self._closed = self._ended = False
+        self._pid = os.getpid()
+
+    @property
+    def episode_id(self) -> str:
+        """The name of the episode, unique in the buffer."""
+        return str(self._episode.episode_id)
+
+    def append(
+        self,
+        *,
+        step: int | None = None,
+        pre_agent: str | None = None,
+        execute_time: float | None = None,
+        reward: float | None = None,
+        terminated: bool = False,
+        truncated: bool = False,
+        tags: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> None:
+        """Add a step; it is durable after the next flush. Arguments and errors as of `ReplayBuffer.store`.
+
+        Values are copied: the environment may write into the same arrays again.
+        """
+        if self._ended or self._closed or self._pid != os.getpid():
+            self._refuse()
+        pending = self._pending
+        pending.add(self._episode, fields, step, pre_agent, execute_time, reward, terminated, truncated, tags)
+        if terminated or truncated:
+            self._ended = True
+        if (
+            len(pending.step) >= self._flush_steps
+            or pending.nbytes >= self._flush_bytes
+            or time.monotonic() - self._flushed_at >= self._flush_seconds
+        ):
+            self.flush()
+
+    def extend(self, columns: Mapping[str, Any]) -> None:
+        """Add many steps given as columns: sequences or arrays [steps, ...] of one length; scalars are broadcast."""
+        for row in self._sink.rows(columns):
+            self.append(**row)
+
+    def flush(self) -> np.ndarray:
+        """Write what was appended and return its positions, int64 in order."""
+        if self._closed or self._pid != os.getpid():
+            self._refuse()
+        pending, self._flushed_at = self._pending, time.monotonic()
+        if not len(pending):
+            return np.empty(0, np.int64)
+        positions = self._sink.write(pending)
+        self._pending = self._sink.pending()
+        return positions
+
+    def end(self, **last: Any) -> None:
+        """Complete the episode, keeping the observation after its last step: what `next_<field>` of that step is."""
+        self._close("complete", last)
+
+    def _close(self, status: str, last: Mapping[str, Any]) -> None:
+        if self._closed or self._pid != os.getpid():
+            self._refuse()
+        pending = self._pending
+        if last:
+            if not len(pending) and self._episode.id is None:
+                raise errors.InvalidValue("end() of an episode without a step: append one first")
+            pending.add_tail(last)
+        if len(pending):
+            pending.ended[id(self._episode)] = status
+            self._sink.write(pending)
+        else:
+            self._sink.end(self._episode, status, pending if last else None)
+        self._closed = True
+        self._pending = None
+
+    def _refuse(self) -> None:
+        if self._pid != os.getpid():
+            raise errors.ForkedWithOpenConnection("this episode belongs to the parent process: begin another one here")
+        raise errors.EpisodeEnded(f"episode {self.episode_id!r} has ended: begin another one with buffer.episode")
+
+    def __enter__(self) -> "EpisodeWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._closed or self._pid != os.getpid():
+            return
+        self._close("complete" if kind is None else "aborted", {})

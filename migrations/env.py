@@ -1,0 +1,43 @@
+"""Run the migrations on the connection that expdb hands over, or on `-x url=...` / EXPDB_URL from the command line.
+
+One transaction holds the whole upgrade, on SQLite too (Alembic's default there is to commit each statement, which
+leaves a half-changed schema behind a kill). On SQLite it must be an immediate one, begun before the version is read,
+so that processes that migrate at once take turns.
+"""
+
+import os
+
+import sqlalchemy as sa
+from alembic import context
+
+VERSION_TABLE = "expdb_version"
+
+
+def run(connection: sa.Connection) -> None:
+    schema = "expdb" if connection.dialect.name == "postgresql" else None
+    context.configure(
+        connection=connection,
+        transactional_ddl=True,
+        version_table=VERSION_TABLE,
+        version_table_schema=schema,
+        include_schemas=schema is not None,
+    )
+    context.run_migrations()
+
+
+connection = context.config.attributes.get("connection")
+if connection is not None:
+    run(connection)
+else:
+    url = context.get_x_argument(as_dictionary=True).get("url") or os.environ.get("EXPDB_URL")
+    if not url:
+        raise SystemExit("name the database: alembic -x url=sqlite:///runs.db upgrade head")
+    engine = sa.create_engine(url)
+    with engine.connect() as connection:
+        if connection.dialect.name == "sqlite":
+            driver = connection.connection.driver_connection
+            assert driver is not None
+            driver.isolation_level = None
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        run(connection)
+        connection.commit()
