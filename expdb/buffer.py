@@ -13,8 +13,8 @@ import pyarrow as pa
 from expdb import errors
 from expdb.batch import Batch
 from expdb.replay import units
-from expdb.replay.population import Listed, Population, Window, check_size
-from expdb.replay.samplers import Sampler, Uniform, draw_tasks
+from expdb.replay.population import Listed, Population, Window, check_size, distinct_draws
+from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import NStep, Step, Unit
 from expdb.storage import change, read, select, write
 from expdb.storage.check import check_buffer
@@ -584,29 +584,55 @@ class ReplayBuffer:
         with store.engine.reading() as session:
             state = store.state(session)
             chosen = self._draw_tasks(session, n, condition, generator)
-            names, positions = select.steps_of_tasks(store, session, chosen, condition if rows == "matching" else None)
-            columns = read.fetch(store, session, state, positions, fields)
-        owner = np.array(names)
-        starts = np.concatenate(([0], np.flatnonzero(owner[1:] != owner[:-1]) + 1, [len(owner)]))
-        parts = {
-            names[a]: Batch({key: array[a:b].copy() for key, array in columns.items()}, int(b - a))
-            for a, b in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
-        }
-        return {task: parts[task] for task in chosen}
+            if rows == "all" and not state.holes:
+                owners, segments = select.segments_of_tasks(store, session, chosen)
+                positions, index = segments.positions(state.low)
+                owner = np.array(owners)[index]
+            else:
+                owners, positions = select.steps_of_tasks(store, session, chosen, condition if rows == "matching" else None)
+                owner, segments = np.array(owners), None
+            keys = None if fields is None else list(dict.fromkeys((*fields, "step")))
+            columns = read.fetch(store, session, state, positions, keys, segments)
+        parts = {}
+        for task in chosen:
+            mine = np.flatnonzero(owner == task)
+            mine = mine[np.lexsort((positions[mine], columns["step"][mine]))]
+            wanted = columns if fields is None else {key: columns[key] for key in columns if key != "step" or "step" in fields}
+            parts[task] = Batch({key: array[mine] for key, array in wanted.items()}, len(mine))
+        return parts
 
     def _draw_tasks(self, session: Session, n: int, condition: Condition | None, rng: np.random.Generator) -> list[str]:
-        """Try tasks in a uniformly random order until `n` match: what is read follows `n`, not the number of steps."""
-        candidates = select.all_tasks(self._store, session)
-        order = draw_tasks(len(candidates), rng)
+        """Return `n` tasks, uniformly among those with a matching step; what is read follows `n`, not all that is held.
+
+        Tasks are tried in a uniformly random order, and the first `n` that match are taken. The order comes from random
+        episodes, where only the first episode of a task stands for it; where the query leaves few tasks by its
+        conditions on episodes, or few match at all, they are listed instead.
+        """
+        store = self._store
+        low, high = select.episode_ids(store, session)
+        listed = select.tasks_required(store, session, condition, max(256, int((n * (high - low)) ** 0.5)))
         chosen: list[str] = []
-        at, some = 0, 2 * n
-        while len(chosen) < n and at < len(order):
-            tried = [candidates[k] for k in order[at : at + some].tolist()]
-            matching = select.tasks_among(self._store, session, tried, condition)
-            chosen += [task for task in tried if task in matching][: n - len(chosen)]
-            at, some = at + some, min(some * 4, 8192)
+        if listed is None:
+            draws = distinct_draws(low, high, 2 * n, rng)
+            for ids in draws:
+                first = select.first_of_tasks(store, session, ids)
+                tried = [first[id] for id in ids.tolist() if id in first]
+                chosen += self._matching(session, tried, condition, n - len(chosen))
+                if len(chosen) == n:
+                    return chosen
+            listed = [task for task in select.tasks(store, session, condition) if task not in set(chosen)]
+        order = rng.permutation(len(listed)).tolist()
+        for start in range(0, len(order), 4 * n):
+            tried = [listed[k] for k in order[start : start + 4 * n]]
+            chosen += self._matching(session, tried, condition, n - len(chosen))
+            if len(chosen) == n:
+                break
         check_size(len(chosen), n, "tasks", replace=False)
         return chosen
+
+    def _matching(self, session: Session, tried: list[str], condition: Condition | None, most: int) -> list[str]:
+        found = select.tasks_among(self._store, session, tried, condition)
+        return [task for task in tried if task in found][:most]
 
     def _generator(self, rng: Seed) -> np.random.Generator:
         return self._rng if rng is None else np.random.default_rng(rng)

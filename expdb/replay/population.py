@@ -1,6 +1,6 @@
 """Populations: the positions that a sampler draws from."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -64,6 +64,23 @@ class Window:
             drawn = rng.integers(self.low, self.high, min(wanted, 1 << 20))
             found = np.concatenate([found, drawn[self.alive(drawn)]])
         return found[:count]
+
+
+MOST_DRAWS = 4096
+
+
+def distinct_draws(low: int, high: int, some: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """Yield growing arrays of integers from `low` to `high`, none twice, in a uniformly random order; 4096 in all at most.
+
+    Drawn with replacement, repeats left out: that is the beginning of a random permutation, without making all of it.
+    """
+    seen: set[int] = set()
+    while high > low and len(seen) < MOST_DRAWS and 2 * len(seen) <= high - low:
+        drawn = dict.fromkeys(rng.integers(low, high, some).tolist())
+        fresh = [value for value in drawn if value not in seen]
+        seen.update(fresh)
+        yield np.array(fresh, np.int64)
+        some *= 3
 
 
 def check_size(size: int, wanted: int, what: str, replace: bool) -> None:

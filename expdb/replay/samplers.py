@@ -29,8 +29,3 @@ class Uniform:
         """Return `count` positions; raise TooFewRows where there are none, or not enough distinct ones."""
         check_size(population.size, count, "steps", self.replace)
         return population.draw(count, self.replace, rng)
-
-
-def draw_tasks(candidates: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the order in which tasks are tried: a uniform permutation, so that the first n that match are uniform."""
-    return rng.permutation(candidates)

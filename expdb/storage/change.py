@@ -94,6 +94,7 @@ def index(store: Store, name: str) -> None:
     label = f"{table.name}_by_{name.removeprefix('exp_meta.').replace('.', '_')}"
     with store.writing() as (session, _):
         create_index(session, label, table, expression)
+        store.dialect.estimate(session.driver, table.name, label)
 
 
 def create_index(session: Session, label: str, table: sa.Table, expression: sa.ColumnElement[Any]) -> None:

@@ -172,6 +172,8 @@ class Templates:
         return self._made[compressed]
 
 
+_SYSTEM_ROW_BYTES = 17
+
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
@@ -180,10 +182,12 @@ class Rows:
 
     def __init__(self) -> None:
         self.columns: dict[str, Column] = {}
-        self.limit = FIXED_CHUNK_BYTES
         self.count = 0
         self.tail = False
         self._varies = False
+        self._row_bytes = _SYSTEM_ROW_BYTES
+        self._most = FIXED_CHUNK_BYTES  # rows of a chunk of fixed width
+        self._limit = VARYING_CHUNK_BYTES
 
     @property
     def nbytes(self) -> int:
@@ -196,10 +200,12 @@ class Rows:
 
         Where a first row is large (a long conversation so far), the next ones mostly repeat it, and belong with it.
         """
+        if not self._varies:
+            return self.count >= self._most
         size = self.nbytes
         if self.count == 1:
-            self.limit = max(self.limit, min(FIRST_ROWS * size, MAX_CHUNK_BYTES)) if self._varies else self.limit
-        return size + 17 * self.count >= self.limit or self.count >= MAX_CHUNK_ROWS
+            self._limit = max(VARYING_CHUNK_BYTES, min(FIRST_ROWS * size, MAX_CHUNK_BYTES))
+        return size >= self._limit or self.count >= MAX_CHUNK_ROWS
 
     def append(self, values: Mapping[str, Any], fields: Mapping[str, Field]) -> None:
         """Add one step's values; `fields` knows the type of each. All or nothing: a refused value leaves no trace."""
@@ -229,8 +235,10 @@ class Rows:
 
     def _new_column(self, name: str, field: Field) -> Column:
         column = self.columns[name] = column_of(name, field)
-        if field.varies:
-            self.limit, self._varies = max(self.limit, VARYING_CHUNK_BYTES), True
+        self._varies = self._varies or field.varies
+        if not self._varies:
+            self._row_bytes += field.nbytes
+            self._most = max(1, -(-FIXED_CHUNK_BYTES // self._row_bytes))
         for _ in range(self.count):
             column.append_null()
         return column

@@ -109,17 +109,20 @@ class ScalarColumn(Column):
         self.values: list[Any] = []
         self._type = field.numpy.type
         self._python = {"b": bool, "i": int, "u": int, "f": float}[field.numpy.kind]
+        self._itemsize = field.numpy.itemsize
         # A Python number goes as it is where it fits by definition; anything else is looked at in _converted.
         self._as_is: tuple[type, ...] = (self._type,)
         if field.dtype in ("bool", "float64"):
             self._as_is = (self._type, self._python)
+        limits = np.iinfo(field.numpy) if field.numpy.kind in "iu" else None
+        self._low, self._high = (int(limits.min), int(limits.max)) if limits else (1, 0)
 
     def append(self, value: Any) -> None:
-        if type(value) not in self._as_is:
+        if type(value) not in self._as_is and not (type(value) is int and self._low <= value <= self._high):
             value = self._converted(value)
         self.values.append(value)
         self.rows += 1
-        self.nbytes += self.field.numpy.itemsize
+        self.nbytes += self._itemsize
 
     def _converted(self, value: Any) -> Any:
         kind, dtype = self.field.numpy.kind, self.field.numpy
@@ -135,10 +138,9 @@ class ScalarColumn(Column):
         if kind == "b" or isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.mismatch(value)
         if kind in "iu":
-            limits = np.iinfo(dtype)
             if not isinstance(value, int):
                 raise self.mismatch(value)
-            if not limits.min <= value <= limits.max:
+            if not self._low <= value <= self._high:
                 raise FieldMismatch(f"field {self.name!r} holds {self.field}, and {value} is out of its range: use text for it")
             return value
         with np.errstate(over="ignore"):

@@ -125,11 +125,12 @@ class QueryBuilder:
 
 @dataclass(frozen=True)
 class Condition:
-    """A compiled condition, and the tables that it looks at."""
+    """A compiled condition, the tables that it looks at, and what it requires of episodes alone (None for nothing)."""
 
     sql: sa.ColumnElement[bool]
     of_steps: bool
     of_episodes: bool
+    of_episode: sa.ColumnElement[bool] | None = None
 
 
 def compile_where(where: Where) -> Condition | None:
@@ -155,10 +156,14 @@ def compile_where(where: Where) -> Condition | None:
 
 def _join(operator: str, conditions: list[Condition]) -> Condition:
     joined = sa.and_ if operator == "and_" else sa.or_
+    required = [condition.of_episode for condition in conditions if condition.of_episode is not None]
+    if operator == "or_" and len(required) < len(conditions):
+        required = []
     return Condition(
         joined(*[condition.sql for condition in conditions]),
         any(condition.of_steps for condition in conditions),
         any(condition.of_episodes for condition in conditions),
+        joined(*required) if required else None,
     )
 
 
@@ -232,7 +237,7 @@ def _comparison(node: Any) -> Condition:
         sql = test(name, column, key or "", base, node["value"])
         if base != op:
             sql = sa.func.coalesce(sql, sa.literal_column("0")) == sa.literal_column("0")
-    return Condition(sql, table is steps, table is episodes)
+    return Condition(sql, table is steps, table is episodes, sql if table is episodes else None)
 
 
 def _checked(name: str, value: Any) -> Any:

@@ -36,6 +36,13 @@ class Segments:
         """Make segments of rows (last, first, episode, ordinal, chunk, chunk_row)."""
         return cls(*np.array(rows, np.int64).reshape(-1, 6).T)
 
+    def positions(self, low: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions from `low` on that the segments cover, and the index of each one's segment."""
+        begin = np.maximum(self.first, low)
+        lengths = self.last - begin + 1
+        index = np.repeat(np.arange(len(lengths)), lengths)
+        return begin[index] + np.arange(len(index)) - np.repeat(np.cumsum(lengths) - lengths, lengths), index
+
     def find(self, positions: np.ndarray) -> np.ndarray:
         """Return the index of each position's segment; raise Evicted naming the positions that have none."""
         index = np.searchsorted(self.last, positions)

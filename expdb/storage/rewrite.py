@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from expdb.storage.codec import Chunk, Rows, chunk_bytes
+from expdb.storage.codec import FIXED_CHUNK_BYTES, Chunk, Rows, chunk_bytes
 from expdb.storage.engine import Session
 from expdb.storage.read import Segments, read_chunks
 from expdb.storage.signature import SYSTEM, Field
@@ -158,8 +158,8 @@ class _Chunks:
     def add(self, chunk: Chunk, steps: _Steps, start: int, stop: int) -> None:
         """Take steps [start, stop), which stand together in the chunk and follow those taken before."""
         self._steps = steps
-        at, whole = int(steps.chunk_row[start]) - start, not chunk.signature.fixed
-        stride = 1 if whole else max(1, self._rows.limit // (4 * chunk.signature.row_bytes))
+        at = int(steps.chunk_row[start]) - start
+        stride = max(1, FIXED_CHUNK_BYTES // (4 * chunk.signature.row_bytes)) if chunk.signature.fixed else 1
         for begin in range(start, stop, stride):
             if self._rows.full and self._rows.count:
                 self.write()

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from expdb.storage import tables
 from expdb.storage.engine import Session
 from expdb.storage.query import Condition
+from expdb.storage.read import Segments
 from expdb.storage.store import State, Store
 
 S, E, G = tables.steps.c, tables.episodes.c, tables.segments.c
@@ -75,25 +76,59 @@ def tasks(store: Store, session: Session, where: Condition | None) -> list[str]:
     return [task for task, _ in session.fetch(statement.group_by(E.task_id).order_by(sa.literal_column("first")))]
 
 
-def all_tasks(store: Store, session: Session) -> list[str]:
-    """Return the ids of all tasks that have an episode, sorted by code point."""
-    statement = sa.select(E.task_id).where(E.buffer_id == store.id).distinct().order_by(E.task_id)
-    return [task for (task,) in session.fetch(statement)]
+def episode_ids(store: Store, session: Session) -> tuple[int, int]:
+    """Return the least episode id held and the one after the greatest; (0, 0) where there is no episode."""
+    ((least, greatest),) = session.ask(
+        "SELECT (SELECT min(id) FROM episodes WHERE buffer_id = ?), (SELECT max(id) FROM episodes WHERE buffer_id = ?)",
+        store.id, store.id,
+    )  # fmt: skip
+    return (0, 0) if least is None else (least, greatest + 1)
+
+
+def first_of_tasks(store: Store, session: Session, ids: np.ndarray) -> dict[int, str]:
+    """Return the tasks of those of the episodes that are the first of their task, by episode id."""
+    return dict(session.ask(store.dialect.FIRST_OF_TASKS, store.dialect.as_list(ids), store.id))
+
+
+def tasks_required(store: Store, session: Session, where: Condition | None, limit: int) -> list[str] | None:
+    """Return the tasks that meet what the condition requires of episodes, sorted; None if it does not, or they are over
+    `limit`.
+    """  # noqa: D205
+    if where is None or where.of_episode is None:
+        return None
+    statement = sa.select(E.task_id).where(E.buffer_id == store.id, where.of_episode).distinct().limit(limit + 1)
+    found = sorted(task for (task,) in session.fetch(statement))
+    return found if len(found) <= limit else None
 
 
 def tasks_among(store: Store, session: Session, candidates: list[str], where: Condition | None) -> set[str]:
-    """Return those of the tasks that have a matching step."""
-    among = Condition(E.task_id.in_(candidates), False, True)
-    both = among if where is None else Condition(sa.and_(among.sql, where.sql), where.of_steps, True)
-    select = _episodes if _by_episode(both, store.state(session)) else _steps
-    return {task for (task,) in session.fetch(select(store, both, E.task_id).distinct())}
+    """Return those of the tasks that have a matching step; each is left at its first one."""
+    held: sa.FromClause = tables.segments
+    scope = [G.buffer_id == E.buffer_id, G.episode == E.id]
+    if not _by_episode(where, store.state(session)):
+        held = held.join(tables.steps, sa.and_(S.buffer_id == G.buffer_id, S.position.between(G.first, G.last)))
+    matching = sa.select(sa.literal_column("1")).select_from(held).where(*scope).correlate(tables.episodes)
+    if where is not None:
+        matching = matching.where(where.sql)
+    statement = sa.select(E.task_id).where(E.buffer_id == store.id, store.dialect.among(E.task_id, candidates))
+    return {task for (task,) in session.fetch(statement.where(matching.exists()).distinct())}
 
 
-def steps_of_tasks(store: Store, session: Session, chosen: list[str], where: Condition | None) -> tuple[list[str], np.ndarray]:
-    """Return the task and the position of the tasks' matching steps, in order of task, step and position."""
-    among = Condition(E.task_id.in_(chosen), False, True)
+def segments_of_tasks(store: Store, session: Session, chosen: list[str]) -> tuple[list[str], Segments]:
+    """Return the segments of some tasks, ascending, and the task of each."""
+    columns = (E.task_id, G.last, G.first, G.episode, G.ordinal, G.chunk, G.chunk_row)
+    among = Condition(store.dialect.among(E.task_id, chosen), False, True)
+    rows = session.fetch(_episodes(store, among, *columns).order_by(G.last))
+    return [row[0] for row in rows], Segments.of([row[1:] for row in rows])
+
+
+def steps_of_tasks(
+    store: Store, session: Session, chosen: list[str], where: Condition | None
+) -> tuple[list[str], np.ndarray]:
+    """Return the task and the position of the tasks' matching steps, by position."""
+    among = Condition(store.dialect.among(E.task_id, chosen), False, True)
     both = among if where is None else Condition(sa.and_(among.sql, where.sql), True, True)
-    rows = session.fetch(_steps(store, both, E.task_id, S.position).order_by(E.task_id, S.step, S.position))
+    rows = session.fetch(_steps(store, both, E.task_id, S.position).order_by(S.position))
     return [row[0] for row in rows], np.fromiter((row[1] for row in rows), np.int64, len(rows))
 
 
