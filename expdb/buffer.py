@@ -1,11 +1,13 @@
 """ReplayBuffer: where storage and replay meet. Storage finds and reads, replay chooses; this file joins the two."""
 
+from __future__ import annotations  # NumPy imports its random module when it is first named
+
 import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +28,7 @@ from expdb.storage.stats import buffer_stats
 from expdb.storage.store import State, Store, evicted
 from expdb.writer import EpisodeWriter
 
-Seed = int | np.random.Generator | None
+Seed: TypeAlias = "int | np.random.Generator | None"
 
 UPDATABLE = ("reward", "terminated", "truncated", "tags", "policy_version")
 EPISODE_KEYS = ("task_id", "agent_id", "task_name", "episode_id", "group_id", "policy_version", "episode_tags")
@@ -46,7 +48,7 @@ class ReplayBuffer:
         self._open: dict[tuple[str, str], Episode] = {}
         self._named: dict[str, Episode] = {}
         self._lock = threading.RLock()
-        self._rng = np.random.default_rng()
+        self._rng: np.random.Generator | None = None
 
     def __repr__(self) -> str:
         return f"<ReplayBuffer {self.name!r}: {len(self)} steps, capacity {self.capacity}>"
@@ -124,12 +126,12 @@ class ReplayBuffer:
                 named: dict[str, Episode] = {}
                 for row, fields in rows:
                     episode, implicit = self._episode_of(row, opened, named)
-                    key = id(episode)
-                    if key in pending.ended:
+                    identity = id(episode)
+                    if identity in pending.ended:
                         raise errors.EpisodeEnded(f"episode {episode.episode_id!r} has ended: give the next step another episode_id")
                     pending.add(episode, fields, **{key: row[key] for key in STEP_KEYS if key in row})
                     if pending.terminated[-1] or pending.truncated[-1]:
-                        pending.ended[key] = "complete"
+                        pending.ended[identity] = "complete"
                         if implicit is not None:
                             opened[implicit] = None
                 try:
@@ -284,7 +286,7 @@ class ReplayBuffer:
     def _forget_open_episodes(self, run: str) -> None:
         """Start anew in a forked child, as another run: the open episodes are the parent's."""
         self._open, self._named, self._lock, self._run = {}, {}, threading.RLock(), run
-        self._rng = np.random.default_rng()
+        self._rng = None
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -475,7 +477,6 @@ class ReplayBuffer:
         rng: np.random.Generator,
     ) -> Batch:
         """Draw steps whose successor is known, by drawing again those whose is not, and derive what NStep promises."""
-        store = self._store
         drawn: list[np.ndarray] = []
         following: list[np.ndarray] = []
         wanted, tries = size, 0
@@ -635,7 +636,11 @@ class ReplayBuffer:
         return [task for task in tried if task in found][:most]
 
     def _generator(self, rng: Seed) -> np.random.Generator:
-        return self._rng if rng is None else np.random.default_rng(rng)
+        if rng is not None:
+            return np.random.default_rng(rng)
+        if self._rng is None:
+            self._rng = np.random.default_rng()
+        return self._rng
 
 
 class _Sink:

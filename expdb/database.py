@@ -129,7 +129,7 @@ class ExperienceDB:
     # -- buffers ------------------------------------------------------------------------------------------------------
 
     def buffer(
-        self, name: str, *, capacity: int | None | _Keep = KEEP, fields: Mapping[str, Field | str] | None = None
+        self, name: str, *, capacity: int | _Keep | None = KEEP, fields: Mapping[str, Field | str] | None = None
     ) -> ReplayBuffer:
         """Return the buffer of a name, made where there is none.
 
@@ -148,7 +148,7 @@ class ExperienceDB:
             return known
 
     def _get_or_create(
-        self, name: str, capacity: int | None | _Keep, declared: dict[str, Field], known: ReplayBuffer | None
+        self, name: str, capacity: int | _Keep | None, declared: dict[str, Field], known: ReplayBuffer | None
     ) -> ReplayBuffer:
         with self._engine.reading() as session:
             found = catalog.find_buffer(session, name)

@@ -1,5 +1,7 @@
 """Populations: the positions that a sampler draws from."""
 
+from __future__ import annotations  # NumPy imports its random module when it is first named
+
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,7 +14,9 @@ from expdb.errors import TooFewRows
 class Population(Protocol):
     """Positions to draw from."""
 
-    size: int
+    @property
+    def size(self) -> int:
+        """How many there are."""
 
     def draw(self, count: int, replace: bool, rng: np.random.Generator) -> np.ndarray:
         """Return positions, each as likely as every other; distinct ones without replacement."""

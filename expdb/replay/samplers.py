@@ -1,5 +1,7 @@
 """Samplers say which steps are drawn. They are settings, frozen, and know populations only: no storage, no SQL."""
 
+from __future__ import annotations  # NumPy imports its random module when it is first named
+
 from dataclasses import dataclass
 from typing import Protocol
 

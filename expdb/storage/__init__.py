@@ -1,0 +1,1 @@
+"""SQL and Arrow: how experience is written, found and read. Knows no chance."""

@@ -23,7 +23,6 @@ from expdb.storage.columns import (
     Node,
     column_of,
     layout_of,
-    offsets_of,
     read_bits,
     read_elements,
     read_objects,
@@ -300,7 +299,7 @@ def _compress(buffer: Buffer) -> Buffer:
     size = len(buffer)
     if size >= 128:
         sample = buffer[:_SAMPLE_BYTES] if size > 4 * _SAMPLE_BYTES else buffer
-        packed = _CODEC.compress(sample, asbytes=True)
+        packed: bytes = _CODEC.compress(sample, asbytes=True)
         if len(packed) < _WORTH * len(sample):
             if len(sample) < size:
                 packed = _CODEC.compress(buffer, asbytes=True)
@@ -335,7 +334,7 @@ class Block:
     ) -> bytes:
         """Return the record-batch message; columns shorter than the block (the tail has no step) are padded."""
         rows, missing = self.rows, self.rows - len(step)
-        system: list[Buffer] = [
+        system = [
             np.array([*step, *[0] * missing], np.int64).tobytes(),
             np.array([*reward, *[None] * missing], np.float64).tobytes(),
             np.packbits([*terminated, *[False] * missing], bitorder="little").tobytes(),
@@ -346,8 +345,8 @@ class Block:
         at = 0
         uncompressed = _UNCOMPRESSED if self.compressed else b""
         for data in system:
-            for buffer in (b"", uncompressed + data):
-                at = _place(buffer, at, body, ranges)
+            at = _place(b"", at, body, ranges)
+            at = _place(uncompressed + data, at, body, ranges)
         for buffer in self.buffers:
             at = _place(buffer, at, body, ranges)
         nodes = [rows, 0] * len(system)

@@ -4,6 +4,7 @@ Each class states the Arrow layout it writes (nodes and buffers, depth first, as
 that, with every offset and length checked, so that no damaged message can reach outside its own bytes.
 """
 
+import itertools
 import json
 import re
 from typing import Any, ClassVar
@@ -514,7 +515,7 @@ def read_objects(field: Field, rows: int, buffers: list[Buffer], start: int, sto
     if field.dtype in ("text", "bytes"):
         data = bytes(buffers[2])
         cuts = _offsets(buffers[1], rows, len(data))[start : stop + 1].tolist()
-        parts = [data[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+        parts = [data[a:b] for a, b in itertools.pairwise(cuts)]
         return [part.decode() for part in parts] if field.dtype == "text" else parts
     if field.dtype == "json":
         return _read_json(rows, buffers, start, stop)
@@ -523,7 +524,7 @@ def read_objects(field: Field, rows: int, buffers: list[Buffer], start: int, sto
     offsets, values = (buffers[2], buffers[4]) if several else (buffers[1], buffers[3])
     cuts = _offsets(offsets, rows, len(values) // size)[start : stop + 1].tolist()
     arrays = [
-        np.frombuffer(values, field.numpy, b - a, a * size).copy() for a, b in zip(cuts, cuts[1:], strict=False)
+        np.frombuffer(values, field.numpy, b - a, a * size).copy() for a, b in itertools.pairwise(cuts)
     ]
     if not several:
         return arrays

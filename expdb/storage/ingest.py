@@ -1,6 +1,6 @@
 """Batches on their way in: lists of mappings, mappings of columns and Arrow tables become rows."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ def columns_of(given: Any) -> Mapping[str, Sequence[Any]] | None:
         return _broadcast(given)
     if hasattr(given, "__arrow_c_stream__"):
         table = pa.table(given)
-        return {name: _from_arrow(table[name], name) for name in table.column_names}
+        return {name: _from_arrow(table[name]) for name in table.column_names}
     if isinstance(given, (list, tuple)):
         return None
     raise InvalidValue(f"a batch is a list of mappings, a mapping of columns or an Arrow table, not {type(given).__name__}")
@@ -71,7 +71,7 @@ class _Repeated(Sequence[Any]):
         return iter([self._value] * self._count)
 
 
-def _from_arrow(column: pa.ChunkedArray, name: str) -> Iterable[Any]:
+def _from_arrow(column: pa.ChunkedArray) -> Any:
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks else pa.array([], array.type)

@@ -31,7 +31,6 @@ class Episode:
     length: int = 0
     last_step: int | None = None
     ordered: bool = True
-    must_be_new: bool = False
 
 
 STEP_KEYS = ("step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "tags")

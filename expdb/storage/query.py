@@ -2,8 +2,9 @@
 
 import json
 import math
+import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Union
 
@@ -115,8 +116,8 @@ class QueryBuilder:
                 "put one and_() or or_() between two conditions"
             )
         built = self._conditions[0]
-        for operator, condition in zip(self._operators, self._conditions[1:], strict=True):
-            built = {operator: [built, condition]}
+        for join, condition in zip(self._operators, self._conditions[1:], strict=True):
+            built = {join: [built, condition]}
         return built
 
     def __repr__(self) -> str:
@@ -154,10 +155,10 @@ def compile_where(where: Where) -> Condition | None:
     )
 
 
-def _join(operator: str, conditions: list[Condition]) -> Condition:
-    joined = sa.and_ if operator == "and_" else sa.or_
+def _join(join: str, conditions: list[Condition]) -> Condition:
+    joined = sa.and_ if join == "and_" else sa.or_
     required = [condition.of_episode for condition in conditions if condition.of_episode is not None]
-    if operator == "or_" and len(required) < len(conditions):
+    if join == "or_" and len(required) < len(conditions):
         required = []
     return Condition(
         joined(*[condition.sql for condition in conditions]),
@@ -171,22 +172,22 @@ def _compile(node: Any, depth: int) -> Condition:
     """Compile a built condition. The left spine, which a long chain grows, is a loop and joins like with like."""
     spine: list[tuple[str, Any]] = []
     while isinstance(node, Mapping) and ("and_" in node or "or_" in node):
-        operator = "and_" if "and_" in node else "or_"
-        parts = node[operator]
+        join = "and_" if "and_" in node else "or_"
+        parts = node[join]
         if len(node) != 1 or not isinstance(parts, (list, tuple)) or len(parts) != 2:
-            raise QueryError(f"{operator!r} joins exactly two conditions: build queries with QueryBuilder")
-        spine.append((operator, parts[1]))
+            raise QueryError(f"{join!r} joins exactly two conditions: build queries with QueryBuilder")
+        spine.append((join, parts[1]))
         node = parts[0]
     if depth > MAX_NESTING:
         raise QueryError(f"nested more than {MAX_NESTING} deep: use in_ for long lists")
     found = _comparison(node)
     changes, current = 0, ""
     pending = [found]
-    for operator, part in reversed(spine):
-        if operator != current and len(pending) > 1:
+    for join, part in reversed(spine):
+        if join != current and len(pending) > 1:
             pending = [_join(current, pending)]
             changes += 1
-        current = operator
+        current = join
         pending.append(_compile(part, depth + 1))
     if changes > MAX_NESTING:
         raise QueryError(f"and_() and or_() take turns more than {MAX_NESTING} times: use in_ for long lists")
@@ -197,7 +198,7 @@ _KEY = re.compile(r"[A-Za-z0-9_]+")
 _NUMBERS = {"position", "episode", "step", "length", "policy_version"}
 _REALS = {"execute_time", "reward", "priority", "episode_return", "started", "ended"}
 _FLAGS = {"terminated", "truncated"}
-_ORDER = {"gt": "__gt__", "gte": "__ge__", "lt": "__lt__", "lte": "__le__"}
+_ORDER: dict[str, Callable[[Any, Any], Any]] = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
 
 
 def known_names() -> str:
@@ -226,15 +227,16 @@ def _comparison(node: Any) -> Condition:
     if op not in COMPARISONS:
         raise QueryError(f"unknown comparison {op!r}: known are {', '.join(COMPARISONS)}")
     table, column, key = resolve(name)
+    sql: sa.ColumnElement[bool]
     if op in ("is_null", "is_not_null"):
         found = column if key is None else dialect.tag_value(column, key)
         sql = found.is_(None) if op == "is_null" else found.is_not(None)
     else:
         if "value" not in node:
             raise QueryError(f"{op} of {name!r} lacks its value")
-        test = _tag_test if key is not None else _column_test
-        base = {"ne": "eq", "not_in": "in", "not_like": "like"}.get(op, op)
-        sql = test(name, column, key or "", base, node["value"])
+        base = str({"ne": "eq", "not_in": "in", "not_like": "like"}.get(op, op))
+        value = node["value"]
+        sql = _column_test(name, column, base, value) if key is None else _tag_test(name, column, key, base, value)
         if base != op:
             sql = sa.func.coalesce(sql, sa.literal_column("0")) == sa.literal_column("0")
     return Condition(sql, table is steps, table is episodes, sql if table is episodes else None)
@@ -268,8 +270,8 @@ def _values(name: str, values: Any) -> list[Any]:
     return [_checked(name, value) for value in values]
 
 
-def _column_test(name: str, column: sa.ColumnElement[Any], _: str, op: str, value: Any) -> sa.ColumnElement[bool]:
-    head = column.name  # type: ignore[attr-defined]
+def _column_test(name: str, column: sa.ColumnElement[Any], op: str, value: Any) -> sa.ColumnElement[bool]:
+    head = str(column.name)
     numeric = head in _NUMBERS or head in _REALS
     kind: Any = (int, float) if numeric else (bool, int) if head in _FLAGS else str
     what = "numbers" if numeric else "True and False" if head in _FLAGS else "text"
@@ -278,8 +280,7 @@ def _column_test(name: str, column: sa.ColumnElement[Any], _: str, op: str, valu
         wrong = not isinstance(one, kind) or (numeric and isinstance(one, bool)) or (head in _FLAGS and one not in (0, 1))
         if wrong:
             raise QueryError(f"{name!r} compares with {what}, not with {one!r}")
-        # A parameter of its own type: bound as the column's, 0.5 would be cut to fit an integer column.
-        return sa.literal(one, sa.Text() if isinstance(one, str) else sa.Integer() if isinstance(one, int) else sa.REAL())
+        return _bound(one)
 
     if op == "in":
         return column.in_([fit(one) for one in _values(name, value)])
@@ -289,18 +290,27 @@ def _column_test(name: str, column: sa.ColumnElement[Any], _: str, op: str, valu
             raise QueryError(f"like compares text with a pattern, not {name!r} with {checked!r}: use eq")
         return dialect.like(column, checked)
     if op == "eq":
-        return column == fit(checked)
+        equal: sa.ColumnElement[bool] = column == fit(checked)
+        return equal
     if head in _FLAGS:
         raise QueryError(f"{name!r} is True or False: use eq or ne")
-    return getattr(column, _ORDER[op])(fit(checked))  # type: ignore[no-any-return]
+    return _ordered(column, op, fit(checked))
+
+
+def _ordered(left: sa.ColumnElement[Any], op: str, right: Any) -> sa.ColumnElement[bool]:
+    found: sa.ColumnElement[bool] = _ORDER[op](left, right)
+    return found
+
+
+def _bound(value: Any) -> sa.ColumnElement[Any]:
+    """Return a parameter of the value's own type: bound as an integer column's, 0.5 would be cut to fit."""
+    kind: Any = sa.Text() if isinstance(value, str) else sa.Integer() if isinstance(value, int) else sa.REAL()
+    return sa.literal(value, kind)
 
 
 def _tag_test(name: str, column: sa.ColumnElement[Any], key: str, op: str, value: Any) -> sa.ColumnElement[bool]:
     """Compare a tag with values of its own JSON type only; a value of another type is simply not equal."""
     found = dialect.tag_value(column, key)
-
-    def bound(one: Any) -> Any:
-        return sa.literal(one, sa.Text() if isinstance(one, str) else sa.Integer() if isinstance(one, int) else sa.REAL())
 
     if op == "in":
         values = _values(name, value)
@@ -310,7 +320,7 @@ def _tag_test(name: str, column: sa.ColumnElement[Any], key: str, op: str, value
             (float, [one for one in values if isinstance(one, (int, float)) and not isinstance(one, bool)]),
         ):
             if group:
-                tests.append(sa.and_(found.in_([bound(one) for one in group]), dialect.tag_is(column, key, kind)))
+                tests.append(sa.and_(found.in_([_bound(one) for one in group]), dialect.tag_is(column, key, kind)))
         return sa.or_(*tests) if tests else sa.false()
     checked = _checked(name, value)
     if isinstance(checked, bool):
@@ -321,5 +331,5 @@ def _tag_test(name: str, column: sa.ColumnElement[Any], key: str, op: str, value
         if not isinstance(checked, str):
             raise QueryError(f"like compares text with a pattern, not {name!r} with {checked!r}: use eq")
         return sa.and_(dialect.like(found, checked), dialect.tag_is(column, key, str))
-    test = found == bound(checked) if op == "eq" else getattr(found, _ORDER[op])(bound(checked))
+    test = found == _bound(checked) if op == "eq" else _ordered(found, op, _bound(checked))
     return sa.and_(test, dialect.tag_is(column, key, type(checked)))

@@ -156,7 +156,7 @@ def gather(chunks: dict[int, Chunk], spans: Spans, name: str, field: Field) -> n
             for c, a, b in spans
         ]
     count = sum([b - a for _, a, b in spans])
-    return np.frombuffer(bytearray().join(parts), field.numpy).reshape(count, *field.shape)  # type: ignore[arg-type]
+    return np.frombuffer(bytearray().join(parts), field.numpy).reshape((count, *field.shape))  # type: ignore[arg-type]
 
 
 def as_objects(values: Sequence[Any]) -> np.ndarray:

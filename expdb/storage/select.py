@@ -107,7 +107,7 @@ def tasks_among(store: Store, session: Session, candidates: list[str], where: Co
     scope = [G.buffer_id == E.buffer_id, G.episode == E.id]
     if not _by_episode(where, store.state(session)):
         held = held.join(tables.steps, sa.and_(S.buffer_id == G.buffer_id, S.position.between(G.first, G.last)))
-    matching = sa.select(sa.literal_column("1")).select_from(held).where(*scope).correlate(tables.episodes)
+    matching: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(held).where(*scope).correlate(tables.episodes)
     if where is not None:
         matching = matching.where(where.sql)
     statement = sa.select(E.task_id).where(E.buffer_id == store.id, store.dialect.among(E.task_id, candidates))

@@ -119,7 +119,7 @@ def _dtype_name(dtype: Any) -> str:
         raise InvalidValue(f"big-endian arrays are not stored: convert with .astype('{found.newbyteorder('=').name}')")
     if found.name not in NUMERIC:
         raise InvalidValue(f"dtype {found.name} is not stored: convert it to one of {', '.join(NUMERIC)}")
-    return found.name
+    return str(found.name)
 
 
 # What expdb itself keeps in every chunk, so that a batch of it needs no look-up a row.
@@ -242,7 +242,7 @@ def holds_array(value: Any) -> bool:
 
 def _list_field(value: list[Any]) -> Field:
     kinds = {type(element) for element in value}
-    if kinds == {int} and -(2**63) <= min(value) and max(value) < 2**63:
+    if kinds == {int} and min(value) >= -(2**63) and max(value) < 2**63:
         return Field("int64", (None,))
     if kinds and kinds <= {int, float} and float in kinds:
         return Field("float64", (None,))

@@ -145,10 +145,8 @@ class Store:
             return self.decoder(session, id, news)
         wanted = Signature(fields)
         stored = session.ask("SELECT id, schema FROM signatures WHERE buffer_id = ? ORDER BY id", self.id)
-        for id, message in stored:
-            if message == wanted.message:
-                break
-        else:
+        id = next((id for id, message in stored if message == wanted.message), None)
+        if id is None:
             id = wanted.id = len(stored)
             session.ask("INSERT INTO signatures (buffer_id, id, schema) VALUES (?, ?, ?)", self.id, id, wanted.message)
             news.decoders[id] = Decoder(wanted)

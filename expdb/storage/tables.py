@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 
 Integer = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-Real = sa.Double().with_variant(sa.REAL(), "sqlite")
+Real: sa.types.TypeEngine[float] = sa.Double().with_variant(sa.REAL(), "sqlite")
 Flag = sa.Boolean().with_variant(sa.Integer(), "sqlite")
 Text = sa.Text()
 Blob = sa.LargeBinary()
@@ -81,7 +81,8 @@ steps = sa.Table(
     sa.Column("tags", Text, comment="JSON object"),
     sa.Column("revision", Integer, comment="revision of the buffer at the last change; NULL as written"),
 )
-sa.Index("steps_by_revision", steps.c.buffer_id, steps.c.revision, sqlite_where=steps.c.revision.is_not(None))
+# Partial in the database (WHERE revision IS NOT NULL); to say so here would import SQLAlchemy's dialect with expdb.
+sa.Index("steps_by_revision", steps.c.buffer_id, steps.c.revision)
 
 segments = sa.Table(
     "segments",

@@ -227,7 +227,9 @@ def find_episode(store: Store, episode_id: str) -> tuple[Episode, str] | None:
     if not found:
         return None
     *values, ordered, status = found[0]
-    return Episode(*values, ordered=bool(ordered)), status
+    episode = Episode(*values)
+    episode.ordered = bool(ordered)
+    return episode, status
 
 
 def add_details(store: Store, episode: Episode, details: dict[str, object]) -> None:
