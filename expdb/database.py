@@ -207,7 +207,7 @@ class ExperienceDB:
     def check(self) -> list[str]:
         """Return what is wrong with the database, one line each; empty if it is sound."""
         with self._engine.reading() as session:
-            problems = check_schema(session)
+            problems = check_schema(self._engine, session)
             names = catalog.list_buffers(session)
         for name in names:
             problems += self.buffer(name).check()

@@ -61,6 +61,9 @@ def check_revision(session: Session, path: str) -> None:
     """Raise SchemaOutdated or SchemaTooNew unless the schema is the one this expdb works with."""
     found, known = stored_revision(session), known_revisions()
     if found == known[-1]:
+        problems = dialect.schema_problems(session.driver)
+        if problems:
+            raise errors.DatabaseDamaged(f"{path}: {problems[0]}")
         return
     if found is None or found in known:
         raise errors.SchemaOutdated(f"{path} has schema {found or 'none'}, this expdb works with {known[-1]}: run `expdb upgrade {path}`")

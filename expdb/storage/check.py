@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from expdb.errors import ExpDBError
-from expdb.storage.engine import Session
+from expdb.storage.engine import Engine, Session
 from expdb.storage.read import Segments
 from expdb.storage.signature import SYSTEM
 from expdb.storage.store import Store
@@ -13,14 +13,9 @@ from expdb.storage.store import Store
 _CHUNKS_AT_ONCE = 64
 
 
-def check_schema(session: Session) -> list[str]:
-    """Return what is missing of the schema's triggers and view, and what SQLite itself finds."""
-    wanted = {
-        "buffers_capacity", "steps_deleted", "chunks_deleted", "steps_revised", "steps_rewarded", "episodes_revised",
-        "experience",
-    }  # fmt: skip
-    found = {name for (name,) in session.ask("SELECT name FROM sqlite_master WHERE type IN ('trigger', 'view')")}
-    problems = [f"the schema lacks {name}: restore a backup, or copy the data into a new database" for name in sorted(wanted - found)]
+def check_schema(engine: Engine, session: Session) -> list[str]:
+    """Return what is missing or altered of the schema, and what SQLite itself finds wrong with the file."""
+    problems = engine.dialect.schema_problems(session.driver)
     return problems + [line for (line,) in session.ask("PRAGMA quick_check") if line != "ok"]
 
 

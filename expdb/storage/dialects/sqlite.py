@@ -6,6 +6,7 @@ import random
 import sqlite3
 import time
 import urllib.parse
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
@@ -33,6 +34,8 @@ def connect(path: str, *, create: bool = False, read_only: bool = False, durabil
         check_same_thread=False,
         cached_statements=256,
     )
+    # Not trusted_schema=OFF: before SQLite 3.41 it forbids json_extract in an index, which is what indexes of tags are;
+    # instead our own triggers and view are compared with what the migrations made (schema_problems).
     # The mode of the journal is a property of the file: made WAL once, when the file is made (prepare_file).
     for pragma in (
         f"busy_timeout={busy_ms}",
@@ -40,7 +43,6 @@ def connect(path: str, *, create: bool = False, read_only: bool = False, durabil
         "wal_autocheckpoint=0",
         "mmap_size=0",
         "recursive_triggers=ON",
-        "trusted_schema=OFF",
         "secure_delete=OFF",
         "journal_size_limit=67108864",
         "cell_size_check=ON",
@@ -69,6 +71,30 @@ def identify(path: str) -> None:
         connection.close()
     if found != APPLICATION_ID:
         raise errors.NotAnExperienceDatabase(f"{path} is a database of another application: choose another path")
+
+
+# CRC-32 of the SQL of every trigger and view that the migrations make; a test holds it to them.
+SCHEMA = {
+    "buffers_capacity": 0x7C7CFEC8,
+    "chunks_deleted": 0x266291CC,
+    "episodes_revised": 0x9FADC434,
+    "experience": 0x113291FC,
+    "steps_deleted": 0xD4F79115,
+    "steps_revised": 0xEAF2CB61,
+    "steps_rewarded": 0xDEF01A6B,
+}
+
+
+def schema_problems(connection: Any) -> list[str]:
+    """Return which of our triggers and views are missing or altered."""
+    found = connection.execute("SELECT name, sql FROM sqlite_master WHERE type IN ('trigger', 'view')").fetchall()
+    sums = {name: zlib.crc32(sql.encode()) for name, sql in found}
+    cure = "restore a backup, or copy the data into a new database"
+    return [
+        f"{name} of the schema is {'altered' if name in sums else 'missing'}: {cure}"
+        for name, wanted in SCHEMA.items()
+        if sums.get(name) != wanted
+    ]
 
 
 def begin(connection: Any, timeout: float) -> None:

@@ -1,0 +1,55 @@
+"""Store, query, sample, change, ask: the whole of expdb in one page. Run it twice: what was stored stays."""
+
+import sys
+
+import numpy as np
+
+import expdb
+from expdb import QueryBuilder
+
+path = sys.argv[1] if len(sys.argv) > 1 else "quickstart.db"
+rng = np.random.default_rng()
+
+with expdb.open(path) as db:
+    buffer = db.buffer("train", capacity=100_000)
+    print(f"{path} holds {len(buffer)} steps")
+
+    # One step at a time: durable when store() returns. Fields are whatever the agent saw and did.
+    position = buffer.store(
+        task_id="task_1",
+        task_name="book flight",
+        agent_id="agent_1",
+        state={"content": "a flight to Oslo, please"},
+        action={"tool": "search", "arguments": {"to": "OSL"}},
+        reward=0.5,
+        tags={"difficulty": "hard"},
+    )
+    print("stored at position", position)
+
+    # An episode at a time: steps are gathered, written in chunks, and complete when the block is left.
+    control = db.buffer("control", capacity=100_000)
+    with control.episode("pendulum/1", task_name="pendulum") as episode:
+        obs = rng.standard_normal(3, dtype=np.float32)
+        for t in range(100):
+            action = rng.uniform(-1, 1)
+            episode.append(obs=obs, action=action, reward=-abs(action), truncated=t == 99)
+            obs = rng.standard_normal(3, dtype=np.float32)
+        episode.end(obs=obs)  # the observation after the last step
+
+    # A query drives what is sampled.
+    hard = QueryBuilder().eq("tags.difficulty", "hard").and_().gte("reward", 0.5)
+    print(buffer.count(hard), "hard steps in the tasks", buffer.tasks(hard))
+    batch = control.sample(32, {"task_name": "pendulum"}, unit=expdb.NStep(1, gamma=0.99))
+    print({name: (array.dtype.name, array.shape) for name, array in batch.items()})
+    for task, steps in buffer.sample_tasks(1, hard).items():
+        print(task, steps["action"][0])
+
+    # A reward that comes late, and a question in SQL.
+    buffer.update(hard, reward=1.0)
+    table = db.sql(
+        "SELECT task_name, count(*) AS steps, avg(reward) AS reward, max(field(payload, 'action')) AS an_action "
+        "FROM experience WHERE buffer = :name GROUP BY 1",
+        {"name": "train"},
+    )
+    print(table.to_pylist())
+    assert db.check() == []

@@ -1,0 +1,317 @@
+"""The command line: one function a verb. Open, call the library, print.
+
+Every verb is named after the method it calls, takes `--json` where a machine might read, and ends its help in an
+example. Errors are one line, with the cure, and exit status 1.
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+import expdb
+
+
+class _Group(click.Group):
+    """Show an expdb error as one line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except expdb.ExpDBError as error:
+            raise click.ClickException(str(error)) from None
+        except FileExistsError as error:
+            raise click.ClickException(str(error)) from None
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(expdb.__version__, prog_name="expdb")
+def main() -> None:
+    """expdb: the experience database for reinforcement-learning and LLM agents."""
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+
+
+def verb(function: Callable[..., Any]) -> click.Command:
+    """Make a command of a function: its name without the underscore, its docstring as it is laid out."""
+    if function.__doc__:
+        function.__doc__ = function.__doc__.replace("\n    Example:", "\n    \b\n    Example:")
+    return main.command(function.__name__.rstrip("_"))(function)
+
+
+@verb
+@click.option("--file", "path", default="demo.db", show_default=True, help="Where the experience is kept.")
+@click.option("--seconds", default=20.0, show_default=True, help="How long to learn.")
+@as_json
+def demo(path: str, seconds: float, as_json: bool) -> None:
+    """Learn CartPole from a database, and show what can be asked of it.
+
+    Run it twice: the second time it goes on from what is stored. Exits 1 if it did not learn: if the mean return of the
+    last 20 episodes is below 3 times that of the first 20 ever stored.
+
+    Example: expdb demo --file demo.db
+    """
+    from expdb import demo as learner
+
+    say = (lambda _: None) if as_json else click.echo
+    figures = learner.run(path, seconds=seconds, say=say)
+    learned = figures["last"] >= 3 * figures["first_ever"]
+    figures["learned"] = learned
+    if as_json:
+        click.echo(json.dumps(figures))
+    else:
+        _show_demo(figures, learner.curve(figures["returns"]))
+    sys.exit(0 if learned else 1)
+
+
+def _show_demo(figures: dict[str, Any], curve: list[str]) -> None:
+    click.echo("\nReturn by episode, this run:")
+    click.echo("\n".join(curve))
+    question = (
+        "SELECT run, count(DISTINCT episode) AS episodes, count(*) AS steps, round(avg(episode_return), 1) AS mean_return "
+        "FROM experience WHERE buffer = 'cartpole' GROUP BY run ORDER BY min(position)"
+    )
+    with expdb.open(figures["file"], create=False) as db:
+        buffer = db.buffer("cartpole")
+        click.echo(f"\nA question in SQL (returns weighted by steps):\n  {question}")
+        _print_rows(db.sql(question).to_pylist())
+        good = expdb.QueryBuilder().eq("task_name", "CartPole-v1").and_().gte("episode_return", figures["last"])
+        click.echo(f"\nA query, episode_return >= {figures['last']}: {buffer.count(good)} steps in {len(buffer.tasks(good))} tasks")
+        tasks = buffer.sample_tasks(min(2, len(buffer.tasks(good))), good, fields=("step", "obs", "action", "reward"), rng=0)
+        click.echo("A sample of tasks among them:")
+        _print_rows(
+            [
+                {"task": task, "steps": batch.size, "reward": float(batch["reward"].sum()), "keys": ", ".join(batch)}
+                for task, batch in tasks.items()
+            ]
+        )
+    verdict = "learned" if figures["learned"] else "did NOT learn"
+    click.echo(
+        f"\nIt {verdict}: mean return {figures['first_ever']} in the first 20 episodes ever, {figures['first']} in the first "
+        f"and {figures['last']} in the last 20 of this run.\n{figures['stored_at_start']} steps were stored at the start, "
+        f"{figures['stored']} are now. Run it again: it goes on from them."
+    )
+
+
+@verb
+@click.argument("location")
+@as_json
+def info(location: str, as_json: bool) -> None:
+    """Show the buffers of a database: counts, sizes, fields.
+
+    Example: expdb info runs.db
+    """
+    with expdb.open(location, create=False, read_only=True) as db:
+        stats = [db.buffer(name).stats() for name in db.buffers()]
+    if as_json:
+        click.echo(json.dumps({"location": db.path, "bytes": os.path.getsize(db.path), "buffers": stats}))
+        return
+    click.echo(f"{db.path}: {os.path.getsize(db.path):,} bytes, {len(stats)} buffer{'s' * (len(stats) != 1)}")
+    for one in stats:
+        episodes = one["episodes"]
+        click.echo(
+            f"\n{one['name']}: {one['steps']:,} steps ({one['capacity'] or 'no'} capacity, {one['added']:,} added), "
+            f"{sum(episodes.values()):,} episodes ({episodes['open']} open, {episodes['aborted']} aborted), "
+            f"{one['tasks']:,} tasks, {one['bytes']:,} bytes of payload"
+        )
+        _print_rows(
+            [
+                {"field": name, "type": kind, "optional": "yes" if name in one["optional_fields"] else ""}
+                for name, kind in one["fields"].items()
+            ]
+        )
+
+
+@verb
+@click.argument("location")
+@click.argument("query")
+@click.option("--param", "params", multiple=True, metavar="NAME=VALUE", help="A value for :NAME in the query.")
+@as_json
+def sql(location: str, query: str, params: Sequence[str], as_json: bool) -> None:
+    """Run one reading SQL statement; the view is `experience`, one row a step.
+
+    Example: expdb sql runs.db "SELECT task_name, avg(reward) FROM experience GROUP BY 1"
+    """
+    given = {}
+    for param in params:
+        name, equals, value = param.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{param!r}: write --param name=value")
+        given[name] = _value(value)
+    with expdb.open(location, create=False, read_only=True) as db:
+        rows = db.sql(query, given).to_pylist()
+    _print(rows, as_json)
+
+
+@verb
+@click.argument("location")
+@click.argument("buffer")
+@click.argument("conditions", nargs=-1)
+@click.option("--where", help="The condition as JSON, as QueryBuilder.build() gives it.")
+@click.option("--count", "what", flag_value="count", help="Print how many steps match.")
+@click.option("--tasks", "what", flag_value="tasks", help="Print the tasks that match.")
+@click.option("--episodes", "what", flag_value="episodes", help="Print the episodes that match.")
+@click.option("--page", "number", default=1, show_default=True, help="Which page of matching steps to print.")
+@click.option("--size", default=20, show_default=True, help="Steps a page.")
+@as_json
+def query(
+    location: str,
+    buffer: str,
+    conditions: Sequence[str],
+    where: str | None,
+    what: str | None,
+    number: int,
+    size: int,
+    as_json: bool,
+) -> None:
+    """Show the steps, tasks or episodes of a buffer that meet all conditions.
+
+    A condition is NAME OP VALUE, with = != > >= < <= or ~ (like); a value that is JSON (0.5, true, "5") is taken as that.
+
+    Example: expdb query runs.db train "task_name = book flight" "reward >= 0.5" --tasks
+    """
+    condition = _condition(conditions, where)
+    with expdb.open(location, create=False, read_only=True) as db:
+        chosen = db.buffer(buffer)
+        if what == "count":
+            return click.echo(chosen.count(condition))
+        if what == "tasks":
+            tasks = chosen.tasks(condition)
+            return click.echo(json.dumps(tasks) if as_json else "\n".join(tasks))
+        rows = chosen.episodes(condition).to_pylist() if what == "episodes" else chosen.page(number, size, condition)
+    _print(rows, as_json)
+
+
+@verb
+@click.argument("location")
+@as_json
+def check(location: str, as_json: bool) -> None:
+    """Prove that a database is sound: books, rows, chunks and their checksums. Exits 1 if it is not.
+
+    Example: expdb check runs.db
+    """
+    with expdb.open(location, create=False, read_only=True) as db:
+        problems = db.check()
+    if as_json:
+        click.echo(json.dumps(problems))
+    else:
+        click.echo("\n".join(problems) or f"{db.path} is sound")
+    sys.exit(1 if problems else 0)
+
+
+@verb
+@click.argument("location")
+@as_json
+def upgrade(location: str, as_json: bool) -> None:
+    """Bring a database of an older expdb to this one's schema, in one transaction.
+
+    Example: expdb upgrade runs.db
+    """
+    before, after = expdb.upgrade(location)
+    if as_json:
+        click.echo(json.dumps({"before": before, "after": after}))
+    else:
+        click.echo(f"{location}: schema {after}" + (" already" if before == after else f", was {before or 'none'}"))
+
+
+@verb
+@click.argument("location")
+@click.argument("target")
+@as_json
+def backup(location: str, target: str, as_json: bool) -> None:
+    """Copy a database, while others may write to it, into a new file.
+
+    Example: expdb backup runs.db runs-monday.db
+    """
+    with expdb.open(location, create=False, read_only=True) as db:
+        db.backup(target)
+    size = os.path.getsize(target)
+    click.echo(json.dumps({"target": target, "bytes": size}) if as_json else f"{target}: {size:,} bytes")
+
+
+# -- words and tables -------------------------------------------------------------------------------------------------
+
+_OPERATORS = {"=": "eq", "!=": "ne", ">": "gt", ">=": "gte", "<": "lt", "<=": "lte", "~": "like"}
+_CONDITION = re.compile(r"\s*([\w.]+)\s*(!=|>=|<=|=|>|<|~)\s*(.*?)\s*", re.DOTALL)
+
+
+def _condition(conditions: Sequence[str], where: str | None) -> Any:
+    if where is not None and conditions:
+        raise click.UsageError("give conditions or --where, not both")
+    if where is not None:
+        try:
+            return json.loads(where)
+        except ValueError as error:
+            raise click.BadParameter(f"--where is no JSON ({error}): print QueryBuilder.build() with json.dumps") from None
+    built = expdb.QueryBuilder()
+    for index, text in enumerate(conditions):
+        match = _CONDITION.fullmatch(text)
+        if match is None:
+            raise click.BadParameter(f"{text!r}: write NAME OP VALUE, such as \"reward >= 0.5\"")
+        name, operator, value = match.groups()
+        built = built.and_() if index else built
+        getattr(built, _OPERATORS[operator])(name, value if operator == "~" else _value(value))
+    return built if conditions else None
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(rows, default=_plain))
+    else:
+        _print_rows(rows)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+_WIDE = 8
+
+
+def _print_rows(rows: list[dict[str, Any]]) -> None:
+    """Print rows as a table: rich's where it is installed, plain columns elsewhere."""
+    if not rows:
+        click.echo("no rows")
+        return
+    names = list(rows[0])
+    if len(names) > _WIDE:  # too wide for a table: one block a row, without what is not known
+        for row in rows:
+            click.echo("\n".join(f"{name:>14}  {_cell(value)}" for name, value in row.items() if value is not None) + "\n")
+        return
+    cells = [[_cell(row[name]) for name in names] for row in rows]
+    try:
+        from rich.box import SIMPLE
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+    except ImportError:
+        widths = [max(len(name), *(len(row[k]) for row in cells)) for k, name in enumerate(names)]
+        for line in (names, *cells):
+            click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        return
+    table = Table(box=SIMPLE)
+    for name in names:
+        table.add_column(Text(name))
+    for row in cells:
+        table.add_row(*map(Text, row))  # Text, not markup: what agents said may hold square brackets
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def _cell(value: Any) -> str:
+    text = "" if value is None else value if isinstance(value, str) else json.dumps(value, default=_plain, ensure_ascii=False)
+    text = "".join(character if character.isprintable() else " " for character in text)
+    return text if len(text) <= 80 else f"{text[:79]}…"

@@ -1,0 +1,180 @@
+"""The demo: a DQN learner on CartPole that keeps its experience in a database and learns from samples of it alone.
+
+An ordinary user of the public face. Run again on the same file it first learns from what is stored, so it starts higher.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import expdb
+
+TASK = "CartPole-v1"
+GAMMA = 0.98
+BATCH = 64
+BATCHES_A_SAMPLE = 16  # one sample of the database feeds as many updates
+HIDDEN = 64
+SCALE = np.array([2.4, 3.0, 0.21, 3.0])  # of the observation, about
+WARM_UP_STEPS = 500
+UPDATES_ON_STORED = 4000
+EVERY = 20  # episodes a mean is taken over
+
+
+class Network:
+    """Q values of two actions: two hidden layers of rectified units, Adam; forward and backward in NumPy."""
+
+    def __init__(self, rng: np.random.Generator):
+        sizes = [(4, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, 2)]
+        self.weights = [rng.standard_normal(size) * np.sqrt(2 / size[0]) for size in sizes]
+        self.biases = [np.zeros(size[1]) for size in sizes]
+        self._moments = [[np.zeros_like(one) for one in (*self.weights, *self.biases)] for _ in range(2)]
+        self._updates = 0
+
+    def copy_from(self, other: "Network") -> None:
+        """Take another network's parameters."""
+        self.weights = [one.copy() for one in other.weights]
+        self.biases = [one.copy() for one in other.biases]
+
+    def layers(self, obs: np.ndarray) -> list[np.ndarray]:
+        """Return the activations of every layer; the last are the Q values [batch, 2]."""
+        out = [obs / SCALE]
+        for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            raw = out[-1] @ weight + bias
+            out.append(raw if k == len(self.weights) - 1 else np.maximum(raw, 0.0))
+        return out
+
+    def update(self, obs: np.ndarray, action: np.ndarray, target: np.ndarray, rate: float) -> None:
+        """Take one Adam step on the Huber loss between the Q value of each action and its target."""
+        out = self.layers(obs)
+        rows = np.arange(len(obs))
+        slope = np.zeros_like(out[-1])
+        slope[rows, action] = np.clip(out[-1][rows, action] - target, -1.0, 1.0) / len(obs)
+        layers = len(self.weights)
+        gradients = [np.empty(0)] * (2 * layers)
+        for k in reversed(range(layers)):
+            gradients[k], gradients[layers + k] = out[k].T @ slope, slope.sum(0)
+            slope = (slope @ self.weights[k].T) * (out[k] > 0)
+        self._updates += 1
+        first, second = self._moments
+        for k, gradient in enumerate(gradients):
+            first[k] = 0.9 * first[k] + 0.1 * gradient
+            second[k] = 0.999 * second[k] + 0.001 * gradient**2
+            step = first[k] / (1 - 0.9**self._updates)
+            step /= np.sqrt(second[k] / (1 - 0.999**self._updates)) + 1e-8
+            (self.weights if k < layers else self.biases)[k % layers] -= rate * step
+
+
+class Learner:
+    """Double DQN (van Hasselt et al. 2016) whose every transition comes from the database."""
+
+    def __init__(self, buffer: "expdb.ReplayBuffer", seed: int):
+        self.buffer, self.rng = buffer, np.random.default_rng(seed)
+        self.online, self.target = Network(self.rng), Network(self.rng)
+        self.target.copy_from(self.online)
+        self.updates = 0
+        self._batches: list[tuple[np.ndarray, ...]] = []
+
+    def act(self, obs: np.ndarray, epsilon: float) -> int:
+        """Return the best action, or a random one with probability epsilon."""
+        if self.rng.random() < epsilon:
+            return int(self.rng.integers(2))
+        return int(self.online.layers(obs[None])[-1][0].argmax())
+
+    def learn(self) -> None:
+        """Take one gradient step."""
+        if not self._batches:
+            batch = self.buffer.sample(
+                BATCH * BATCHES_A_SAMPLE, {"task_name": TASK}, unit=expdb.NStep(1, gamma=GAMMA), rng=self.rng
+            )
+            keys = ("obs", "action", "reward", "next_obs", "discount")
+            self._batches = list(zip(*[np.split(batch[key], BATCHES_A_SAMPLE) for key in keys], strict=True))
+        obs, action, reward, next_obs, discount = self._batches.pop()
+        best = self.online.layers(next_obs)[-1].argmax(1)
+        value = self.target.layers(next_obs)[-1][np.arange(len(best)), best]
+        # No return is larger than this; without the bound Q values of actions never tried run away.
+        goal = np.clip(reward + discount * value, 0.0, 1.0 / (1.0 - GAMMA))
+        self.online.update(obs, action, goal, rate=1e-3)
+        self.updates += 1
+        if self.updates % 150 == 0:
+            self.target.copy_from(self.online)
+
+
+def run(path: str, *, seconds: float = 22.0, seed: int = 0, say: Callable[[str], None] = print) -> dict[str, Any]:
+    """Learn for some seconds on a database file, and return figures: what was stored, and returns at start and end."""
+    try:
+        import gymnasium
+    except ImportError:
+        raise expdb.ExpDBError("the demo needs gymnasium: pip install 'expdb[gym]'") from None
+    started = time.monotonic()
+    with expdb.open(path) as db:
+        buffer = db.buffer("cartpole", capacity=200_000)
+        stored = len(buffer)
+        generation = len({*db.sql("SELECT DISTINCT run FROM experience").column(0).to_pylist()}) if stored else 0
+        learner = Learner(buffer, seed + generation)
+        say(f"{path}: {stored} steps stored; learning for about {seconds:.0f} seconds")
+        if stored > WARM_UP_STEPS:
+            say(f"going on from them: {UPDATES_ON_STORED} updates on stored experience first")
+            for _ in range(UPDATES_ON_STORED):
+                learner.learn()
+        env = gymnasium.make(TASK)
+        returns: list[float] = []
+        steps = 0
+        limit = started + seconds
+        while time.monotonic() < limit and not _solved(returns):
+            obs, _ = env.reset(seed=seed + 1000 * generation + len(returns))
+            episode_return, done = 0.0, False
+            task_id = f"{TASK}/{len(returns) % 10}"
+            with buffer.episode(task_id, task_name=TASK, agent_id="dqn", policy_version=learner.updates) as episode:
+                while not done:
+                    epsilon = 0.05 if stored else max(0.05, 1.0 - steps / 2500)
+                    action = learner.act(obs, epsilon)
+                    next_obs, reward, terminated, truncated, _ = env.step(action)
+                    episode.append(
+                        obs=obs, action=action, reward=float(reward), terminated=terminated, truncated=truncated
+                    )
+                    obs, done = next_obs, terminated or truncated
+                    episode_return += float(reward)
+                    steps += 1
+                    if stored + steps > WARM_UP_STEPS and len(returns) > 1:
+                        learner.learn()
+                episode.end(obs=obs)
+            returns.append(episode_return)
+        env.close()
+        ever = buffer.episodes({"task_name": TASK}).column("episode_return").to_pylist()
+        return {
+            "file": path,
+            "seconds": round(time.monotonic() - started, 1),
+            "stored_at_start": stored,
+            "stored": len(buffer),
+            "episodes": len(returns),
+            "updates": learner.updates,
+            "first_ever": mean(ever[:EVERY]),
+            "first": mean(returns[:EVERY]),
+            "last": mean(returns[-EVERY:]),
+            "returns": returns,
+        }
+
+
+def _solved(returns: list[float]) -> bool:
+    return len(returns) >= 3 * EVERY and mean(returns[-EVERY:]) >= 350
+
+
+def mean(values: list[float]) -> float:
+    """Return the mean, 0 of nothing."""
+    return round(float(np.mean(values)), 1) if values else 0.0
+
+
+def curve(returns: list[float], width: int = 60, height: int = 8) -> list[str]:
+    """Draw a learning curve with characters, one line a level."""
+    if not returns:
+        return []
+    columns = [float(np.mean(part)) for part in np.array_split(returns, min(width, len(returns)))]
+    top = max(columns)
+    lines = []
+    for level in range(height, 0, -1):
+        low, high = top * (level - 1) / height, top * level / height
+        marks = "".join("█" if value >= high else "▄" if value > (low + high) / 2 else " " for value in columns)
+        lines.append(f"{high:6.0f} │{marks}")
+    return [*lines, f"{'':6} └{'─' * len(columns)}  {len(returns)} episodes"]
