@@ -1,0 +1,46 @@
+"""One contract suite for every database: tests take `open_db`, `db` or `buffer`, and end in a proof that all is sound."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+
+import expdb
+
+hypothesis.settings.register_profile("expdb", deadline=None, max_examples=int(os.environ.get("EXPDB_EXAMPLES", "60")))
+hypothesis.settings.load_profile("expdb")
+
+
+@pytest.fixture(params=["sqlite"])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a fresh database may be made; one parameter a database."""
+    return str(tmp_path / "we?ird%20 name.db")
+
+
+@pytest.fixture
+def open_db(location: str) -> Iterator[Callable[..., expdb.ExperienceDB]]:
+    """Open the test's database, any number of times; whatever was written is checked at the end."""
+    opened: list[expdb.ExperienceDB] = []
+
+    def opener(**options: Any) -> expdb.ExperienceDB:
+        opened.append(expdb.open(location, **options))
+        return opened[-1]
+
+    yield opener
+    for one in opened:
+        one.close()
+    with expdb.open(location) as db:
+        assert db.check() == []
+
+
+@pytest.fixture
+def db(open_db: Callable[..., expdb.ExperienceDB]) -> expdb.ExperienceDB:
+    return open_db()
+
+
+@pytest.fixture
+def buffer(db: expdb.ExperienceDB) -> expdb.ReplayBuffer:
+    return db.buffer("train")

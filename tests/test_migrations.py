@@ -1,0 +1,201 @@
+"""The schema's life: made by migrations alone, atomic, serialised, and what the code believes it to be."""
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+import expdb
+from expdb.storage import catalog, tables
+from expdb.storage.engine import Engine
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "runs.db")
+
+
+def engine_of(path):
+    return Engine(path, read_only=False, durability="normal", timeout=30.0)
+
+
+def migrate(path, revision, down=False):
+    engine = engine_of(path)
+    try:
+        with engine.writing() as session:
+            catalog.run_migrations(session, revision, down=down)
+    finally:
+        engine.close()
+
+
+def names(path):
+    with sqlite3.connect(path) as connection:
+        found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")}
+    connection.close()
+    return found
+
+
+def fill(path, steps=30, capacity=10):
+    with expdb.open(path) as db:
+        buffer = db.buffer("b", capacity=capacity)
+        for k in range(steps):
+            buffer.store(task_id=f"t{k}", value=k, reward=1.0)
+        return db.check(), len(buffer), [row["value"] for row in buffer.page(1, 100)]
+
+
+def test_the_tables_in_the_code_are_those_of_the_migrations(path):
+    expdb.open(path).close()
+    engine = sa.create_engine(sa.URL.create("sqlite", database=path))
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": "expdb_version", "compare_type": True})
+        assert compare_metadata(context, tables.metadata) == []
+    engine.dispose()
+
+
+def test_there_is_one_head_and_it_is_the_revision_that_open_expects():
+    scripts = ScriptDirectory(str(catalog.migrations_dir()))
+    assert scripts.get_heads() == [catalog.known_revisions()[-1]]
+    assert sorted(script.revision for script in scripts.walk_revisions()) == catalog.known_revisions()
+
+
+def test_upgrade_downgrade_upgrade_and_every_trigger_stands_and_evicts(path):
+    expdb.open(path).close()
+    first = names(path)
+    assert fill(path) == ([], 10, list(range(20, 30)))
+    migrate(path, "base", down=True)
+    assert names(path) <= {"expdb_version"}
+    migrate(path, "head")
+    assert names(path) == first
+    assert fill(path) == ([], 10, list(range(20, 30)))
+
+
+def test_opening_a_file_of_an_older_schema_names_the_cure_and_upgrade_is_it(path):
+    expdb.open(path).close()
+    migrate(path, "base", down=True)
+    with pytest.raises(expdb.SchemaOutdated, match="expdb upgrade"):
+        expdb.open(path)
+    assert expdb.upgrade(path) == (None, catalog.known_revisions()[-1])
+    assert fill(path)[1] == 10
+
+
+def test_opening_a_file_of_a_newer_schema_is_refused_before_anything_is_written(path):
+    fill(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE expdb_version SET version_num = '9999'")
+    connection.close()
+    with pytest.raises(expdb.SchemaTooNew, match="pip install --upgrade"):
+        expdb.open(path)
+    with pytest.raises(expdb.SchemaTooNew):
+        expdb.upgrade(path)
+
+
+def test_a_missing_or_altered_trigger_is_found_on_opening(path):
+    fill(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TRIGGER buffers_capacity")
+    connection.close()
+    with pytest.raises(expdb.DatabaseDamaged, match="buffers_capacity"):
+        expdb.open(path)
+
+
+def open_and_store(path, barrier, results):
+    barrier.wait()
+    with expdb.open(path) as db:
+        results.put(db.buffer("b").store(value=os.getpid()))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_many_processes_open_a_new_file_at_once(path, method):
+    context = multiprocessing.get_context(method)
+    barrier, results = context.Barrier(6), context.Queue()
+    processes = [context.Process(target=open_and_store, args=(path, barrier, results)) for _ in range(6)]
+    for process in processes:
+        process.start()
+    found = sorted(results.get(timeout=60) for _ in processes)
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    assert found == [0, 1, 2, 3, 4, 5]
+    assert [name for name in os.listdir(os.path.dirname(path)) if name.endswith(".new")] == []
+    with expdb.open(path) as db:
+        assert db.check() == []
+
+
+KILLED = """
+    import os, signal, sys
+    from alembic import op
+    import sqlalchemy as sa
+    import expdb
+    from expdb.storage import catalog
+
+    left = int(sys.argv[2])
+    def counted(function):
+        def call(*args, **kwargs):
+            global left
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left -= 1
+            return function(*args, **kwargs)
+        return call
+    op.execute, op.create_table, op.create_index = map(counted, (op.execute, op.create_table, op.create_index))
+    {call}
+"""
+
+
+def killed(call, path, after):
+    code = textwrap.dedent(KILLED.format(call=call))
+    return subprocess.run([sys.executable, "-c", code, path, str(after)], capture_output=True, text=True).returncode
+
+
+@pytest.mark.parametrize("after", [0, 1, 5, 9, 12, 17])
+def test_a_kill_while_a_file_is_made_leaves_nothing_in_its_place(path, after):
+    assert killed("expdb.open(sys.argv[1])", path, after) == -signal.SIGKILL
+    assert not os.path.exists(path)
+    assert fill(path)[1] == 10
+
+
+@pytest.mark.parametrize("after", [0, 1, 5, 9, 12, 17])
+def test_a_kill_in_an_upgrade_leaves_the_old_schema_and_the_next_one_succeeds(path, after):
+    expdb.open(path).close()
+    migrate(path, "base", down=True)
+    assert killed("expdb.upgrade(sys.argv[1])", path, after) == -signal.SIGKILL
+    assert names(path) <= {"expdb_version"}
+    expdb.upgrade(path)
+    assert fill(path) == ([], 10, list(range(20, 30)))
+
+
+def upgrade(path, barrier, results):
+    barrier.wait()
+    results.put(expdb.upgrade(path))
+
+
+def test_processes_that_upgrade_at_once_take_turns(path):
+    expdb.open(path).close()
+    migrate(path, "base", down=True)
+    context = multiprocessing.get_context("fork")
+    barrier, results = context.Barrier(4), context.Queue()
+    processes = [context.Process(target=upgrade, args=(path, barrier, results)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    found = [results.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join()
+    head = catalog.known_revisions()[-1]
+    assert sorted(found, key=str) == [*[(head, head)] * 3, (None, head)]
+    assert fill(path)[1] == 10
+
+
+def test_the_ordinary_alembic_command_works_from_the_checkout(path):
+    root = str(catalog.migrations_dir().parent)
+    command = [sys.executable, "-m", "alembic", "-x", f"url=sqlite:///{path}"]
+    subprocess.run([*command, "upgrade", "head"], cwd=root, check=True, capture_output=True)
+    assert {"steps", "experience", "buffers_capacity"} <= names(path)
