@@ -1,0 +1,259 @@
+"""Chunks: what goes in comes out bit-equal, plain pyarrow reads every message, and damage is an error."""
+
+import json
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from expdb.errors import ChunkDamaged, ExpDBError
+from expdb.storage import codec
+from expdb.storage.codec import Decoder, Rows, crc_of
+from expdb.storage.signature import NUMERIC, Field, Signature
+
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+MESSAGES = st.lists(st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": TEXT}), max_size=6)
+
+
+def values_of(field):
+    """Values that a field can hold."""
+    if field.dtype == "text":
+        return TEXT
+    if field.dtype == "bytes":
+        return st.binary(max_size=40)
+    if field.dtype == "json":
+        return MESSAGES | JSON.filter(lambda value: value is not None)
+    shape = st.tuples(*(st.integers(0, 3) if n is None else st.just(n) for n in field.shape))
+    return shape.flatmap(lambda s: hnp.arrays(np.dtype(field.dtype), s))
+
+
+FIELDS = st.one_of(
+    st.builds(Field, st.sampled_from(NUMERIC), st.just(())),
+    st.builds(Field, st.sampled_from(NUMERIC), st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple)),
+    st.builds(Field, st.sampled_from(NUMERIC), st.lists(st.none() | st.integers(1, 3), min_size=1, max_size=3).map(tuple)),
+    st.builds(Field, st.sampled_from(["text", "bytes", "json"])),
+)
+
+
+@st.composite
+def chunks(draw, optional=True):
+    """Fields and rows that fit them, some values missing."""
+    fields = {f"f{k}": field for k, field in enumerate(draw(st.lists(FIELDS, min_size=1, max_size=3)))}
+    count = draw(st.integers(1, 12))
+    gaps = st.just(False) if not optional else st.booleans()
+    rows = [
+        {name: None if draw(gaps) and draw(st.booleans()) else draw(values_of(field)) for name, field in fields.items()}
+        for _ in range(count)
+    ]
+    return fields, rows
+
+
+def encode(fields, rows, compress=None):
+    """Encode rows as one chunk; return its decoder, message and checksum."""
+    taken = Rows()
+    for row in rows:
+        taken.append(row, fields)
+    block = taken.block()
+    decoder = Decoder(Signature(block.fields))
+    count = len(rows)
+    message = block.message(
+        decoder.templates, list(range(count)), [None if k % 3 else k / 7 for k in range(count)], [k % 2 == 0 for k in range(count)],
+        [k % 5 == 0 for k in range(count)],
+    )  # fmt: skip
+    return decoder, message, crc_of(decoder.signature, 7, count, message)
+
+
+def same(found, value, field):
+    if value is None:
+        return found is None
+    if field.dtype in ("text", "bytes", "json"):
+        return found == value and type(found) is type(value)
+    return found.dtype == field.numpy and found.shape == value.shape and found.tobytes() == value.tobytes()
+
+
+def read(chunk, field, name, row):
+    if not chunk.present(name, row, row + 1)[0]:
+        return None
+    if field.varies:
+        return chunk.objects(name, row, row + 1)[0]
+    return np.frombuffer(bytes(chunk.raw(name, row, row + 1)), field.numpy).reshape(field.shape)
+
+
+@settings(max_examples=300)
+@given(chunks())
+def test_any_value_comes_back_bit_equal(drawn):
+    fields, rows = drawn
+    decoder, message, crc = encode(fields, rows)
+    for _ in range(2):  # the second time the layout may be known by its bytes
+        chunk = decoder.chunk(7, len(rows), crc, message)
+        for k, row in enumerate(rows):
+            for name, value in row.items():
+                assert same(read(chunk, fields[name], name, k), value, fields[name])
+            assert np.frombuffer(chunk.raw("step", k, k + 1), np.int64)[0] == k
+            assert chunk.raw("terminated", k, k + 1) == bytes([k % 2 == 0])
+        assert bytes(chunk.raw("truncated", 0, len(rows))) == bytes(k % 5 == 0 for k in range(len(rows)))
+
+
+@settings(max_examples=300)
+@given(chunks())
+def test_plain_pyarrow_reads_every_message(drawn):
+    fields, rows = drawn
+    decoder, message, _ = encode(fields, rows)
+    batch = pa.ipc.read_record_batch(pa.py_buffer(message), pa.ipc.read_schema(pa.py_buffer(decoder.signature.message)))
+    batch.validate(full=True)
+    assert batch.num_rows == len(rows)
+    assert batch["step"].to_pylist() == list(range(len(rows)))
+    for name, field in fields.items():
+        column = batch[name] if name in batch.schema.names else None
+        for k, row in enumerate(rows):
+            value = row[name]
+            if column is None or not column[k].is_valid:
+                assert value is None
+            elif field.dtype in ("text", "bytes"):
+                assert column[k].as_py() == value
+            elif field.dtype == "json":
+                seen = [text for one in column.slice(0, k + 1).to_pylist() for text in (one or {}).get("new") or ()]
+                cell = column[k].as_py()
+                found = [json.loads(seen[place]) for place in cell["refs"]]
+                assert (found if cell["is_list"] else found[0]) == value
+            elif field.shape == ():
+                assert np.array(column[k].as_py(), field.numpy).tobytes() == value.tobytes() or value != value
+
+
+@given(chunks(), st.data())
+def test_rows_copied_from_chunk_to_chunk_stay_as_they_are(drawn, data):
+    fields, rows = drawn
+    decoder, message, crc = encode(fields, rows)
+    chunk = decoder.chunk(7, len(rows), crc, message)
+    picked = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=8))
+    taken = Rows()
+    for k in picked:
+        taken.copy(chunk, k, k + 1, fields)
+    block = taken.block()
+    again = Decoder(Signature(block.fields))
+    second = block.message(again.templates, [0] * len(picked), [None] * len(picked), [False] * len(picked), [False] * len(picked))
+    copied = again.chunk(1, len(picked), crc_of(again.signature, 1, len(picked), second), second)
+    for place, k in enumerate(picked):
+        for name, field in fields.items():
+            assert same(read(copied, field, name, place), rows[k][name], field)
+
+
+def test_a_conversation_is_stored_once_a_chunk():
+    fields = {"messages": Field("json")}
+    generator = random.Random(0)
+    messages, rows = [], []
+    for k in range(50):
+        messages.append({"role": "user", "content": "".join(generator.choices("abcdefgh ", k=400)), "id": k})
+        rows.append({"messages": list(messages)})
+    _, message, _ = encode(fields, rows)
+    unique = sum(len(json.dumps(one)) for one in messages)
+    assert len(message) < 0.6 * unique
+    assert sum(len(json.dumps(row)) for row in rows) > 20 * unique
+
+
+def test_text_is_compressed_and_raw_floats_are_not():
+    generator = np.random.default_rng(0)
+    _, text, _ = encode({"t": Field("text")}, [{"t": "hello " * 100} for _ in range(20)])
+    _, floats, _ = encode({"x": Field("float32", (4000,))}, [{"x": generator.standard_normal(4000, np.float32)} for _ in range(4)])
+    _, image, _ = encode({"x": Field("uint8", (84, 84))}, [{"x": np.zeros((84, 84), np.uint8)} for _ in range(4)])
+    assert len(text) < 2_000
+    assert 4 * 16_000 < len(floats) < 4 * 16_000 + 1_000
+    assert len(image) < 2_000
+    schema = Signature({"x": Field("float32", (4000,))})
+    assert not codec.read_metadata(floats).compressed
+    assert Decoder(schema)
+
+
+def test_the_cheap_encoding_and_pyarrow_agree_to_the_byte():
+    fields = {"obs": Field("float32", (4,)), "action": Field("int64"), "note": Field("text")}
+    rows = [{"obs": np.arange(4, dtype=np.float32) + k, "action": k, "note": f"n{k}"} for k in range(5)]
+    decoder, message, _ = encode(fields, rows)
+    batch = pa.ipc.read_record_batch(pa.py_buffer(message), decoder.signature.schema)
+    theirs = batch.serialize().to_pybytes()
+    ours, other = codec.read_metadata(message), codec.read_metadata(theirs)
+    assert ours.nodes.tolist() == other.nodes.tolist()
+    assert ours.rows == other.rows
+    assert decoder.chunk(1, 5, crc_of(decoder.signature, 1, 5, theirs), theirs).objects("note", 0, 5) == [f"n{k}" for k in range(5)]
+
+
+def samples():
+    generator = np.random.default_rng(0)
+    yield {"obs": Field("float32", (4,)), "action": Field("int64")}, [
+        {"obs": generator.random(4, np.float32), "action": k} for k in range(20)
+    ]
+    yield {"m": Field("json"), "t": Field("text"), "v": Field("int32", (None,)), "w": Field("float32", (None, 2))}, [
+        {"m": [{"a": "x" * 200, "k": k}], "t": "y" * k, "v": np.arange(k, dtype=np.int32), "w": np.ones((k, 2), np.float32)}
+        for k in range(20)
+    ]
+
+
+def decode_all(decoder, rows, crc, message):
+    chunk = decoder.chunk(7, rows, crc, message)
+    for name, field in chunk.signature.fields.items():
+        chunk.present(name, 0, rows)
+        if field.varies:
+            chunk.objects(name, 0, rows)
+        else:
+            assert len(chunk.raw(name, 0, rows)) == rows * field.nbytes
+    return chunk
+
+
+@pytest.mark.parametrize("sample", list(samples()), ids=["fixed", "varying"])
+def test_every_flipped_bit_is_found_by_the_checksum(sample):
+    fields, rows = sample
+    decoder, message, crc = encode(fields, rows)
+    generator = random.Random(1)
+    for _ in range(300):
+        damaged = bytearray(message)
+        bit = generator.randrange(8 * len(message))
+        damaged[bit >> 3] ^= 1 << (bit & 7)
+        with pytest.raises(ChunkDamaged, match="chunk 7 does not match its checksum"):
+            decoder.chunk(7, len(rows), crc, bytes(damaged))
+    for changed in ((8, len(rows), crc), (7, len(rows) + 1, crc), (7, len(rows), crc ^ 1)):
+        with pytest.raises(ChunkDamaged):
+            decoder.chunk(*changed, message)
+
+
+@pytest.mark.parametrize("sample", list(samples()), ids=["fixed", "varying"])
+def test_a_forged_message_with_a_right_checksum_is_an_error_or_harmless(sample):
+    """An attacker recomputes the checksum: what is read must stay inside of the message, and fail as one error."""
+    fields, rows = sample
+    decoder, message, _ = encode(fields, rows)
+    generator = random.Random(2)
+    refused = 0
+    for _ in range(1500):
+        damaged = bytearray(message)
+        for _ in range(generator.randint(1, 4)):
+            at = generator.randrange(len(message) if generator.random() < 0.3 else min(1200, len(message)))
+            damaged[at] = generator.randrange(256)
+        forged = bytes(damaged[: generator.randrange(len(damaged))] if generator.random() < 0.1 else damaged)
+        try:
+            decode_all(decoder, len(rows), crc_of(decoder.signature, 7, len(rows), forged), forged)
+        except ChunkDamaged:
+            refused += 1
+    assert refused > 300
+
+
+def test_a_bomb_is_refused_before_memory_is_taken():
+    decoder, message, _ = encode({"t": Field("text")}, [{"t": "a" * 5000} for _ in range(4)])
+    metadata = codec.read_metadata(message)
+    assert metadata.compressed
+    at = metadata.body + int(metadata.buffers[-1, 0])
+    forged = message[:at] + (1 << 40).to_bytes(8, "little") + message[at + 8 :]
+    with pytest.raises(ChunkDamaged, match="makes no sense"):
+        decode_all(decoder, 4, crc_of(decoder.signature, 7, 4, forged), forged)
+
+
+def test_a_signature_of_another_type_does_not_read_the_message():
+    _, message, crc = encode({"x": Field("int64", (2,))}, [{"x": np.array([1, 2])}])
+    with pytest.raises(ExpDBError):
+        Decoder(Signature({"x": Field("int32", (2,))})).chunk(7, 1, crc, message)

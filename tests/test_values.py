@@ -1,0 +1,343 @@
+"""What a step may hold: the table of payload types, value by value, and everything that is refused before it is stored."""
+
+import dataclasses
+import enum
+
+import numpy as np
+import pydantic
+import pytest
+
+import expdb
+from expdb import Field
+
+
+class Message(pydantic.BaseModel):
+    role: str
+    content: str | None = None
+
+
+@dataclasses.dataclass
+class Call:
+    name: str
+    arguments: dict
+
+
+class Tensor:
+    """Another framework's array, known by DLPack alone."""
+
+    def __init__(self, array):
+        self._array = array
+
+    def __dlpack__(self, **options):
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self._array.__dlpack_device__()
+
+
+class Wrapped:
+    """Another framework's array, known by NumPy's protocol alone."""
+
+    def __array__(self, dtype=None, copy=None):
+        return np.arange(3, dtype=np.int16)
+
+
+class Bfloat16:
+    dtype = "torch.bfloat16"
+
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError("Got unsupported ScalarType BFloat16")
+
+
+def stored(buffer, **fields):
+    return buffer.get([buffer.store(**fields)])
+
+
+@pytest.mark.parametrize("dtype", "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0,), (2, 0), (1, 1, 1)])
+def test_arrays_of_every_dtype_and_shape_come_back_bit_equal(buffer, dtype, shape):
+    array = (np.random.default_rng(0).random(shape) * 100).astype(dtype)
+    batch = stored(buffer, x=array)
+    assert batch["x"].dtype == array.dtype
+    assert batch["x"].shape == (1, *shape)
+    assert batch["x"][0].tobytes() == array.tobytes()
+
+
+def test_special_floats_keep_their_bits(buffer):
+    for dtype in (np.float16, np.float32, np.float64):
+        array = np.array([np.nan, -np.nan, np.inf, -np.inf, -0.0, 5e-324], np.float64).astype(dtype)
+        assert stored(buffer, **{dtype.__name__: array})[dtype.__name__][0].tobytes() == array.tobytes()
+
+
+def test_views_that_are_not_contiguous_and_fortran_order(buffer):
+    base = np.arange(24, dtype=np.int32).reshape(4, 6)
+    for k, array in enumerate((base[::2, ::-1], base.T, np.asfortranarray(base))):
+        assert (stored(buffer, **{f"x{k}": array})[f"x{k}"][0] == array).all()
+
+
+@pytest.mark.parametrize("value", [True, 7, -(2**63), 2**63 - 1, 0.1, -0.0, float("nan"), float("inf"), np.float32(0.1), np.uint8(3), np.bool_(True)])
+def test_scalars_come_back_in_arrays_of_their_dtype(buffer, value):
+    found = stored(buffer, x=value)["x"]
+    wanted = np.array([value])
+    assert found.dtype == wanted.dtype
+    assert found.tobytes() == wanted.tobytes()
+
+
+def test_lists_of_numbers_vary_in_length(buffer):
+    for row in ([1, 2, 3], [], [4]):
+        buffer.store(tokens=row, logprobs=[x / 3 for x in row] or [0.5])
+    batch = buffer.get([0, 1, 2])
+    assert batch["tokens"].dtype == object
+    assert [array.tolist() for array in batch["tokens"]] == [[1, 2, 3], [], [4]]
+    assert batch["tokens"][0].dtype == np.int64
+    assert batch["logprobs"][2].tobytes() == np.array([4 / 3]).tobytes()
+
+
+def test_declared_fields_vary_where_they_say(db):
+    buffer = db.buffer("d", fields={"tokens": Field("int32", shape=(None,)), "frames": Field("uint8", shape=(None, 2, None)), "n": "int16"})
+    frames = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
+    buffer.store(tokens=[1, 2], frames=frames, n=5)
+    buffer.store(tokens=np.array([3], np.int32), frames=frames[:1], n=np.int16(6))
+    batch = buffer.get([1, 0])
+    assert [array.tolist() for array in batch["tokens"]] == [[3], [1, 2]]
+    assert batch["tokens"][0].dtype == np.int32
+    assert batch["frames"][1].tobytes() == frames.tobytes()
+    assert batch["frames"][0].shape == (1, 2, 2)
+    assert batch["n"].dtype == np.int16
+    with pytest.raises(expdb.FieldMismatch, match=r"uint8\[None, 2, None\]"):
+        buffer.store(frames=np.zeros((3, 3, 2), np.uint8))
+
+
+def test_text_and_bytes(buffer):
+    batch = stored(buffer, t="añ\u2028🙂", b=b"\0\xff", ba=bytearray(b"x"))
+    assert batch["t"].tolist() == ["añ\u2028🙂"]
+    assert batch["b"].tolist() == [b"\0\xff"]
+    assert batch["ba"].tolist() == [b"x"]
+
+
+def test_json_of_every_kind_comes_back_as_python_objects(buffer):
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    values = {
+        "state": {"content": "...", "n": 1, "f": 0.1, "none": None, "deep": [[1, [2]], {}]},
+        "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": None, "tool_calls": [call]}],
+        "mixed": [1, "a", None],
+        "names": ["a", "b"],
+        "empty": {},
+    }
+    batch = stored(buffer, **values, big={"n": 2**70})
+    for name, value in values.items():
+        assert batch[name][0] == value
+    assert batch["big"][0] == {"n": 2**70}
+
+
+def test_models_and_dataclasses_are_stored_as_json(buffer):
+    message, call = Message(role="user", content="hi"), Call("search", {"q": "x"})
+    batch = stored(buffer, messages=[message, {"role": "tool", "content": "y"}], call=call, one=message, inside={"m": message, "np": np.int64(3)})
+    assert batch["messages"][0] == [{"role": "user", "content": "hi"}, {"role": "tool", "content": "y"}]
+    assert batch["call"][0] == {"name": "search", "arguments": {"q": "x"}}
+    assert batch["one"][0] == {"role": "user", "content": "hi"}
+    assert batch["inside"][0] == {"m": {"role": "user", "content": "hi"}, "np": 3}
+
+
+def test_other_frameworks_arrays_are_taken_by_protocol(buffer):
+    batch = stored(buffer, a=Tensor(np.arange(4, dtype=np.float32)), b=Wrapped(), c=Tensor(np.array(2.5, np.float32)))
+    assert batch["a"].tolist() == [[0, 1, 2, 3]]
+    assert batch["a"].dtype == np.float32
+    assert batch["b"].tolist() == [[0, 1, 2]]
+    assert batch["c"].tolist() == [2.5]
+
+
+def test_torch_tensors_are_taken_as_they_are(buffer):
+    torch = pytest.importorskip("torch", reason="torch is not installed: tensors are tested by protocol above")
+    batch = stored(buffer, x=torch.arange(6, dtype=torch.float32).reshape(2, 3))
+    assert batch["x"].shape == (1, 2, 3)
+    with pytest.raises(expdb.InvalidValue, match="detach"):
+        buffer.store(y=torch.zeros(2, requires_grad=True))
+    with pytest.raises(expdb.InvalidValue, match="bfloat16"):
+        buffer.store(z=torch.zeros(2, dtype=torch.bfloat16))
+    assert batch.to_torch()["x"].dtype == torch.float32
+
+
+def test_jax_arrays_are_taken_as_they_are(buffer):
+    jnp = pytest.importorskip("jax.numpy", reason="jax is not installed: arrays are tested by protocol above")
+    assert stored(buffer, x=jnp.arange(3))["x"].tolist() == [[0, 1, 2]]
+
+
+def test_mappings_with_arrays_become_dotted_fields(buffer):
+    obs = {"image": np.zeros((2, 2), np.uint8), "state": {"pos": np.array(1.5, np.float32), "name": "a"}}
+    with buffer.episode("t") as episode:
+        episode.append(obs=obs)
+        episode.append(obs={"image": np.ones((2, 2), np.uint8)})
+        episode.end(obs=obs)
+    batch = buffer.get([0, 1])
+    assert batch["obs.image"].shape == (2, 2, 2)
+    assert batch["obs.state.name"].tolist() == ["a", None]
+    assert batch["has_obs.state.pos"].tolist() == [True, False]
+    sampled = buffer.sample(4, {"step": 1}, unit=expdb.NStep(1))
+    assert (sampled["next_obs.image"] == 0).all()
+    with pytest.raises(expdb.FieldMismatch, match="mappings with arrays"):
+        buffer.store(obs=np.zeros(3))
+
+
+def test_missing_values_are_told_apart_from_blanks(buffer):
+    buffer.store(x=1.5, n=3, b=True, t="a", v=[1], i=np.ones(2, np.int8))
+    buffer.store(x=None)
+    buffer.store(late=1)
+    batch = buffer.get([0, 1, 2])
+    assert np.isnan(batch["x"][1:]).all()
+    assert batch["n"].tolist() == [3, 0, 0]
+    assert batch["b"].tolist() == [True, False, False]
+    assert batch["t"].tolist() == ["a", None, None]
+    assert batch["v"][1] is None
+    assert batch["i"].tolist() == [[1, 1], [0, 0], [0, 0]]
+    for name in ("x", "n", "b", "t", "v", "i"):
+        assert batch[f"has_{name}"].tolist() == [True, False, False]
+    assert batch["has_late"].tolist() == [False, False, True]
+    assert batch.to_list()[1]["n"] is None
+
+
+def test_a_field_that_every_row_has_needs_no_mask(buffer):
+    buffer.store(x=1.5)
+    buffer.store(x=2.5)
+    assert "has_x" not in buffer.get([0, 1])
+
+
+class Level(enum.Enum):
+    HIGH = 1
+
+
+RECURSIVE: list = []
+RECURSIVE.append(RECURSIVE)
+
+REFUSED = {
+    "object array": (np.array([1, "a"], object), "object arrays"),
+    "masked": (np.ma.masked_array([1, 2], [0, 1]), "masked"),
+    "structured": (np.zeros(2, [("a", int)]), "not stored"),
+    "big-endian": (np.zeros(2, ">f4"), "big-endian"),
+    "complex": (np.zeros(2, complex), "not stored"),
+    "text array": (np.array(["a", "b"]), "tolist"),
+    "datetime": (np.array("2020-01-01", "datetime64[D]"), "not stored"),
+    "bfloat16": (Bfloat16(), "bfloat16"),
+    "long double": (np.zeros(2, np.longdouble), "not stored"),
+    "NaN in JSON": ({"a": float("nan")}, "NaN"),
+    "infinity in JSON": ({"a": [float("inf")]}, "NaN and infinity"),
+    "a key that is no text": ({1: 2}, "key 1"),
+    "a deep key": ({"a": [{"b": {None: 2}}]}, "key None"),
+    "NUL": ("a\0b", "NUL"),
+    "NUL in JSON": ({"a": "\0"}, "NUL"),
+    "surrogate": ("\ud800", "surrogate"),
+    "surrogate in JSON": ({"a": "\udfff"}, "surrogate"),
+    "an object": (object(), "not JSON"),
+    "a set": ({1, 2}, "not JSON"),
+    "an enum": ({"a": Level.HIGH}, "not JSON"),
+    "recursive": (RECURSIVE, "nested"),
+    "too large an integer": (2**63, "range"),
+    "an array in JSON": ([np.zeros(2)], "array"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_kept_is_refused_before_anything_is_stored(buffer, name):
+    value, message = REFUSED[name]
+    with pytest.raises(expdb.ExpDBError, match=message) as caught:
+        buffer.store(x=value)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(expdb.ExpDBError, match=message):
+        buffer.store_batch([{"ok": 1}, {"ok": 2, "x": value}])
+    with pytest.raises(expdb.ExpDBError, match=message), buffer.episode("t") as episode:
+        episode.append(x=value)
+    assert len(buffer) == 0
+    assert buffer.stats()["fields"] == {}
+    assert buffer.store(x=1) == 0
+
+
+def test_a_backslash_before_u0000_is_text_like_any_other(buffer):
+    value = {"a": "\\u0000 and \\\\u0000"}
+    assert stored(buffer, x=value)["x"][0] == value
+
+
+MISMATCHES = [
+    (np.zeros(3, np.float32), np.zeros(4, np.float32)),
+    (np.zeros(3, np.float32), np.zeros(3, np.float64)),
+    (np.zeros(3, np.float32), [1, 2, 3]),
+    (1, 1.5),
+    (1, True),
+    (True, 1),
+    (1.5, "a"),
+    ("a", 1),
+    ("a", b"a"),
+    (b"a", "a"),
+    (np.float32(1), 0.1),
+    (np.int8(1), 128),
+    (1.5, 2**53 + 1),
+    ([1, 2], [0.5]),
+    ([1, 2], "12"),
+    ({"a": 1}, np.zeros(2)),
+    (np.float32(1), np.float64(1)),
+]
+
+
+@pytest.mark.parametrize(("first", "second"), MISMATCHES, ids=[f"{type(a).__name__}-{type(b).__name__}-{k}" for k, (a, b) in enumerate(MISMATCHES)])
+def test_a_value_of_another_type_is_refused_and_both_types_are_named(buffer, first, second):
+    buffer.store(x=first)
+    with pytest.raises(expdb.ExpDBError, match=r"'x' holds|x: ") as caught:
+        buffer.store(x=second)
+    assert "\n" not in str(caught.value)
+    assert len(buffer) == 1
+    buffer.store(x=first)
+
+
+def test_an_integer_goes_into_a_float_field_and_a_python_number_into_its_numpy_kind(buffer):
+    buffer.store(x=0.5, y=np.float32(0.5), z=np.int8(1))
+    buffer.store(x=3, y=2, z=-128)
+    batch = buffer.get([1])
+    assert (batch["x"][0], batch["y"][0], batch["z"][0]) == (3.0, 2.0, -128)
+
+
+@pytest.mark.parametrize("name", "task_id reward position episode buffer payload priority discount mask weight is_first next_obs2 next_x has_x status".split())
+def test_names_of_columns_and_batch_keys_are_reserved(db, name):
+    buffer = db.buffer("r")
+    with pytest.raises(expdb.ReservedName, match=name):
+        buffer.store_batch([{"x": 1, "nested": {name: 1}} if False else {f"{name}.x": 1}])
+    with pytest.raises(expdb.ReservedName, match=name):
+        db.buffer("other", fields={name: Field("int64")})
+    assert len(buffer) == 0
+
+
+def test_a_given_next_obs_is_a_plain_field_and_nothing_is_derived(buffer):
+    buffer.store(obs=np.zeros(2), next_obs=np.ones(2), terminated=True)
+    batch = buffer.sample(3, unit=expdb.NStep(1))
+    assert (batch["next_obs"] == 1).all()
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a..b", ".a", "a\0", "x" * 300, "a-b"])
+def test_field_names_are_words_with_dots(buffer, name):
+    with pytest.raises(expdb.InvalidValue):
+        buffer.store_batch([{name: 1}])
+
+
+def test_bad_columns_of_a_step_are_refused(buffer):
+    for column, value in [
+        ("reward", float("nan")), ("reward", float("inf")), ("reward", "1"), ("reward", True), ("reward", np.zeros(2)),
+        ("step", 1.5), ("step", 2**63), ("step", True), ("terminated", 1), ("truncated", "no"), ("task_id", 5),
+        ("task_id", "a\0"), ("agent_id", None), ("tags", ["a"]), ("tags", {"a": float("nan")}), ("tags", {"a": 2**63}),
+        ("episode_tags", "x"), ("policy_version", "1"), ("pre_agent", 3), ("execute_time", float("nan")), ("group_id", 3),
+    ]:  # fmt: skip
+        with pytest.raises(expdb.InvalidValue, match=column):
+            buffer.store(**{column: value})
+    assert len(buffer) == 0
+
+
+def test_numpy_numbers_are_taken_as_columns(buffer):
+    buffer.store(reward=np.float32(0.5), step=np.int64(3), terminated=np.bool_(True), policy_version=np.int32(2), execute_time=np.float64(1.0))
+    row = buffer.page(1, 1)[0]
+    assert (row["reward"], row["step"], row["terminated"], row["policy_version"], row["execute_time"]) == (0.5, 3, True, 2, 1.0)
+
+
+def test_the_environment_may_write_into_the_same_array_again(buffer):
+    obs = np.zeros(2)
+    with buffer.episode("t") as episode:
+        for k in range(3):
+            obs += 1
+            episode.append(obs=obs, state={"k": k})
+    assert buffer.get([0, 1, 2])["obs"][:, 0].tolist() == [1, 2, 3]
