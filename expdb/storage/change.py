@@ -6,7 +6,6 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb.storage import select, tables
-from expdb.storage.engine import Session
 from expdb.storage.query import Condition, resolve
 from expdb.storage.read import locate
 from expdb.storage.rewrite import rewrite
@@ -93,14 +92,11 @@ def index(store: Store, name: str) -> None:
     expression = column if key is None else store.dialect.tag_value(column, key)
     label = f"{table.name}_by_{name.removeprefix('exp_meta.').replace('.', '_')}"
     with store.writing() as (session, _):
-        create_index(session, label, table, expression)
+        if store.dialect.has_index(session.driver, label):
+            return
+        definition = sa.Index(label, table.c.buffer_id, expression)  # leads with the buffer, as every query does
+        try:
+            definition.create(session.sa, checkfirst=False)
+        finally:
+            table.indexes.discard(definition)  # it is this database's, not the schema's
         store.dialect.estimate(session.driver, table.name, label)
-
-
-def create_index(session: Session, label: str, table: sa.Table, expression: sa.ColumnElement[Any]) -> None:
-    """Create an index that leads with the buffer, as every query does."""
-    definition = sa.Index(label, table.c.buffer_id, expression)
-    try:
-        definition.create(session.sa, checkfirst=True)
-    finally:
-        table.indexes.discard(definition)  # it is this database's, not the schema's

@@ -13,10 +13,10 @@ from expdb.storage.signature import as_array, is_array
 def columns_of(given: Any) -> Mapping[str, Sequence[Any]] | None:
     """Return a batch as columns of one length, scalars broadcast; None if it is a sequence of rows already."""
     if isinstance(given, Mapping):
-        return _broadcast(given)
+        return _with_gaps(_broadcast(given))
     if hasattr(given, "__arrow_c_stream__"):
         table = pa.table(given)
-        return {name: _from_arrow(table[name]) for name in table.column_names}
+        return _with_gaps({name: _from_arrow(table[name]) for name in table.column_names})
     if isinstance(given, (list, tuple)):
         return None
     raise InvalidValue(f"a batch is a list of mappings, a mapping of columns or an Arrow table, not {type(given).__name__}")
@@ -32,6 +32,16 @@ def rows_of(batch: Any) -> Iterator[Mapping[str, Any]]:
         if not isinstance(row, Mapping):
             raise InvalidValue(f"a row of the batch is a {type(row).__name__}: give mappings with the arguments of store()")
         yield row
+
+
+def _with_gaps(columns: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    """Return columns with None where a batch of ours says, by `has_<field>`, that a step lacks the field."""
+    masks = {name: columns[name] for name in columns if name.startswith("has_") and name.removeprefix("has_") in columns}
+    gaps = {
+        name.removeprefix("has_"): [value if there else None for value, there in zip(columns[name.removeprefix("has_")], mask, strict=True)]
+        for name, mask in masks.items()
+    }
+    return {name: gaps.get(name, column) for name, column in columns.items() if name not in masks}
 
 
 def _broadcast(given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:

@@ -210,6 +210,12 @@ def tag_is_bool(column: sa.ColumnElement[Any], key: str, value: bool) -> sa.Colu
     return found == sa.literal_column("'true'" if value else "'false'")
 
 
+def has_index(connection: Any, label: str) -> bool:
+    """Return whether there is an index of this name; SQLAlchemy cannot reflect those of expressions."""
+    found = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?", (label,)).fetchall()
+    return bool(found)
+
+
 def estimate(connection: Any, table: str, index: str) -> None:
     """Tell the planner of a new index what the migration told it of the others: that it is worth using."""
     connection.execute("DELETE FROM sqlite_stat1 WHERE tbl = ? AND idx = ?", (table, index))

@@ -1,0 +1,223 @@
+"""Capacity: the oldest go, exactly as many as are over, with all that only they needed; proved by a model."""
+
+import sqlite3
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import expdb
+
+
+def values(buffer):
+    return [int(x) for batch in buffer.scan(size=17) for x in batch["x"]]
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 7, 50])
+def test_the_newest_steps_are_kept(db, capacity):
+    buffer = db.buffer("b", capacity=capacity)
+    for k in range(60):
+        buffer.store(task_id=f"t{k // 9}", x=k)
+        assert len(buffer) == min(k + 1, capacity) == buffer.count()
+    assert values(buffer) == list(range(60 - capacity, 60))
+
+
+def test_a_batch_larger_than_the_capacity_leaves_its_end(db):
+    buffer = db.buffer("b", capacity=10)
+    assert buffer.store_batch({"x": np.arange(35)}).tolist() == list(range(35))
+    assert values(buffer) == list(range(25, 35))
+    with buffer.episode("t", flush_steps=100) as episode:
+        for k in range(100, 125):
+            episode.append(x=k)
+        episode.end(x=125)
+    assert values(buffer) == list(range(115, 125))
+
+
+def test_after_a_deletion_nothing_is_evicted_until_it_is_full_again(db):
+    buffer = db.buffer("b", capacity=100)
+    buffer.store_batch({"x": np.arange(100)})
+    assert buffer.delete({"x": 1} if False else np.arange(20, 50)) == 30
+    buffer.store_batch({"x": np.arange(100, 130)})
+    assert len(buffer) == 100
+    assert values(buffer) == [*range(20), *range(50, 130)]
+    buffer.store_batch({"x": np.arange(130, 135)})
+    assert values(buffer) == [*range(5, 20), *range(50, 135)]
+
+
+def test_lowering_evicts_at_once_and_raising_keeps(db):
+    buffer = db.buffer("b", capacity=20)
+    buffer.store_batch({"x": np.arange(30)})
+    buffer.set_capacity(5)
+    assert values(buffer) == list(range(25, 30))
+    buffer.set_capacity(8)
+    buffer.store_batch({"x": np.arange(30, 40)})
+    assert values(buffer) == list(range(32, 40))
+    buffer.set_capacity(None)
+    buffer.store_batch({"x": np.arange(40, 60)})
+    assert values(buffer) == list(range(32, 60))
+
+
+def test_capacity_is_the_buffers_own_and_only_said_once(open_db):
+    db = open_db()
+    assert db.buffer("b", capacity=10).capacity == 10
+    again = open_db()
+    assert again.buffer("b").capacity == 10
+    with pytest.raises(expdb.CapacityMismatch, match=r"set_capacity\(5\)"):
+        again.buffer("b", capacity=5)
+    assert again.buffer("b", capacity=20).capacity == 20
+    assert again.buffer("b", capacity=None).capacity is None
+    with pytest.raises(expdb.CapacityMismatch, match="keeps all"):
+        again.buffer("b", capacity=1_000)
+    assert db.buffer("b").capacity is None
+
+
+@pytest.mark.parametrize("capacity", [0, -1, 1.5, True, "10"])
+def test_a_capacity_is_a_number_of_steps(db, capacity):
+    with pytest.raises(expdb.InvalidValue, match="capacity"):
+        db.buffer("b", capacity=capacity)
+
+
+def test_evicted_episodes_go_with_their_last_step_and_open_ones_stay(db):
+    buffer = db.buffer("b", capacity=10)
+    buffer.store(episode_id="open", task_id="open", x=0)
+    for k in range(30):
+        buffer.store(task_id=f"t{k // 3}", x=k, terminated=k % 3 == 2)
+    assert set(buffer.episodes()["task_id"].to_pylist()) == {"open", "t6", "t7", "t8", "t9"}
+    assert buffer.tasks() == ["t6", "t7", "t8", "t9"]
+    buffer.end_episode("open")
+    assert set(buffer.episodes()["task_id"].to_pylist()) == {"t6", "t7", "t8", "t9"}
+
+
+def test_evicted_positions_are_named(db):
+    buffer = db.buffer("b", capacity=3)
+    buffer.store_batch({"x": np.arange(9)})
+    with pytest.raises(expdb.Evicted, match=r"2 positions hold no step \(0, 40\)"):
+        buffer.get([8, 0, 7, 40])
+
+
+def test_the_file_does_not_grow_at_capacity(tmp_path):
+    with expdb.open(tmp_path / "f.db") as db:
+        buffer = db.buffer("b", capacity=2_000)
+        sizes = []
+        for _ in range(6):
+            for _ in range(10):
+                with buffer.episode("t") as episode:
+                    for k in range(200):
+                        episode.append(obs=np.zeros(4, np.float32), x=k)
+            with db._engine.reading() as session:
+                sizes += session.ask("PRAGMA page_count")[0]
+    assert sizes[-1] <= 1.2 * sizes[1]
+
+
+class Model:
+    """What should be in a buffer: (position, x, reward, episode) of the steps held, oldest first."""
+
+    def __init__(self, capacity):
+        self.capacity, self.steps, self.added = capacity, [], 0
+
+    def add(self, rows):
+        for x, reward in rows:
+            self.steps.append([self.added, x, reward])
+            self.added += 1
+        self.trim()
+
+    def trim(self):
+        if self.capacity is not None:
+            del self.steps[: max(0, len(self.steps) - self.capacity)]
+
+
+ROWS = st.lists(st.tuples(st.integers(0, 9), st.none() | st.floats(-5, 5)), min_size=1, max_size=25)
+ACTIONS = st.one_of(
+    st.tuples(st.just("batch"), ROWS),
+    st.tuples(st.just("episode"), ROWS, st.booleans(), st.integers(1, 8)),
+    st.tuples(st.just("store"), st.integers(0, 9), st.none() | st.floats(-5, 5), st.booleans(), st.integers(0, 2)),
+    st.tuples(st.just("delete"), st.integers(0, 9)),
+    st.tuples(st.just("delete_steps"), st.integers(0, 200), st.integers(1, 30)),
+    st.tuples(st.just("reward"), st.integers(0, 9), st.floats(-5, 5)),
+    st.tuples(st.just("capacity"), st.none() | st.integers(1, 60)),
+    st.tuples(st.just("hand"), st.integers(0, 200), st.integers(1, 5)),
+    st.tuples(st.just("clear")),
+    st.tuples(st.just("end")),
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(1, 40), st.lists(ACTIONS, max_size=25))
+def test_any_history_leaves_what_a_model_says(tmp_path_factory, capacity, actions):
+    path = tmp_path_factory.mktemp("model") / "m.db"
+    model = Model(capacity)
+    with expdb.open(path) as db:
+        buffer = db.buffer("b", capacity=capacity)
+        for number, (action, *arguments) in enumerate(actions):
+            if action == "batch":
+                (rows,) = arguments
+                buffer.store_batch([{"task_id": f"t{x % 3}", "x": x, "y": [{"n": x}], "reward": reward} for x, reward in rows])
+                model.add(rows)
+            elif action == "episode":
+                rows, tail, flush = arguments
+                with buffer.episode("e", flush_steps=flush) as episode:
+                    for x, reward in rows:
+                        episode.append(x=x, y=[{"n": x}], reward=reward)
+                    if tail:
+                        episode.end(x=99)
+                model.add(rows)
+            elif action == "store":
+                x, reward, end, task = arguments
+                buffer.store(task_id=f"t{task}", x=x, y=[{"n": x}], reward=reward, terminated=end)
+                model.add([(x, reward)])
+            elif action == "delete":
+                (x,) = arguments
+                gone = [p for p, value, _ in model.steps if value == x]
+                assert buffer.delete(np.array(gone, np.int64)) == len(gone)
+                model.steps = [row for row in model.steps if row[1] != x]
+            elif action == "delete_steps":
+                low, count = arguments
+                found = expdb.QueryBuilder().gte("position", low).and_().lt("position", low + count)
+                before = len(model.steps)
+                model.steps = [row for row in model.steps if not low <= row[0] < low + count]
+                assert buffer.delete(found) == before - len(model.steps)
+            elif action == "reward":
+                x, reward = arguments
+                mine = [row for row in model.steps if row[1] == x]
+                buffer.update(np.array([row[0] for row in mine], np.int64), reward=reward)
+                for row in mine:
+                    row[2] = reward
+            elif action == "capacity":
+                (model.capacity,) = arguments
+                buffer.set_capacity(model.capacity)
+                model.trim()
+            elif action == "hand":
+                low, count = arguments
+                with db._engine.writing() as session:
+                    session.ask("DELETE FROM steps WHERE position BETWEEN ? AND ?", low, low + count - 1)
+                model.steps = [row for row in model.steps if not low <= row[0] < low + count]
+            elif action == "clear":
+                assert buffer.clear() == len(model.steps)
+                model.steps = []
+            elif action == "end":
+                for episode_id, status in zip(*(buffer.episodes()[c].to_pylist() for c in ("episode_id", "status")), strict=True):
+                    if status == "open":
+                        buffer.end_episode(episode_id)
+            assert len(buffer) == len(model.steps) == buffer.count(), (number, action)
+            assert db.check() == []
+        held = [row for batch in buffer.scan(size=13) for row in batch.to_list()]
+        assert [(row["position"], row["x"], row["y"]) for row in held] == [(p, x, [{"n": x}]) for p, x, _ in model.steps]
+        assert [row["reward"] for row in held] == [reward for _, _, reward in model.steps]
+        if model.steps:
+            drawn = buffer.sample(40, rng=1)
+            by_position = {p: x for p, x, _ in model.steps}
+            assert all(by_position[p] == x for p, x in zip(drawn["position"].tolist(), drawn["x"].tolist(), strict=True))
+
+
+def test_the_trigger_guards_writers_that_are_not_expdb(tmp_path):
+    path = tmp_path / "f.db"
+    with expdb.open(path) as db:
+        buffer = db.buffer("b", capacity=10)
+        buffer.store_batch({"x": np.arange(10)})
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE buffers SET capacity = 4")
+    connection.close()
+    with expdb.open(path) as db:
+        assert values(db.buffer("b")) == [6, 7, 8, 9]
+        assert db.check() == []

@@ -1,0 +1,293 @@
+"""Queries: the same rows as a plain Python filter finds, and nothing but what was meant."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import expdb
+from expdb import QueryBuilder
+
+TASKS = ["a", "b", "A", "a%c", "a_c", "é", "", "Z", "a\\c", "*[x]?"]
+TAGS = [None, {}, {"d": "hard"}, {"d": "easy"}, {"d": 5}, {"d": 5.5}, {"d": True}, {"d": False}, {"d": None}, {"d": [1]}, {"d": "5"}, {"d": {"x": 1}}]
+
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "task_id": st.sampled_from(TASKS),
+            "task_name": st.none() | st.sampled_from(TASKS),
+            "agent_id": st.sampled_from(["x", "y"]),
+            "step": st.integers(-3, 5),
+            "reward": st.none() | st.sampled_from([-1.5, 0.0, 0.5, 1.0, 3.0]),
+            "terminated": st.booleans(),
+            "pre_agent": st.none() | st.sampled_from(TASKS),
+            "tags": st.sampled_from(TAGS),
+            "episode_tags": st.none() | st.sampled_from([tags for tags in TAGS if tags is not None]),
+            "policy_version": st.none() | st.integers(0, 3),
+        }
+    ),
+    min_size=1,
+    max_size=14,
+)
+
+TEXTS = st.sampled_from([*TASKS, "a%", "%", "_", "a\\%c", "a\\_c", "%c", "[", "a*", "?", "\\", "é%"])
+NUMBERS = st.sampled_from([-3, 0, 1, 2, 0.5, 1.0, 1.5, 5, 5.5, float("inf")])
+ANY = TEXTS | NUMBERS | st.booleans()
+
+
+def leaf(name, values, ops=("eq", "ne", "gt", "gte", "lt", "lte")):
+    return st.one_of(
+        st.tuples(st.just(name), st.sampled_from(ops), values),
+        st.tuples(st.just(name), st.sampled_from(["in_", "not_in"]), st.lists(values, max_size=3)),
+        st.tuples(st.just(name), st.sampled_from(["is_null", "is_not_null"]), st.just(None)),
+    )
+
+
+def text_leaf(name):
+    return leaf(name, TEXTS) | st.tuples(st.just(name), st.sampled_from(["like", "not_like"]), TEXTS)
+
+
+def tag_leaf(name):
+    return st.one_of(
+        leaf(name, ANY, ("eq", "ne")),
+        st.tuples(st.just(name), st.sampled_from(["gt", "gte", "lt", "lte"]), TEXTS | NUMBERS),
+        st.tuples(st.just(name), st.sampled_from(["like", "not_like"]), TEXTS),
+    )
+
+
+LEAVES = st.one_of(
+    *(text_leaf(name) for name in ("task_id", "exp_meta.task_name", "pre_agent", "agent_id")),
+    *(leaf(name, NUMBERS) for name in ("reward", "step", "exp_meta.policy_version", "position")),
+    leaf("terminated", st.booleans(), ("eq", "ne")),
+    tag_leaf("tags.d"),
+    tag_leaf("exp_meta.episode_tags.d"),
+)
+QUERIES = st.recursive(
+    st.lists(st.tuples(st.sampled_from(["and_", "or_"]), LEAVES), min_size=1, max_size=4),
+    lambda inner: st.lists(st.tuples(st.sampled_from(["and_", "or_"]), LEAVES | inner), min_size=1, max_size=3),
+    max_leaves=8,
+)
+
+
+def build(query):
+    builder = QueryBuilder()
+    for number, (operator, part) in enumerate(query):
+        if number:
+            getattr(builder, operator)()
+        if isinstance(part, list):
+            builder.nested(build(part))
+        else:
+            name, op, value = part
+            getattr(builder, op)(*([name] if op.startswith("is_") else [name, value]))
+    return builder
+
+
+def pattern(like):
+    """LIKE with %, _ and backslash as a regular expression."""
+    out, escaped = "", False
+    for character in like:
+        if character == "\\" and not escaped:
+            escaped = True
+            continue
+        out += re.escape(character) if escaped or character not in "%_" else ".*" if character == "%" else "."
+        escaped = False
+    return re.compile(out, re.DOTALL)
+
+
+def alike(found, value):
+    """Whether two values may be compared: bools with bools, numbers with numbers, text with text."""
+    if isinstance(found, bool) or isinstance(value, bool):
+        return isinstance(found, bool) and isinstance(value, bool)
+    if isinstance(found, (int, float)):
+        return isinstance(value, (int, float))
+    return isinstance(found, str) and isinstance(value, str)
+
+
+def holds(row, name, op, value):
+    plain = name.removeprefix("exp_meta.")
+    head, _, key = plain.partition(".")
+    found = (row[head] or {}).get(key) if key else row[head]
+    negated = {"ne": "eq", "not_in": "in_", "not_like": "like"}
+    if op in negated:
+        return not holds(row, name, negated[op], value)
+    match op:
+        case "is_null":
+            return found is None
+        case "is_not_null":
+            return found is not None
+        case "in_":
+            return any(alike(found, one) and found == one for one in value)
+        case "like":
+            return isinstance(found, str) and pattern(value).fullmatch(found) is not None
+    if found is None or not alike(found, value):
+        return False
+    return {"eq": found == value, "gt": found > value, "gte": found >= value, "lt": found < value, "lte": found <= value}[op]
+
+
+def matches(row, query):
+    """Strictly left to right."""
+    result = None
+    for operator, part in query:
+        this = matches(row, part) if isinstance(part, list) else holds(row, *part)
+        result = this if result is None else (result and this) if operator == "and_" else (result or this)
+    return result
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(ROWS, st.lists(QUERIES, min_size=1, max_size=4))
+def test_a_query_finds_what_a_plain_filter_finds(db, rows, queries):
+    buffer = db.buffer("q")
+    buffer.clear()
+    episodes = [{**row, "episode_id": f"{k}-{buffer.stats()['added']}"} for k, row in enumerate(rows)]
+    positions = buffer.store_batch(episodes).tolist()
+    rows = [{**row, "position": position} for row, position in zip(rows, positions, strict=True)]
+    for query in queries:
+        builder = build(query)
+        wanted = [row["position"] for row in rows if matches(row, query)]
+        for where in (builder, builder.build()):
+            assert [p for batch in buffer.scan(where, size=5) for p in batch["position"].tolist()] == wanted
+        assert buffer.count(builder) == len(wanted)
+        tasks = list(dict.fromkeys(row["task_id"] for row in rows if row["position"] in wanted))
+        assert buffer.tasks(builder) == tasks
+        if tasks:
+            drawn = buffer.sample_tasks(len(tasks), builder, rng=0)
+            assert set(drawn) == set(tasks)
+            matching = buffer.sample_tasks(len(tasks), builder, rows="matching", rng=0)
+            assert sorted(p for batch in matching.values() for p in batch["position"].tolist()) == wanted
+            assert set(buffer.sample(20, builder, rng=0)["position"].tolist()) <= set(wanted)
+
+
+def test_a_builder_gives_plain_json_left_to_right():
+    query = QueryBuilder().eq("task_id", "t").or_().gt("reward", 1).and_().in_("step", (1, 2)).and_().is_null("pre_agent")
+    assert query.build() == {
+        "and_": [
+            {
+                "and_": [
+                    {"or_": [{"field": "task_id", "value": "t", "op": "eq"}, {"field": "reward", "value": 1, "op": "gt"}]},
+                    {"field": "step", "value": [1, 2], "op": "in"},
+                ]
+            },
+            {"field": "pre_agent", "op": "is_null"},
+        ]
+    }
+
+
+@pytest.mark.parametrize(
+    "builder",
+    [
+        QueryBuilder(),
+        QueryBuilder().eq("task_id", "a").and_(),
+        QueryBuilder().and_().eq("task_id", "a"),
+        QueryBuilder().eq("task_id", "a").eq("task_id", "b"),
+        QueryBuilder().eq("task_id", "a").and_().or_().eq("task_id", "b"),
+    ],
+)
+def test_an_empty_or_mismatched_builder_is_an_error(buffer, builder):
+    with pytest.raises(ValueError, match="query|operators"):
+        builder.build()
+    with pytest.raises(expdb.QueryError):
+        buffer.count(builder)
+
+
+def test_every_form_of_where(buffer):
+    buffer.store_batch([{"task_id": f"t{k % 2}", "step": k} for k in range(6)])
+    assert buffer.count() == 6
+    assert buffer.count({"task_id": "t1", "step": 3}) == 1
+    assert buffer.count(np.array([0, 5, 77])) == 2
+    assert buffer.count(np.arange(0)) == 0
+    assert buffer.count(np.arange(6, dtype=np.uint8)) == 6
+
+
+HOSTILE = ["task_id; DROP TABLE steps", "1=1 OR task_id", 'task_id"', "tags.a'b", 'tags.a"."b', "tags.", "tags", "tags.a.b", "no_such", "", "__class__", "episodes.task_id", "rowid", "buffer_id", "payload", None, 5]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_an_unknown_name_is_an_error_that_lists_the_known(buffer, name):
+    buffer.store(x=1)
+    for op in ("eq", "is_null", "like"):
+        with pytest.raises(expdb.QueryError, match="known are|other characters") as caught:
+            buffer.count({"field": name, "op": op, "value": "a"})
+        assert "\n" not in str(caught.value)
+    with pytest.raises(expdb.QueryError):
+        buffer.index(name)
+    assert buffer.count() == 1
+
+
+@pytest.mark.parametrize("value", ["' OR '1'='1", "x'; DROP TABLE steps; --", "\0", '"', "%", "a\nb", "🙂" * 1000])
+def test_hostile_values_match_nothing_by_accident(buffer, value):
+    buffer.store(task_id="t", tags={"k": "v"})
+    for op in ("eq", "gt", "like"):
+        if op != "gt" and value != "%":
+            assert buffer.count({"field": "task_id", "op": op, "value": value}) == 0
+            assert buffer.count({"field": "tags.k", "op": op, "value": value}) == 0
+    assert buffer.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "value", "message"),
+    [
+        ("reward", "eq", float("nan"), "is_null"), ("reward", "eq", None, "is_null"), ("tags.d", "eq", None, "is_null"),
+        ("task_id", "eq", 5, "compares with text"), ("reward", "eq", "5", "compares with numbers"),
+        ("reward", "like", "5%", "use eq"), ("reward", "eq", True, "numbers"), ("terminated", "gt", True, "eq or ne"),
+        ("terminated", "eq", 5, "True and False"), ("step", "eq", 2**63, "64 bits"), ("step", "eq", [1], "a list"),
+        ("task_id", "in", "abc", "a list of values"), ("task_id", "in", [None], "is_null"), ("task_id", "nope", 1, "unknown comparison"),
+        ("tags.d", "gt", True, "eq or ne"), ("tags.d", "like", 5, "use eq"), ("task_id", "eq", "\ud800", "surrogate"),
+        ("task_id", "in", ["a"] * 40_000, "at most"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_compared_is_an_error(buffer, name, op, value, message):
+    with pytest.raises(expdb.QueryError, match=message):
+        buffer.count({"field": name, "op": op, "value": value})
+
+
+@pytest.mark.parametrize("where", [5, "task_id = 'a'", {}, {"and_": [1]}, {"and_": []}, {"field": "task_id", "op": "eq"}, {"field": "a", "op": "eq", "value": 1, "x": 2}, np.zeros(3), np.zeros((2, 2), int), [1, 2]])
+def test_what_is_no_query_is_an_error(buffer, where):
+    with pytest.raises(expdb.QueryError):
+        buffer.count(where)
+
+
+def test_long_chains_compile_and_deep_nesting_is_refused(buffer):
+    buffer.store(task_id="t50")
+    chain = QueryBuilder().eq("task_id", "t0")
+    for k in range(1, 600):
+        chain.or_().eq("task_id", f"t{k}")
+    assert buffer.count(chain) == 1
+    nested = QueryBuilder().eq("task_id", "t50")
+    for _ in range(300):
+        nested = QueryBuilder().eq("task_id", "t50").and_().nested(nested)
+    with pytest.raises(expdb.QueryError, match="nested"):
+        buffer.count(nested)
+
+
+def plan(db, buffer, where):
+    """How SQLite goes about counting."""
+    from expdb.storage import select
+    from expdb.storage.query import compile_where
+
+    statement = select._steps(buffer._store, compile_where(where), select.S.position)
+    with db._engine.reading() as session:
+        compiled = statement.compile(dialect=session.sa.dialect, compile_kwargs={"render_postcompile": True})
+        params = [compiled.params[name] for name in compiled.positiontup]
+        return " / ".join(row[3] for row in session.driver.execute(f"EXPLAIN QUERY PLAN {compiled}", params).fetchall())
+
+
+def test_indexed_queries_read_what_matches_and_not_the_table(open_db):
+    db = open_db()
+    buffer = db.buffer("b")
+    if "sqlite" not in str(db._engine.dialect):
+        pytest.fail("write this test for the other database")
+    buffer.store_batch([{"task_id": f"t{k}", "tags": {"d": "hard"}} for k in range(10)])
+    assert plan(db, buffer, {"tags.d": "hard"}).startswith("SEARCH steps USING PRIMARY KEY (buffer_id=?)")
+    buffer.index("tags.d")
+    buffer.index("tags.d")
+    buffer.index("agent_id")
+    db = open_db()  # SQLite explains a statement it has prepared as it was then
+    buffer = db.buffer("b")
+    assert "steps_by_tags_d (buffer_id=? AND <expr>=?)" in plan(db, buffer, {"tags.d": "hard"})
+    found = plan(db, buffer, {"task_id": "t1"})
+    assert found.startswith("SEARCH episodes USING COVERING INDEX episodes_by_task_id (buffer_id=? AND task_id=?)")
+    assert "SEARCH steps USING PRIMARY KEY (buffer_id=? AND position>? AND position<?)" in found
+    assert "episodes_by_task_name" in plan(db, buffer, QueryBuilder().eq("task_name", "n").and_().gt("reward", 0.5))
+    assert buffer.count({"tags.d": "hard"}) == 10

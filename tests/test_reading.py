@@ -1,0 +1,185 @@
+"""Reading and changing: pages, scans, late rewards, deletion, batches."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import expdb
+from expdb import QueryBuilder
+
+
+@pytest.fixture
+def filled(buffer):
+    for k in range(25):
+        buffer.store(task_id=f"t{k // 5}", x=k, reward=k / 10, tags={"k": k}, terminated=k % 5 == 4)
+    return buffer
+
+
+def test_pages_count_from_one_and_end_empty(filled):
+    assert [row["x"] for row in filled.page(1, 10)] == list(range(10))
+    assert [row["x"] for row in filled.page(3, 10)] == [20, 21, 22, 23, 24]
+    assert filled.page(4, 10) == []
+    assert [row["x"] for row in filled.page(2, 2, {"task_id": "t1"})] == [7, 8]
+    for number, size in ((0, 1), (1, 0), (-1, 5)):
+        with pytest.raises(expdb.QueryError, match="count from 1"):
+            filled.page(number, size)
+
+
+def test_get_answers_in_the_order_asked(filled):
+    batch = filled.get([7, 3, 7, 24])
+    assert batch["x"].tolist() == [7, 3, 7, 24]
+    assert batch["position"].tolist() == [7, 3, 7, 24]
+    assert filled.get([]).size == 0
+    assert filled.get([])["x"].dtype == np.int64
+    with pytest.raises(expdb.Evicted, match="25"):
+        filled.get([25])
+    with pytest.raises(expdb.InvalidValue):
+        filled.get([0.5])
+
+
+def test_scan_reads_incrementally(filled):
+    assert [batch.size for batch in filled.scan(size=10)] == [10, 10, 5]
+    (batch,) = filled.scan({"task_id": "t4"}, after=21)
+    assert batch["x"].tolist() == [22, 23, 24]
+    assert list(filled.scan(after=24)) == []
+    filled.store(x=99)
+    (batch,) = filled.scan(after=24)
+    assert batch["x"].tolist() == [99]
+
+
+def test_fields_select_and_may_name_columns(filled):
+    batch = filled.sample(8, fields=["x", "task_id", "tags", "episode_return"], rng=0)
+    assert list(batch) == ["x", "task_id", "tags", "episode_return"]
+    for x, task, tags in zip(batch["x"].tolist(), batch["task_id"], batch["tags"], strict=True):
+        assert (task, tags) == (f"t{x // 5}", {"k": x})
+    with pytest.raises(expdb.QueryError, match="no field or column 'nope'"):
+        filled.sample(2, fields=["nope"])
+
+
+def test_tasks_come_by_their_first_step(buffer):
+    buffer.store_batch([{"task_id": task, "reward": reward} for task, reward in [("b", 0), ("a", 1), ("b", 1), ("c", 0)]])
+    assert buffer.tasks() == ["b", "a", "c"]
+    assert buffer.tasks({"reward": 1}) == ["a", "b"]
+    assert buffer.tasks({"task_id": "none"}) == []
+
+
+def test_episodes_are_a_table_of_those_with_a_matching_step(filled):
+    table = filled.episodes()
+    assert isinstance(table, pa.Table)
+    assert table["task_id"].to_pylist() == [f"t{k}" for k in range(5)]
+    assert table["episode_return"].to_pylist() == pytest.approx([1.0, 3.5, 6.0, 8.5, 11.0])
+    assert filled.episodes(QueryBuilder().gte("reward", 1.2))["task_id"].to_pylist() == ["t2", "t3", "t4"]
+    assert filled.episodes({"task_id": "t3"})["length"].to_pylist() == [5]
+    assert filled.episodes({"task_id": "none"}).num_rows == 0
+
+
+def test_a_late_reward_is_seen_everywhere_at_once(db, filled):
+    assert filled.update({"task_id": "t1"}, reward=7.0) == 5
+    assert filled.get([5, 4])["reward"].tolist() == [7.0, 0.4]
+    assert filled.episodes({"task_id": "t1"})["episode_return"].to_pylist() == pytest.approx([35.0])
+    assert filled.count(QueryBuilder().eq("reward", 7)) == 5
+    assert (filled.sample(10, {"task_id": "t1"})["reward"] == 7).all()
+    assert db.sql("SELECT sum(reward) AS r FROM experience WHERE task_id = 't1'").to_pylist() == [{"r": 35.0}]
+    assert filled.update({"task_id": "t1"}, reward=None) == 5
+    assert np.isnan(filled.get([5])["reward"][0])
+
+
+def test_flags_tags_and_policy_versions_can_be_changed(filled):
+    filled.update(np.array([0, 1]), terminated=True, truncated=True, tags={"new": 1}, policy_version=9)
+    batch = filled.get([0, 1, 2], fields=["terminated", "truncated", "tags", "policy_version"])
+    assert batch["terminated"].tolist() == [True, True, False]
+    assert batch["tags"].tolist() == [{"new": 1}, {"new": 1}, {"k": 2}]
+    assert batch["policy_version"].tolist() == [9, 9, 9]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"x": 5}, "only reward"), ({}, "only reward"), ({"reward": float("nan")}, "finite"), ({"tags": 5}, "tags"), ({"terminated": None}, "True or False"), ({"step": 3}, "only")],
+)
+def test_what_cannot_be_changed_is_refused(filled, changes, message):
+    with pytest.raises(expdb.InvalidValue, match=message):
+        filled.update({"task_id": "t1"}, **changes)
+
+
+def test_changes_want_a_query(filled):
+    with pytest.raises(expdb.InvalidValue, match="clear"):
+        filled.update(None, reward=1.0)
+    with pytest.raises(expdb.InvalidValue, match="clear"):
+        filled.delete(None)
+    assert len(filled) == 25
+
+
+def test_a_revision_counts_every_change_of_what_queries_see(db, filled):
+    revision = filled.stats()["revision"]
+    for change in (
+        lambda: filled.update({"step": 0}, reward=2.0),
+        lambda: filled.update({"step": 0}, policy_version=2),
+        lambda: filled.delete({"x": 1} if False else {"step": 1}),
+        lambda: filled.clear(),
+    ):
+        change()
+        assert filled.stats()["revision"] > revision
+        revision = filled.stats()["revision"]
+    filled.store(x=1)
+    filled.update_priorities([filled.stats()["added"] - 1], [2.0])
+    assert filled.stats()["revision"] == revision
+
+
+def test_deleting_rewrites_what_is_left(db, filled):
+    assert filled.delete(QueryBuilder().in_("step", [1, 3])) == 10
+    assert filled.delete({"task_id": "nope"}) == 0
+    assert len(filled) == 15
+    assert [row["x"] for row in filled.page(1, 99)] == [k for k in range(25) if k % 5 not in (1, 3)]
+    filled.delete({"task_id": "t0"})
+    assert filled.tasks() == ["t1", "t2", "t3", "t4"]
+    assert filled.episodes()["task_id"].to_pylist() == ["t1", "t2", "t3", "t4"]
+    assert filled.episodes()["length"].to_pylist() == [5, 5, 5, 5]
+
+
+def test_priorities_are_columns_and_bad_ones_are_refused(filled):
+    assert filled.update_priorities([1, 2, 2, 99], [0.5, 1.0, 2.0, 1.0]) == 3
+    assert filled.get([1, 2], fields=["priority"])["priority"].tolist() == [0.5, 2.0]
+    assert np.isnan(filled.get([3], fields=["priority"])["priority"][0])
+    for bad in (float("nan"), float("inf"), -1.0):
+        with pytest.raises(expdb.InvalidValue, match="finite"):
+            filled.update_priorities([1], [bad])
+    with pytest.raises(expdb.InvalidValue, match="one for each"):
+        filled.update_priorities([1, 2], [1.0])
+
+
+def test_a_batch_is_a_mapping_whose_arrays_are_its_own(filled):
+    one, two = filled.sample(5, rng=3), filled.sample(5, rng=3)
+    assert (one["x"] == two["x"]).all()
+    one["x"][:] = -1
+    one["reward"][:] = -1
+    assert (two["x"] >= 0).all()
+    assert (filled.sample(5, rng=3)["x"] == two["x"]).all()
+    for a in two.values():
+        assert not any(np.shares_memory(a, b) for b in two.values() if a is not b)
+    assert two.size == 5
+    assert "x" in two
+    assert set(dict(two)) == set(two)
+    with pytest.raises(KeyError, match="the batch has"):
+        two["nope"]
+
+
+def test_a_batch_is_rows_and_arrow(buffer):
+    buffer.store(obs=np.ones((2, 2), np.float32), m={"a": 1}, v=[1, 2], t="x", b=b"y", reward=None)
+    batch = buffer.get([0])
+    (row,) = batch.to_list()
+    assert row["reward"] is None
+    assert row["obs"].shape == (2, 2)
+    table = pa.table(batch)
+    assert table["obs"].type.shape == [2, 2]
+    assert json.loads(table["m"].to_pylist()[0]) == {"a": 1}
+    assert table["v"].to_pylist() == [[1, 2]]
+
+
+def test_a_handles_read_of_an_empty_buffer(buffer):
+    assert (len(buffer), buffer.count(), buffer.tasks(), buffer.page(1, 5)) == (0, 0, [], [])
+    assert list(buffer.scan()) == []
+    assert buffer.episodes().num_rows == 0
+    assert buffer.stats()["steps"] == 0
+    assert bool(buffer)

@@ -1,0 +1,260 @@
+"""Sampling: uniform where it says so, one snapshot, no transition that never was. Error rates: see CHI_SQUARE."""
+
+import numpy as np
+import pytest
+
+import expdb
+from expdb import NStep, QueryBuilder, Uniform
+
+# Fixed seeds, so a test passes or fails for ever; a right sampler fails one such test in a million seeds.
+CHI_SQUARE = 1e-6
+
+
+def assert_uniform(draws, population):
+    """Chi-square test, by the Wilson-Hilferty approximation of its distribution."""
+    population = list(population)
+    counts = {one: 0 for one in population}
+    for one in draws:
+        counts[one] += 1
+    expected = len(draws) / len(population)
+    assert expected >= 5
+    statistic = sum((count - expected) ** 2 / expected for count in counts.values())
+    freedom = len(population) - 1
+    z = ((statistic / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / (2 / (9 * freedom)) ** 0.5
+    assert z < 4.75, f"chi-square {statistic:.1f} with {freedom} degrees of freedom"  # one-sided 1e-6
+
+
+def drawn(buffer, where=None, rounds=40, size=250, **options):
+    rng = np.random.default_rng(7)
+    return [p for _ in range(rounds) for p in buffer.sample(size, where, rng=rng, **options)["position"].tolist()]
+
+
+def test_the_chi_square_test_itself_can_fail():
+    rng = np.random.default_rng(0)
+    assert_uniform(rng.integers(0, 50, 10_000).tolist(), range(50))
+    skewed = np.concatenate([rng.integers(0, 50, 9_000), rng.integers(0, 5, 1_000)])
+    with pytest.raises(AssertionError, match="chi-square"):
+        assert_uniform(skewed.tolist(), range(50))
+
+
+def test_every_step_is_as_likely_after_eviction(db):
+    buffer = db.buffer("b", capacity=100)
+    for k in range(25):
+        buffer.store_batch({"task_id": f"t{k}", "x": np.arange(13)})
+    assert_uniform(drawn(buffer), range(225, 325))
+
+
+def test_every_step_is_as_likely_after_delete(db):
+    buffer = db.buffer("b")
+    buffer.store_batch({"x": np.arange(200)})
+    buffer.delete(QueryBuilder().gte("position", 30).and_().lt("position", 150))
+    assert_uniform(drawn(buffer), [*range(30), *range(150, 200)])
+
+
+def test_every_step_is_as_likely_where_hands_have_deleted(db):
+    buffer = db.buffer("b")
+    buffer.store_batch({"x": np.arange(100)})
+    with db._engine.writing() as session:
+        session.ask("DELETE FROM steps WHERE position % 3 = 0")
+    assert_uniform(drawn(buffer), [k for k in range(100) if k % 3])
+    assert len(set(drawn(buffer, rounds=1, size=66, sampler=Uniform(replace=False)))) == 66
+
+
+def test_every_matching_step_is_as_likely(db):
+    buffer = db.buffer("b")
+    buffer.store_batch([{"task_id": f"t{k % 4}", "reward": k % 10} for k in range(200)])
+    found = QueryBuilder().eq("task_id", "t1").or_().gte("reward", 8)
+    assert_uniform(drawn(buffer, found), [k for k in range(200) if k % 4 == 1 or k % 10 >= 8])
+
+
+def test_every_step_with_a_successor_is_as_likely(db):
+    buffer = db.buffer("b")
+    for k, tail in enumerate([True, False, True, False]):
+        with buffer.episode(f"t{k}") as episode:
+            for t in range(20):
+                episode.append(obs=np.array([k, t]), truncated=t == 19)
+            if tail:
+                episode.end(obs=np.array([k, 20]))
+    ends = {39, 79}
+    assert_uniform(drawn(buffer, unit=NStep(1)), [p for p in range(80) if p not in ends])
+
+
+def test_every_task_is_as_likely_whatever_its_length(db):
+    buffer = db.buffer("b")
+    for k in range(40):
+        for _ in range(1 + k % 3):
+            with buffer.episode(f"t{k}", task_name=f"n{k % 2}") as episode:
+                for t in range(1 + (k * 7) % 30):
+                    episode.append(x=t, reward=k % 5)
+    rng = np.random.default_rng(3)
+    for where, tasks in (
+        (None, range(40)),
+        ({"task_name": "n1"}, range(1, 40, 2)),
+        (QueryBuilder().gte("reward", 3), [k for k in range(40) if k % 5 >= 3]),
+        (QueryBuilder().eq("task_name", "n0").and_().eq("reward", 4), [4, 14, 24, 34]),
+    ):
+        draws = [int(task[1:]) for _ in range(150) for task in buffer.sample_tasks(min(4, len(list(tasks))), where, rng=rng)]
+        assert_uniform(draws, tasks)
+        assert_uniform([int(next(iter(buffer.sample_tasks(1, where, rng=rng)))[1:]) for _ in range(400)], tasks)
+
+
+def test_rare_tasks_among_many_are_found_and_as_likely(db):
+    buffer = db.buffer("b")
+    buffer.store_batch([{"task_id": f"t{k}", "episode_id": f"e{k}", "reward": float(k % 100 == 7), "terminated": True} for k in range(1500)])
+    rng = np.random.default_rng(5)
+    draws = [task for _ in range(60) for task in buffer.sample_tasks(5, {"reward": 1}, rng=rng)]
+    assert_uniform(draws, [f"t{k}" for k in range(7, 1500, 100)])
+
+
+def test_without_replacement_every_step_comes_once(db):
+    buffer = db.buffer("b")
+    buffer.store_batch({"x": np.arange(50)})
+    batch = buffer.sample(50, sampler=Uniform(replace=False))
+    assert sorted(batch["x"].tolist()) == list(range(50))
+    assert batch["x"].tolist() != list(range(50))
+    assert_uniform(drawn(buffer, rounds=400, size=10, sampler=Uniform(replace=False)), range(50))
+
+
+def test_too_few_rows_are_an_error_that_says_how_many(db):
+    buffer = db.buffer("b")
+    for call in (lambda: buffer.sample(1), lambda: buffer.sample_tasks(1), lambda: buffer.sample(1, unit=NStep(1))):
+        with pytest.raises(expdb.TooFewRows):
+            call()
+    buffer.store_batch([{"task_id": f"t{k}"} for k in range(3)])
+    assert buffer.sample(10).size == 10
+    with pytest.raises(expdb.TooFewRows, match="4 steps wanted and 3 held"):
+        buffer.sample(4, sampler=Uniform(replace=False))
+    with pytest.raises(expdb.TooFewRows, match="4 tasks wanted and 3 held"):
+        buffer.sample_tasks(4)
+    with pytest.raises(expdb.TooFewRows):
+        buffer.sample(1, {"task_id": "none"})
+    with pytest.raises(expdb.TooFewRows, match="successor"):
+        buffer.sample(1, unit=NStep(1))
+    for call in (lambda: buffer.sample(0), lambda: buffer.sample_tasks(0), lambda: buffer.sample_tasks(1, rows="some")):
+        with pytest.raises(expdb.InvalidValue):
+            call()
+
+
+def test_a_seed_gives_the_same_batches(db):
+    buffer = db.buffer("b")
+    buffer.store_batch([{"task_id": f"t{k % 20}", "x": k} for k in range(200)])
+    for call in (
+        lambda rng: buffer.sample(20, rng=rng)["x"].tolist(),
+        lambda rng: buffer.sample(20, {"task_id": "t3"}, rng=rng)["x"].tolist(),
+        lambda rng: list(buffer.sample_tasks(5, rng=rng)),
+    ):
+        assert call(1) == call(1)
+        assert call(np.random.default_rng(1)) == call(1)
+        assert call(1) != call(2)
+    assert buffer.sample(20)["x"].tolist() != buffer.sample(20)["x"].tolist()
+
+
+def test_tasks_come_with_all_their_steps_in_order(db):
+    buffer = db.buffer("b")
+    order = [3, 0, 2, 0, 1]
+    for agent in ("a", "b"):
+        for step in order:
+            buffer.store(task_id="t", agent_id=agent, step=step, x=step, reward=float(step))
+    buffer.store(task_id="other", x=1, reward=0.0)
+    batch = buffer.sample_tasks(1, {"reward": 3})["t"]
+    assert batch["step"].tolist() == [0, 0, 0, 0, 1, 1, 2, 2, 3, 3]
+    assert batch["position"].tolist() == [1, 3, 6, 8, 4, 9, 2, 7, 0, 5]
+    assert batch["x"].tolist() == batch["step"].tolist()
+    matching = buffer.sample_tasks(1, {"reward": 3}, rows="matching", fields=["x", "task_id"])["t"]
+    assert matching["x"].tolist() == [3, 3]
+    assert list(matching) == ["x", "task_id"]
+
+
+def transitions(buffer, rounds=30, **options):
+    """All transitions that NStep(1) draws, as (obs, next_obs, discount) by position."""
+    found = {}
+    for k in range(rounds):
+        batch = buffer.sample(64, unit=NStep(1, gamma=0.9), rng=k, **options)
+        for p, obs, after, discount, n in zip(*(batch[key].tolist() for key in ("position", "obs", "next_obs", "discount", "n_steps")), strict=True):
+            assert n == 1
+            assert found.setdefault(p, (obs, after, discount)) == (obs, after, discount)
+    return found
+
+
+def test_successors_stay_in_their_episode(db):
+    buffer = db.buffer("b")
+    writers = [buffer.episode(f"t{k}", flush_steps=3 + k) for k in range(3)]
+    for t in range(10):
+        for k, writer in enumerate(writers):
+            writer.append(obs=float(100 * k + t), terminated=k == 0 and t == 9, truncated=k == 1 and t == 9)
+    writers[0].end()
+    writers[1].end(obs=110.0)
+    writers[2].flush()
+    found = transitions(buffer)
+    by_obs = {obs: (after, discount) for obs, after, discount in found.values()}
+    for k in range(3):
+        for t in range(9):
+            assert by_obs[100.0 * k + t] == (100 * k + t + 1, 0.9)
+    assert by_obs[9.0] == (0.0, 0.0)  # terminated: no successor, and its value does not count
+    assert by_obs[109.0] == (110.0, 0.9)
+    assert 209.0 not in by_obs  # open: what follows is not known
+    assert len(by_obs) == 29
+
+
+def test_successors_of_steps_out_of_order_follow_the_steps(db):
+    buffer = db.buffer("b")
+    for step in (2, 0, 1, 4, 3):
+        buffer.store(episode_id="e", step=step, obs=float(step), terminated=False)
+    buffer.end_episode("e")
+    found = transitions(buffer)
+    assert sorted(found.values()) == [(float(t), float(t + 1), 0.9) for t in range(4)]
+    buffer.delete({"step": 2})
+    with pytest.raises(expdb.TooFewRows):
+        buffer.sample(1, unit=NStep(1))
+
+
+def test_no_transition_joins_what_a_deletion_has_parted(db):
+    buffer = db.buffer("b")
+    with buffer.episode("t") as episode:
+        for t in range(30):
+            episode.append(obs=float(t), terminated=t == 29)
+    buffer.delete(QueryBuilder().in_("step", [10, 11, 20]))
+    with db._engine.writing() as session:
+        session.ask("DELETE FROM steps WHERE step = 25")
+    found = transitions(buffer)
+    gone = {10, 11, 20, 25}
+    assert {obs for obs, _, _ in found.values()} == {float(t) for t in range(30) if t not in gone and t + 1 not in gone}
+    assert all(after == obs + 1 for obs, after, discount in found.values() if discount)
+
+
+def test_successors_survive_eviction_merging_and_interleaving(db):
+    buffer = db.buffer("b", capacity=37)
+    for t in range(40):
+        for k in range(3):
+            buffer.store(episode_id=f"e{k}", task_id=f"t{k}", obs=float(100 * k + t), terminated=t == 39)
+    found = transitions(buffer)
+    for obs, after, discount in found.values():
+        assert (after, discount) == ((0.0, 0.0) if obs % 100 == 39 else (obs + 1, 0.9))
+    assert len(found) == 37
+
+
+def test_next_fields_name_what_is_derived(db):
+    buffer = db.buffer("b")
+    with buffer.episode("t") as episode:
+        for t in range(5):
+            episode.append(obs=float(t), observation=[t], state={"t": t}, other=t)
+        episode.end(obs=5.0, other=50)
+    batch = buffer.sample(64, unit=NStep(1), rng=0)
+    assert {"next_obs", "next_observation", "next_state", "next_other"} == {key for key in batch if key.startswith("next_")}
+    last = batch["step"] == 4
+    assert last.any()
+    assert (batch["next_other"][last] == 50).all()
+    assert batch["next_state"][last].tolist() == [None] * int(last.sum())
+    assert batch["next_state"][~last][0] == {"t": int(batch["step"][~last][0]) + 1}
+    only = buffer.sample(8, unit=NStep(1, next_fields=("other",)), fields=["next_other", "discount"], rng=0)
+    assert list(only) == ["next_other", "discount"]
+    with pytest.raises(ValueError, match="next_fields names nope"):
+        buffer.sample(8, unit=NStep(1, next_fields=("nope",)))
+    with pytest.raises(expdb.QueryError, match="no key next_nope"):
+        buffer.sample(8, unit=NStep(1), fields=["next_nope"])
+
+
+@pytest.mark.parametrize("settings", [{"n": 2}, {"gamma": 1.5}, {"end": "x"}])
+def test_settings_that_make_no_sense_are_refused(settings):
+    with pytest.raises(ValueError, match="NStep|gamma|end"):
+        NStep(**settings)

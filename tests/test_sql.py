@@ -1,0 +1,94 @@
+"""Ad-hoc SQL: the view, field(), parameters; and no way to write, attach or create anything."""
+
+import numpy as np
+import pytest
+
+import expdb
+
+
+@pytest.fixture
+def filled(db):
+    buffer = db.buffer("b")
+    buffer.store(task_id="t", task_name="n", reward=0.5, tags={"d": "hard"}, action={"tool": "x"}, obs=np.array([1.5, 2.5]), n=3, flag=True, text="hi", raw=b"\x01", late=None)
+    buffer.store(task_id="t", reward=1.5, action=None, n=4, flag=False, text="ho", raw=b"\x02")
+    db.buffer("other").store(task_id="o")
+    return buffer
+
+
+def test_the_view_has_a_row_a_step_with_every_column(db, filled):
+    table = db.sql("SELECT * FROM experience WHERE buffer = 'b' ORDER BY position")
+    assert table.num_rows == 2
+    assert table.column_names == [
+        "buffer", "position", "episode", "episode_id", "run", "task_id", "task_name", "agent_id", "group_id", "status", "length",
+        "episode_return", "policy_version", "episode_tags", "started", "ended", "step", "pre_agent", "execute_time", "reward",
+        "terminated", "truncated", "priority", "tags", "payload",
+    ]  # fmt: skip
+    row = table.to_pylist()[0]
+    assert (row["task_name"], row["reward"], row["length"], row["episode_return"], row["tags"]) == ("n", 0.5, 2, 2.0, '{"d":"hard"}')
+
+
+def test_field_gives_payload_as_number_text_and_json(db, filled):
+    columns = ", ".join(f"field(payload, '{name}') AS {name}" for name in ("action", "obs", "n", "flag", "text", "raw", "nope", "reward"))
+    rows = db.sql(f"SELECT {columns} FROM experience WHERE buffer = 'b' ORDER BY position").to_pylist()
+    assert rows == [
+        {"action": '{"tool": "x"}', "obs": "[1.5, 2.5]", "n": 3, "flag": 1, "text": "hi", "raw": b"\x01", "nope": None, "reward": 0.5},
+        {"action": None, "obs": None, "n": 4, "flag": 0, "text": "ho", "raw": b"\x02", "nope": None, "reward": 1.5},
+    ]
+    assert db.sql("SELECT avg(field(payload, 'n')) AS n FROM experience WHERE buffer = 'b'").to_pylist() == [{"n": 3.5}]
+    assert db.sql("SELECT json_extract(field(payload, 'action'), '$.tool') AS tool FROM experience WHERE field(payload, 'n') = 3").to_pylist() == [{"tool": "x"}]
+
+
+def test_field_names_its_mistakes(db, filled):
+    for call in ("field(task_id, 'n')", "field(payload, 5)", "field('1:2', 'n')"):
+        with pytest.raises(expdb.SqlError, match="field"):
+            db.sql(f"SELECT {call} FROM experience")
+    assert db.sql("SELECT field(NULL, 'n') AS x").to_pylist() == [{"x": None}]
+
+
+def test_parameters_are_bound(db, filled):
+    query = "SELECT count(*) AS n FROM experience WHERE task_id = :task AND reward > :reward"
+    assert db.sql(query, {"task": "t", "reward": 1}).to_pylist() == [{"n": 1}]
+    assert db.sql(query, {"task": "t' OR '1'='1", "reward": 0}).to_pylist() == [{"n": 0}]
+    with pytest.raises(expdb.SqlError, match="params"):
+        db.sql(query, {"task": "t"})
+
+
+def test_columns_are_typed_by_what_they_hold(db):
+    table = db.sql("SELECT 1 AS i, 1.5 AS f, 'x' AS t, NULL AS n, x'00' AS b, 2 AS i UNION ALL SELECT 2, 2, 'y', NULL, x'01', 'mixed'")
+    assert [str(column.type) for column in table.columns] == ["int64", "double", "string", "null", "binary", "string"]
+    assert table.column_names == ["i", "f", "t", "n", "b", "i:2"]
+    assert db.sql("SELECT 1 AS x WHERE 0").num_rows == 0
+
+
+WRITES = [
+    "DELETE FROM steps", "UPDATE steps SET reward = 0", "INSERT INTO buffers (name) VALUES ('x')", "DROP TABLE steps", "CREATE TABLE x (a)",
+    "CREATE TEMP TABLE x (a)", "ATTACH 'other.db' AS o", "VACUUM", "VACUUM INTO 'copy.db'", "PRAGMA query_only = OFF",
+    "PRAGMA journal_mode = DELETE", "BEGIN IMMEDIATE", "COMMIT", "REINDEX", "ANALYZE", "SELECT load_extension('x')", "SELECT 1; DELETE FROM steps",
+    "WITH x AS (SELECT 1) DELETE FROM steps", "DELETE FROM steps RETURNING position", "PRAGMA writable_schema = ON", "DETACH main", "SAVEPOINT x",
+    "CREATE TRIGGER t AFTER INSERT ON steps BEGIN DELETE FROM steps; END", "SELECT fts3_tokenizer('x')", "", "-- nothing",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("statement", WRITES)
+def test_nothing_but_reading_gets_through(db, filled, statement, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises((expdb.SqlRefused, expdb.SqlError)) as caught:
+        db.sql(statement)
+    assert "\n" not in str(caught.value)
+    assert sorted(tmp_path.iterdir()) == before
+    assert len(filled) == 2
+    assert db.sql("SELECT count(*) AS n FROM experience").to_pylist() == [{"n": 3}]
+
+
+@pytest.mark.parametrize("statement", ["SELECT nope FROM experience", "SELEC 1", "SELECT * FROM nowhere", "SELECT nofunc(1)"])
+def test_wrong_sql_is_one_line(db, statement):
+    with pytest.raises(expdb.SqlError) as caught:
+        db.sql(statement)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_query_sees_the_newest_commits(db, filled):
+    for k in range(3):
+        filled.store(x=k)
+        assert db.sql("SELECT count(*) AS n FROM experience").to_pylist() == [{"n": 4 + k}]

@@ -1,0 +1,303 @@
+"""Writing: steps, batches and episodes; what is acknowledged, what is refused, and what an episode is."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import expdb
+
+
+def test_positions_count_up_and_are_never_reused(buffer):
+    assert [buffer.store(x=k) for k in range(3)] == [0, 1, 2]
+    assert buffer.clear() == 3
+    assert len(buffer) == 0
+    assert buffer.store(x=1) == 3
+    assert buffer.get([3])["episode"].tolist() == [1]
+
+
+def test_a_step_keeps_every_column(buffer):
+    buffer.store(
+        task_id="t", task_name="n", agent_id="a", step=7, episode_id="e", group_id="g", pre_agent="p", execute_time=12.5,
+        reward=0.5, truncated=True, policy_version=3, tags={"k": [1, {"a": None}]}, episode_tags={"e": 1}, action=1,
+    )  # fmt: skip
+    row = buffer.page(1, 1)[0]
+    assert row.pop("run") == buffer._database.run
+    assert row == {
+        "position": 0, "episode": 0, "episode_id": "e", "task_id": "t", "task_name": "n", "agent_id": "a", "group_id": "g",
+        "status": "complete", "policy_version": 3, "step": 7, "pre_agent": "p", "execute_time": 12.5, "reward": 0.5,
+        "terminated": False, "truncated": True, "tags": {"k": [1, {"a": None}]}, "action": 1,
+    }  # fmt: skip
+    assert buffer.episodes().to_pylist()[0]["episode_tags"] == '{"e":1}'
+
+
+def test_steps_without_an_episode_id_go_to_the_open_episode_of_task_and_agent(buffer):
+    for task, agent, end in [("a", "x", False), ("b", "x", False), ("a", "y", False), ("a", "x", True), ("a", "x", False)]:
+        buffer.store(task_id=task, agent_id=agent, terminated=end, reward=1.0)
+    assert buffer.get(range(5))["episode"].tolist() == [0, 1, 2, 0, 3]
+    assert buffer.get(range(5))["step"].tolist() == [0, 0, 0, 1, 0]
+    table = buffer.episodes()
+    assert table["status"].to_pylist() == ["open", "open", "open", "open"] or table["status"].to_pylist()[0] == "complete"
+    assert dict(zip(table["episode"].to_pylist(), table["episode_return"].to_pylist(), strict=True)) == {0: 2.0, 1: 1.0, 2: 1.0, 3: 1.0}
+
+
+def test_closing_completes_open_episodes_and_a_new_run_starts_others(open_db):
+    with open_db() as db:
+        db.buffer("b").store(task_id="t")
+        first = db.run
+    with open_db(run="mine") as db:
+        buffer = db.buffer("b")
+        buffer.store(task_id="t")
+        assert buffer.episodes()["status"].to_pylist() == ["complete", "open"]
+        assert buffer.episodes()["run"].to_pylist() == [first, "mine"]
+
+
+def test_an_episode_by_name_goes_on_until_it_is_ended(db, buffer):
+    buffer.store(episode_id="e", task_id="t")
+    buffer.store(task_id="t")
+    buffer.store(episode_id="e", task_id="t")
+    assert buffer.get(range(3))["episode"].tolist() == [0, 1, 0]
+    buffer.end_episode("e")
+    with pytest.raises(expdb.EpisodeEnded, match="another episode_id"):
+        buffer.store(episode_id="e", task_id="t")
+    with pytest.raises(expdb.EpisodeEnded):
+        buffer.end_episode("e")
+    with pytest.raises(expdb.UnknownEpisode):
+        buffer.end_episode("nope")
+    with pytest.raises(expdb.InvalidValue):
+        buffer.end_episode("e", status="done")
+
+
+def test_an_episode_belongs_to_one_task_agent_and_group(buffer):
+    buffer.store(episode_id="e", task_id="t", group_id="g")
+    buffer.store(episode_id="e", task_id="t")
+    for wrong in ({"task_id": "u"}, {"task_id": "t", "agent_id": "b"}, {"task_id": "t", "group_id": "h"}):
+        with pytest.raises(expdb.EpisodeMismatch):
+            buffer.store(episode_id="e", **wrong)
+    assert len(buffer) == 2
+
+
+def test_what_a_later_step_tells_of_its_episode_is_added(buffer):
+    buffer.store(task_id="t")
+    buffer.store(task_id="t", task_name="name", policy_version=4, episode_tags={"a": 1})
+    buffer.store(task_id="t", policy_version=5)
+    row = buffer.episodes().to_pylist()[0]
+    assert (row["task_name"], row["policy_version"], row["episode_tags"]) == ("name", 4, '{"a":1}')
+
+
+def test_another_handle_may_go_on_with_a_named_episode(open_db):
+    one, other = open_db().buffer("b"), open_db().buffer("b")
+    one.store(episode_id="e", x=0)
+    other.store(episode_id="e", x=1)
+    one.store(episode_id="e", x=2)
+    assert one.get(range(3))["step"].tolist() == [0, 1, 2]
+    other.end_episode("e")
+    with pytest.raises(expdb.EpisodeEnded):
+        one.store(episode_id="e", x=3)
+
+
+def test_an_open_episode_that_somebody_else_ended_is_followed_by_another(open_db):
+    one, other = open_db(run="r").buffer("b"), open_db().buffer("b")
+    one.store(task_id="t", x=0)
+    other.end_episode(one.episodes()["episode_id"].to_pylist()[0])
+    one.store(task_id="t", x=1)
+    other.clear()
+    one.store(task_id="t", x=2)
+    assert one.get([2])["step"].tolist() == [0]
+
+
+# -- batches
+
+
+def test_a_list_of_rows_is_one_transaction_in_order(buffer):
+    rows = [{"task_id": f"t{k % 2}", "x": k, "reward": k / 2} for k in range(6)]
+    assert buffer.store_batch(rows).tolist() == [0, 1, 2, 3, 4, 5]
+    batch = buffer.get(range(6))
+    assert batch["x"].tolist() == list(range(6))
+    assert batch["episode"].tolist() == [0, 1, 0, 1, 0, 1]
+    assert batch["step"].tolist() == [0, 0, 1, 1, 2, 2]
+    assert buffer.store_batch([]).tolist() == []
+
+
+def test_a_batch_that_ends_episodes_starts_others(buffer):
+    buffer.store_batch([{"task_id": "t", "terminated": k % 3 == 2, "x": k} for k in range(7)])
+    assert buffer.get(range(7))["episode"].tolist() == [0, 0, 0, 1, 1, 1, 2]
+    assert buffer.episodes()["status"].to_pylist() == ["complete", "complete", "open"]
+
+
+def test_columns_are_broadcast(buffer):
+    obs = np.arange(12, dtype=np.float32).reshape(4, 3)
+    buffer.store_batch({"task_id": "t", "obs": obs, "action": [1, 2, 3, 4], "reward": np.ones(4), "state": {"a": 1}, "note": "n"})
+    batch = buffer.get(range(4))
+    assert (batch["obs"] == obs).all()
+    assert batch["action"].tolist() == [1, 2, 3, 4]
+    assert batch["note"].tolist() == ["n"] * 4
+    assert batch["state"][3] == {"a": 1}
+
+
+def test_an_arrow_table_is_a_batch_and_a_batch_is_an_arrow_table(db, buffer):
+    table = pa.table({"task_id": ["a", "b"], "reward": [1.0, None], "x": pa.array([1, 2], pa.int32()), "t": ["u", None]})
+    buffer.store_batch(table)
+    batch = buffer.get([0, 1])
+    assert batch["x"].dtype == np.int32
+    assert np.isnan(batch["reward"][1])
+    assert batch["t"].tolist() == ["u", None]
+    buffer.store_batch({"task_id": "c", "obs": np.ones((2, 3), np.float32), "x": np.array([7, 8], np.int32)})
+    again = pa.table(buffer.get([2, 3], fields=["obs", "x"]))
+    other = db.buffer("other")
+    other.store_batch(again)
+    assert (other.get([0, 1])["obs"] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ({"x": [1, 2], "y": [1]}, "different lengths"),
+        ({"x": 1}, "no column"),
+        ([1, 2], "a row of the batch"),
+        ("abc", "a batch is"),
+        ([{"x": 1}, {"x": "a"}], "'x' holds"),
+        ([{"x": 1, "reward": "a"}], "reward"),
+        ([{"x": 1, "episode_id": "e", "terminated": True}, {"x": 1, "episode_id": "e"}], "has ended"),
+    ],
+)
+def test_a_bad_batch_stores_nothing(buffer, batch, message):
+    with pytest.raises(expdb.ExpDBError, match=message):
+        buffer.store_batch(batch)
+    assert len(buffer) == 0
+    assert buffer.episodes().num_rows == 0
+
+
+# -- episodes
+
+
+def test_an_episode_is_flushed_at_its_limits_and_ends_complete(buffer):
+    with buffer.episode("t", task_name="n", agent_id="a", group_id="g", policy_version=2, tags={"x": 1}, flush_steps=4) as episode:
+        for k in range(10):
+            episode.append(x=k, reward=0.5)
+            assert len(buffer) == (k + 1) // 4 * 4
+        assert episode.flush().tolist() == [8, 9]
+        assert buffer.episodes()["status"].to_pylist() == ["open"]
+    row = buffer.episodes().to_pylist()[0]
+    assert (row["status"], row["length"], row["episode_return"], row["group_id"]) == ("complete", 10, 5.0, "g")
+    assert buffer.get(range(10))["step"].tolist() == list(range(10))
+
+
+def test_bytes_and_time_flush_too(buffer):
+    with buffer.episode("t", flush_bytes=20_000) as episode:
+        for held in (0, 2, 2, 4):
+            episode.append(x=np.zeros(2_000))
+            assert len(buffer) == held
+    with buffer.episode("t", flush_seconds=0.0) as episode:
+        episode.append(x=np.zeros(2_000))
+        assert len(buffer) == 5
+
+
+def test_an_exception_keeps_what_was_appended_and_marks_the_episode_aborted(buffer):
+    with pytest.raises(RuntimeError, match="the environment"), buffer.episode("t") as episode:
+        episode.append(x=1)
+        raise RuntimeError("the environment crashed")
+    assert len(buffer) == 1
+    assert buffer.episodes()["status"].to_pylist() == ["aborted"]
+
+
+def test_a_refused_step_leaves_the_writer_as_it_was(buffer):
+    with buffer.episode("t") as episode:
+        episode.append(x=1)
+        with pytest.raises(expdb.FieldMismatch):
+            episode.append(x="a")
+        with pytest.raises(expdb.InvalidValue):
+            episode.append(x=2, y=object())
+        episode.append(x=3, reward=1.0)
+    assert buffer.get([0, 1])["x"].tolist() == [1, 3]
+
+
+def test_an_ended_episode_takes_no_more(buffer):
+    with buffer.episode("t") as episode:
+        episode.append(x=1, terminated=True)
+        with pytest.raises(expdb.EpisodeEnded):
+            episode.append(x=2)
+        episode.end()
+        with pytest.raises(expdb.EpisodeEnded):
+            episode.end()
+        with pytest.raises(expdb.EpisodeEnded):
+            episode.flush()
+
+
+def test_an_episode_without_a_step_stores_nothing(buffer):
+    with buffer.episode("t"):
+        pass
+    assert buffer.episodes().num_rows == 0
+    with pytest.raises(expdb.InvalidValue, match="append one first"), buffer.episode("t") as episode:
+        episode.end(obs=np.zeros(2))
+
+
+def test_an_episode_id_is_used_once(buffer):
+    with buffer.episode("t", episode_id="e") as episode:
+        episode.append(x=1)
+        assert episode.episode_id == "e"
+    with pytest.raises(expdb.EpisodeMismatch, match="exists already"):
+        buffer.episode("t", episode_id="e")
+    one, two = buffer.episode("t", episode_id="f"), buffer.episode("t", episode_id="f")
+    one.append(x=1)
+    one.end()
+    two.append(x=1)
+    with pytest.raises(expdb.EpisodeMismatch, match="exists already"):
+        two.end()
+
+
+def test_extend_appends_columns(buffer):
+    with buffer.episode("t") as episode:
+        episode.extend({"x": np.arange(300), "reward": np.ones(300), "note": "n"})
+    assert buffer.get(range(300))["x"].tolist() == list(range(300))
+    assert buffer.episodes()["episode_return"].to_pylist() == [300.0]
+
+
+@pytest.mark.parametrize("steps", [1, 3, 256, 300])
+@pytest.mark.parametrize("flushed", [False, True])
+def test_the_last_observation_is_kept_with_the_episode_and_not_counted(buffer, steps, flushed):
+    with buffer.episode("t") as episode:
+        for k in range(steps):
+            episode.append(obs=np.full(3, k, np.float32), action=k, truncated=k == steps - 1)
+        if flushed:
+            episode.flush()
+        episode.end(obs=np.full(3, steps, np.float32))
+    assert len(buffer) == steps
+    assert buffer.count() == steps
+    batch = buffer.sample(64, {"step": steps - 1}, unit=expdb.NStep(1))
+    assert (batch["next_obs"] == steps).all()
+    assert buffer.stats()["fields"] == {"obs": "float32[3]", "action": "int64"}
+
+
+def test_small_chunks_of_an_ended_episode_are_merged(buffer):
+    for k in range(40):
+        buffer.store(task_id="t", messages=[{"role": "user", "content": f"hello {i} " * 20} for i in range(k)], x=k)
+    before = buffer.stats()
+    assert before["chunks"] == 40
+    buffer.store(task_id="t", messages=[], x=40, terminated=True)
+    after = buffer.stats()
+    assert after["chunks"] == 1
+    assert after["bytes"] < before["bytes"] / 10
+    assert (after["steps"], after["added"]) == (41, 41)
+    batch = buffer.get(range(41))
+    assert batch["x"].tolist() == list(range(41))
+    assert [len(messages) for messages in batch["messages"]] == [*range(40), 0]
+
+
+def test_interleaved_episodes_are_merged_each_for_itself(buffer):
+    for k in range(60):
+        buffer.store(episode_id=f"e{k % 3}", task_id="t", x=k, reward=float(k))
+    for k in range(3):
+        buffer.end_episode(f"e{k}")
+    assert buffer.stats()["chunks"] == 3
+    assert buffer.get(range(60))["x"].tolist() == list(range(60))
+    assert buffer.scan(size=7).__next__()["x"].tolist() == list(range(7))
+
+
+def test_late_rewards_survive_merging(buffer):
+    for k in range(10):
+        buffer.store(episode_id="e", x=k, reward=0.0)
+    buffer.update({"step": 4}, reward=5.0)
+    buffer.end_episode("e")
+    assert buffer.stats()["chunks"] == 1
+    assert buffer.get(range(10))["reward"].tolist() == [0, 0, 0, 0, 5, 0, 0, 0, 0, 0]
+    assert buffer.episodes()["episode_return"].to_pylist() == [5.0]
