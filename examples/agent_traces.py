@@ -21,7 +21,7 @@ class ToolCall:
 
 
 def turns(task_id):
-    """An agent at work, OpenAI-style; here it always asks the database first and answers then."""
+    """Work as an agent does, OpenAI-style; this one always asks the database first and answers then."""
     yield {
         "role": "assistant",
         "content": None,

@@ -11,14 +11,14 @@ import expdb
 
 
 def named(value):
-    """Dict and Tuple spaces as mappings, which expdb stores as one field a leaf (obs.image, obs.1)."""
+    """Turn Dict and Tuple spaces into mappings, which expdb stores as one field a leaf (obs.image, obs.1)."""
     if isinstance(value, tuple):
         value = {str(index): part for index, part in enumerate(value)}
     return {key: named(part) for key, part in value.items()} if isinstance(value, dict) else value
 
 
 def part(value, index):
-    """The part of one environment in a vector environment's observation or action."""
+    """Pick one environment's part of a vector environment's observation or action."""
     if isinstance(value, tuple):
         return tuple(part(one, index) for one in value)
     return {key: part(one, index) for key, one in value.items()} if isinstance(value, dict) else value[index]

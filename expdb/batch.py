@@ -47,6 +47,8 @@ class Batch(Mapping[str, np.ndarray]):
                 value if there else None for value, there in zip(columns[field], self._columns[name].tolist(), strict=True)
             ]
             del columns[name]
+        if not columns:
+            return [{} for _ in range(self.size)]
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def to_torch(self, device: Any = None) -> dict[str, Any]:

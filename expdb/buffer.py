@@ -22,7 +22,7 @@ from expdb.storage import change, read, select, write
 from expdb.storage.check import check_buffer
 from expdb.storage.engine import Session
 from expdb.storage.ingest import columns_of, rows_of
-from expdb.storage.pending import Episode, Pending, as_int, as_tags, as_text
+from expdb.storage.pending import Episode, Pending, as_flag, as_int, as_real, as_tags, as_text
 from expdb.storage.query import Condition, Where, compile_where
 from expdb.storage.stats import buffer_stats
 from expdb.storage.store import State, Store, evicted
@@ -125,7 +125,7 @@ class ReplayBuffer:
                 opened: dict[tuple[str, str], Episode | None] = {}
                 named: dict[str, Episode] = {}
                 for row, fields in rows:
-                    episode, implicit = self._episode_of(row, opened, named)
+                    episode, implicit = self._episode_of(row, opened, named, pending)
                     identity = id(episode)
                     if identity in pending.ended:
                         raise errors.EpisodeEnded(f"episode {episode.episode_id!r} has ended: give the next step another episode_id")
@@ -137,13 +137,14 @@ class ReplayBuffer:
                 try:
                     positions = write.write(self._store, pending)
                 except errors.EpisodeEnded:
-                    # An implicit episode was ended, deleted or evicted by somebody else: the step starts another one.
-                    stale = [key for key, episode in opened.items() if episode is not None and episode.id is not None]
-                    if attempt or not stale or named:
-                        self._named.clear()
+                    # Somebody else has ended, deleted or evicted an episode that this handle knew as open: look again.
+                    for key, known in opened.items():
+                        if known is not None and known.id is not None:
+                            self._open.pop(key, None)
+                    for name in named:
+                        self._named.pop(name, None)
+                    if attempt:
                         raise
-                    for key in stale:
-                        self._open.pop(key, None)
                     continue
                 self._remember(opened, named, pending)
                 return positions
@@ -164,7 +165,11 @@ class ReplayBuffer:
                 self._named[name] = episode
 
     def _episode_of(
-        self, row: Mapping[str, Any], opened: dict[tuple[str, str], Episode | None], named: dict[str, Episode]
+        self,
+        row: Mapping[str, Any],
+        opened: dict[tuple[str, str], Episode | None],
+        named: dict[str, Episode],
+        pending: Pending,
     ) -> tuple[Episode, tuple[str, str] | None]:
         """Return the episode of a step to be stored, and its key among the open ones where it was not named."""
         task_id, agent_id = row.get("task_id", "default"), row.get("agent_id", "agent")
@@ -181,6 +186,7 @@ class ReplayBuffer:
                 episode = self._new_episode(task_id, agent_id, None, given)
             opened[key] = episode
         else:
+            as_text(episode_id, "episode_id")
             episode = named.get(episode_id) or self._named.get(episode_id) or self._find_named(episode_id)
             if episode is None:
                 episode = self._new_episode(task_id, agent_id, episode_id, given)
@@ -191,7 +197,7 @@ class ReplayBuffer:
                     "give that task_id and agent_id, or another episode_id"
                 )
         if given:
-            self._add_details(episode, given)
+            self._add_details(episode, given, pending)
         return episode, key
 
     def _find_named(self, episode_id: Any) -> Episode | None:
@@ -215,17 +221,17 @@ class ReplayBuffer:
             setattr(episode, name, value)
         return episode
 
-    def _add_details(self, episode: Episode, given: Mapping[str, Any]) -> None:
-        """Add what a step tells of its episode and was not known before; raise EpisodeMismatch where it differs."""
-        news: dict[str, Any] = {}
+    def _add_details(self, episode: Episode, given: Mapping[str, Any], pending: Pending) -> None:
+        """Note what a step tells of its episode and was not known; raise EpisodeMismatch where it differs."""
+        news = pending.details.setdefault(id(episode), {})
         for name, value in _episode_details(given).items():
-            known = getattr(episode, name)
+            known = news.get(name, getattr(episode, name))
             if known is None or (name == "episode_tags" and known != value):
                 news[name] = value
             elif name in ("task_name", "group_id") and known != value:
-                raise errors.EpisodeMismatch(f"episode {episode.episode_id!r} has the {name} {known!r}, not {value!r}: start another one")
-        if news:
-            write.add_details(self._store, episode, news)
+                raise errors.EpisodeMismatch(
+                    f"episode {episode.episode_id!r} has the {name} {known!r}, not {value!r}: start another one"
+                )
 
     def episode(
         self,
@@ -246,9 +252,8 @@ class ReplayBuffer:
         A flush happens at the append that reaches a limit: `flush_steps`, `flush_bytes` or `flush_seconds` since the
         last one. `tags` are the episode's. Raises EpisodeMismatch if the `episode_id` is taken.
         """
-        for name, value in (("flush_steps", flush_steps), ("flush_bytes", flush_bytes)):
-            if value < 1:
-                raise errors.InvalidValue(f"{name} is {value}: give at least 1")
+        flush_steps, flush_bytes = whole(flush_steps, "flush_steps", 1), whole(flush_bytes, "flush_bytes", 1)
+        flush_seconds = as_real(flush_seconds, "flush_seconds")
         given = {"task_name": task_name, "group_id": group_id, "policy_version": policy_version, "episode_tags": tags}
         if episode_id is not None and write.find_episode(self._store, as_text(episode_id, "episode_id")) is not None:
             raise errors.EpisodeMismatch(f"episode {episode_id!r} exists already: choose another episode_id")
@@ -279,7 +284,8 @@ class ReplayBuffer:
         with self._lock:
             for episode in self._open.values():
                 if episode.id is not None:
-                    with suppress(errors.EpisodeEnded):  # ended, evicted or cleared by somebody else meanwhile
+                    # Ended, evicted, cleared or dropped by somebody else meanwhile.
+                    with suppress(errors.EpisodeEnded, errors.UnknownBuffer):
                         write.end_episode(self._store, episode.id, "complete")
             self._open.clear()
 
@@ -326,8 +332,7 @@ class ReplayBuffer:
 
     def page(self, number: int, size: int, where: Where = None) -> list[dict[str, Any]]:
         """Return page `number` (from 1) of `size` matching steps, by position, as dicts; `[]` past the end."""
-        if number < 1 or size < 1:
-            raise errors.QueryError(f"page({number}, {size}): pages and their size count from 1")
+        number, size = whole(number, "the page's number", 1), whole(size, "the page's size", 1)
         condition = compile_where(where)
         with self._store.engine.reading() as session:
             state = self._store.state(session)
@@ -351,9 +356,10 @@ class ReplayBuffer:
 
         `after` leaves out positions up to it: with the last one seen it reads what has come since.
         """
-        if size < 1:
-            raise errors.QueryError(f"size is {size}: give at least 1")
-        condition = compile_where(where)
+        size, after = whole(size, "size", 1), whole(after, "after", -1)
+        return self._scan(compile_where(where), after, size, fields)
+
+    def _scan(self, condition: Condition | None, after: int, size: int, fields: Sequence[str] | None) -> Iterator[Batch]:
         while True:
             with self._store.engine.reading() as session:
                 state = self._store.state(session)
@@ -448,8 +454,11 @@ class ReplayBuffer:
         (`task_id`, `tags`), `rng` is a seed or a generator. Raises TooFewRows where nothing matches, or less than asked
         for without replacement.
         """
-        if size < 1:
-            raise errors.InvalidValue(f"sample({size}): ask for at least one step")
+        size = whole(size, "the size of a sample", 1)
+        if not isinstance(unit, (Step, NStep)):
+            raise errors.InvalidValue(f"unit is {unit!r}: give one such as expdb.Step() or expdb.NStep(1)")
+        if isinstance(sampler, type) or not hasattr(sampler, "draw"):
+            raise errors.InvalidValue(f"sampler is {sampler!r}: give one such as expdb.Uniform()")
         condition = compile_where(where)
         generator = self._generator(rng)
         with self._store.engine.reading() as session:
@@ -531,7 +540,8 @@ class ReplayBuffer:
         fields: Sequence[str] | None,
     ) -> Batch:
         store = self._store
-        needed = None if fields is None else list(dict.fromkeys([*_own(fields), "episode", "terminated"]))
+        own = [] if fields is None else [name for name in fields if name in store.fields.types or not _derived(name)]
+        needed = None if fields is None else list(dict.fromkeys([*own, "episode", "terminated"]))
         columns = read.fetch(store, session, state, positions, needed)
         at_end = np.flatnonzero(after == read.LAST)
         tails = read.tails(store, session, columns["episode"][at_end])
@@ -552,13 +562,19 @@ class ReplayBuffer:
                     found = read.gather({0: tail.chunk}, [(0, tail.row, tail.row + 1)], name, field)
                     column[k] = found[0]
             columns[f"next_{name}"] = column
+            if name in store.fields.optional:
+                there = np.zeros(len(positions), np.bool_)
+                there[inside] = following[f"has_{name}"]
+                there[[k for k in at_end.tolist() if name in getattr(tails.get(int(columns["episode"][k])), "fields", ())]] = True
+                columns[f"has_next_{name}"] = there
         columns["discount"] = units.discounts(unit, columns["terminated"])
         columns["n_steps"] = np.full(len(positions), unit.n, np.int64)
         if fields is not None:
             unknown = [name for name in fields if name not in columns]
             if unknown:
                 raise errors.QueryError(f"no key {', '.join(unknown)} in this batch: there are {', '.join(columns)}")
-            columns = {name: columns[name] for name in fields}
+            wanted = {name for one in fields for name in (one, f"has_{one}")}
+            columns = {name: array for name, array in columns.items() if name in wanted}
         return Batch(columns, len(positions))
 
     def sample_tasks(
@@ -575,8 +591,7 @@ class ReplayBuffer:
         Each with all its steps over all agents and attempts, or only the matching ones, in order of step and position.
         Raises TooFewRows if fewer than `n` tasks match.
         """
-        if n < 1:
-            raise errors.InvalidValue(f"sample_tasks({n}): ask for at least one task")
+        n = whole(n, "the number of tasks", 1)
         if rows not in ("all", "matching"):
             raise errors.InvalidValue(f"rows is {rows!r}: give 'all' or 'matching'")
         condition = compile_where(where)
@@ -637,7 +652,10 @@ class ReplayBuffer:
 
     def _generator(self, rng: Seed) -> np.random.Generator:
         if rng is not None:
-            return np.random.default_rng(rng)
+            try:
+                return np.random.default_rng(rng)
+            except (TypeError, ValueError):
+                raise errors.InvalidValue(f"rng is {rng!r}: give a seed from 0, or a numpy.random.Generator") from None
         if self._rng is None:
             self._rng = np.random.default_rng()
         return self._rng
@@ -652,8 +670,9 @@ class _Sink:
     def pending(self) -> Pending:
         return Pending(self._store.fields)
 
-    def rows(self, columns: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        return list(rows_of(columns_of(columns)))
+    def rows(self, columns: Any) -> list[Mapping[str, Any]]:
+        found = columns_of(columns)
+        return list(rows_of(columns if found is None else found))
 
     def write(self, pending: Pending) -> np.ndarray:
         return write.write(self._store, pending)
@@ -674,8 +693,15 @@ _EPISODE_TYPES = {
 }
 
 
-def _own(fields: Sequence[str]) -> list[str]:
-    return [name for name in fields if name not in ("discount", "n_steps") and not name.startswith("next_")]
+def _derived(name: str) -> bool:
+    return name in ("discount", "n_steps") or name.startswith("next_")
+
+
+def whole(value: Any, what: str, least: int) -> int:
+    """Return an integer of at least `least`; raise InvalidValue for anything else."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or not least <= int(value) < 2**31 << 31:
+        raise errors.InvalidValue(f"{what} is {value!r}: give a whole number from {least}")
+    return int(value)
 
 
 def _episode_details(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -688,8 +714,6 @@ def _episode_details(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked_column(name: str, value: Any) -> Any:
-    from expdb.storage.pending import as_flag, as_real
-
     if value is None and name not in ("terminated", "truncated"):
         return None
     checks: Any = {"reward": as_real, "terminated": as_flag, "truncated": as_flag, "tags": as_tags, "policy_version": as_int}
@@ -697,7 +721,10 @@ def _checked_column(name: str, value: Any) -> Any:
 
 
 def _positions(positions: Any) -> np.ndarray:
-    found = np.asarray(positions)
+    try:
+        found = np.asarray(positions)
+    except ValueError:
+        raise errors.InvalidValue("positions are a 1-D sequence of integers, not one of sequences") from None
     if found.size == 0:
         return np.empty(0, np.int64)
     if found.ndim != 1 or found.dtype.kind not in "iu":

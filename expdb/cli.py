@@ -306,8 +306,8 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
     table = Table(box=SIMPLE)
     for name in names:
         table.add_column(Text(name))
-    for row in cells:
-        table.add_row(*map(Text, row))  # Text, not markup: what agents said may hold square brackets
+    for line in cells:
+        table.add_row(*map(Text, line))  # Text, not markup: what agents said may hold square brackets
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160).print(table)
 
 

@@ -61,8 +61,10 @@ def open(
     """
     if durability not in ("normal", "full"):
         raise errors.InvalidValue(f"durability is {durability!r}: give 'normal' or 'full'")
-    if not timeout > 0:
-        raise errors.InvalidValue(f"timeout is {timeout}: give seconds above 0")
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout <= 1_000_000:
+        raise errors.InvalidValue(f"timeout is {timeout!r}: give seconds, above 0 and at most a million")
+    if resident_bytes is not None and (isinstance(resident_bytes, bool) or not isinstance(resident_bytes, int) or resident_bytes < 0):
+        raise errors.InvalidValue(f"resident_bytes is {resident_bytes!r}: give a number of bytes, or None for the default")
     temporary = None
     path = _path_of(location)
     if path is None:
@@ -82,8 +84,8 @@ def open(
 
 def _path_of(location: str | os.PathLike[str]) -> str | None:
     """Return the file a location names, None for a private temporary one; symbolic links are followed: one name a file."""
-    text = os.fspath(location)
-    if not isinstance(text, str) or not text:
+    text = location if isinstance(location, str) else os.fspath(location) if isinstance(location, os.PathLike) else None
+    if not isinstance(text, str) or not text or "\0" in text or (not text.isprintable() and any("\ud800" <= c <= "\udfff" for c in text)):
         raise errors.InvalidValue(f"{location!r} is no location: give a path, sqlite:///path or ':memory:'")
     if text == ":memory:":
         return None
@@ -142,10 +144,8 @@ class ExperienceDB:
         wanted = KEEP if isinstance(capacity, _Keep) else checked_capacity(capacity)
         declared = catalog.check_declared(fields or {})
         with self._lock:
-            known = self._buffers.get(name)
-            if known is None or not isinstance(wanted, _Keep) or declared:
-                known = self._buffers[name] = self._get_or_create(name, wanted, declared, known)
-            return known
+            found = self._buffers[name] = self._get_or_create(name, wanted, declared, self._buffers.get(name))
+            return found
 
     def _get_or_create(
         self, name: str, capacity: int | _Keep | None, declared: dict[str, Field], known: ReplayBuffer | None
@@ -162,19 +162,18 @@ class ExperienceDB:
             known = None
         assert found is not None
         id, stored, stored_fields = found
-        store = Store(self._engine, id, name, stored_fields)
-        if declared:
-            with store.writing() as (session, news):
-                state = store.state(session)
-                store.settle_fields(session, declared, set(), state.added == 0, news)
+        if known is None or known._store.id != id:
+            known = ReplayBuffer(Store(self._engine, id, name, stored_fields), self.run, self)
         if not isinstance(capacity, _Keep) and capacity != stored:
-            if capacity is not None and (stored is None or capacity < stored):
+            kept = change.raise_capacity(known._store, capacity)
+            if kept is not True:
                 raise errors.CapacityMismatch(
-                    f"buffer {name!r} keeps {'all' if stored is None else stored} steps, not {capacity}: "
+                    f"buffer {name!r} keeps {'all' if kept is None else kept} steps, not {capacity}: "
                     f"buffer.set_capacity({capacity}) evicts the others, or leave capacity out"
                 )
-            change.set_capacity(store, capacity)
-        return known if known is not None and known._store.id == id else ReplayBuffer(store, self.run, self)
+        if declared:
+            change.declare(known._store, declared)
+        return known
 
     def buffers(self) -> list[str]:
         """Return the names of all buffers, oldest first."""
@@ -202,7 +201,7 @@ class ExperienceDB:
         [{'task_id': 'a', 'reward': 1.0}]
         """
         with self._engine.sql() as session:
-            return run_sql(session, query, dict(params or {}), FieldFunction(self._engine))
+            return run_sql(session, query, params, FieldFunction(self._engine))
 
     def check(self) -> list[str]:
         """Return what is wrong with the database, one line each; empty if it is sound."""

@@ -25,6 +25,10 @@ class DatabaseBusy(ExpDBError, TimeoutError):
     """Another writer held the database for longer than `timeout`."""
 
 
+class TargetExists(ExpDBError, FileExistsError):
+    """The file to be written exists."""
+
+
 class DatabaseDamaged(ExpDBError, ValueError):
     """The database file itself is damaged."""
 

@@ -23,7 +23,7 @@ def test_pages_count_from_one_and_end_empty(filled):
     assert filled.page(4, 10) == []
     assert [row["x"] for row in filled.page(2, 2, {"task_id": "t1"})] == [7, 8]
     for number, size in ((0, 1), (1, 0), (-1, 5)):
-        with pytest.raises(expdb.QueryError, match="count from 1"):
+        with pytest.raises(expdb.InvalidValue, match="whole number from 1"):
             filled.page(number, size)
 
 
@@ -136,6 +136,30 @@ def test_deleting_rewrites_what_is_left(db, filled):
     assert filled.tasks() == ["t1", "t2", "t3", "t4"]
     assert filled.episodes()["task_id"].to_pylist() == ["t1", "t2", "t3", "t4"]
     assert filled.episodes()["length"].to_pylist() == [5, 5, 5, 5]
+
+
+def test_returns_are_summed_anew_and_not_by_differences(buffer):
+    buffer.store(task_id="a", reward=1e18)
+    buffer.update({"task_id": "a"}, reward=0.5)
+    assert buffer.episodes()["episode_return"].to_pylist() == [0.5]
+    buffer.update({"task_id": "a"}, reward=None)
+    assert buffer.episodes()["episode_return"].to_pylist() == [None]
+    buffer.store(task_id="b", reward=-0.0)
+    assert not np.signbit(buffer.get([1])["reward"][0])
+
+
+def test_numbers_that_make_no_sense_are_refused(filled):
+    for call in (
+        lambda: filled.page(1.5, 2), lambda: filled.page(1, 10**30), lambda: filled.sample("4"), lambda: filled.sample(2.5),
+        lambda: filled.sample(True), lambda: filled.scan(after="x"), lambda: filled.scan(size=0), lambda: filled.sample_tasks(1.5),
+        lambda: filled.sample(1, rng=-1), lambda: filled.sample(1, rng="a"), lambda: filled.sample(1, unit="Step"),
+        lambda: filled.sample(1, unit=expdb.NStep), lambda: filled.sample(1, sampler=expdb.Uniform), lambda: filled.get([[1], [1, 2]]),
+        lambda: filled.episode("t", flush_steps="a"), lambda: filled.episode("t", flush_seconds=None),
+    ):  # fmt: skip
+        with pytest.raises(expdb.InvalidValue):
+            call()
+    (batch,) = filled.scan(after=np.int64(22))
+    assert batch["x"].tolist() == [23, 24]
 
 
 def test_priorities_are_columns_and_bad_ones_are_refused(filled):

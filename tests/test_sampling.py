@@ -13,7 +13,7 @@ CHI_SQUARE = 1e-6
 def assert_uniform(draws, population):
     """Chi-square test, by the Wilson-Hilferty approximation of its distribution."""
     population = list(population)
-    counts = {one: 0 for one in population}
+    counts = dict.fromkeys(population, 0)
     for one in draws:
         counts[one] += 1
     expected = len(draws) / len(population)
@@ -256,5 +256,5 @@ def test_next_fields_name_what_is_derived(db):
 
 @pytest.mark.parametrize("settings", [{"n": 2}, {"gamma": 1.5}, {"end": "x"}])
 def test_settings_that_make_no_sense_are_refused(settings):
-    with pytest.raises(ValueError, match="NStep|gamma|end"):
+    with pytest.raises(ValueError, match=r"NStep|gamma|end"):
         NStep(**settings)

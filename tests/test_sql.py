@@ -28,18 +28,18 @@ def test_the_view_has_a_row_a_step_with_every_column(db, filled):
 
 
 def test_field_gives_payload_as_number_text_and_json(db, filled):
-    columns = ", ".join(f"field(payload, '{name}') AS {name}" for name in ("action", "obs", "n", "flag", "text", "raw", "nope", "reward"))
+    columns = ", ".join(f"field(payload, '{name}') AS {name}" for name in ("action", "obs", "n", "flag", "text", "raw", "nope"))
     rows = db.sql(f"SELECT {columns} FROM experience WHERE buffer = 'b' ORDER BY position").to_pylist()
     assert rows == [
-        {"action": '{"tool": "x"}', "obs": "[1.5, 2.5]", "n": 3, "flag": 1, "text": "hi", "raw": b"\x01", "nope": None, "reward": 0.5},
-        {"action": None, "obs": None, "n": 4, "flag": 0, "text": "ho", "raw": b"\x02", "nope": None, "reward": 1.5},
+        {"action": '{"tool": "x"}', "obs": "[1.5, 2.5]", "n": 3, "flag": 1, "text": "hi", "raw": b"\x01", "nope": None},
+        {"action": None, "obs": None, "n": 4, "flag": 0, "text": "ho", "raw": b"\x02", "nope": None},
     ]
     assert db.sql("SELECT avg(field(payload, 'n')) AS n FROM experience WHERE buffer = 'b'").to_pylist() == [{"n": 3.5}]
     assert db.sql("SELECT json_extract(field(payload, 'action'), '$.tool') AS tool FROM experience WHERE field(payload, 'n') = 3").to_pylist() == [{"tool": "x"}]
 
 
 def test_field_names_its_mistakes(db, filled):
-    for call in ("field(task_id, 'n')", "field(payload, 5)", "field('1:2', 'n')"):
+    for call in ("field(task_id, 'n')", "field(payload, 5)", "field('1:2', 'n')", "field('1:0:-1', 'n')", "field(payload, 'reward')"):
         with pytest.raises(expdb.SqlError, match="field"):
             db.sql(f"SELECT {call} FROM experience")
     assert db.sql("SELECT field(NULL, 'n') AS x").to_pylist() == [{"x": None}]
@@ -51,6 +51,12 @@ def test_parameters_are_bound(db, filled):
     assert db.sql(query, {"task": "t' OR '1'='1", "reward": 0}).to_pylist() == [{"n": 0}]
     with pytest.raises(expdb.SqlError, match="params"):
         db.sql(query, {"task": "t"})
+    assert db.sql(query, {"task": "t", "reward": np.int64(1)}).to_pylist() == [{"n": 1}]
+    for params in ({"task": "t", "reward": 2**70}, {"task": "t", "reward": [1]}, {"task": "\ud800", "reward": 1}, [1], "x"):
+        with pytest.raises(expdb.SqlError):
+            db.sql(query, params)
+    with pytest.raises(expdb.SqlError):
+        db.sql(None)
 
 
 def test_columns_are_typed_by_what_they_hold(db):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import json
 
 import numpy as np
 import pydantic
@@ -53,7 +54,7 @@ def stored(buffer, **fields):
     return buffer.get([buffer.store(**fields)])
 
 
-@pytest.mark.parametrize("dtype", "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0,), (2, 0), (1, 1, 1)])
 def test_arrays_of_every_dtype_and_shape_come_back_bit_equal(buffer, dtype, shape):
     array = (np.random.default_rng(0).random(shape) * 100).astype(dtype)
@@ -202,6 +203,11 @@ def test_a_field_that_every_row_has_needs_no_mask(buffer):
     assert "has_x" not in buffer.get([0, 1])
 
 
+class Loose(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+    a: object
+
+
 class Level(enum.Enum):
     HIGH = 1
 
@@ -232,6 +238,10 @@ REFUSED = {
     "an enum": ({"a": Level.HIGH}, "not JSON"),
     "recursive": (RECURSIVE, "nested"),
     "too large an integer": (2**63, "range"),
+    "NaN in a model": (Loose(a=float("nan")), "nan"),
+    "a key of a model": (Loose(a={1: 2}), "key 1"),
+    "an array in a model": (Loose(a=np.zeros(2)), "array in it"),
+    "too deep": (json.loads("[" * 300 + "]" * 300), "nested"),
     "an array in JSON": ([np.zeros(2)], "array"),
 }
 
@@ -294,7 +304,7 @@ def test_an_integer_goes_into_a_float_field_and_a_python_number_into_its_numpy_k
     assert (batch["x"][0], batch["y"][0], batch["z"][0]) == (3.0, 2.0, -128)
 
 
-@pytest.mark.parametrize("name", "task_id reward position episode buffer payload priority discount mask weight is_first next_obs2 next_x has_x status".split())
+@pytest.mark.parametrize("name", ["task_id", "reward", "position", "episode", "buffer", "payload", "priority", "discount", "mask", "weight", "is_first", "next_obs2", "next_x", "has_x", "status"])
 def test_names_of_columns_and_batch_keys_are_reserved(db, name):
     buffer = db.buffer("r")
     with pytest.raises(expdb.ReservedName, match=name):

@@ -105,6 +105,109 @@ def test_an_open_episode_that_somebody_else_ended_is_followed_by_another(open_db
     assert one.get([2])["step"].tolist() == [0]
 
 
+def test_a_refused_step_changes_nothing_of_its_episode(buffer):
+    buffer.store(episode_id="e", x=1)
+    before = buffer.episodes().to_pylist()
+    with pytest.raises(expdb.FieldMismatch):
+        buffer.store(episode_id="e", task_name="new", group_id="g", policy_version=3, episode_tags={"a": 1}, x="bad")
+    with pytest.raises(expdb.FieldMismatch):
+        buffer.store_batch([{"episode_id": "e", "group_id": "g", "x": 1}, {"episode_id": "e", "x": "bad"}])
+    with pytest.raises(expdb.ExpDBError), buffer.episode("t") as episode:
+        episode.append(new=1, x="bad")
+    assert buffer.episodes().to_pylist() == before
+    assert list(buffer.stats()["fields"]) == ["x"]
+    with buffer.episode("t") as episode:
+        episode.append(x=1)
+        with pytest.raises(expdb.FieldMismatch):
+            episode.append(new=1, x="bad")
+        episode.append(new="text", x=2)
+    assert buffer.stats()["fields"] == {"x": "int64", "new": "text"}
+
+
+def test_fields_that_others_have_typed_meanwhile_are_agreed_on(open_db):
+    one, two = open_db().buffer("b"), open_db().buffer("b")
+    one.store(x=1.0, tokens=[0.5])
+    two.store(x=1, tokens=[1])  # ints go into what is a float field by now
+    assert two.get([1])["x"].tolist() == [1.0]
+    with two.episode("t") as episode:
+        episode.append(y=1, z=1)
+        one.store(y=0.5)
+    assert two.get([3])["y"].tolist() == [1.0]
+    writer = two.episode("t")
+    writer.append(w=1)
+    one.store(w="text")
+    with pytest.raises(expdb.FieldMismatch, match="'w' holds text"):
+        writer.end()
+    one.store(obs={"a": np.zeros(2)})
+    with pytest.raises(expdb.FieldMismatch, match="obs"):
+        two.store(obs=5)
+    two.store(obs={"k": 1})
+    assert set(one.stats()["fields"]) == {"x", "tokens", "y", "z", "w", "obs.a", "obs.k"}
+
+
+def test_declared_fields_are_known_to_handles_that_are_open(open_db):
+    one, two = open_db().buffer("b"), open_db()
+    two.buffer("b", fields={"tokens": expdb.Field("int32", (None,))})
+    one.store(tokens=np.array([1, 2], np.int32))
+    one.store(tokens=[3])
+    assert [array.tolist() for array in one.get([0, 1])["tokens"]] == [[1, 2], [3]]
+    with pytest.raises(expdb.FieldMismatch):
+        two.buffer("b", fields={"tokens": "int32"})
+
+
+def test_an_episode_that_shares_chunks_keeps_its_last_observation(db):
+    buffer = db.buffer("b", capacity=7)
+    writer = buffer.episode("t", episode_id="e")
+    writer.append(obs=np.full(2, 1.0))
+    writer.flush()
+    buffer.store_batch([{"task_id": "t", "episode_id": "e", "obs": np.full(2, 2.0)}, {"task_id": "u", "episode_id": "f", "obs": np.full(2, 3.0)}])
+    writer.end(obs=np.full(2, 9.0))
+    buffer.end_episode("f")
+    buffer.store_batch({"task_id": "z", "obs": np.zeros((4, 2))})
+    batch = buffer.sample(20, {"episode_id": "e", "step": 1}, unit=expdb.NStep(1))
+    assert (batch["next_obs"] == 9).all()
+    buffer.delete(np.array([2]))
+    assert (buffer.sample(5, {"episode_id": "e", "step": 1}, unit=expdb.NStep(1))["next_obs"] == 9).all()
+    buffer.delete({"episode_id": "e", "step": 1})
+    assert db.check() == []
+
+
+def test_a_declared_field_that_the_last_observation_lacks(db):
+    buffer = db.buffer("v", fields={"v": expdb.Field("int16", (None, 2)), "t": "text", "j": "json"})
+    with buffer.episode("t") as episode:
+        for _ in range(2):
+            episode.append(obs=np.zeros(2), v=np.ones((1, 2), np.int16), t="a", j={"a": 1})
+            episode.flush()
+        episode.end(obs=np.ones(2))
+    buffer.delete(np.array([0]))
+    assert buffer.get([1])["v"][0].tolist() == [[1, 1]]
+    assert (buffer.sample(2, unit=expdb.NStep(1))["next_obs"] == 1).all()
+
+
+def test_a_nested_and_a_dotted_name_do_not_overwrite_each_other(buffer):
+    with pytest.raises(expdb.InvalidValue, match="twice"):
+        buffer.store_batch([{"obs": {"a": np.ones(1)}, "obs.a": np.zeros(1)}])
+    assert buffer.stats()["fields"] == {}
+
+
+def test_mixed_batches_recover_from_what_others_have_cleared(open_db):
+    one, two = open_db().buffer("b"), open_db().buffer("b")
+    one.store(task_id="t", y=1)
+    one.store(task_id="u", episode_id="n", y=1)
+    two.clear()
+    one.store_batch([{"task_id": "t", "y": 1}, {"task_id": "u", "episode_id": "n", "y": 2}])
+    assert len(one) == 2
+
+
+def test_closing_completes_the_rest_though_a_buffer_was_dropped(open_db):
+    db, other = open_db(), open_db()
+    db.buffer("one").store(x=1)
+    db.buffer("two").store(x=1)
+    other.drop("one")
+    db.close()
+    assert other.buffer("two").episodes()["status"].to_pylist() == ["complete"]
+
+
 # -- batches
 
 
@@ -193,9 +296,13 @@ def test_bytes_and_time_flush_too(buffer):
 
 
 def test_an_exception_keeps_what_was_appended_and_marks_the_episode_aborted(buffer):
-    with pytest.raises(RuntimeError, match="the environment"), buffer.episode("t") as episode:
-        episode.append(x=1)
-        raise RuntimeError("the environment crashed")
+    def crash():
+        with buffer.episode("t") as episode:
+            episode.append(x=1)
+            raise RuntimeError("the environment crashed")
+
+    with pytest.raises(RuntimeError, match="the environment"):
+        crash()
     assert len(buffer) == 1
     assert buffer.episodes()["status"].to_pylist() == ["aborted"]
 

@@ -5,6 +5,8 @@ from typing import Literal
 
 import numpy as np
 
+from expdb.errors import InvalidValue
+
 SUCCESSOR_FIELDS = ("obs", "observation", "state")
 
 
@@ -30,11 +32,13 @@ class NStep:
 
     def __post_init__(self) -> None:
         if self.n != 1:
-            raise ValueError(f"NStep({self.n}): only NStep(1) is available so far")
-        if not 0.0 <= self.gamma <= 1.0:
-            raise ValueError(f"gamma is {self.gamma}: give a number from 0 to 1")
+            raise InvalidValue(f"NStep({self.n}): only NStep(1) is available so far")
+        if not isinstance(self.gamma, (int, float)) or not 0.0 <= self.gamma <= 1.0:
+            raise InvalidValue(f"gamma is {self.gamma!r}: give a number from 0 to 1")
         if self.end not in ("shorten", "redraw", "drop"):
-            raise ValueError(f"end is {self.end!r}: give 'shorten', 'redraw' or 'drop'")
+            raise InvalidValue(f"end is {self.end!r}: give 'shorten', 'redraw' or 'drop'")
+        if isinstance(self.next_fields, str):
+            raise InvalidValue(f"next_fields is {self.next_fields!r}: give a tuple of names")
         if self.next_fields is not None:
             object.__setattr__(self, "next_fields", tuple(self.next_fields))
 
@@ -45,10 +49,11 @@ Unit = Step | NStep
 def derived_fields(unit: NStep, known: list[str], ended_with: set[str]) -> list[str]:
     """Return the fields whose successors a batch gets; none of those for which the user stored `next_<field>`."""
     if unit.next_fields is not None:
-        unknown = [name for name in unit.next_fields if name not in known]
+        parts = {name: [one for one in known if one == name or one.startswith(f"{name}.")] for name in unit.next_fields}
+        unknown = [name for name, found in parts.items() if not found]
         if unknown:
-            raise ValueError(f"next_fields names {', '.join(unknown)}: the fields are {', '.join(known) or 'none yet'}")
-        return list(unit.next_fields)
+            raise InvalidValue(f"next_fields names {', '.join(unknown)}: the fields are {', '.join(known) or 'none yet'}")
+        return [one for found in parts.values() for one in found]
     heads = {name for name in known if name.split(".", 1)[0] in SUCCESSOR_FIELDS}
     return [name for name in known if name in heads | ended_with and f"next_{name}" not in known]
 

@@ -2,16 +2,16 @@
 
 import json
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from expdb.errors import ChunkDamaged, SqlError
 from expdb.storage.codec import Chunk, Decoder
 from expdb.storage.engine import Engine, Session
-from expdb.storage.signature import Signature
-
-import numpy as np  # isort: skip
+from expdb.storage.signature import SYSTEM, Signature
 
 _CHUNKS_KEPT = 16
 
@@ -50,17 +50,23 @@ class FieldFunction:
             raise SqlError(f"field(payload, {name!r}): name the field in single quotes")
         chunk = self._chunk(buffer_id, chunk_id)
         field = chunk.signature.fields.get(name)
+        if name in SYSTEM:
+            raise SqlError(f"field(payload, {name!r}): {name} is a column of experience, use it as it is")
+        if not 0 <= row < chunk.rows:
+            raise SqlError(f"field({payload!r}, ...): the first argument is the column payload of experience")
         if field is None or row >= chunk.rows or not chunk.present(name, row, row + 1)[0]:
             return None
         if field.varies:
             (value,) = chunk.objects(name, row, row + 1)
             if field.dtype in ("text", "bytes"):
                 return value
-            return json.dumps(value.tolist() if isinstance(value, np.ndarray) else value, ensure_ascii=False)
+            return _json(value) if isinstance(value, np.ndarray) else json.dumps(value, ensure_ascii=False)
         array = np.frombuffer(chunk.raw(name, row, row + 1), field.numpy).reshape(field.shape)  # type: ignore[arg-type]
-        value = array.tolist()
         if field.shape:
-            return json.dumps(value)
+            return _json(array)
+        value = array.item()
+        if isinstance(value, int) and value >= 2**63:
+            return str(value)  # SQL's integers end there
         return int(value) if isinstance(value, bool) else value
 
     def _chunk(self, buffer_id: int, chunk_id: int) -> Chunk:
@@ -78,18 +84,48 @@ class FieldFunction:
         rows, signature, crc, data, schema = found[0]
         decoder = self._decoders.get((buffer_id, signature))
         if decoder is None:
-            decoder = self._decoders[buffer_id, signature] = Decoder(Signature.from_message(schema, signature))
+            try:
+                decoder = self._decoders[buffer_id, signature] = Decoder(Signature.from_message(schema, signature))
+            except Exception as error:
+                raise ChunkDamaged(f"signature {signature} cannot be read ({error}): restore a backup") from error
         chunk = self._chunks[key] = decoder.chunk(chunk_id, rows, crc, data)
         if len(self._chunks) > _CHUNKS_KEPT:
             self._chunks.popitem(last=False)
         return chunk
 
 
-def run_sql(session: Session, query: str, params: dict[str, Any], field: FieldFunction) -> pa.Table:
+def _json(array: np.ndarray) -> str:
+    """Return an array as JSON, which has no NaN and no infinity: null stands for them."""
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        finite = array.astype(object)
+        finite[~np.isfinite(array)] = None
+        return json.dumps(finite.tolist())
+    return json.dumps(array.tolist())
+
+
+def _bindable(params: Any) -> dict[str, Any]:
+    """Return parameters as the driver takes them: NumPy scalars as Python's, and nothing it would store as bytes."""
+    if params is None:
+        return {}
+    if not isinstance(params, Mapping):
+        raise SqlError(f"params is {params!r}: give a mapping of the names in the query, such as {{'task': 't'}}")
+    given = {name: value.item() if isinstance(value, np.generic) else value for name, value in params.items()}
+    for name, value in given.items():
+        if not isinstance(name, str) or not isinstance(value, (str, int, float, bytes, type(None))):
+            raise SqlError(f"params[{name!r}] is a {type(value).__name__}: give text, numbers, bytes or None")
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise SqlError(f"params[{name!r}] is {value}, which does not fit 64 bits: give it as text")
+    return given
+
+
+def run_sql(session: Session, query: str, params: Any, field: FieldFunction) -> pa.Table:
     """Run a statement and return its rows; column names that occur twice are numbered."""
+    if not isinstance(query, str):
+        raise SqlError(f"the query is {query!r}: give SQL as text")
+    given = _bindable(params)
     field.attach(session)
     try:
-        names, rows = field.dialect.run_sql(session.driver, query, params)
+        names, rows = field.dialect.run_sql(session.driver, query, given)
     except SqlError:
         if field.error is not None:
             raise field.error from None

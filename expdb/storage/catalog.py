@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from expdb import errors
 from expdb.storage import tables
 from expdb.storage.dialects import sqlite as dialect
-from expdb.storage.engine import Engine, Session
+from expdb.storage.engine import Engine, Session, connection_of
 from expdb.storage.signature import Field, check_name
 
 # -- schema -----------------------------------------------------------------------------------------------------------
@@ -82,9 +82,10 @@ def create_file(path: str) -> None:
     draft = os.path.join(folder, f".{os.path.basename(path)}.{uuid.uuid4().hex}.new")
     try:
         try:
-            connection = dialect.connect(draft, create=True, durability="full", busy_ms=0)
-            dialect.prepare_file(connection)
-            connection.close()
+            with connection_of(draft):
+                connection = dialect.connect(draft, create=True, durability="full", busy_ms=0)
+                dialect.prepare_file(connection)
+                connection.close()
             engine = Engine(draft, read_only=False, durability="full", timeout=30.0)
             with engine.writing() as session:
                 run_migrations(session)
@@ -112,7 +113,8 @@ def open_file(path: str, *, create: bool, read_only: bool, durability: str, time
         create_file(path)
     if os.path.isdir(path):
         raise errors.NotAnExperienceDatabase(f"{path} is a folder: name a file")
-    dialect.identify(path)
+    with connection_of(path):
+        dialect.identify(path)
     engine = Engine(path, read_only=read_only, durability=durability, timeout=timeout)
     try:
         with engine.reading() as session:
@@ -127,13 +129,16 @@ def upgrade(path: str, timeout: float = 30.0) -> tuple[str | None, str]:
     """Bring an existing file to the newest schema; return the revisions before and after."""
     if not os.path.exists(path):
         raise errors.DatabaseMissing(f"{path} does not exist: check the path")
-    dialect.identify(path)
+    with connection_of(path):
+        dialect.identify(path)
     engine = Engine(path, read_only=False, durability="full", timeout=timeout)
     try:
         with engine.writing() as session:
             before, known = stored_revision(session), known_revisions()
             if before is not None and before not in known:
                 check_revision(session, path)
+            if before is None and session.ask("SELECT 1 FROM sqlite_master WHERE name = 'buffers'"):
+                raise errors.DatabaseDamaged(f"{path} has tables and no schema version: restore a backup")
             if before != known[-1]:
                 run_migrations(session)
             return before, known[-1]
@@ -158,9 +163,12 @@ class Fields:
     @classmethod
     def from_text(cls, text: str, version: int) -> "Fields":
         """Read the JSON that `buffers.fields` holds."""
-        stored = json.loads(text)
-        types = {name: Field.from_json(value) for name, value in stored.get("types", {}).items()}
-        return cls(types, set(stored.get("optional", ())), version)
+        try:
+            stored = json.loads(text)
+            types = {name: Field.from_json(value) for name, value in stored.get("types", {}).items()}
+            return cls(types, set(stored.get("optional", ())), version)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise errors.DatabaseDamaged(f"the fields of a buffer cannot be read ({error}): restore a backup") from error
 
     def as_text(self) -> str:
         """Return the fields as `buffers.fields` holds them."""
@@ -185,14 +193,22 @@ def find_buffer(session: Session, name: str) -> tuple[int, int | None, Fields] |
 
 def check_buffer_name(name: Any) -> None:
     """Refuse a name that no database could keep."""
-    if not isinstance(name, str) or not name or "\0" in name or len(name.encode(errors="replace")) > 255:
+    try:
+        sound = isinstance(name, str) and 0 < len(name.encode()) <= 255 and "\0" not in name
+    except UnicodeEncodeError:
+        sound = False
+    if not sound:
         raise errors.InvalidValue(f"a buffer may not be called {name!r}: use text of 1 to 255 bytes")
 
 
 def check_declared(fields: Mapping[str, Any]) -> dict[str, Field]:
     """Return declared fields, with names checked; a dtype's name stands for a scalar of it."""
     checked = {}
+    if not isinstance(fields, Mapping):
+        raise errors.InvalidValue(f"fields is {fields!r}: give a mapping such as {{'tokens': expdb.Field('int32', (None,))}}")
     for name, field in fields.items():
+        if not isinstance(name, str):
+            raise errors.InvalidValue(f"a field may not be called {name!r}: use text")
         check_name(name)
         checked[name] = field if isinstance(field, Field) else Field(field)
     return checked

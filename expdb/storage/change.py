@@ -5,10 +5,13 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
+from expdb import errors
 from expdb.storage import select, tables
+from expdb.storage.engine import Session
 from expdb.storage.query import Condition, resolve
 from expdb.storage.read import locate
 from expdb.storage.rewrite import rewrite
+from expdb.storage.signature import Field
 from expdb.storage.store import Store
 
 S, E = tables.steps.c, tables.episodes.c
@@ -26,7 +29,23 @@ def update(store: Store, where: Condition, changes: dict[str, Any]) -> int:
             session.sa.execute(sa.update(tables.episodes).where(E.buffer_id == store.id, mine).values(of_episodes))
         if of_steps and len(found):
             session.sa.execute(sa.update(tables.steps).where(matching).values(of_steps))
+        if "reward" in of_steps and len(found):
+            _sum_returns(store, session, found)
     return len(found)
+
+
+def _sum_returns(store: Store, session: Session, positions: np.ndarray) -> None:
+    """Sum the rewards of whole episodes anew: the trigger adds differences, which round, and that is for the others."""
+    among = store.dialect.LISTED
+    rows = session.ask(
+        "SELECT e.id, e.length, count(*), sum(s.reward) FROM episodes e "
+        "JOIN segments g ON g.buffer_id = e.buffer_id AND g.episode = e.id "
+        "JOIN steps s ON s.buffer_id = g.buffer_id AND s.position BETWEEN g.first AND g.last "
+        f"WHERE e.buffer_id = ? AND e.id IN (SELECT episode FROM steps WHERE buffer_id = ? AND position IN {among}) GROUP BY e.id",
+        store.id, store.id, store.dialect.as_list(positions),
+    )  # fmt: skip
+    whole = [(total, store.id, id) for id, length, count, total in rows if length == count]
+    session.driver.executemany("UPDATE episodes SET episode_return = ? WHERE buffer_id = ? AND id = ?", whole)
 
 
 def update_priorities(store: Store, positions: np.ndarray, priorities: np.ndarray) -> int:
@@ -50,12 +69,11 @@ def delete(store: Store, where: Condition) -> int:
         session.ask(f"DELETE FROM steps WHERE buffer_id = ? AND position IN {among}", store.id, listed)
         for chunk in np.unique(segments.chunk[index]).tolist():
             rewrite(store, session, news, [chunk])
-        # The trigger took them for rows deleted by hand; now no segment covers them any more.
-        session.ask(
-            "UPDATE buffers SET holes = CASE WHEN holes > ? THEN holes - ? ELSE 0 END WHERE id = ?",
-            len(found), len(found), store.id,
-        )  # fmt: skip
         listed = store.dialect.as_list(np.unique(segments.episode[index]))
+        session.ask(
+            "UPDATE episodes SET tail_chunk = NULL, tail_row = NULL, tail_fields = NULL WHERE buffer_id = ? "
+            f"AND id IN {among} AND last_position IN {among}", store.id, listed, store.dialect.as_list(found),
+        )  # fmt: skip
         session.ask(
             "UPDATE episodes SET last_position = coalesce((SELECT max(last) FROM segments g WHERE g.buffer_id = "
             f"episodes.buffer_id AND g.episode = episodes.id), -1) WHERE buffer_id = ? AND id IN {among}",
@@ -80,6 +98,23 @@ def clear(store: Store) -> int:
     return int(size)
 
 
+def declare(store: Store, fields: dict[str, Field]) -> None:
+    """Fix the types of fields before a first value does; raise FieldMismatch where they are stored otherwise."""
+    with store.writing() as (session, news):
+        ((version, added),) = session.ask("SELECT fields_version, added FROM buffers WHERE id = ?", store.id)
+        store.settle_fields(session, store.fields_at(session, version), fields, set(), added == 0, news)
+
+
+def raise_capacity(store: Store, capacity: int | None) -> int | bool | None:
+    """Raise the capacity, None for no limit, and return True; return the stored one where that would lower it."""
+    with store.writing() as (session, _):
+        ((stored,),) = session.ask("SELECT capacity FROM buffers WHERE id = ?", store.id)
+        if stored is None or (capacity is not None and capacity < stored):
+            return True if stored == capacity else stored
+        session.ask("UPDATE buffers SET capacity = ? WHERE id = ?", capacity, store.id)
+        return True
+
+
 def set_capacity(store: Store, capacity: int | None) -> None:
     """Change the capacity; a lower one evicts at once, by the trigger."""
     with store.writing() as (session, _):
@@ -89,6 +124,8 @@ def set_capacity(store: Store, capacity: int | None) -> None:
 def index(store: Store, name: str) -> None:
     """Index a column or a tag, for the queries of every buffer; nothing happens if it is indexed."""
     table, column, key = resolve(name)
+    if not isinstance(column, sa.Column):
+        raise errors.QueryError(f"{name!r} is not a column that can be indexed: every query is of one buffer already")
     expression = column if key is None else store.dialect.tag_value(column, key)
     label = f"{table.name}_by_{name.removeprefix('exp_meta.').replace('.', '_')}"
     with store.writing() as (session, _):

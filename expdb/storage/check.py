@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from expdb.errors import ExpDBError
+from expdb.storage.codec import Chunk
 from expdb.storage.engine import Engine, Session
 from expdb.storage.read import Segments
 from expdb.storage.signature import SYSTEM
@@ -15,7 +16,7 @@ _CHUNKS_AT_ONCE = 64
 
 def check_schema(engine: Engine, session: Session) -> list[str]:
     """Return what is missing or altered of the schema, and what SQLite itself finds wrong with the file."""
-    problems = engine.dialect.schema_problems(session.driver)
+    problems: list[str] = engine.dialect.schema_problems(session.driver)
     return problems + [line for (line,) in session.ask("PRAGMA quick_check") if line != "ok"]
 
 
@@ -84,7 +85,8 @@ def _returns(store: Store, session: Session) -> Iterator[str]:
         "WHERE e.buffer_id = ? GROUP BY e.id", store.id,
     )  # fmt: skip
     for episode_id, total, found, size, count, length in rows:
-        if count == length and found is not None and not abs((total or 0.0) - found) <= 1e-6 * max(1.0, size):
+        exact = total == found or abs((total or 0.0) - (found or 0.0)) <= 1e-6 * max(1.0, size or 0.0)
+        if count == length and not exact:
             yield f"episode {episode_id!r} has the return {total}, and its rewards sum to {found}"
 
 
@@ -120,6 +122,8 @@ def _chunks(store: Store, session: Session) -> Iterator[str]:
                 yield f"chunk {id} has fewer rows than its segments say"
             try:
                 chunk = store.decoder(session, signature).chunk(id, rows, crc, data)
+                if not _agrees(store, session, chunk, segments, mine):
+                    yield f"chunk {id} has other steps or rewards than its rows: its segments point to wrong rows"
                 for name, field in chunk.signature.fields.items():
                     chunk.present(name, 0, rows)
                     (chunk.objects if field.varies else chunk.raw)(name, 0, rows)
@@ -128,3 +132,20 @@ def _chunks(store: Store, session: Session) -> Iterator[str]:
                         yield f"chunk {id} holds {name!r} as {field}, the buffer as {known}"
             except ExpDBError as error:
                 yield str(error)
+
+
+def _agrees(store: Store, session: Session, chunk: Chunk, segments: Segments, mine: np.ndarray) -> bool:
+    """Return whether a chunk's own step numbers and rewards are those of the steps that have not been changed since."""
+    for k in np.flatnonzero(mine).tolist():
+        first, last, at = int(segments.first[k]), int(segments.last[k]), int(segments.chunk_row[k])
+        steps = np.frombuffer(chunk.raw("step", at, at + last - first + 1), np.int64)
+        rewards = np.frombuffer(chunk.raw("reward", at, at + last - first + 1), np.float64)
+        rows = session.ask(
+            "SELECT position, step, reward FROM steps WHERE buffer_id = ? AND position BETWEEN ? AND ? AND revision IS NULL",
+            store.id, first, last,
+        )  # fmt: skip
+        for position, step, reward in rows:
+            there = float(rewards[position - first])
+            if steps[position - first] != step or not (there == reward or (reward is None and there != there)):
+                return False
+    return True

@@ -210,6 +210,7 @@ class Rows:
         """Add one step's values; `fields` knows the type of each. All or nothing: a refused value leaves no trace."""
         columns, count = self.columns, self.count
         done: list[Column] = []
+        before = len(columns), self._varies, self._row_bytes, self._most, self._limit
         try:
             for name, value in values.items():
                 column = columns.get(name)
@@ -223,8 +224,9 @@ class Rows:
         except Exception:
             for column in done:
                 column.pop()
-            if count == 0:
-                columns.clear()
+            for name in list(columns)[before[0] :]:
+                del columns[name]
+            _, self._varies, self._row_bytes, self._most, self._limit = before
             raise
         self.count = count + 1
         if len(done) < len(columns):
@@ -353,6 +355,28 @@ class Block:
         for node in self.nodes:
             nodes += node
         return b"".join((templates[self.compressed].fill(rows, nodes, ranges, at), *body))
+
+
+def decoded(block: Block) -> list[dict[str, Any]]:
+    """Return the rows of a block as Python values again, fields that a row lacks left out."""
+    decoder = Decoder(Signature(block.fields))
+    message = block.message(decoder.templates, [], [], [], [])
+    chunk = decoder.chunk(0, block.rows, crc_of(decoder.signature, 0, block.rows, message), message)
+    rows: list[dict[str, Any]] = [{} for _ in range(block.rows)]
+    for name, field in block.fields.items():
+        if field.varies:
+            values = chunk.objects(name, 0, block.rows)
+            if field in (Field("int64", (None,)), Field("float64", (None,))):
+                values = [None if value is None else value.tolist() for value in values]
+        else:
+            array = np.frombuffer(chunk.raw(name, 0, block.rows), field.numpy).reshape(block.rows, *field.shape)
+            # Python's own numbers where a Python number made the type, so that an int still goes into a float field.
+            plain = not field.shape and field.dtype in ("int64", "float64", "bool")
+            values = array.tolist() if plain else list(array)
+        for row, value, there in zip(rows, values, chunk.present(name, 0, block.rows), strict=True):
+            if there:
+                row[name] = value
+    return rows
 
 
 _UNCOMPRESSED = struct.pack("<q", -1)

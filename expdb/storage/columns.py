@@ -296,7 +296,7 @@ class VaryingColumn(Column):
 
     def _add_blank(self) -> None:
         self.parts.append(_EMPTY)
-        self.shapes.append((0,) * len(self.field.shape))
+        self.shapes.append(tuple(n or 0 for n in self.field.shape))
 
     def _remove_last(self) -> None:
         self.parts.pop()
@@ -443,25 +443,34 @@ def _is_object(value: Any) -> bool:
     return isinstance(value, dict) or hasattr(value, "model_dump") or hasattr(value, "__dataclass_fields__")
 
 
-def _check_keys(value: Any, name: str) -> None:
+MAX_DEPTH = 200  # of JSON: what is stored must be read back from deep inside somebody's program
+
+
+def _check_json(value: Any, name: str, depth: int = 0) -> None:
+    """Raise InvalidValue for what JSON would change, or not take: keys that are no text, unknown objects, depth."""
+    if depth > MAX_DEPTH:
+        raise InvalidValue(f"{name}: nested more than {MAX_DEPTH} deep, or holding itself: flatten it")
     if isinstance(value, dict):
         for key, inner in value.items():
             if type(key) is not str:
                 raise InvalidValue(f"{name}: the key {key!r} is not text: JSON has only text keys, convert it")
             if type(inner) is not str:
-                _check_keys(inner, name)
+                _check_json(inner, name, depth + 1)
     elif isinstance(value, (list, tuple)):
         for inner in value:
             if type(inner) is not str:
-                _check_keys(inner, name)
+                _check_json(inner, name, depth + 1)
     elif not isinstance(value, (str, int, float, type(None))):
-        converted = value
-        try:
-            converted = plain(value)
-        except TypeError as error:
-            raise InvalidValue(f"{name}: {error}") from None
+        converted = _converted(value, name)
         if not isinstance(converted, (int, float)):
-            _check_keys(converted, name)
+            _check_json(converted, name, depth + 1)
+
+
+def _converted(value: Any, name: str) -> Any:
+    try:
+        return plain(value)
+    except TypeError as error:
+        raise InvalidValue(f"{name}: {error}") from None
 
 
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain).encode
@@ -470,18 +479,12 @@ _ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 def encode_json(value: Any, name: str) -> bytes:
     """Return a value as JSON in UTF-8; refuse what JSON would change: NaN, keys that are no text, unknown objects."""
+    if _is_object(value) and not isinstance(value, dict):
+        value = _converted(value, name)
+    _check_json(value, name)
     try:
-        if _is_object(value) and not isinstance(value, dict):
-            value = plain(value)
-        _check_keys(value, name)
         text = _dump(value)
-    except RecursionError:
-        raise InvalidValue(f"{name}: nested too deeply, or holding itself: flatten it") from None
-    except TypeError as error:
-        raise InvalidValue(f"{name}: {error}") from None
     except ValueError as error:
-        if isinstance(error, InvalidValue):
-            raise
         raise InvalidValue(f"{name}: NaN and infinity are not JSON ({error}): use None, or an array field") from None
     if "\\u0000" in text and _ESCAPED_NUL.search(text):
         raise InvalidValue(f"{name}: text with a NUL character: strip it, or store bytes")

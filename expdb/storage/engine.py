@@ -4,6 +4,7 @@ import os
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
@@ -59,12 +60,12 @@ class Engine:
             "write": self._sqlalchemy_engine(busy_ms=0),
         }
         self._idle: dict[str, list[Session]] = {"read": [], "write": [], "sql": []}
-        self._in_use = 0
-        self._lock, self._writer = threading.Lock(), threading.Lock()
-        self._closed = self._tainted = False
+        self._writer = threading.Lock()
+        self._closed = False
         self._checkpoint_at = CHECKPOINT_BYTES
         self._checkpointed = time.monotonic()
-        _engines.add(self)
+        with _fork.lock:
+            _fork.engines.add(self)
 
     def _sqlalchemy_engine(self, busy_ms: int) -> sa.Engine:
         def creator() -> Any:
@@ -75,14 +76,10 @@ class Engine:
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def _take(self, kind: str) -> Session:
-        with self._lock:
-            if self._tainted:
-                raise errors.ForkedWithOpenConnection(
-                    "this process was forked while another thread used the database: open it anew here, or use spawn"
-                )
+        with _fork.lock:
             if self._closed:
                 raise errors.DatabaseClosed(f"{self.path} was closed: open it again with expdb.open")
-            self._in_use += 1
+            _fork.begin_use(self.path)
             if self._idle[kind]:
                 return self._idle[kind].pop()
         try:
@@ -91,21 +88,20 @@ class Engine:
                 self.dialect.guard(session.driver)
             return session
         except BaseException as error:
-            with self._lock:
-                self._in_use -= 1
-            original = getattr(error, "orig", None) or error
-            translated = self.dialect.translated(original, self.path)
-            if translated is original:
-                raise
-            raise translated from error
+            _fork.end_use(self.path)
+            raise self._translated(error) from error
 
     def _give_back(self, kind: str, session: Session, usable: bool) -> None:
-        with self._lock:
-            self._in_use -= 1
+        with _fork.lock:
             if usable and not self._closed:
                 self._idle[kind].append(session)
+                _fork.end_use(self.path)
                 return
         session.sa.close()
+        _fork.end_use(self.path)
+
+    def _translated(self, error: BaseException) -> BaseException:
+        return self.dialect.translated(getattr(error, "orig", None) or error, self.path)
 
     @contextmanager
     def _session(self, kind: str, begin: bool) -> Iterator[Session]:
@@ -130,11 +126,10 @@ class Engine:
             usable = not driver.in_transaction
             raise
         except Exception as error:
-            original = getattr(error, "orig", None) or error
-            translated = self.dialect.translated(original, self.path)
-            if translated is original:
-                raise
-            raise translated from error
+            translated = self._translated(error)
+            if isinstance(translated, errors.ExpDBError):
+                raise translated from error
+            raise
         finally:
             self._give_back(kind, session, usable)
 
@@ -143,7 +138,7 @@ class Engine:
         return self._session("read", begin=True)
 
     def sql(self) -> AbstractContextManager[Session]:
-        """Return a context with a connection that cannot write whatever it is told, in one snapshot."""
+        """Return a context with a connection that cannot write whatever it is told."""
         return self._session("sql", begin=False)
 
     @contextmanager
@@ -171,7 +166,7 @@ class Engine:
             except Exception as error:
                 # The write itself is committed; a full disk is told by the next one.
                 complete = False
-                if self.dialect.translated(error, self.path) is error:
+                if not isinstance(self._translated(error), errors.ExpDBError):
                     raise
             finally:
                 self._give_back("write", session, usable=True)
@@ -182,66 +177,102 @@ class Engine:
     def backup(self, target: str) -> None:
         """Copy the database as it is now into a new file, through SQLite's own backup."""
         if os.path.exists(target):
-            raise FileExistsError(f"{target} exists: name a new file for the backup")
+            raise errors.TargetExists(f"{target} exists: name a new file for the backup")
+        if not os.path.isdir(os.path.dirname(target)):
+            raise errors.DatabaseMissing(f"the folder {os.path.dirname(target)} does not exist: create it first")
         session = self._take("read")
         try:
-            copy = self.dialect.connect(target, create=True, durability="full", busy_ms=0)
-            try:
-                session.driver.backup(copy)
-            finally:
-                copy.close()
+            with connection_of(target):
+                copy = self.dialect.connect(target, create=True, durability="full", busy_ms=0)
+                try:
+                    session.driver.backup(copy)
+                finally:
+                    copy.close()
+        except Exception as error:
+            with suppress(FileNotFoundError):  # what is there is no backup, and would be in the way of the next one
+                os.unlink(target)
+            raise self.dialect.translated(error, target) from error
         finally:
             self._give_back("read", session, usable=True)
 
     def close(self) -> None:
         """Close every connection; the last one of all processes folds the log into the file."""
-        with self._lock:
+        with _fork.lock:
             self._closed = True
-        self._close_idle()
+            self.close_idle()
+            _fork.engines.discard(self)
 
-    def _close_idle(self) -> None:
+    def close_idle(self) -> None:
+        """Close the connections that nobody uses; the caller holds the fork lock."""
         for sessions in self._idle.values():
             while sessions:
                 sessions.pop().sa.close()
 
-    # -- fork ---------------------------------------------------------------------------------------------------------
-
-    def _before_fork(self) -> None:
-        """Close what is idle: a child that inherits an open SQLite file loses rows silently, even through a new handle.
-
-        SQLite keeps its locks a process; the copied table makes the child believe that it holds the parent's.
-        """
-        self._lock.acquire()
-        self._close_idle()
-
-    def _after_fork_in_parent(self) -> None:
-        self._lock.release()
-
-    def _after_fork_in_child(self) -> None:
-        self._tainted = self._tainted or self._in_use > 0
-        self._in_use = 0
-        self._lock, self._writer = threading.Lock(), threading.Lock()
+    def renew_locks(self) -> None:
+        """Have fresh locks in a forked child: a thread that is not there any more may hold the old ones."""
+        self._writer = threading.Lock()
 
 
-_engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
-_at_fork: list[Engine] = []
+# -- fork -------------------------------------------------------------------------------------------------------------
 
 
-def _before() -> None:
-    _at_fork[:] = list(_engines)
-    for engine in _at_fork:
-        engine._before_fork()
+class _Fork:
+    """Keeps forks from losing rows.
+
+    SQLite keeps its locks a process, in a table that a fork copies: a child that inherits an open file believes that it
+    holds the parent's locks, and loses rows silently, even through a new connection. So nothing is open at a fork but
+    what a thread is using, and a file that is in use then is refused in the child, by whatever handle.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+        self.in_use: Counter[str] = Counter()
+        self.refused: set[str] = set()
+
+    def begin_use(self, path: str) -> None:
+        """Count a connection that is being opened, used or closed."""
+        with self.lock:
+            if path in self.refused:
+                raise errors.ForkedWithOpenConnection(
+                    f"this process was forked while a thread used {path}: start processes by spawn or forkserver"
+                )
+            self.in_use[path] += 1
+
+    def end_use(self, path: str) -> None:
+        with self.lock:
+            self.in_use[path] -= 1
+            if not self.in_use[path]:
+                del self.in_use[path]
+
+    def before(self) -> None:
+        self.lock.acquire()  # until after the fork; forks of several threads take turns
+        for engine in list(self.engines):
+            engine.close_idle()
+
+    def in_parent(self) -> None:
+        self.lock.release()
+
+    def in_child(self) -> None:
+        self.lock = threading.RLock()
+        self.refused |= set(self.in_use)
+        self.in_use.clear()
+        for engine in list(self.engines):
+            engine.renew_locks()
 
 
-def _in_parent() -> None:
-    while _at_fork:
-        _at_fork.pop()._after_fork_in_parent()
+_fork = _Fork()
 
 
-def _in_child() -> None:
-    while _at_fork:
-        _at_fork.pop()._after_fork_in_child()
+@contextmanager
+def connection_of(path: str) -> Iterator[None]:
+    """Count a connection that no engine opens."""
+    _fork.begin_use(path)
+    try:
+        yield
+    finally:
+        _fork.end_use(path)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+    os.register_at_fork(before=_fork.before, after_in_parent=_fork.in_parent, after_in_child=_fork.in_child)

@@ -15,7 +15,12 @@ def columns_of(given: Any) -> Mapping[str, Sequence[Any]] | None:
     if isinstance(given, Mapping):
         return _with_gaps(_broadcast(given))
     if hasattr(given, "__arrow_c_stream__"):
-        table = pa.table(given)
+        try:
+            table = pa.table(given)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise InvalidValue(f"a {type(given).__name__} is no table ({error}): give a table with a name a column") from None
+        if len(set(table.column_names)) < table.num_columns:
+            raise InvalidValue("the table has two columns of one name: rename one of them")
         return _with_gaps({name: _from_arrow(table[name]) for name in table.column_names})
     if isinstance(given, (list, tuple)):
         return None
@@ -82,12 +87,22 @@ class _Repeated(Sequence[Any]):
 
 
 def _from_arrow(column: pa.ChunkedArray) -> Any:
+    """Return a column as an array where it is one, with the dtype that Arrow says, nulls as None."""
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
-    if isinstance(array.type, pa.FixedShapeTensorType) and not array.null_count:
-        return array.to_numpy_ndarray()
-    kind = array.type
-    if not array.null_count and (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        return array.to_numpy(zero_copy_only=False)
-    return array.to_pylist()
+    kind, valid = array.type, array.is_valid().to_pylist()
+    if isinstance(kind, pa.FixedShapeTensorType):
+        flat = array.storage.fill_null([0] * kind.storage_type.list_size).flatten() if array.null_count else array.storage.flatten()
+        values: Any = flat.to_numpy(zero_copy_only=False).reshape(len(array), *kind.shape)
+    elif _is_number(kind):
+        values = (array.fill_null(False if pa.types.is_boolean(kind) else 0) if array.null_count else array).to_numpy(zero_copy_only=False)
+    elif (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)) and _is_number(kind.value_type):
+        return [cell.values.to_numpy(zero_copy_only=False) if there else None for cell, there in zip(array, valid, strict=True)]
+    else:
+        return array.to_pylist()
+    return [value if there else None for value, there in zip(values, valid, strict=True)] if array.null_count else values
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))

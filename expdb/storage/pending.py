@@ -9,7 +9,7 @@ import numpy as np
 
 from expdb import errors
 from expdb.storage.catalog import Fields
-from expdb.storage.codec import Block, Rows
+from expdb.storage.codec import Block, Rows, decoded
 from expdb.storage.columns import encode_json, encode_text
 from expdb.storage.signature import Field, check_name, holds_array, infer
 
@@ -54,6 +54,7 @@ class Pending:
         self.rows = Rows()
         self.ended: dict[int, str] = {}  # id() of the episode -> status
         self.tail: dict[str, Any] | None = None
+        self.details: dict[int, dict[str, Any]] = {}  # id() of the episode -> what its steps tell of it
         self.nbytes = 0
 
     def __len__(self) -> int:
@@ -74,8 +75,10 @@ class Pending:
         """Accept one step, or raise and change nothing."""
         if reward is not None and type(reward) is not float:
             reward = as_real(reward, "reward")
-        elif reward is not None and not -_INFINITE < reward < _INFINITE:
-            raise errors.InvalidValue(f"reward is {reward}: give a finite number, or None while it is unknown")
+        elif reward is not None:
+            if not -_INFINITE < reward < _INFINITE:
+                raise errors.InvalidValue(f"reward is {reward}: give a finite number, or None while it is unknown")
+            reward += 0.0  # SQL has one zero
         if type(terminated) is not bool:
             terminated = as_flag(terminated, "terminated")
         if type(truncated) is not bool:
@@ -89,9 +92,10 @@ class Pending:
             pre_agent = as_text(pre_agent, "pre_agent")
         if tags is not None:
             tags = as_tags(tags, "tags")
-        if not values.keys() <= self._types.keys():
-            values = self._flattened(values)
-        self.rows.append(values, self._types)
+        if values.keys() <= self._types.keys():
+            self.rows.append(values, self._types)
+        else:
+            self._append_new(values)
         self.episodes.append(episode)
         self.step.append(step)
         self.pre_agent.append(pre_agent)
@@ -109,6 +113,30 @@ class Pending:
             self.nbytes += self.rows.nbytes
             self.blocks.append(self.rows.block())
             self.rows = Rows()
+
+    def _append_new(self, values: Mapping[str, Any]) -> None:
+        """Append a row with fields that are new here; their types stay only if the whole row is taken."""
+        before = self._types, self.fields
+        try:
+            self.rows.append(self._flattened(values), self._types)
+        except Exception:
+            self._types, self.fields = before
+            raise
+
+    def retype(self, fields: Fields) -> None:
+        """Encode the fields anew, after another process has given some of them their types."""
+        held = [row for block in self.blocks for row in decoded(block)]
+        if self.tail_is_in_block:
+            held.pop()
+        self.fields, self._types = fields, fields.types
+        self.blocks, self.rows = [], Rows()
+        for values in held:
+            self._append_new(values)
+            if self.rows.full:
+                self.cut()
+        if self.tail is not None:
+            self.add_tail(self.tail)
+        self.close()
 
     def add_tail(self, values: Mapping[str, Any]) -> None:
         """Accept the observation after the last step of the only episode here."""
@@ -149,12 +177,19 @@ class Pending:
                 return
             if name in nested and value is not None:
                 raise errors.FieldMismatch(f"field {name!r} holds mappings with arrays, not {type(value).__name__}: use another name")
+            if name in flat:
+                raise errors.InvalidValue(f"field {name!r} is given twice, nested and by its dotted name: give it once")
             flat[name] = value
 
         for name, value in values.items():
+            if not isinstance(name, str):
+                raise errors.InvalidValue(f"a field may not be called {name!r}: use text")
             if name not in self._types:
                 check_name(name)
-            put(name, value)
+            try:
+                put(name, value)
+            except RecursionError:
+                raise errors.InvalidValue(f"{name}: nested too deeply, or holding itself: flatten it") from None
         new: dict[str, Field] = {}
         for name in [name for name in flat if name not in self._types]:
             if flat[name] is None:
@@ -183,7 +218,7 @@ def as_real(value: Any, name: str) -> float:
         raise errors.InvalidValue(f"{name} is {value!r}: give a number, or leave it out") from None
     if not -_INFINITE < found < _INFINITE:
         raise errors.InvalidValue(f"{name} is {found}: give a finite number, or None while it is unknown")
-    return found
+    return found + 0.0
 
 
 def as_flag(value: Any, name: str) -> bool:

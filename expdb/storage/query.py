@@ -4,7 +4,7 @@ import json
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Union
 
@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from expdb.errors import QueryError
 from expdb.storage.dialects import sqlite as dialect
-from expdb.storage.tables import EPISODE_COLUMNS, STEP_COLUMNS, episodes, steps
+from expdb.storage.tables import EPISODE_COLUMNS, STEP_COLUMNS, buffers, episodes, steps
 
 Where = Union["QueryBuilder", Mapping[str, Any], np.ndarray, None]
 
@@ -35,12 +35,10 @@ class QueryBuilder:
     """
 
     def __init__(self) -> None:
-        self._conditions: list[dict[str, Any]] = []
-        self._operators: list[str] = []
+        self._parts: list[dict[str, Any] | str] = []  # conditions and operators, as they came
 
     def _add(self, field: str, op: str, *value: Any) -> "QueryBuilder":
-        condition = {"field": field, "value": value[0], "op": op} if value else {"field": field, "op": op}
-        self._conditions.append(condition)
+        self._parts.append({"field": field, "value": _plain(value[0]), "op": op} if value else {"field": field, "op": op})
         return self
 
     def eq(self, field: str, value: Any) -> "QueryBuilder":
@@ -69,11 +67,11 @@ class QueryBuilder:
 
     def in_(self, field: str, values: Any) -> "QueryBuilder":
         """Match where the column equals one of the values."""
-        return self._add(field, "in", list(values))
+        return self._add(field, "in", _listed(field, values))
 
     def not_in(self, field: str, values: Any) -> "QueryBuilder":
         """Match where the column equals none of the values, or is NULL."""
-        return self._add(field, "not_in", list(values))
+        return self._add(field, "not_in", _listed(field, values))
 
     def like(self, field: str, pattern: str) -> "QueryBuilder":
         """Match where the text fits the pattern."""
@@ -93,35 +91,46 @@ class QueryBuilder:
 
     def and_(self) -> "QueryBuilder":
         """Require what stands before and the next condition."""
-        self._operators.append("and_")
+        self._parts.append("and_")
         return self
 
     def or_(self) -> "QueryBuilder":
         """Require what stands before or the next condition."""
-        self._operators.append("or_")
+        self._parts.append("or_")
         return self
 
     def nested(self, builder: "QueryBuilder") -> "QueryBuilder":
         """Add another builder's condition as one, in parentheses."""
-        self._conditions.append(builder.build())
+        if not isinstance(builder, QueryBuilder):
+            raise QueryError(f"nested takes a QueryBuilder, not a {type(builder).__name__}")
+        self._parts.append(builder.build())
         return self
 
     def build(self) -> dict[str, Any]:
         """Return the condition as plain JSON; raise QueryError for none, or for operators that join nothing."""
-        if not self._conditions:
+        if not self._parts:
             raise QueryError("an empty query: add a condition such as .eq('task_id', 'task_1'), or pass None for all")
-        if len(self._operators) != len(self._conditions) - 1:
-            raise QueryError(
-                f"{len(self._conditions)} conditions and {len(self._operators)} operators: "
-                "put one and_() or or_() between two conditions"
-            )
-        built = self._conditions[0]
-        for join, condition in zip(self._operators, self._conditions[1:], strict=True):
+        conditions, operators = self._parts[::2], self._parts[1::2]
+        if len(self._parts) % 2 == 0 or any(isinstance(c, str) for c in conditions) or not all(isinstance(o, str) for o in operators):
+            raise QueryError("conditions and operators do not take turns: put one and_() or or_() between two conditions")
+        built: Any = conditions[0]
+        for join, condition in zip(operators, conditions[1:], strict=True):
             built = {join: [built, condition]}
-        return built
+        return dict(built)
 
     def __repr__(self) -> str:
-        return f"QueryBuilder({json.dumps(self.build(), default=str) if self._conditions else ''})"
+        return f"QueryBuilder({json.dumps(self._parts, default=str)[1:-1]})"
+
+
+def _plain(value: Any) -> Any:
+    """Return NumPy's scalars as Python's, so that what is built is JSON."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _listed(field: str, values: Any) -> list[Any]:
+    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+        raise QueryError(f"in_ of {field!r} takes a list of values, not a {type(values).__name__}")
+    return [_plain(value) for value in values]
 
 
 @dataclass(frozen=True)
@@ -203,7 +212,7 @@ _ORDER: dict[str, Callable[[Any, Any], Any]] = {"gt": operator.gt, "gte": operat
 
 def known_names() -> str:
     """Return the names a query can use, for people."""
-    names = (*EPISODE_COLUMNS, *STEP_COLUMNS)
+    names = ("buffer", *EPISODE_COLUMNS, *STEP_COLUMNS)
     return ", ".join([*[n for n in names if not n.endswith("tags")], "tags.<key>", "episode_tags.<key>"])
 
 
@@ -211,6 +220,9 @@ def resolve(name: Any) -> tuple[sa.Table, sa.ColumnElement[Any], str | None]:
     """Return the table, the column and the tag's key that a name stands for; raise QueryError for an unknown one."""
     plain = name.removeprefix("exp_meta.") if isinstance(name, str) else ""
     head, dot, key = plain.partition(".")
+    if plain == "buffer":
+        name_of = sa.select(buffers.c.name).where(buffers.c.id == steps.c.buffer_id).correlate(steps).scalar_subquery()
+        return steps, name_of, None
     table = steps if head in STEP_COLUMNS else episodes if head in EPISODE_COLUMNS else None
     is_tags = head in ("tags", "episode_tags")
     if table is None or bool(dot) != is_tags:
@@ -271,7 +283,7 @@ def _values(name: str, values: Any) -> list[Any]:
 
 
 def _column_test(name: str, column: sa.ColumnElement[Any], op: str, value: Any) -> sa.ColumnElement[bool]:
-    head = str(column.name)
+    head = str(getattr(column, "name", "buffer"))
     numeric = head in _NUMBERS or head in _REALS
     kind: Any = (int, float) if numeric else (bool, int) if head in _FLAGS else str
     what = "numbers" if numeric else "True and False" if head in _FLAGS else "text"

@@ -98,7 +98,7 @@ def fetch(
     types = store.fields.types
     names = list(dict.fromkeys(("position", "episode", *SYSTEM, *types) if names is None else names))
     of_tables = [name for name in names if name not in types and (name not in SYSTEM or state.revised)]
-    of_tables = [name for name in of_tables if name not in ("position", "episode")]
+    of_tables = [name for name in of_tables if name not in ("position", "episode", "buffer")]
     for name in of_tables:
         if name not in SYSTEM:
             table_column(store, name)
@@ -114,6 +114,8 @@ def fetch(
     for name in names:
         if name == "position":
             out[name] = positions.copy()
+        elif name == "buffer":
+            out[name] = as_objects([store.name] * len(positions))
         elif name == "episode":
             out[name] = segments.episode[index]
         elif name in rows:

@@ -31,6 +31,11 @@ def finish(
         "(SELECT chunk FROM segments WHERE buffer_id = ? AND episode = ?) ORDER BY id",
         store.id, episode, store.id, episode,
     )  # fmt: skip
+    ((last_chunk,),) = session.ask(
+        "SELECT g.chunk FROM episodes e JOIN segments g ON g.buffer_id = e.buffer_id AND g.last = (SELECT min(last) FROM "
+        "segments WHERE buffer_id = e.buffer_id AND last >= e.last_position) WHERE e.buffer_id = ? AND e.id = ?",
+        store.id, episode,
+    ) or [(None,)]  # fmt: skip
     groups: list[list[int]] = [[]]
     for id, signature, size in own:
         fields = store.decoder(session, signature, news).signature.fields
@@ -39,9 +44,10 @@ def finish(
             groups[-1].append(id)
         else:
             groups += [[id], []]
-    groups = [group for group in groups if group]
+    if tail and last_chunk is not None and not any(last_chunk in group for group in groups):
+        groups.append([last_chunk])  # one that the episode shares with others
     for group in groups:
-        keeps = tail if group is groups[-1] else None
+        keeps = (episode, tail) if tail and last_chunk in group else None
         if len(group) > 1 or keeps:
             rewrite(store, session, news, group, keeps, tail_types)
 
@@ -51,7 +57,7 @@ def rewrite(
     session: Session,
     news: News,
     chunk_ids: list[int],
-    tail: Tail | None = None,
+    tail: tuple[int, Tail] | None = None,
     tail_types: dict[str, Field] | None = None,
 ) -> None:
     """Write the steps that are left of some chunks into new ones.
@@ -60,6 +66,7 @@ def rewrite(
     """
     listed = store.dialect.as_list(np.array(chunk_ids, np.int64))
     among = store.dialect.LISTED
+    ((buffer_low,),) = session.ask("SELECT low FROM buffers WHERE id = ?", store.id)
     ((low, high),) = session.ask(
         f"SELECT min(first), max(id) FROM chunks WHERE buffer_id = ? AND id IN {among}", store.id, listed
     )
@@ -72,7 +79,7 @@ def rewrite(
     )  # fmt: skip
     steps = _Steps.read(session, store.id, segments)
     old_tail = session.ask(
-        f"SELECT id, tail_chunk, tail_row, tail_fields, last_position FROM episodes WHERE buffer_id = ? AND id IN {among} "
+        f"SELECT id, tail_chunk, tail_row, tail_fields FROM episodes WHERE buffer_id = ? AND id IN {among} "
         f"AND tail_chunk IN {among}",
         store.id, store.dialect.as_list(np.unique(segments.episode)), listed,
     )  # fmt: skip
@@ -86,18 +93,29 @@ def rewrite(
             "UPDATE episodes SET tail_chunk = NULL, tail_row = NULL, tail_fields = NULL WHERE buffer_id = ? AND id = ?",
             store.id, id,
         )  # fmt: skip
+    # What the segments covered and is not there was deleted, by hand or just now; no segment covers it any more.
+    covered = int(np.maximum(segments.last - np.maximum(segments.first, buffer_low) + 1, 0).sum())
+    session.ask(
+        "UPDATE buffers SET holes = CASE WHEN holes > ? THEN holes - ? ELSE 0 END WHERE id = ?",
+        covered - len(steps.position), covered - len(steps.position), store.id,
+    )  # fmt: skip
+    session.ask(
+        f"DELETE FROM episodes WHERE buffer_id = ? AND status <> 'open' AND id IN {among} AND NOT EXISTS (SELECT 1 FROM "
+        "segments g WHERE g.buffer_id = episodes.buffer_id AND g.episode = episodes.id) "
+        f"AND id NOT IN {among}",
+        store.id, store.dialect.as_list(np.unique(segments.episode)), store.dialect.as_list(np.unique(steps.episode)),
+    )  # fmt: skip
     if not len(steps.position):
         return
     types = {name: field for chunk in chunks.values() for name, field in chunk.signature.fields.items()}
     out = _Chunks(store, session, news, {**types, **(tail_types or {})})
     for start, stop in steps.spans():
         out.add(chunks[int(steps.chunk[start])], steps, start, stop)
+    for id, chunk, row, fields in old_tail:
+        if steps.position[steps.episode == id].size:  # a tail goes with the last step: see change.delete
+            out.copy_tail(id, chunks[chunk], row, json.loads(fields))
     if tail:
-        out.add_tail(tail)
-    for id, chunk, row, fields, last_position in old_tail:
-        # A tail belongs to the last step, and goes with it. Only chunks of one episode have one.
-        if not tail and steps.position[-1] == last_position and steps.episode[-1] == id:
-            out.copy_tail(chunks[chunk], row, json.loads(fields))
+        out.add_tail(*tail)
     out.write()
 
 
@@ -134,6 +152,11 @@ class _Steps:
             [(step, reward, bool(terminated), bool(truncated)) for _, step, reward, terminated, truncated in rows],
         )
 
+    @property
+    def is_of_one_episode(self) -> bool:
+        """Whether all steps are of one episode."""
+        return bool((self.episode == self.episode[0]).all())
+
     def spans(self) -> list[tuple[int, int]]:
         """Return the runs of steps that stood together in one old chunk."""
         return _runs((np.diff(self.chunk) != 0) | (np.diff(self.chunk_row) != 1), len(self.position))
@@ -153,7 +176,7 @@ class _Chunks:
         self._rows = Rows()
         self._begin = self._end = 0
         self._steps: _Steps | None = None
-        self._tail_fields: list[str] | None = None
+        self._tails: list[tuple[int, list[str]]] = []
 
     def add(self, chunk: Chunk, steps: _Steps, start: int, stop: int) -> None:
         """Take steps [start, stop), which stand together in the chunk and follow those taken before."""
@@ -161,21 +184,22 @@ class _Chunks:
         at = int(steps.chunk_row[start]) - start
         stride = max(1, FIXED_CHUNK_BYTES // (4 * chunk.signature.row_bytes)) if chunk.signature.fixed else 1
         for begin in range(start, stop, stride):
-            if self._rows.full and self._rows.count:
+            # Chunks that several episodes share are left in one piece, with the tails of all of them.
+            if self._rows.full and self._rows.count and steps.is_of_one_episode:
                 self.write()
             end = min(begin + stride, stop)
             self._rows.copy(chunk, at + begin, at + end, self._types)
             self._end = end
 
-    def add_tail(self, tail: Tail) -> None:
-        """Put the observation after the last step behind it."""
+    def add_tail(self, episode: int, tail: Tail) -> None:
+        """Put the observation after an episode's last step behind all steps."""
         self._rows.append_tail(tail, self._types)
-        self._tail_fields = sorted(tail)
+        self._tails.append((episode, sorted(tail)))
 
-    def copy_tail(self, chunk: Chunk, row: int, fields: list[str]) -> None:
+    def copy_tail(self, episode: int, chunk: Chunk, row: int, fields: list[str]) -> None:
         """Keep the tail that an old chunk held."""
         self._rows.copy(chunk, row, row + 1, self._types)
-        self._tail_fields = fields
+        self._tails.append((episode, fields))
 
     def write(self) -> None:
         """Insert the chunk with what was taken so far."""
@@ -195,9 +219,9 @@ class _Chunks:
         ]
         self._session.driver.executemany(store.dialect.INSERT_SEGMENT, segments)
         self._session.driver.execute(store.dialect.COUNT, (0, nbytes, store.id))
-        if self._tail_fields is not None:
+        for row, (owner, fields) in enumerate(self._tails, end - begin):
             self._session.ask(
                 "UPDATE episodes SET tail_chunk = ?, tail_row = ?, tail_fields = ? WHERE buffer_id = ? AND id = ?",
-                chunk, end - begin, json.dumps(self._tail_fields), store.id, int(episode[-1]),
+                chunk, row, json.dumps(fields), store.id, owner,
             )  # fmt: skip
         self._rows, self._begin = Rows(), end

@@ -135,7 +135,8 @@ def steps_of_tasks(
 def episodes(store: Store, session: Session, where: Condition | None) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Return names and rows of the episodes that match, or that have a matching step, oldest first."""
     columns = [E.id.label("episode"), *[E[name] for name in tables.EPISODE_COLUMNS]]
-    statement = sa.select(*columns).where(E.buffer_id == store.id).order_by(E.id)
+    held: sa.Select[Any] = sa.select(sa.literal_column("1")).where(G.buffer_id == E.buffer_id, G.episode == E.id).correlate(tables.episodes)
+    statement = sa.select(*columns).where(E.buffer_id == store.id, held.exists()).order_by(E.id)
     if where is not None:
         statement = statement.where(E.id.in_(_steps(store, where, S.episode)) if where.of_steps else where.sql)
     return [column.name for column in columns], session.fetch(statement)

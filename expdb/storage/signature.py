@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import math
 import re
 import zlib
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ NUMERIC = (
 )
 OTHER = ("text", "bytes", "json")
 
-BATCH_KEYS = ("discount", "n_steps", "mask", "length", "is_first", "weight", "probability", "size")
+BATCH_KEYS = ("discount", "n_steps", "mask", "length", "is_first", "weight", "probability")
 GIVEN_SUCCESSORS = ("next_obs", "next_observation", "next_state")
 
 
@@ -51,11 +52,15 @@ class Field:
     shape: tuple[int | None, ...] = ()
 
     def __post_init__(self) -> None:
-        name = self.dtype if self.dtype in OTHER else _dtype_name(self.dtype)
+        name = self.dtype if isinstance(self.dtype, str) and self.dtype in OTHER else _dtype_name(self.dtype)
         object.__setattr__(self, "dtype", name)
-        shape = tuple(None if n is None else int(n) for n in self.shape)
-        if any(n is not None and n < 0 for n in shape):
-            raise InvalidValue(f"the shape {shape} has a negative dimension: use None for one that varies")
+        if not isinstance(self.shape, (tuple, list)):
+            raise InvalidValue(f"the shape is {self.shape!r}: give a tuple of integers, None for a dimension that varies")
+        shape = tuple(self.shape)
+        for n in shape:
+            if n is not None and (isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0):
+                raise InvalidValue(f"the shape {shape} has the dimension {n!r}: give integers, None for one that varies")
+        shape = tuple(None if n is None else int(n) for n in shape)
         if self.dtype in OTHER and shape:
             raise InvalidValue(f"a {self.dtype} field has no shape: leave it out")
         object.__setattr__(self, "shape", shape)
@@ -112,6 +117,8 @@ class Field:
 
 def _dtype_name(dtype: Any) -> str:
     try:
+        if dtype is None:
+            raise TypeError
         found = np.dtype(dtype)
     except TypeError:
         raise InvalidValue(f"unknown dtype {dtype!r}: use one of {', '.join((*NUMERIC, *OTHER))}") from None
@@ -172,7 +179,7 @@ _RESERVED = frozenset((*VIEW_COLUMNS, *BATCH_KEYS, *SYSTEM))
 @functools.cache
 def check_name(name: str) -> None:
     """Raise ReservedName or InvalidValue if a field may not be called so."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name.encode()) > 255:
+    if not _NAME.fullmatch(name) or len(name.encode()) > 255:
         raise InvalidValue(f"a field may not be called {name!r}: use letters, digits, _ and dots")
     head = name.split(".", 1)[0]
     if name in _RESERVED or head in _RESERVED:
@@ -223,9 +230,8 @@ def as_array(value: Any, name: str) -> np.ndarray:
 
 def plain(value: Any) -> Any:
     """Return what JSON makes of an object it does not know: pydantic models, dataclasses, NumPy scalars."""
-    dump = getattr(value, "model_dump", None)
-    if dump is not None and not isinstance(value, type):
-        return dump(mode="json")
+    if hasattr(value, "model_dump") and not isinstance(value, type):
+        return _model(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, (np.bool_, np.integer, np.floating)):
@@ -233,6 +239,28 @@ def plain(value: Any) -> Any:
     if is_array(value):
         raise TypeError("an array inside of it: make it a field of its own, or .tolist() it")
     raise TypeError(f"{type(value).__name__} is not JSON: convert it, or pass a dict, a dataclass or a pydantic model")
+
+
+def _model(value: Any) -> Any:
+    """Return a pydantic model as JSON; its own dump turns NaN into null and any key into text, without a word."""
+    seen = [value.model_dump()]
+    while seen:
+        one = seen.pop()
+        if isinstance(one, float) and not math.isfinite(one):
+            raise TypeError(f"a model with {one} in it, which is not JSON: use None, or an array field")
+        if isinstance(one, dict):
+            wrong = [key for key in one if not isinstance(key, str)]
+            if wrong:
+                raise TypeError(f"a model with the key {wrong[0]!r}: JSON has only text keys, convert it")
+            seen += one.values()
+        elif isinstance(one, (list, tuple, set, frozenset)):
+            seen += one
+        elif is_array(one):
+            raise TypeError("a model with an array in it: make it a field of its own, or .tolist() it")
+    try:
+        return value.model_dump(mode="json")
+    except Exception as error:  # pydantic's own, which is not imported here
+        raise TypeError(f"a model that is not JSON ({error}): convert what it holds") from None
 
 
 def holds_array(value: Any) -> bool:

@@ -64,7 +64,7 @@ class Store:
     def learn(self, news: News) -> None:
         """Take in what a committed transaction has made."""
         if news.fields is not None:
-            self.fields = news.fields
+            self._adopt(news.fields)
         self._signatures.update(news.signatures)
         self._decoders.update(news.decoders)
         for before, after in news.episodes:
@@ -86,28 +86,44 @@ class Store:
         if not found:
             raise self.dropped()
         added, low, size, holes, revision, capacity, nbytes, episodes_added, version, revised = found[0]
-        if version != self.fields.version:
-            self.reload_fields(session)
+        self.fields_at(session, version)
         return State(added, low, size, holes, revision, bool(revised), capacity, nbytes, episodes_added)
 
-    def reload_fields(self, session: Session) -> None:
-        """Read the fields as another process has left them."""
+    def fields_at(self, session: Session, version: int) -> Fields:
+        """Return the fields that the session's snapshot has, read anew where they are not the ones known."""
+        known = self.fields
+        if known.version == version:
+            return known
         found = find_buffer(session, self.name)
         if found is None or found[0] != self.id:
             raise self.dropped()
-        self.fields = found[2]
+        self._adopt(found[2])
+        return found[2]
 
-    def settle_fields(self, session: Session, found: Mapping[str, Field], lacking: set[str], first: bool, news: News) -> None:
+    def _adopt(self, fields: Fields) -> None:
+        """Know newer fields; threads that look at older snapshots must not bring older ones back."""
+        if fields.version > self.fields.version:
+            self.fields = fields
+
+    def settle_fields(
+        self, session: Session, known: Fields, found: Mapping[str, Field], lacking: set[str], first: bool, news: News
+    ) -> None:
         """Add fields that are new, and note those that some row lacks; raise FieldMismatch where a type differs.
 
-        `first` says that nothing was stored before, so that a new field is one that no row lacks yet.
+        `known` are those of the transaction. `first` says that nothing was stored before, so that a new field is one
+        that no row lacks yet.
         """
-        known = self.fields
         new = {name: field for name, field in found.items() if name not in known.types}
         for name, field_ in found.items():
             if known.types.get(name, field_) != field_:
                 raise errors.FieldMismatch(
                     f"field {name!r} holds {known.types[name]}, not {field_}: convert the value, or use another field name"
+                )
+        for name in new:
+            heads = {name.rsplit(".", n)[0] for n in range(1, name.count(".") + 1)}
+            if name in known.nested or heads & (known.types.keys() | new.keys()):
+                raise errors.FieldMismatch(
+                    f"field {name!r} is both a value and a mapping with arrays: give one of the two another name"
                 )
         optional = known.optional | lacking | (set() if first else new.keys())
         if new or optional != known.optional:

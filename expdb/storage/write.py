@@ -14,8 +14,10 @@ import sqlalchemy as sa
 
 from expdb import errors
 from expdb.storage import rewrite, tables
+from expdb.storage.catalog import Fields
 from expdb.storage.engine import Session
 from expdb.storage.pending import Episode, Pending
+from expdb.storage.signature import Field
 from expdb.storage.store import News, Store
 
 E = tables.episodes.c
@@ -29,8 +31,15 @@ def write(store: Store, pending: Pending) -> np.ndarray:
     """
     pending.close()
     news = News()
-    with store.engine.writing() as session:
-        positions = _write(store, session, pending, news)
+    try:
+        with store.engine.writing() as session:
+            positions = _write(store, session, pending, news)
+    except errors.FieldMismatch:
+        if pending.fields.version == store.fields.version:
+            raise
+        # Another process has typed a field meanwhile; an int, say, still goes into what is now a float field.
+        pending.retype(store.fields)
+        return write(store, pending)
     store.learn(news)
     return positions
 
@@ -45,9 +54,7 @@ def _write(store: Store, session: Session, pending: Pending, news: News) -> np.n
         raise store.dropped()
     added, episodes_added, version = taken[0]
     first = added - count
-    if version != store.fields.version:
-        store.reload_fields(session)
-    _settle_fields(store, session, pending, first == 0, news)
+    _settle_fields(store, session, store.fields_at(session, version), pending, first == 0, news)
 
     # -- episodes
     mine: dict[int, list[int]] = {key: [] for key in distinct}
@@ -95,8 +102,9 @@ def _write(store: Store, session: Session, pending: Pending, news: News) -> np.n
     return np.arange(first, added, dtype=np.int64)
 
 
-def _settle_fields(store: Store, session: Session, pending: Pending, first: bool, news: News) -> None:
-    found, lacking, known = {}, set(), store.fields
+def _settle_fields(store: Store, session: Session, known: Fields, pending: Pending, first: bool, news: News) -> None:
+    found: dict[str, Field] = {}
+    lacking: set[str] = set()
     for block in pending.blocks:
         if block.fields.keys() != known.types.keys() or block.nullable:
             lacking |= block.nullable | (known.types.keys() - block.fields.keys())
@@ -105,7 +113,7 @@ def _settle_fields(store: Store, session: Session, pending: Pending, first: bool
     for block in pending.blocks:
         if len(block.fields) < len(found):
             lacking |= found.keys() - block.fields.keys()
-    store.settle_fields(session, found, lacking, first, news)
+    store.settle_fields(session, known, found, lacking, first, news)
 
 
 def _settle_episode(
@@ -121,7 +129,11 @@ def _settle_episode(
     step: list[int],
 ) -> Episode:
     """Insert or advance an episode's row, number its steps in `step`, and return the episode as it will be."""
-    after = dataclasses.replace(episode)
+    details = pending.details.get(id(episode), {})
+    after = dataclasses.replace(episode, **details)
+    if details and episode.id is not None:
+        statement = sa.update(tables.episodes).where(E.buffer_id == store.id, E.id == episode.id)
+        session.sa.execute(statement.values(**details))
     rewards = [reward for reward in (pending.reward[index] for index in mine) if reward is not None]
     gained = sum(rewards) if rewards else None
     ended = None if status == "open" else now
@@ -204,8 +216,8 @@ def end_episode(store: Store, id: int, status: str, tail: Pending | None = None)
     """End an episode that has nothing pending: set its status, merge its chunks, keep its tail."""
     with store.writing() as (session, news):
         if tail is not None and tail.tail:
-            store.state(session)
-            store.settle_fields(session, tail.tail_types, set(), False, news)
+            ((version,),) = session.ask("SELECT fields_version FROM buffers WHERE id = ?", store.id)
+            store.settle_fields(session, store.fields_at(session, version), tail.tail_types, set(), False, news)
         ended = session.ask(
             "UPDATE episodes SET status = ?, ended = ? WHERE buffer_id = ? AND id = ? AND status = 'open' RETURNING 1",
             status, time.time(), store.id, id,
@@ -230,13 +242,3 @@ def find_episode(store: Store, episode_id: str) -> tuple[Episode, str] | None:
     episode = Episode(*values)
     episode.ordered = bool(ordered)
     return episode, status
-
-
-def add_details(store: Store, episode: Episode, details: dict[str, object]) -> None:
-    """Store what a later step tells of its episode: a name or a group that was unknown, more tags."""
-    if episode.id is not None:
-        with store.writing() as (session, _):
-            statement = sa.update(tables.episodes).where(E.buffer_id == store.id, E.id == episode.id)
-            session.sa.execute(statement.values(**details))
-    for name, value in details.items():
-        setattr(episode, name, value)

@@ -54,7 +54,8 @@ SQLITE_TRIGGERS = {
              WHERE buffer_id = NEW.id AND last < (SELECT low FROM buffers WHERE id = NEW.id);
             DELETE FROM chunks
              WHERE buffer_id = NEW.id AND id < (SELECT low FROM buffers WHERE id = NEW.id);
-            UPDATE buffers SET size = NEW.capacity WHERE id = NEW.id;
+            UPDATE buffers SET size = NEW.capacity, holes = CASE WHEN added - low = NEW.capacity THEN 0 ELSE holes END
+             WHERE id = NEW.id;
         END
     """,
     # Steps deleted on purpose, by expdb or by hand, leave the count.

@@ -62,20 +62,22 @@ def identify(path: str) -> None:
     """Raise if the existing file is not ours. Reads through SQLite only: opening the file beside it drops its locks."""
     if os.stat(path).st_size == 0:
         raise errors.NotAnExperienceDatabase(f"{path} is empty: delete it to let expdb create it anew")
-    connection = sqlite3.connect(f"file:{urllib.parse.quote(path)}?mode=ro", uri=True, isolation_level=None, timeout=30)
+    connection = None
     try:
+        connection = sqlite3.connect(f"file:{urllib.parse.quote(path)}?mode=ro", uri=True, isolation_level=None, timeout=30)
         (found,) = connection.execute("PRAGMA application_id").fetchone()
     except sqlite3.DatabaseError as error:
         raise translated(error, path) from error
     finally:
-        connection.close()
+        if connection is not None:
+            connection.close()
     if found != APPLICATION_ID:
         raise errors.NotAnExperienceDatabase(f"{path} is a database of another application: choose another path")
 
 
 # CRC-32 of the SQL of every trigger and view that the migrations make; a test holds it to them.
 SCHEMA = {
-    "buffers_capacity": 0x7C7CFEC8,
+    "buffers_capacity": 0x6E4EA6F0,
     "chunks_deleted": 0x266291CC,
     "episodes_revised": 0x9FADC434,
     "experience": 0x113291FC,
@@ -143,15 +145,24 @@ def checkpoint(connection: Any, wait_ms: int) -> bool:
 def translated(error: BaseException, path: str) -> BaseException:
     """Return the expdb error for a driver's, or the error itself where there is none."""
     code = getattr(error, "sqlite_errorcode", None)
+    damaged = f"{path} is damaged ({error}): restore a backup, or recover it with sqlite3's .recover"
+    if isinstance(error, UnicodeDecodeError) or "Could not decode to UTF-8" in str(error):
+        return errors.DatabaseDamaged(damaged)
     if code is None:
         return error
     match code & 0xFF:
+        case sqlite3.SQLITE_ERROR if any(text in str(error) for text in ("too large", "too many", "too complex")):
+            return errors.QueryError(f"the query is too large ({error}): use in_ for long lists, or pass positions")
+        case sqlite3.SQLITE_ERROR if str(error).startswith("no such"):
+            return errors.DatabaseDamaged(damaged)
+        case sqlite3.SQLITE_IOERR:
+            return errors.DatabaseDamaged(f"{path} cannot be read or written ({error}): check the disk and the file system")
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return errors.DatabaseBusy(f"{path} is held by another writer: try again, or open it with a longer timeout")
         case sqlite3.SQLITE_NOTADB:
             return errors.NotAnExperienceDatabase(f"{path} is not an SQLite database: choose another path")
         case sqlite3.SQLITE_CORRUPT:
-            return errors.DatabaseDamaged(f"{path} is damaged ({error}): restore a backup, or recover it with sqlite3's .recover")
+            return errors.DatabaseDamaged(damaged)
         case sqlite3.SQLITE_FULL:
             return errors.StorageFull(f"no space left for {path}: free some and go on, nothing acknowledged is lost")
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
@@ -184,6 +195,8 @@ def like(column: sa.ColumnElement[Any], pattern: str) -> sa.ColumnElement[bool]:
         else:
             glob.append(f"[{character}]" if character in "*?[" else character)
         escaped = False
+    if escaped:
+        raise errors.QueryError(f"the pattern {pattern!r} ends in a backslash that escapes nothing: double it")
     return column.op("GLOB", is_comparison=True)(sa.literal("".join(glob), sa.Text()))
 
 
@@ -317,17 +330,23 @@ def add_field_function(connection: Any, field: Callable[[str, str], Any]) -> Non
 def run_sql(connection: Any, query: str, params: dict[str, Any]) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Run one reading statement; return the names of its columns and its rows."""
     try:
+        query.encode()
         cursor = connection.execute(query, params)
         if cursor.description is None:
             raise errors.SqlRefused("db.sql runs one SELECT (or WITH ... SELECT): this statement returns no rows")
         return [column[0] for column in cursor.description], cursor.fetchall()
+    except UnicodeEncodeError:
+        raise errors.SqlError("a lone surrogate in the query or in params: no stored text has one") from None
+    except (sqlite3.DataError, OverflowError) as error:
+        raise errors.SqlError(f"{error}: a value is too large for the database") from error
     except (sqlite3.ProgrammingError, sqlite3.Warning) as error:
         if "one statement" in str(error):
             raise errors.SqlRefused("db.sql runs one statement: remove what follows the first semicolon") from error
         raise errors.SqlError(f"{error}: give every :name of the query in params") from error
     except sqlite3.DatabaseError as error:
         code = cast(int, getattr(error, "sqlite_errorcode", 0)) & 0xFF
-        if code in (sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY) or "prohibited" in str(error):
+        refused = any(text in str(error) for text in ("prohibited", "not authorized"))
+        if code in (sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY) or refused:
             raise errors.SqlRefused(f"db.sql only reads ({error}): change data with the methods of the buffer") from error
         if code == sqlite3.SQLITE_ERROR and "user-defined function" in str(error):
             raise errors.SqlError("field() failed: give it payload and the name of a field in quotes") from error

@@ -1,0 +1,326 @@
+"""Opening: never destroys, and says in one line what is wrong with a file."""
+
+import os
+import pickle
+import sqlite3
+import stat
+
+import numpy as np
+import pytest
+
+import expdb
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "runs.db")
+
+
+def filled(path):
+    with expdb.open(path) as db:
+        db.buffer("b").store_batch({"x": np.arange(2_000), "t": ["some text"] * 2_000})
+    return path
+
+
+@pytest.mark.parametrize("name", ["plain.db", "with space?.db", "100%25.db", "é#&=.db", "sub/../up.db"])
+def test_any_file_name_is_that_file(tmp_path, name):
+    (tmp_path / "sub").mkdir()
+    for location in (tmp_path / name, str(tmp_path / name)):
+        with expdb.open(location) as db:
+            db.buffer("b").store(x=1)
+    assert os.path.exists(tmp_path / name)
+    with expdb.open(f"sqlite:///{str(tmp_path / name).replace('%', '%25')}", create=False) as db:
+        assert len(db.buffer("b")) == 2
+
+
+def test_a_symbolic_link_is_the_file_it_leads_to(path, tmp_path):
+    filled(path)
+    os.symlink(path, tmp_path / "link.db")
+    with expdb.open(tmp_path / "link.db") as one, expdb.open(path) as two:
+        assert one.path == two.path == os.path.realpath(path)
+
+
+def test_memory_is_a_private_temporary_database(tmp_path):
+    with expdb.open(":memory:") as one, expdb.open(":memory:") as two:
+        one.buffer("b").store(x=1)
+        assert (len(one.buffer("b")), len(two.buffer("b"))) == (1, 0)
+        folder = os.path.dirname(one.path)
+        assert os.path.exists(folder)
+        with pytest.raises(expdb.InvalidValue, match="another process"):
+            pickle.dumps(one)
+    assert not os.path.exists(folder)
+
+
+def test_a_missing_file_is_only_created_where_that_was_meant(path):
+    for options in ({"create": False}, {"read_only": True}):
+        with pytest.raises(FileNotFoundError, match="check the path"):
+            expdb.open(path, **options)
+    assert not os.path.exists(path)
+    with pytest.raises(expdb.DatabaseMissing, match="folder"):
+        expdb.open(os.path.join(path, "deep", "x.db"))
+
+
+def test_an_empty_file_is_refused(path):
+    open(path, "w").close()
+    with pytest.raises(expdb.NotAnExperienceDatabase, match="is empty"):
+        expdb.open(path)
+    assert os.path.getsize(path) == 0
+
+
+@pytest.mark.parametrize("content", [b"hello, this is no database" * 100, b"<html>", b"\0" * 5000, b"SQLite format 3\0" + b"\xff" * 4000])
+def test_a_foreign_file_is_refused_and_left_alone(path, content):
+    with open(path, "wb") as file:
+        file.write(content)
+    with pytest.raises(expdb.ExpDBError) as caught:
+        expdb.open(path)
+    assert "\n" not in str(caught.value)
+    with open(path, "rb") as file:
+        assert file.read() == content
+
+
+def test_another_applications_database_is_refused_and_left_alone(path):
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE notes (text)")
+    connection.close()
+    before = os.stat(path).st_mtime_ns
+    with pytest.raises(expdb.NotAnExperienceDatabase, match="another application"):
+        expdb.open(path)
+    assert os.stat(path).st_mtime_ns == before
+    assert not os.path.exists(path + "-wal")
+
+
+def test_a_folder_is_refused(tmp_path):
+    with pytest.raises(expdb.NotAnExperienceDatabase, match="folder"):
+        expdb.open(tmp_path)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7, 0.95])
+def test_a_truncated_file_is_an_error_and_never_initialised_anew(path, share):
+    filled(path)
+    with open(path, "r+b") as file:
+        file.truncate(int(os.path.getsize(path) * share))
+    size = os.path.getsize(path)
+
+    def use():
+        with expdb.open(path) as db:
+            assert db.check() != []
+            list(db.buffer("b").scan())
+
+    with pytest.raises(expdb.DatabaseDamaged):
+        use()
+    assert os.path.getsize(path) == size
+
+
+def test_a_damaged_chunk_is_named_and_the_others_are_read(path):
+    with expdb.open(path) as db:
+        buffer = db.buffer("b")
+        for k in range(3):
+            buffer.store_batch({"task_id": f"t{k}", "x": np.full(100, k)})
+    with sqlite3.connect(path) as connection:
+        (data,) = connection.execute("SELECT data FROM chunks WHERE id = 199").fetchone()
+        damaged = bytearray(data)
+        damaged[-5] ^= 4
+        connection.execute("UPDATE chunks SET data = ? WHERE id = 199", (bytes(damaged),))
+    connection.close()
+    with expdb.open(path) as db:
+        buffer = db.buffer("b")
+        assert (buffer.get([99, 200])["x"] == [0, 2]).all()
+        with pytest.raises(expdb.ChunkDamaged, match="chunk 199"):
+            buffer.get([150])
+        with pytest.raises(expdb.ChunkDamaged, match="chunk 199"):
+            db.sql("SELECT field(payload, 'x') FROM experience")
+        assert any("chunk 199" in problem for problem in db.check())
+
+
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ("UPDATE chunks SET crc = crc + 1 WHERE id = 1999", "checksum"),
+        ("UPDATE chunks SET rows = rows + 1 WHERE id = 1999", "checksum"),
+        ("UPDATE buffers SET size = size + 1", "counts 2001 steps and holds 2000"),
+        ("UPDATE buffers SET bytes = bytes + 1", "bytes"),
+        ("DELETE FROM segments", "segment"),
+        ("UPDATE segments SET chunk_row = chunk_row + 5", "rows"),
+        ("DELETE FROM episodes", "steps of no episode"),
+        ("UPDATE episodes SET episode_return = 7", "return"),
+        ("UPDATE signatures SET schema = x'00'", "signature"),
+        ("DELETE FROM chunks", "segments of no chunk"),
+        ("UPDATE steps SET step = 3, revision = NULL WHERE position = 7", "other steps or rewards"),
+    ],
+)
+def test_check_finds_what_is_wrong(path, statement, found):
+    filled(path)
+    with sqlite3.connect(path) as connection:
+        if "step = 3" in statement:
+            connection.execute("DROP TRIGGER steps_revised")
+        connection.execute(statement)
+    connection.close()
+    if "step = 3" in statement:
+        with pytest.raises(expdb.DatabaseDamaged, match="steps_revised"):
+            expdb.open(path)
+        return
+    with expdb.open(path) as db:
+        problems = db.check()
+        assert any(found in problem for problem in problems), problems
+        assert all("\n" not in problem for problem in problems)
+
+
+def test_damaged_fields_are_named(path):
+    filled(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE buffers SET fields = '{'")
+    connection.close()
+    with expdb.open(path) as db, pytest.raises(expdb.DatabaseDamaged, match="fields"):
+        db.buffer("b")
+
+
+def test_read_only_reads_and_refuses_to_write(path):
+    filled(path)
+    with expdb.open(path, read_only=True) as db:
+        buffer = db.buffer("b")
+        assert buffer.sample(4).size == 4
+        assert db.check() == []
+        for call in (
+            lambda: buffer.store(x=1),
+            lambda: buffer.update({"step": 0}, reward=1.0),
+            lambda: buffer.delete({"step": 0}),
+            lambda: buffer.clear(),
+            lambda: db.drop("b"),
+            lambda: buffer.set_capacity(5),
+        ):
+            with pytest.raises(expdb.DatabaseReadOnly, match="read_only"):
+                call()
+        with pytest.raises(expdb.UnknownBuffer, match="read_only"):
+            db.buffer("new")
+
+
+def test_a_file_without_permission_says_so(path):
+    filled(path)
+    os.chmod(path, stat.S_IRUSR)
+    if os.geteuid() == 0:
+        os.chmod(path, 0o600)  # root may write anything: nothing to test as root
+        return
+    with expdb.open(path) as db, pytest.raises(expdb.DatabaseReadOnly):
+        db.buffer("b").store(x=1)
+
+
+def test_a_full_disk_is_a_typed_error_and_the_handle_goes_on(path):
+    with expdb.open(path) as db:
+        buffer = db.buffer("b")
+        buffer.store(x=b"0" * 1000)
+        with db._engine.writing() as session:
+            ((pages,),) = session.ask("PRAGMA page_count")
+            session.ask(f"PRAGMA max_page_count = {pages + 20}")
+        held = 1
+        with pytest.raises(expdb.StorageFull, match="nothing acknowledged is lost"):
+            for k in range(1_000):
+                buffer.store(x=np.random.default_rng(k).bytes(3000))
+                held += 1
+        assert len(buffer) == held > 5
+        with db._engine.writing() as session:
+            session.ask("PRAGMA max_page_count = 1000000")
+        buffer.store(x=b"more")
+        assert len(buffer) == held + 1
+        assert db.check() == []
+
+
+def test_a_closed_handle_says_so(path):
+    db = expdb.open(path)
+    buffer = db.buffer("b")
+    db.close()
+    db.close()
+    for call in (lambda: buffer.store(x=1), lambda: len(buffer), lambda: db.sql("SELECT 1"), lambda: db.buffer("b")):
+        with pytest.raises(expdb.DatabaseClosed, match="open it again"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("location", "options"),
+    [
+        ("", {}), ("a\0b", {}), (5, {}), (None, {}), ("mysql://host/db", {}), ("postgresql://host/db", {}), (":memory:", {"read_only": True}),
+        (":memory:", {"timeout": 0}), (":memory:", {"timeout": float("nan")}), (":memory:", {"timeout": float("inf")}),
+        (":memory:", {"durability": "off"}), (":memory:", {"resident_bytes": "1"}), (":memory:", {"run": 5}),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_one_line(location, options):
+    with pytest.raises(expdb.InvalidValue) as caught:
+        expdb.open(location, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_durability_sets_what_is_synced(path):
+    for durability, level in (("normal", 1), ("full", 2)):
+        with expdb.open(path, durability=durability) as db, db._engine.writing() as session:
+            assert session.ask("PRAGMA synchronous") == [(level,)]
+            assert session.ask("PRAGMA journal_mode") == [("wal",)]
+            assert session.ask("PRAGMA mmap_size") in ([(0,)], [])
+            assert session.ask("PRAGMA wal_autocheckpoint") == [(0,)]
+
+
+def test_buffers_are_listed_and_dropped(path):
+    with expdb.open(path) as db, expdb.open(path) as other:
+        db.buffer("one").store(x=1)
+        db.buffer("two", capacity=5).store_batch({"x": np.arange(9)})
+        assert db.buffers() == other.buffers() == ["one", "two"]
+        stale = db.buffer("one")
+        other.drop("one")
+        with pytest.raises(expdb.UnknownBuffer, match="no buffer 'one': there are two"):
+            other.drop("one")
+        with pytest.raises(expdb.UnknownBuffer, match=r"db\.buffer"):
+            stale.store(x=1)
+        assert db.check() == []
+        fresh = db.buffer("one")
+        assert fresh.store(y="another type") == 0
+        assert len(db.buffer("two")) == 5
+
+
+@pytest.mark.parametrize("name", ["", "a\0", None, 5, "x" * 300, "\ud800"])
+def test_bad_buffer_names_are_refused(path, name):
+    with expdb.open(path) as db, pytest.raises(expdb.InvalidValue):
+        db.buffer(name)
+
+
+def test_a_handle_can_be_pickled_and_opens_its_own_connections(path):
+    with expdb.open(path) as db:
+        db.buffer("b").store(x=1)
+        again = pickle.loads(pickle.dumps(db.buffer("b")))
+        assert len(again) == 1
+        assert again._database.run != db.run
+        again._database.close()
+
+
+def test_a_backup_is_a_sound_copy_and_overwrites_nothing(path, tmp_path):
+    filled(path)
+    with expdb.open(path) as db:
+        db.backup(tmp_path / "copy.db")
+        db.buffer("b").store(x=1)
+        with pytest.raises(FileExistsError, match="name a new file"):
+            db.backup(tmp_path / "copy.db")
+        with pytest.raises(expdb.DatabaseMissing, match="folder"):
+            db.backup(tmp_path / "nowhere" / "copy.db")
+    with expdb.open(tmp_path / "copy.db") as copy:
+        assert copy.check() == []
+        assert len(copy.buffer("b")) == 2_000
+
+
+def test_checkpoints_keep_the_log_short_and_closing_folds_it_in(path):
+    with expdb.open(path) as db:
+        buffer = db.buffer("b", capacity=50)
+        longest = 0
+        for k in range(60):
+            buffer.store(x=np.random.default_rng(k).bytes(1 << 20))
+            longest = max(longest, os.path.getsize(path + "-wal"))
+        assert longest < 40 << 20
+    assert not os.path.exists(path + "-wal")
+
+
+def test_errors_are_expdb_errors_and_the_builtin_they_resemble():
+    from expdb import errors
+
+    found = [one for one in vars(errors).values() if isinstance(one, type)]
+    assert len(found) > 20
+    for one in found:
+        assert issubclass(one, expdb.ExpDBError)
+        assert one.__doc__
+        if one is not expdb.ExpDBError:
+            assert any(issubclass(one, builtin) for builtin in (ValueError, LookupError, OSError, RuntimeError))

@@ -1,0 +1,343 @@
+"""Many processes and threads on one file: nothing acknowledged is lost, nothing wrong is read, forks are safe or refused."""
+
+import multiprocessing
+import os
+import random
+import signal
+import sqlite3
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import expdb
+
+FORK, SPAWN = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = str(tmp_path / "runs.db")
+    with expdb.open(path) as db:
+        db.buffer("b")
+    return path
+
+
+def sound(path):
+    with expdb.open(path) as db:
+        assert db.check() == []
+        return len(db.buffer("b"))
+
+
+def write(path, worker, count, capacity=None):
+    """Write steps that say who wrote them, in every way there is; positions are printed to nobody but kept by the queue."""
+    with expdb.open(path) as db:
+        buffer = db.buffer("b")
+        done = 0
+        while done < count:
+            with buffer.episode(f"w{worker}", agent_id=str(worker), flush_steps=7) as episode:
+                for _ in range(20):
+                    episode.append(worker=worker, number=done, obs=np.full(3, done, np.float32))
+                    done += 1
+            for _ in range(5):
+                buffer.store(task_id=f"w{worker}", agent_id=str(worker), worker=worker, number=done, obs=np.full(3, done, np.float32))
+                done += 1
+
+
+@pytest.mark.parametrize("context", [FORK, SPAWN], ids=["fork", "spawn"])
+def test_several_processes_write_one_file(path, context):
+    processes = [context.Process(target=write, args=(path, worker, 200)) for worker in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    with expdb.open(path) as db:
+        buffer = db.buffer("b")
+        rows = [row for batch in buffer.scan() for row in zip(batch["worker"].tolist(), batch["number"].tolist(), strict=True)]
+        assert sorted(rows) == [(worker, number) for worker in range(4) for number in range(200)]
+        for worker in range(4):
+            assert [number for one, number in rows if one == worker] == list(range(200))
+    assert sound(path) == 800
+
+
+def read(path, capacity, stop, problems):
+    with expdb.open(path) as db:
+        buffer = db.buffer("b")
+        seen = -1
+        while not stop.is_set():
+            if len(buffer) > capacity:
+                problems.put(f"{len(buffer)} steps seen")
+            if buffer.count({"agent_id": "0"}):
+                batch = buffer.sample(32)
+                if not (batch["obs"][:, 0] == batch["number"]).all():
+                    problems.put("a wrong value")
+            for batch in buffer.scan(after=seen, size=500):
+                if batch["position"][0] <= seen:
+                    problems.put("a position twice")
+                seen = int(batch["position"][-1])
+
+
+def test_readers_never_see_more_than_the_capacity_nor_a_wrong_value(path):
+    with expdb.open(path) as db:
+        db.buffer("b").set_capacity(100)
+    stop, problems = FORK.Event(), FORK.Queue()
+    readers = [FORK.Process(target=read, args=(path, 100, stop, problems)) for _ in range(2)]
+    writers = [FORK.Process(target=write, args=(path, worker, 400)) for worker in range(3)]
+    for process in (*readers, *writers):
+        process.start()
+    for process in writers:
+        process.join()
+    stop.set()
+    for process in (*readers, *writers):
+        process.join()
+        assert process.exitcode == 0
+    assert problems.empty()
+    assert sound(path) == 100
+
+
+def write_until_killed(path, worker, log):
+    """Write, and say what was acknowledged through a pipe-like file that a kill cannot tear."""
+    acknowledged = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    with expdb.open(path) as db:
+        buffer = db.buffer("b")
+        number = 0
+        while True:
+            if number % 3:
+                positions = [buffer.store(task_id=f"w{worker}", worker=worker, number=number, terminated=number % 10 == 1)]
+            else:
+                positions = buffer.store_batch([{"task_id": f"w{worker}", "worker": worker, "number": number}] * 5).tolist()
+            os.write(acknowledged, "".join(f"{position} {worker} {number}\n" for position in positions).encode())
+            number += 1
+
+
+def test_no_acknowledged_step_is_lost_to_kill_9(path, tmp_path):
+    log = str(tmp_path / "log")
+    generator = random.Random(0)
+    for _ in range(5):
+        processes = [FORK.Process(target=write_until_killed, args=(path, worker, log)) for worker in range(3)]
+        for process in processes:
+            process.start()
+        time.sleep(0.3 + generator.random() * 0.3)
+        for process in processes:
+            time.sleep(generator.random() * 0.05)
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+    with open(log) as file:
+        acknowledged = {int(line.split()[0]): tuple(map(int, line.split()[1:])) for line in file}
+    assert len(acknowledged) > 100
+    with expdb.open(path) as db:
+        held = {}
+        batches_of_five = {}
+        for batch in db.buffer("b").scan():
+            for position, worker, number in zip(*(batch[key].tolist() for key in ("position", "worker", "number")), strict=True):
+                held[position] = (worker, number)
+        for position, row in held.items():
+            if row[1] % 3 == 0:
+                batches_of_five.setdefault(row, []).append(position)
+    assert {position: held.get(position) for position in acknowledged} == acknowledged
+    assert all(len(positions) % 5 == 0 for positions in batches_of_five.values())  # all or nothing
+    sound(path)
+
+
+def test_the_rows_of_a_killed_program_stay_apart_from_those_of_the_next(path):
+    process = FORK.Process(target=write_until_killed, args=(path, 0, os.devnull))
+    process.start()
+    time.sleep(0.5)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    with expdb.open(path) as db:
+        buffer = db.buffer("b")
+        before = set(buffer.episodes()["episode_id"].to_pylist())
+        buffer.store(task_id="w0", worker=1, number=-1)
+        (batch,) = buffer.scan({"step": 0, "task_id": "w0"}, after=buffer.stats()["added"] - 2)
+        assert batch["number"].tolist() == [-1]
+        assert len(set(buffer.episodes()["episode_id"].to_pylist()) - before) == 1
+
+
+# -- forks
+
+
+def in_child(function):
+    """Run something in a forked child; return what it returned, or the error's name and text."""
+    results = FORK.Queue()
+
+    def run():
+        try:
+            results.put(function())
+        except Exception as error:
+            results.put((type(error).__name__, str(error)))
+
+    process = FORK.Process(target=run)
+    process.start()
+    found = results.get(timeout=60)
+    process.join()
+    return found
+
+
+def test_a_forked_child_writes_through_the_inherited_handle_and_nothing_is_lost(path):
+    with expdb.open(path) as db:
+        buffer = db.buffer("b")
+        buffer.store(x=-1)
+        buffer.sample(1)
+
+        def child():
+            return [buffer.store(x=k) for k in range(50)], db.run
+
+        positions, run = in_child(child)
+        assert positions == list(range(1, 51))
+        assert run != db.run
+        buffer.store(x=99)
+    with sqlite3.connect(path) as connection:  # another opener, which would have truncated the log of an unguarded child
+        assert connection.execute("SELECT count(*) FROM steps").fetchone() == (52,)
+    connection.close()
+    with expdb.open(path) as db:
+        episodes = db.buffer("b").episodes()
+        assert sorted(episodes["length"].to_pylist()) == [2, 50]  # the child did not go on with the parent's episode
+    assert sound(path) == 52
+
+
+@pytest.mark.parametrize("kind", ["same handle", "another handle", "opened anew"])
+def test_a_fork_while_a_thread_uses_the_file_is_refused_in_the_child(path, kind):
+    with expdb.open(path) as db, expdb.open(path) as other:
+        db.buffer("b").store(x=1)
+        other.buffer("b").store(x=1)
+        inside, leave = threading.Event(), threading.Event()
+
+        def hold():
+            with db._engine.reading() as session:
+                session.ask("SELECT count(*) FROM steps")
+                inside.set()
+                leave.wait()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        inside.wait()
+
+        def use():
+            if kind == "opened anew":
+                return expdb.open(path)
+            return (db if kind == "same handle" else other).buffer("b").store(x=2)
+
+        name, message = in_child(use)
+        leave.set()
+        thread.join()
+        assert name == "ForkedWithOpenConnection"
+        assert "spawn" in message
+        assert db.buffer("b").store(x=3) == 2
+    assert sound(path) == 3
+
+
+def test_an_episode_belongs_to_the_process_that_began_it(path):
+    with expdb.open(path) as db:
+        writer = db.buffer("b").episode("t")
+        writer.append(x=1)
+        assert in_child(lambda: writer.append(x=2))[0] == "ForkedWithOpenConnection"
+
+        def leave():
+            with writer:
+                pass
+
+        assert in_child(leave) is None
+        writer.end()
+    assert sound(path) == 1
+
+
+def test_threads_that_fork_at_once_take_turns(path):
+    with expdb.open(path) as db:
+        buffers = [db.buffer("b")] + [expdb.open(path).buffer("b") for _ in range(2)]
+
+        def go():
+            for _ in range(5):
+                pid = os.fork()
+                if pid == 0:
+                    os._exit(0)
+                os.waitpid(pid, 0)
+                buffers[0].store(x=1)
+
+        threads = [threading.Thread(target=go) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=60)
+            assert not thread.is_alive()
+        for buffer in buffers[1:]:
+            buffer._database.close()
+    assert sound(path) == 20
+
+
+# -- threads
+
+
+def test_threads_share_a_handle(path):
+    with expdb.open(path) as db:
+        buffer = db.buffer("b", fields={"number": "int64"})
+        errors = []
+
+        def work(worker):
+            try:
+                with buffer.episode(f"t{worker}", flush_steps=5) as episode:
+                    for number in range(60):
+                        episode.append(worker=worker, number=number)
+                        buffer.store(task_id=f"s{worker}", worker=worker, number=number)
+                        if number % 10 == 5:
+                            batch = buffer.sample(16, {"task_id": f"s{worker}"})
+                            assert (batch["worker"] == worker).all()
+                            db.sql("SELECT count(*) FROM experience")
+            except Exception as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(worker,)) for worker in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        assert len(buffer) == 8 * 120
+        for worker in range(8):
+            (batch,) = buffer.scan({"task_id": f"s{worker}"})
+            assert batch["number"].tolist() == batch["step"].tolist() == list(range(60))
+    assert sound(path) == 960
+
+
+def test_a_writer_that_is_held_up_gets_a_typed_error_in_time(path):
+    with expdb.open(path) as db, expdb.open(path, timeout=0.3) as other:
+        with db._engine.writing():
+            start = time.monotonic()
+            with pytest.raises(TimeoutError, match="another writer"):
+                other.buffer("b").store(x=1)
+            assert time.monotonic() - start < 10
+        assert other.buffer("b").store(x=1) == 0
+
+
+def test_a_sample_is_one_snapshot(path):
+    with expdb.open(path) as db, expdb.open(path) as other:
+        buffer = db.buffer("b")
+        buffer.store_batch({"x": np.arange(10)})
+        with db._engine.reading() as session:
+            before = buffer._store.state(session)
+            other.buffer("b").set_capacity(2)
+            other.buffer("b").update({"step": 9}, reward=1.0)
+            from expdb.storage import read
+
+            columns = read.fetch(buffer._store, session, before, np.arange(10))
+            assert columns["x"].tolist() == list(range(10))
+        assert len(buffer) == 2
+    sound(path)
+
+
+def test_expdb_does_not_open_its_own_files():
+    """Reading the file beside SQLite drops SQLite's locks in this process, and acknowledged rows with them."""
+    import ast
+    from pathlib import Path
+
+    package = Path(expdb.__file__).parent
+    for source in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(source.read_text())):
+            if isinstance(node, ast.Call):
+                name = ast.unparse(node.func)
+                assert name not in ("io.open", "os.open", "mmap.mmap", "shutil.copy", "shutil.copyfile", "shutil.copytree"), source
+                assert not name.endswith((".read_bytes", ".open_binary")), source
+                if name == "open":
+                    assert source.name == "database.py"  # expdb's own open
