@@ -211,16 +211,19 @@ def test_a_full_disk_is_a_typed_error_and_the_handle_goes_on(path):
         with db._engine.writing() as session:
             ((pages,),) = session.ask("PRAGMA page_count")
             session.ask(f"PRAGMA max_page_count = {pages + 20}")
-        held = 1
-        with pytest.raises(expdb.StorageFull, match="nothing acknowledged is lost"):
+        held = [0]
+
+        def fill():
             for k in range(1_000):
-                buffer.store(x=np.random.default_rng(k).bytes(3000))
-                held += 1
-        assert len(buffer) == held > 5
+                held.append(buffer.store(x=np.random.default_rng(k).bytes(3000)))
+
+        with pytest.raises(expdb.StorageFull, match="nothing acknowledged is lost"):
+            fill()
+        assert len(buffer) == len(held) > 5
         with db._engine.writing() as session:
             session.ask("PRAGMA max_page_count = 1000000")
         buffer.store(x=b"more")
-        assert len(buffer) == held + 1
+        assert len(buffer) == len(held) + 1
         assert db.check() == []
 
 

@@ -9,6 +9,7 @@ looked up by its bytes, and a value is a slice of the message.
 
 import struct
 import zlib
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from expdb.storage.columns import (
     Buffer,
     Column,
     Node,
+    bits_of,
     column_of,
     layout_of,
     read_bits,
@@ -132,8 +134,8 @@ class Template:
         arrays = []
         for entry in schema:
             storage = getattr(entry.type, "storage_type", entry.type)
-            array = pa.nulls(1, storage)
-            arrays.append(array if storage is entry.type else pa.ExtensionArray.from_storage(entry.type, array))
+            null = pa.nulls(1, storage)
+            arrays.append(null if storage is entry.type else pa.ExtensionArray.from_storage(entry.type, null))
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
         sink = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression="zstd" if compressed else None)
@@ -246,9 +248,9 @@ class Rows:
 
     def extend(self, arrays: Mapping[str, np.ndarray], fields: Mapping[str, Field]) -> None:
         """Add arrays [steps, *shape] of fixed-width fields at once, to rows that are still empty."""
-        for name, array in arrays.items():
+        for name, values in arrays.items():
             column = self._new_column(name, fields[name])
-            column.extend(array)  # type: ignore[attr-defined]
+            column.extend(values)  # type: ignore[attr-defined]
             self.count = column.rows
 
     def copy(self, chunk: "Chunk", start: int, stop: int, fields: Mapping[str, Field]) -> None:
@@ -337,10 +339,10 @@ class Block:
         """Return the record-batch message; columns shorter than the block (the tail has no step) are padded."""
         rows, missing = self.rows, self.rows - len(step)
         system = [
-            np.array([*step, *[0] * missing], np.int64).tobytes(),
-            np.array([*reward, *[None] * missing], np.float64).tobytes(),
-            np.packbits([*terminated, *[False] * missing], bitorder="little").tobytes(),
-            np.packbits([*truncated, *[False] * missing], bitorder="little").tobytes(),
+            array("q", [*step, *[0] * missing]).tobytes(),
+            array("d", [_NAN if one is None else one for one in [*reward, *[None] * missing]]).tobytes(),
+            bits_of([*terminated, *[False] * missing]),
+            bits_of([*truncated, *[False] * missing]),
         ]
         body: list[Buffer] = []
         ranges: list[int] = []
@@ -369,16 +371,17 @@ def decoded(block: Block) -> list[dict[str, Any]]:
             if field in (Field("int64", (None,)), Field("float64", (None,))):
                 values = [None if value is None else value.tolist() for value in values]
         else:
-            array = np.frombuffer(chunk.raw(name, 0, block.rows), field.numpy).reshape(block.rows, *field.shape)
+            found = np.frombuffer(chunk.raw(name, 0, block.rows), field.numpy).reshape(block.rows, *field.shape)
             # Python's own numbers where a Python number made the type, so that an int still goes into a float field.
             plain = not field.shape and field.dtype in ("int64", "float64", "bool")
-            values = array.tolist() if plain else list(array)
+            values = found.tolist() if plain else list(found)
         for row, value, there in zip(rows, values, chunk.present(name, 0, block.rows), strict=True):
             if there:
                 row[name] = value
     return rows
 
 
+_NAN = float("nan")
 _UNCOMPRESSED = struct.pack("<q", -1)
 _PADDING = [b"\0" * n for n in range(8)]
 
@@ -504,6 +507,14 @@ class Chunk:
         if field.dtype == "bool" and not field.shape:
             return read_bits(buffer, start, stop)
         return memoryview(buffer)[start * field.nbytes : stop * field.nbytes]
+
+    def place(self, name: str) -> tuple[int, int]:
+        """Return where a field's first value lies in the message, and bytes to the next; KeyError where it has no place."""
+        return self._slices[name]
+
+    def bits(self, name: str) -> int:
+        """Return where a bitmap begins in the message; KeyError where it has no place."""
+        return self._bits[name]
 
     def objects(self, name: str, start: int, stop: int) -> list[Any]:
         """Return rows [start, stop) of a field of varying width as Python objects; nulls are None."""

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from expdb import errors
 from expdb.storage import tables
 from expdb.storage.codec import Chunk
+from expdb.storage.columns import Buffer
 from expdb.storage.engine import Session
 from expdb.storage.signature import SYSTEM, Field
 from expdb.storage.store import News, State, Store, evicted
@@ -150,15 +151,36 @@ def gather(chunks: dict[int, Chunk], spans: Spans, name: str, field: Field) -> n
         for c, a, b in spans:
             values += chunks[c].objects(name, a, b) if name in chunks[c].signature.fields else [None] * (b - a)
         return as_objects(values)
+    count = sum([b - a for _, a, b in spans])
     try:
-        parts = [chunks[c].raw(name, a, b) for c, a, b in spans]
+        parts = _slices(chunks, spans, name, field, count)
     except KeyError:
         parts = [
             chunks[c].raw(name, a, b) if name in chunks[c].signature.fields else bytes(field.nbytes * (b - a))
             for c, a, b in spans
         ]
-    count = sum([b - a for _, a, b in spans])
     return np.frombuffer(bytearray().join(parts), field.numpy).reshape((count, *field.shape))  # type: ignore[arg-type]
+
+
+def _slices(chunks: dict[int, Chunk], spans: Spans, name: str, field: Field, count: int) -> list[Buffer]:
+    """Cut values out of messages; KeyError where a chunk has no place for them. Spelled out: it is most of a cold sample."""
+    mine = [chunks[c] for c, _, _ in spans]
+    if field.dtype == "bool" and not field.shape:
+        if count > len(spans):
+            raise KeyError(name)
+        at = [chunk.bits(name) + (a >> 3) for chunk, (_, a, _) in zip(mine, spans, strict=True)]
+        return [bytes([chunk.data[k] >> (a & 7) & 1 for chunk, k, (_, a, _) in zip(mine, at, spans, strict=True)])]
+    places = [chunk.place(name) for chunk in mine]
+    width = field.nbytes
+    if width >= 1024 or count > 8 * len(spans):  # a view: the joined copy is the only one
+        return [
+            memoryview(chunk.data)[at + a * width : at + b * width]
+            for chunk, (at, _), (_, a, b) in zip(mine, places, spans, strict=True)
+        ]
+    return [
+        chunk.data[at + a * width : at + b * width]
+        for chunk, (at, _), (_, a, b) in zip(mine, places, spans, strict=True)
+    ]
 
 
 def as_objects(values: Sequence[Any]) -> np.ndarray:

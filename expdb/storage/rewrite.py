@@ -182,7 +182,8 @@ class _Chunks:
         """Take steps [start, stop), which stand together in the chunk and follow those taken before."""
         self._steps = steps
         at = int(steps.chunk_row[start]) - start
-        stride = max(1, FIXED_CHUNK_BYTES // (4 * chunk.signature.row_bytes)) if chunk.signature.fixed else 1
+        # About a quarter of a small chunk at once: that is how exactly the new ones are cut.
+        stride = max(1, FIXED_CHUNK_BYTES * chunk.rows // (4 * max(len(chunk.data), chunk.rows * chunk.signature.row_bytes)))
         for begin in range(start, stop, stride):
             # Chunks that several episodes share are left in one piece, with the tails of all of them.
             if self._rows.full and self._rows.count and steps.is_of_one_episode:

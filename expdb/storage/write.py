@@ -4,7 +4,6 @@ Take positions (which locks out other writers), settle the episodes, insert step
 evicts). What is slow and needs no lock, checking and encoding the fields, was done before, in `pending.py`.
 """
 
-import dataclasses
 import json
 import time
 from collections.abc import Iterator
@@ -130,7 +129,7 @@ def _settle_episode(
 ) -> Episode:
     """Insert or advance an episode's row, number its steps in `step`, and return the episode as it will be."""
     details = pending.details.get(id(episode), {})
-    after = dataclasses.replace(episode, **details)
+    after = Episode(**{**episode.__dict__, **details})
     if details and episode.id is not None:
         statement = sa.update(tables.episodes).where(E.buffer_id == store.id, E.id == episode.id)
         session.sa.execute(statement.values(**details))

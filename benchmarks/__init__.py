@@ -1,0 +1,1 @@
+"""Measured against the bare driver, alternating in one run: `python3 dev.py bench`."""
