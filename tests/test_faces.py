@@ -1,0 +1,226 @@
+"""The faces that people meet: command line, demo, examples, README."""
+
+import ast
+import json
+import lzma
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import expdb
+from expdb.cli import main
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.fixture
+def path(tmp_path):
+    with expdb.open(tmp_path / "runs.db") as db:
+        buffer = db.buffer("train", capacity=50)
+        for k in range(12):
+            buffer.store(task_id=f"t{k // 4}", task_name="[bold]name", reward=k / 10, tags={"d": k % 2}, obs=np.zeros(2), terminated=k % 4 == 3)
+    return str(tmp_path / "runs.db")
+
+
+def run(*arguments, status=0):
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exit_code == status, result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.output
+
+
+def test_info_shows_buffers_and_fields(path):
+    assert "train: 12 steps (50 capacity" in run("info", path)
+    found = json.loads(run("info", path, "--json"))
+    assert found["buffers"][0]["fields"] == {"obs": "float64[2]"}
+
+
+def test_sql_prints_rows_and_takes_parameters(path):
+    query = "SELECT task_name, count(*) AS n FROM experience WHERE task_id = :task GROUP BY 1"
+    assert json.loads(run("sql", path, query, "--param", "task=t1", "--json")) == [{"task_name": "[bold]name", "n": 4}]
+    assert "[bold]name" in run("sql", path, query, "--param", "task=t1")
+    assert "no rows" in run("sql", path, query, "--param", "task=none")
+    assert "write --param name=value" in run("sql", path, query, "--param", "task", status=2)
+
+
+def test_query_shows_steps_tasks_counts_and_episodes(path):
+    assert run("query", path, "train", "reward >= 0.5", "tags.d = 1", "--count").strip() == "4"
+    assert run("query", path, "train", "task_id ~ t%", "--tasks").split() == ["t0", "t1", "t2"]
+    assert len(json.loads(run("query", path, "train", "reward<0.35", "--json"))) == 4
+    assert json.loads(run("query", path, "train", "--where", '{"field": "step", "op": "eq", "value": 0}', "--tasks", "--json")) == ["t0", "t1", "t2"]
+    assert "status" in run("query", path, "train", "task_id = t1", "--episodes")
+    assert "position  5" in run("query", path, "train", "--page", "2", "--size", "5")
+
+
+def test_check_upgrade_and_backup(path, tmp_path):
+    assert "is sound" in run("check", path)
+    assert json.loads(run("check", path, "--json")) == []
+    assert "already" in run("upgrade", path)
+    copy = tmp_path / "copy.db"
+    assert "bytes" in run("backup", path, copy)
+    assert "name a new file" in run("backup", path, copy, status=1)
+    import sqlite3
+
+    with sqlite3.connect(copy) as connection:
+        connection.execute("UPDATE buffers SET size = 5")
+    connection.close()
+    assert "counts 5 steps and holds 12" in run("check", copy, status=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("info", "nope.db"), "check the path"), (("sql", "PATH", "DELETE FROM steps"), "only reads"), (("query", "PATH", "nope"), "no buffer 'nope'"),
+        (("query", "PATH", "train", "rewar > 5"), "unknown name 'rewar'"), (("sql", "PATH", "SELEC"), "syntax error"),
+        (("upgrade", "nope.db"), "check the path"),
+    ],
+)  # fmt: skip
+def test_errors_are_one_line_with_the_cure(path, arguments, message):
+    output = run(*[path if one == "PATH" else one for one in arguments], status=1)
+    assert output.startswith("Error: ")
+    assert message in output
+    assert output.count("\n") == 1
+
+
+def test_bad_conditions_say_how_to_write_them(path):
+    assert "NAME OP VALUE" in run("query", path, "train", "reward", status=2)
+    assert "not both" in run("query", path, "train", "reward > 1", "--where", "{}", status=2)
+    assert "is no JSON" in run("query", path, "train", "--where", "{", status=2)
+
+
+@pytest.mark.parametrize("name", sorted(main.commands))
+def test_every_verb_has_help_that_ends_in_an_example_and_is_in_the_readme(name):
+    text = run(name, "--help")
+    assert f"Example: expdb {name}" in text
+    assert "--json" in text
+    assert f"expdb {name}" in README
+
+
+def test_the_program_runs_as_a_module(path):
+    done = subprocess.run([sys.executable, "-m", "expdb", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"expdb, version {expdb.__version__}"
+
+
+@pytest.mark.timeout(180)
+def test_the_demo_learns_and_goes_on_from_what_it_stored(tmp_path):
+    found = []
+    for _ in range(2):
+        command = [sys.executable, "-m", "expdb", "demo", "--file", str(tmp_path / "demo.db"), "--json"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found.append(json.loads(done.stdout))
+    one, two = found
+    assert one["stored_at_start"] == 0
+    assert two["stored_at_start"] == one["stored"] > 0
+    assert one["last"] >= 3 * one["first"]
+    assert two["first"] > one["first"]
+    assert two["first_ever"] == one["first_ever"]
+    with expdb.open(tmp_path / "demo.db") as db:
+        assert db.check() == []
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*.py")))
+def test_examples_run_twice_and_stay_short(name, tmp_path):
+    example = ROOT / "examples" / name
+    assert len(example.read_text().splitlines()) <= 80
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-W", "error", str(example), "example.db"], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip()
+    with expdb.open(tmp_path / "example.db") as db:
+        assert db.check() == []
+        assert db.buffers()
+
+
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def test_the_readme_has_code():
+    assert len(BLOCKS) >= 2
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+def test_the_readmes_code_runs(block, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        exec(compile(block, "README.md", "exec"), {})
+
+
+def test_the_readmes_columns_are_those_of_the_view():
+    from expdb.storage.tables import VIEW_COLUMNS
+
+    table = README.split("| columns | of |")[1].split("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", table)) - {"field"} == set(VIEW_COLUMNS)
+
+
+def public_functions():
+    for cls in (expdb.ExperienceDB, expdb.ReplayBuffer, expdb.EpisodeWriter, expdb.QueryBuilder, expdb.Batch, expdb.NStep, expdb.Uniform, expdb.Field):
+        yield cls.__name__, cls
+        for name, member in vars(cls).items():
+            if not name.startswith("_") and (callable(member) or isinstance(member, property)):
+                yield f"{cls.__name__}.{name}", member
+
+
+def test_everything_public_has_a_docstring_and_is_annotated():
+    for name, member in public_functions():
+        function = member.fget if isinstance(member, property) else member
+        assert function.__doc__, name
+        if callable(function) and not isinstance(function, type):
+            assert "return" in function.__annotations__, name
+
+
+def test_the_doctests_of_the_public_face_run():
+    import doctest
+
+    import expdb.database
+    import expdb.storage.query
+    import expdb.storage.signature
+
+    for module in (expdb, expdb.database, expdb.storage.query, expdb.storage.signature):
+        results = doctest.testmod(module)
+        assert results.attempted > 0
+        assert results.failed == 0
+
+
+def test_sources_parse_on_the_oldest_python():
+    for path in (*ROOT.glob("expdb/**/*.py"), *ROOT.glob("migrations/**/*.py"), ROOT / "dev.py"):
+        ast.parse(path.read_text(), feature_version=(3, 11))
+
+
+ROLLOUTS = ROOT.parent / "shared" / "data" / "tau-bench-airline-gpt-4o.json.xz"
+
+
+@pytest.mark.skipif(not ROLLOUTS.exists(), reason=f"the recorded rollouts are not there: {ROLLOUTS}")
+def test_recorded_rollouts_come_back_as_they_are_in_half_their_size(tmp_path):
+    raw = lzma.decompress(ROLLOUTS.read_bytes())
+    rollouts = json.loads(raw)
+    with expdb.open(tmp_path / "tau.db") as db:
+        buffer = db.buffer("airline")
+        for rollout in rollouts:
+            task, trial = str(rollout["task_id"]), rollout["trial"]
+            with buffer.episode(task, task_name="airline", episode_id=f"{task}/{trial}", group_id=task) as episode:
+                for k, message in enumerate(rollout["traj"]):
+                    if message["role"] == "assistant":
+                        episode.append(messages=rollout["traj"][:k], action=message)
+            last = len([message for message in rollout["traj"] if message["role"] == "assistant"]) - 1
+            buffer.update({"episode_id": f"{task}/{trial}", "step": last}, reward=float(rollout["reward"]))
+        assert buffer.episodes().num_rows == 200
+        assert len(buffer.tasks()) == 50
+        for rollout in rollouts[::20]:
+            (batch,) = buffer.scan({"episode_id": f"{rollout['task_id']}/{rollout['trial']}"})
+            wanted = [(rollout["traj"][:k], m) for k, m in enumerate(rollout["traj"]) if m["role"] == "assistant"]
+            assert list(zip(batch["messages"], batch["action"], strict=True)) == wanted
+        solved = {str(rollout["task_id"]) for rollout in rollouts if rollout["reward"] == 1}
+        assert set(buffer.tasks(expdb.QueryBuilder().eq("episode_return", 1))) == solved
+        assert set(buffer.sample_tasks(4, expdb.QueryBuilder().eq("episode_return", 1))) <= solved
+        (row,) = db.sql("SELECT avg(r) AS solved FROM (SELECT max(episode_return) AS r FROM experience GROUP BY episode)").to_pylist()
+        assert row["solved"] == pytest.approx(sum(rollout["reward"] for rollout in rollouts) / 200)
+    assert (tmp_path / "tau.db").stat().st_size <= 0.5 * len(raw)
