@@ -64,7 +64,8 @@ def locate(store: Store, session: Session, positions: np.ndarray) -> Segments:
             store.id, int(wanted[0]), store.id, int(wanted[-1]), int(wanted[-1]),
         )  # fmt: skip
     else:
-        rows = session.ask(store.dialect.LOCATE, store.dialect.as_list(wanted), store.id, store.id)
+        # One row a position, ascending: several in one segment are told once.
+        rows = list(dict.fromkeys(session.ask(store.dialect.LOCATE, store.dialect.as_list(wanted), store.id, store.id)))
     return Segments.of(rows)
 
 

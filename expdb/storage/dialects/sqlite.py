@@ -279,12 +279,10 @@ LISTED = "(SELECT value FROM json_each(?))"
 # The segment of a position is the first that ends at or after it. CROSS JOIN is SQLite's way to say which table comes
 # first: it takes the list for the larger one, and would walk all segments.
 LOCATE = """
-SELECT DISTINCT g.last, g.first, g.episode, g.ordinal, g.chunk, g.chunk_row
+SELECT g.last, g.first, g.episode, g.ordinal, g.chunk, g.chunk_row
 FROM (SELECT value FROM json_each(?)) j
 CROSS JOIN segments g ON g.buffer_id = ? AND g.last = (
-    SELECT min(last) FROM segments WHERE buffer_id = ? AND last >= j.value)
-WHERE g.first <= j.value
-ORDER BY g.last
+    SELECT last FROM segments WHERE buffer_id = ? AND last >= j.value ORDER BY last LIMIT 1)
 """
 # Tasks of the episodes with these ids, each told by its first episode only.
 FIRST_OF_TASKS = """
