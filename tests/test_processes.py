@@ -198,6 +198,31 @@ def test_a_forked_child_writes_through_the_inherited_handle_and_nothing_is_lost(
     assert sound(path) == 52
 
 
+def test_what_a_child_has_acknowledged_survives_the_parents_closing(path):
+    """Without the guard every row is gone: the child believes that it holds the lock that the parent has dropped."""
+    db = expdb.open(path)
+    buffer = db.buffer("b")
+    buffer.store(x=-1)
+    buffer.sample(1)
+    closed, stored = FORK.Event(), FORK.Queue()
+
+    def child():
+        closed.wait()
+        with expdb.open(path) as fresh:
+            stored.put([fresh.buffer("b").store(x=k) for k in range(25)] + [buffer.store(x=k) for k in range(25)])
+
+    process = FORK.Process(target=child)
+    process.start()
+    db.close()
+    other = SPAWN.Process(target=sound, args=(path,))  # the last to close folds the log in, and deletes it
+    other.start()
+    other.join()
+    closed.set()
+    assert len(stored.get(timeout=60)) == 50
+    process.join()
+    assert sound(path) == 51
+
+
 @pytest.mark.parametrize("kind", ["same handle", "another handle", "opened anew"])
 def test_a_fork_while_a_thread_uses_the_file_is_refused_in_the_child(path, kind):
     with expdb.open(path) as db, expdb.open(path) as other:
@@ -314,11 +339,12 @@ def test_a_writer_that_is_held_up_gets_a_typed_error_in_time(path):
 def test_a_sample_is_one_snapshot(path):
     with expdb.open(path) as db, expdb.open(path) as other:
         buffer = db.buffer("b")
-        buffer.store_batch({"x": np.arange(10)})
+        for k in range(10):  # a chunk each, so that evicted ones are gone and not only out of the window
+            buffer.store_batch({"task_id": f"t{k}", "x": [k]})
         with db._engine.reading() as session:
             before = buffer._store.state(session)
             other.buffer("b").set_capacity(2)
-            other.buffer("b").update({"step": 9}, reward=1.0)
+            other.buffer("b").update({"step": 0}, reward=1.0)
             from expdb.storage import read
 
             columns = read.fetch(buffer._store, session, before, np.arange(10))
