@@ -212,14 +212,15 @@ def test_no_transition_joins_what_a_deletion_has_parted(db):
     buffer = db.buffer("b")
     with buffer.episode("t") as episode:
         for t in range(30):
-            episode.append(obs=float(t), terminated=t == 29)
+            episode.append(obs=float(t), truncated=t == 29)
+        episode.end(obs=30.0)  # what follows the last step only, whatever is missing before it
     buffer.delete(QueryBuilder().in_("step", [10, 11, 20]))
     with db._engine.writing() as session:
         session.ask("DELETE FROM steps WHERE step = 25")
     found = transitions(buffer)
     gone = {10, 11, 20, 25}
     assert {obs for obs, _, _ in found.values()} == {float(t) for t in range(30) if t not in gone and t + 1 not in gone}
-    assert all(after == obs + 1 for obs, after, discount in found.values() if discount)
+    assert all(after == obs + 1 for obs, after, _ in found.values())
 
 
 def test_successors_survive_eviction_merging_and_interleaving(db):
