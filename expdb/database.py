@@ -19,9 +19,9 @@ from expdb.buffer import ReplayBuffer, checked_capacity
 from expdb.storage import catalog, change
 from expdb.storage.adhoc import FieldFunction, run_sql
 from expdb.storage.check import check_schema
-from expdb.storage.pending import as_text
 from expdb.storage.signature import Field
 from expdb.storage.store import Store
+from expdb.storage.values import as_text
 
 
 class _Keep:
@@ -239,7 +239,7 @@ class ExperienceDB:
         if self._given_run is None:
             self.run = uuid.uuid4().hex
         for buffer in self._buffers.values():
-            buffer._forget_open_episodes(self.run)
+            buffer._forked(self.run)
 
 
 _handles: "weakref.WeakSet[ExperienceDB]" = weakref.WeakSet()

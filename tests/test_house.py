@@ -41,7 +41,7 @@ def test_sql_and_arrow_stay_in_storage(path):
 def test_storage_and_replay_do_not_know_each_other(path):
     relative = path.relative_to(PACKAGE)
     named = imports(path)
-    below = ("expdb.buffer", "expdb.database", "expdb.cli", "expdb.writer", "expdb.demo")
+    below = ("expdb.buffer", "expdb.sampling", "expdb.database", "expdb.cli", "expdb.writer", "expdb.demo")
     if relative.parts[0] == "storage":
         assert not any(name.startswith(("expdb.replay", "expdb.batch", *below)) for name in named)
     if relative.parts[0] == "replay":

@@ -6,20 +6,19 @@ that, with every offset and length checked, so that no damaged message can reach
 
 import itertools
 import json
-import re
 from array import array as numbers
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import numpy as np
 
-from expdb.errors import ChunkDamaged, FieldMismatch, InvalidValue
-from expdb.storage.signature import Field, as_array, is_array, plain
+from expdb.errors import ChunkDamaged, FieldMismatch
+from expdb.storage.signature import Field, as_array, is_array
+from expdb.storage.values import check_size, encode_json, encode_text, is_object
 
 Buffer = bytes | bytearray | memoryview
 Node = tuple[int, int]  # length, nulls
 
-MAX_VALUE_BYTES = 256 << 20
 _EMPTY = b""
 
 
@@ -338,7 +337,7 @@ class JsonColumn(Column):
     def append(self, value: Any) -> None:
         if is_array(value):
             raise self.mismatch(as_array(value, self.name))
-        is_list = isinstance(value, (list, tuple)) and bool(value) and all(_is_object(element) for element in value)
+        is_list = isinstance(value, (list, tuple)) and bool(value) and all(is_object(element) for element in value)
         self._append([encode_json(element, self.name) for element in (value if is_list else [value])], is_list)
 
     def copy(self, stored: Any, present: bytes) -> None:
@@ -419,82 +418,6 @@ def layout_of(field: Field) -> tuple[int, int]:
     if kind is VaryingColumn:
         return (2, 4) if len(field.shape) == 1 else (5, 8)
     return kind.nodes_per_column, kind.buffers_per_column
-
-
-# -- values -----------------------------------------------------------------------------------------------------------
-
-
-def check_size(size: int, name: str) -> None:
-    """Refuse a value that no chunk can hold."""
-    if size > MAX_VALUE_BYTES:
-        raise InvalidValue(f"{name}: {size} bytes in one value, at most {MAX_VALUE_BYTES}: split it over steps or fields")
-
-
-def encode_text(value: str, name: str) -> bytes:
-    """Return text as UTF-8; refuse what a database cannot keep in one."""
-    if "\0" in value:
-        raise InvalidValue(f"{name}: text with a NUL character: strip it, or store bytes")
-    try:
-        return value.encode()
-    except UnicodeEncodeError:
-        raise InvalidValue(f"{name}: text with a lone surrogate: encode it with errors='replace', or store bytes") from None
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict) or hasattr(value, "model_dump") or hasattr(value, "__dataclass_fields__")
-
-
-MAX_DEPTH = 200  # of JSON: what is stored must be read back from deep inside somebody's program
-
-
-def _check_json(value: Any, name: str, depth: int = 0) -> None:
-    """Raise InvalidValue for what JSON would change, or not take: keys that are no text, unknown objects, depth."""
-    if depth > MAX_DEPTH:
-        raise InvalidValue(f"{name}: nested more than {MAX_DEPTH} deep, or holding itself: flatten it")
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if type(key) is not str:
-                raise InvalidValue(f"{name}: the key {key!r} is not text: JSON has only text keys, convert it")
-            if type(inner) is not str:
-                _check_json(inner, name, depth + 1)
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            if type(inner) is not str:
-                _check_json(inner, name, depth + 1)
-    elif not isinstance(value, (str, int, float, type(None))):
-        converted = _converted(value, name)
-        if not isinstance(converted, (int, float)):
-            _check_json(converted, name, depth + 1)
-
-
-def _converted(value: Any, name: str) -> Any:
-    try:
-        return plain(value)
-    except TypeError as error:
-        raise InvalidValue(f"{name}: {error}") from None
-
-
-_dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain).encode
-_ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-
-
-def encode_json(value: Any, name: str) -> bytes:
-    """Return a value as JSON in UTF-8; refuse what JSON would change: NaN, keys that are no text, unknown objects."""
-    if _is_object(value) and not isinstance(value, dict):
-        value = _converted(value, name)
-    _check_json(value, name)
-    try:
-        text = _dump(value)
-    except ValueError as error:
-        raise InvalidValue(f"{name}: NaN and infinity are not JSON ({error}): use None, or an array field") from None
-    if "\\u0000" in text and _ESCAPED_NUL.search(text):
-        raise InvalidValue(f"{name}: text with a NUL character: strip it, or store bytes")
-    try:
-        encoded = text.encode()
-    except UnicodeEncodeError:
-        raise InvalidValue(f"{name}: text with a lone surrogate: encode it with errors='replace', or store bytes") from None
-    check_size(len(encoded), name)
-    return encoded
 
 
 # -- back -------------------------------------------------------------------------------------------------------------

@@ -5,13 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from expdb import errors
 from expdb.storage.catalog import Fields
 from expdb.storage.codec import Block, Rows, decoded
-from expdb.storage.columns import encode_json, encode_text
 from expdb.storage.signature import Field, check_name, holds_array, infer
+from expdb.storage.values import INFINITE, as_flag, as_int, as_real, as_tags, as_text
 
 
 @dataclass
@@ -76,7 +74,7 @@ class Pending:
         if reward is not None and type(reward) is not float:
             reward = as_real(reward, "reward")
         elif reward is not None:
-            if not -_INFINITE < reward < _INFINITE:
+            if not -INFINITE < reward < INFINITE:
                 raise errors.InvalidValue(f"reward is {reward}: give a finite number, or None while it is unknown")
             reward += 0.0  # SQL has one zero
         if type(terminated) is not bool:
@@ -203,51 +201,3 @@ class Pending:
             self._types = {**self._types, **new}
             self.fields = Fields(self._types, self.fields.optional, self.fields.version)
         return flat
-
-
-_INFINITE = float("inf")
-
-
-def as_real(value: Any, name: str) -> float:
-    """Return a finite float, or raise InvalidValue."""
-    try:
-        if isinstance(value, (str, bytes, bool, np.bool_)) or getattr(value, "shape", ()) not in ((), (1,)):
-            raise TypeError
-        found = float(value.item() if hasattr(value, "item") else value)
-    except (TypeError, ValueError, OverflowError):
-        raise errors.InvalidValue(f"{name} is {value!r}: give a number, or leave it out") from None
-    if not -_INFINITE < found < _INFINITE:
-        raise errors.InvalidValue(f"{name} is {found}: give a finite number, or None while it is unknown")
-    return found + 0.0
-
-
-def as_flag(value: Any, name: str) -> bool:
-    """Return a bool, or raise InvalidValue."""
-    if isinstance(value, (bool, np.bool_)) or (getattr(value, "shape", None) == () and value.dtype == bool):
-        return bool(value)
-    raise errors.InvalidValue(f"{name} is {value!r}: give True or False")
-
-
-def as_int(value: Any, name: str) -> int:
-    """Return an integer of 64 bits, or raise InvalidValue."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or not -(2**63) <= int(value) < 2**63:
-        raise errors.InvalidValue(f"{name} is {value!r}: give an integer of 64 bits")
-    return int(value)
-
-
-def as_text(value: Any, name: str) -> str:
-    """Return text that every database can keep, or raise InvalidValue."""
-    if not isinstance(value, str):
-        raise errors.InvalidValue(f"{name} is {value!r}: give text")
-    encode_text(value, name)
-    return str(value)
-
-
-def as_tags(value: Any, name: str) -> str:
-    """Return a mapping of tags as JSON, or raise InvalidValue."""
-    if not isinstance(value, Mapping):
-        raise errors.InvalidValue(f"{name} is {value!r}: give a mapping such as {{'difficulty': 'hard'}}")
-    for key, one in value.items():
-        if isinstance(one, (int, np.integer)) and not isinstance(one, bool) and not -(2**63) <= int(one) < 2**63:
-            raise errors.InvalidValue(f"{name}: {key!r} is {one}, which does not fit 64 bits: use text for it")
-    return encode_json(dict(value), name).decode()

@@ -1,0 +1,190 @@
+"""Single steps and batches on their way to their episodes: which are open, which a step begins, which it completes."""
+
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from expdb import errors
+from expdb.storage import write
+from expdb.storage.pending import Episode, Pending
+from expdb.storage.store import Store
+from expdb.storage.values import as_int, as_tags, as_text
+
+STEP_KEYS = ("step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "tags")
+EPISODE_KEYS = ("task_id", "agent_id", "task_name", "episode_id", "group_id", "policy_version", "episode_tags")
+
+Row = tuple[Mapping[str, Any], Mapping[str, Any]]  # what the columns are, what the fields are
+Key = tuple[str, str]  # task and agent
+
+
+class Intake:
+    """Writes steps to the episodes that a process has open in a buffer. Threads may share it."""
+
+    def __init__(self, store: Store, run: str):
+        self._store, self._run = store, run
+        self._open: dict[Key, Episode] = {}
+        self._named: dict[str, Episode] = {}
+        self._lock = threading.RLock()
+
+    def write(self, rows: Sequence[Row]) -> np.ndarray:
+        """Write steps in one transaction and return their positions, int64 in order."""
+        if not rows:
+            return np.empty(0, np.int64)
+        with self._lock:
+            for attempt in (0, 1):
+                pending = Pending(self._store.fields)
+                opened: dict[Key, Episode | None] = {}
+                named: dict[str, Episode] = {}
+                for row, fields in rows:
+                    episode, implicit = self._episode_of(row, opened, named, pending)
+                    identity = id(episode)
+                    if identity in pending.ended:
+                        raise errors.EpisodeEnded(f"episode {episode.episode_id!r} has ended: give the next step another episode_id")
+                    pending.add(episode, fields, **{key: row[key] for key in STEP_KEYS if key in row})
+                    if pending.terminated[-1] or pending.truncated[-1]:
+                        pending.ended[identity] = "complete"
+                        if implicit is not None:
+                            opened[implicit] = None
+                try:
+                    positions = write.write(self._store, pending)
+                except errors.EpisodeEnded:
+                    # Somebody else has ended, deleted or evicted an episode that this handle knew as open: look again.
+                    for key, known in opened.items():
+                        if known is not None and known.id is not None:
+                            self._open.pop(key, None)
+                    for name in named:
+                        self._named.pop(name, None)
+                    if attempt:
+                        raise
+                    continue
+                self._remember(opened, named, pending)
+                return positions
+        raise AssertionError("unreachable")
+
+    def _remember(
+        self, opened: dict[Key, Episode | None], named: dict[str, Episode], pending: Pending
+    ) -> None:
+        for key, episode in opened.items():
+            if episode is None:
+                self._open.pop(key, None)
+            else:
+                self._open[key] = episode
+        for name, episode in named.items():
+            if id(episode) in pending.ended:
+                self._named.pop(name, None)
+            else:
+                self._named[name] = episode
+
+    def _episode_of(
+        self,
+        row: Mapping[str, Any],
+        opened: dict[Key, Episode | None],
+        named: dict[str, Episode],
+        pending: Pending,
+    ) -> tuple[Episode, Key | None]:
+        """Return the episode of a step to be stored, and its key among the open ones where it was not named."""
+        task_id, agent_id = row.get("task_id", "default"), row.get("agent_id", "agent")
+        given = {name: row[name] for name in ("task_name", "group_id", "policy_version", "episode_tags") if row.get(name) is not None}
+        episode_id = row.get("episode_id")
+        key = None
+        if episode_id is None:
+            key = (task_id, agent_id)
+            try:
+                episode = opened[key] if key in opened else self._open.get(key)
+            except TypeError:
+                episode = None  # not text: said below
+            if episode is None:
+                episode = self.new(task_id, agent_id, None, given)
+            opened[key] = episode
+        else:
+            as_text(episode_id, "episode_id")
+            episode = named.get(episode_id) or self._named.get(episode_id) or self._find_named(episode_id)
+            if episode is None:
+                episode = self.new(task_id, agent_id, episode_id, given)
+            named[episode_id] = episode
+            if (row.get("task_id", episode.task_id), row.get("agent_id", episode.agent_id)) != (episode.task_id, episode.agent_id):
+                raise errors.EpisodeMismatch(
+                    f"episode {episode_id!r} is of task {episode.task_id!r} and agent {episode.agent_id!r}: "
+                    "give that task_id and agent_id, or another episode_id"
+                )
+        if given:
+            self._add_details(episode, given, pending)
+        return episode, key
+
+    def _find_named(self, episode_id: Any) -> Episode | None:
+        found = write.find_episode(self._store, as_text(episode_id, "episode_id"))
+        if found is None:
+            return None
+        episode, status = found
+        if status != "open":
+            raise errors.EpisodeEnded(f"episode {episode_id!r} is {status}: give the step another episode_id")
+        return episode
+
+    def new(self, task_id: Any, agent_id: Any, episode_id: Any, given: Mapping[str, Any]) -> Episode:
+        """Return an episode of this run that is not stored yet; raise InvalidValue for what cannot name one."""
+        episode = Episode(
+            episode_id=uuid.uuid4().hex if episode_id is None else as_text(episode_id, "episode_id"),
+            run=self._run,
+            task_id=as_text(task_id, "task_id"),
+            agent_id=as_text(agent_id, "agent_id"),
+            started=time.time(),
+        )
+        for name, value in _episode_details(given).items():
+            setattr(episode, name, value)
+        return episode
+
+    def _add_details(self, episode: Episode, given: Mapping[str, Any], pending: Pending) -> None:
+        """Note what a step tells of its episode and was not known; raise EpisodeMismatch where it differs."""
+        news = pending.details.setdefault(id(episode), {})
+        for name, value in _episode_details(given).items():
+            known = news.get(name, getattr(episode, name))
+            if known is None or (name == "episode_tags" and known != value):
+                news[name] = value
+            elif name in ("task_name", "group_id") and known != value:
+                raise errors.EpisodeMismatch(
+                    f"episode {episode.episode_id!r} has the {name} {known!r}, not {value!r}: start another one"
+                )
+
+    def end(self, episode_id: Any, status: str) -> None:
+        """End an open episode by its name; raise UnknownEpisode, or EpisodeEnded if it has ended."""
+        with self._lock:
+            found = write.find_episode(self._store, as_text(episode_id, "episode_id"))
+            if found is None:
+                raise errors.UnknownEpisode(f"no episode {episode_id!r} in buffer {self._store.name!r}: see buffer.episodes()")
+            episode, current = found
+            if current != "open" or episode.id is None:
+                raise errors.EpisodeEnded(f"episode {episode_id!r} is {current} already")
+            write.end_episode(self._store, episode.id, status)
+            self._named.pop(episode_id, None)
+            for key in [key for key, one in self._open.items() if one.episode_id == episode_id]:
+                del self._open[key]
+
+    def complete_all(self) -> None:
+        """Complete the episodes that were begun without a name: nobody else can go on with them."""
+        with self._lock:
+            for episode in self._open.values():
+                if episode.id is not None:
+                    # Ended, evicted, cleared or dropped by somebody else meanwhile.
+                    with suppress(errors.EpisodeEnded, errors.UnknownBuffer):
+                        write.end_episode(self._store, episode.id, "complete")
+            self._open.clear()
+
+    def forget(self) -> None:
+        """Know no open episode any more: the buffer was cleared."""
+        with self._lock:
+            self._open.clear()
+            self._named.clear()
+
+
+def _episode_details(given: Mapping[str, Any]) -> dict[str, Any]:
+    checked: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is not None:
+            check: Any = {"policy_version": as_int, "episode_tags": as_tags}.get(name, as_text)
+            checked[name] = check(value, name)
+    return checked
