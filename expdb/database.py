@@ -1,6 +1,5 @@
 """ExperienceDB: the front door. Open a database, get buffers, ask questions in SQL."""
 
-import json
 import os
 import shutil
 import tempfile
@@ -264,8 +263,3 @@ def upgrade(location: str | os.PathLike[str]) -> tuple[str | None, str]:
     if path is None:
         raise errors.InvalidValue("a private temporary database is always new: name a file")
     return catalog.upgrade(path)
-
-
-def to_json(table: pa.Table) -> str:
-    """Return an Arrow table as a JSON array of objects, for machines."""
-    return json.dumps(table.to_pylist(), default=lambda value: value.hex() if isinstance(value, bytes) else str(value))

@@ -125,13 +125,6 @@ class Rows:
             column.append_null()
         return column
 
-    def extend(self, arrays: Mapping[str, np.ndarray], fields: Mapping[str, Field]) -> None:
-        """Add arrays [steps, *shape] of fixed-width fields at once, to rows that are still empty."""
-        for name, values in arrays.items():
-            column = self._new_column(name, fields[name])
-            column.extend(values)  # type: ignore[attr-defined]
-            self.count = column.rows
-
     def copy(self, chunk: "Chunk", start: int, stop: int, fields: Mapping[str, Field]) -> None:
         """Add rows [start, stop) of another chunk, without making Python values of them where that can be helped."""
         for name in chunk.signature.fields:

@@ -159,14 +159,6 @@ class ScalarColumn(Column):
         self.rows += len(values)
         self.nbytes += values.nbytes
 
-    def extend(self, values: np.ndarray) -> None:
-        """Add an array of values at once."""
-        if values.dtype != self.field.numpy or values.ndim != 1:
-            raise self.mismatch(values)
-        self.values.extend(values.tolist())
-        self.rows += len(values)
-        self.nbytes += values.nbytes
-
     def _add_blank(self) -> None:
         self.values.append(self._type(0))
 
@@ -207,14 +199,6 @@ class TensorColumn(Column):
         self.parts.append(bytes(stored))
         self.rows += len(present)
         self.nbytes += len(stored)
-
-    def extend(self, values: np.ndarray) -> None:
-        """Add an array [rows, *shape] at once."""
-        if values.dtype != self._dtype or values.shape[1:] != self._shape:
-            raise self.mismatch(values[0] if len(values) else values)
-        self.parts.append(values.tobytes())
-        self.rows += len(values)
-        self.nbytes += values.nbytes
 
     def _add_blank(self) -> None:
         self.parts.append(bytes(self._nbytes))

@@ -318,15 +318,14 @@ class Tail:
     chunk: Chunk
     row: int
     fields: list[str]
-    last_position: int
 
 
 def tails(store: Store, session: Session, episodes: np.ndarray) -> dict[int, Tail]:
     """Return the tails of those of the episodes that have one, by episode."""
     rows = session.ask(
-        "SELECT id, tail_chunk, tail_row, tail_fields, last_position FROM episodes WHERE buffer_id = ? "
+        "SELECT id, tail_chunk, tail_row, tail_fields FROM episodes WHERE buffer_id = ? "
         f"AND id IN {store.dialect.LISTED} AND tail_chunk IS NOT NULL",
         store.id, store.dialect.as_list(np.unique(episodes)),
     )  # fmt: skip
     chunks = read_chunks(store, session, np.unique(np.array([row[1] for row in rows], np.int64)))
-    return {id: Tail(chunks[chunk], row, json.loads(names), last) for id, chunk, row, names, last in rows}
+    return {id: Tail(chunks[chunk], row, json.loads(names)) for id, chunk, row, names in rows}

@@ -70,11 +70,6 @@ class Field:
         """Whether the number of bytes of a value differs from step to step."""
         return self.dtype in OTHER or None in self.shape
 
-    @property
-    def is_object(self) -> bool:
-        """Whether values come back in an object array."""
-        return self.varies
-
     @functools.cached_property
     def numpy(self) -> np.dtype[Any]:
         """The NumPy dtype of a numeric field."""
@@ -152,7 +147,6 @@ class Signature:
         )
         self.message = self.schema.serialize().to_pybytes()
         self.crc = zlib.crc32(self.message)
-        self.fixed = not any(field.varies for field in self.fields.values())
         self.row_bytes = sum(0 if field.varies else field.nbytes for field in self.fields.values())
 
     @classmethod
