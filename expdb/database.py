@@ -83,8 +83,8 @@ def open(
 
 def _path_of(location: str | os.PathLike[str]) -> str | None:
     """Return the file a location names, None for a private temporary one; symbolic links are followed: one name a file."""
-    text = location if isinstance(location, str) else os.fspath(location) if isinstance(location, os.PathLike) else None
-    if not isinstance(text, str) or not text or "\0" in text or (not text.isprintable() and any("\ud800" <= c <= "\udfff" for c in text)):
+    text = os.fspath(location) if isinstance(location, (str, os.PathLike)) else None
+    if not isinstance(text, str) or not text or "\0" in text or not _is_unicode(text):
         raise errors.InvalidValue(f"{location!r} is no location: give a path, sqlite:///path or ':memory:'")
     if text == ":memory:":
         return None
@@ -97,6 +97,14 @@ def _path_of(location: str | os.PathLike[str]) -> str | None:
     elif "://" in text:
         raise errors.InvalidValue(f"{text.split('://')[0]}:// is not supported: give a path, sqlite:///path or ':memory:'")
     return os.path.realpath(os.path.expanduser(text))
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a file name that is none in UTF-8, which SQLite cannot open by its URI
+        return False
+    return True
 
 
 class ExperienceDB:
