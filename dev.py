@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> None:
             python = environment(["test", "lint"])
             call(python, "-m", "ruff", "check", ".")
             call(python, "-m", "mypy")
-            call(python, "-m", "pytest", *rest)
+            call(python, "-m", "pytest", f"--basetemp={VENV / 'tests'}", *rest)
         case ["bench", *rest]:
             python = environment(["test", "lint", "bench"])
             call(python, "-m", "benchmarks", *rest)

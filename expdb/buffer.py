@@ -274,7 +274,8 @@ class ReplayBuffer:
     def _required(self, where: Where, verb: str) -> Condition:
         condition = compile_where(where)
         if condition is None:
-            raise errors.InvalidValue(f"{verb} without a query would change everything: give one, or use clear()")
+            cure = "clear() is for that" if verb == "delete" else "QueryBuilder().gte('position', 0) is for that"
+            raise errors.InvalidValue(f"{verb} without a query would change every step: give one; if all are meant, {cure}")
         return condition
 
     # -- looking after ------------------------------------------------------------------------------------------------
@@ -437,7 +438,7 @@ def checked_capacity(capacity: Any) -> int | None:
     if capacity is None:
         return None
     if isinstance(capacity, bool) or not isinstance(capacity, (int, np.integer)) or not 0 < int(capacity) < 2**63:
-        raise errors.InvalidValue(f"capacity is {capacity!r}: give a number of steps from 1, or None to keep all")
+        raise errors.InvalidValue(f"capacity is {capacity!r}: give a whole number of steps from 1, or None to keep all")
     return int(capacity)
 
 

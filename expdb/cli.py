@@ -171,7 +171,7 @@ def query(
 ) -> None:
     """Show the steps, tasks or episodes of a buffer that meet all conditions.
 
-    A condition is NAME OP VALUE, with = != > >= < <= or ~ (like); a value that is JSON (0.5, true, "5") is taken as that.
+    A condition is NAME OP VALUE, with = != > >= < <= or ~ (like); a value that is JSON (0.5, true, null, "5") is taken as that.
 
     Example: expdb query runs.db train "task_name = book flight" "reward >= 0.5" --tasks
     """
@@ -237,6 +237,7 @@ def backup(location: str, target: str, as_json: bool) -> None:
 # -- words and tables -------------------------------------------------------------------------------------------------
 
 _OPERATORS = {"=": "eq", "!=": "ne", ">": "gt", ">=": "gte", "<": "lt", "<=": "lte", "~": "like"}
+_NULL = {"=": "is_null", "!=": "is_not_null"}
 _CONDITION = re.compile(r"\s*([\w.]+)\s*(!=|>=|<=|=|>|<|~)\s*(.*?)\s*", re.DOTALL)
 
 
@@ -255,7 +256,11 @@ def _condition(conditions: Sequence[str], where: str | None) -> Any:
             raise click.BadParameter(f"{text!r}: write NAME OP VALUE, such as \"reward >= 0.5\"")
         name, operator, value = match.groups()
         built = built.and_() if index else built
-        getattr(built, _OPERATORS[operator])(name, value if operator == "~" else _value(value))
+        given = value if operator == "~" else _value(value)
+        if given is None and operator in _NULL:
+            getattr(built, _NULL[operator])(name)
+        else:
+            getattr(built, _OPERATORS[operator])(name, given)
     return built if conditions else None
 
 

@@ -161,7 +161,9 @@ class ExperienceDB:
             found = catalog.find_buffer(session, name)
         if found is None:
             if self._options["read_only"]:
-                raise errors.UnknownBuffer(f"no buffer {name!r}: open the database without read_only to make it")
+                raise errors.UnknownBuffer(
+                    f"no buffer {name!r}, there are {', '.join(self.buffers()) or 'none'}: open without read_only to make it"
+                )
             with self._engine.writing() as session:
                 if catalog.find_buffer(session, name) is None:
                     catalog.create_buffer(session, name, None if isinstance(capacity, _Keep) else capacity, declared)

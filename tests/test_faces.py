@@ -52,6 +52,8 @@ def test_sql_prints_rows_and_takes_parameters(path):
 
 def test_query_shows_steps_tasks_counts_and_episodes(path):
     assert run("query", path, "train", "reward >= 0.5", "tags.d = 1", "--count").strip() == "4"
+    assert run("query", path, "train", "reward = null", "--count").strip() == "0"
+    assert run("query", path, "train", "reward != null", "--count").strip() == "12"
     assert run("query", path, "train", "task_id ~ t%", "--tasks").split() == ["t0", "t1", "t2"]
     assert len(json.loads(run("query", path, "train", "reward<0.35", "--json"))) == 4
     assert json.loads(run("query", path, "train", "--where", '{"field": "step", "op": "eq", "value": 0}', "--tasks", "--json")) == ["t0", "t1", "t2"]

@@ -104,7 +104,7 @@ def test_what_cannot_be_changed_is_refused(filled, changes, message):
 
 
 def test_changes_want_a_query(filled):
-    with pytest.raises(expdb.InvalidValue, match="clear"):
+    with pytest.raises(expdb.InvalidValue, match=r"gte\('position', 0\)"):
         filled.update(None, reward=1.0)
     with pytest.raises(expdb.InvalidValue, match="clear"):
         filled.delete(None)

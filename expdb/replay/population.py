@@ -90,6 +90,7 @@ def distinct_draws(low: int, high: int, some: int, rng: np.random.Generator) -> 
 def check_size(size: int, wanted: int, what: str, replace: bool) -> None:
     """Raise TooFewRows if a sample of `wanted` cannot be drawn from `size`."""
     if size == 0 and wanted:
-        raise TooFewRows(f"no {what} to sample from: store some first, or widen the query")
+        end = ", or end(obs=...) the episodes" if "successor" in what else ""
+        raise TooFewRows(f"no {what} to sample from: store some first, widen the query{end}")
     if not replace and wanted > size:
-        raise TooFewRows(f"{wanted} {what} wanted and {size} held: ask for fewer, widen the query, or draw with replacement")
+        raise TooFewRows(f"{wanted} {what} wanted and {size} held: ask for fewer, or widen the query")

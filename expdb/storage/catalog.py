@@ -109,7 +109,8 @@ def open_file(path: str, *, create: bool, read_only: bool, durability: str, time
     """Open a database file, creating it where it is missing and may be; raise if it is not one that can be used."""
     if not os.path.exists(path):
         if read_only or not create:
-            raise errors.DatabaseMissing(f"{path} does not exist: check the path, or open it with create=True")
+            cure = "check the path" if read_only else "check the path, or open it with create=True"
+            raise errors.DatabaseMissing(f"{path} does not exist: {cure}")
         create_file(path)
     if os.path.isdir(path):
         raise errors.NotAnExperienceDatabase(f"{path} is a folder: name a file")
