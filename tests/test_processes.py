@@ -171,9 +171,12 @@ def in_child(function):
 
     process = FORK.Process(target=run)
     process.start()
-    found = results.get(timeout=60)
-    process.join()
-    return found
+    try:
+        return results.get(timeout=40)
+    finally:
+        process.join(timeout=5)
+        process.kill()  # one that is locked out would hang for ever
+        process.join()
 
 
 def test_a_forked_child_writes_through_the_inherited_handle_and_nothing_is_lost(path):
@@ -245,9 +248,11 @@ def test_a_fork_while_a_thread_uses_the_file_is_refused_in_the_child(path, kind)
                 return expdb.open(path)
             return (db if kind == "same handle" else other).buffer("b").store(x=2)
 
-        name, message = in_child(use)
-        leave.set()
-        thread.join()
+        try:
+            name, message = in_child(use)
+        finally:
+            leave.set()
+            thread.join()
         assert name == "ForkedWithOpenConnection"
         assert "spawn" in message
         assert db.buffer("b").store(x=3) == 2
