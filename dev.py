@@ -59,7 +59,7 @@ def environment(groups: list[str]) -> Path:
                 PYTHONPATH=str(BOOT), VIRTUALENV_OVERRIDE_APP_DATA=str(BOOT / "data"),
             )
     options = [*PIP_OPTIONS, "--root-user-action=ignore"]
-    call(python, "-m", "pip", "install", *options, "--editable", f"{ROOT}[cli,gym]", *requirements(groups))
+    call(python, "-m", "pip", "install", *options, "--editable", f"{ROOT}[cli,gym,postgres]", *requirements(groups))
     stamp.write_text(hashlib.sha256(wanted).hexdigest())
     return python
 

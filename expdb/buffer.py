@@ -17,7 +17,7 @@ from expdb.storage.check import check_buffer
 from expdb.storage.ingest import columns_of, rows_of
 from expdb.storage.intake import EPISODE_KEYS, STEP_KEYS, Intake
 from expdb.storage.pending import Episode, Pending
-from expdb.storage.query import Condition, Where, compile_where
+from expdb.storage.query import Condition, Where
 from expdb.storage.stats import buffer_stats
 from expdb.storage.store import Store, evicted
 from expdb.storage.values import as_flag, as_int, as_real, as_tags, as_text
@@ -166,19 +166,19 @@ class ReplayBuffer:
 
     def count(self, where: Where = None) -> int:
         """Return how many steps match."""
-        condition = compile_where(where)
+        condition = self._store.compiled(where)
         with self._store.engine.reading() as session:
             return select.count(self._store, session, condition)
 
     def tasks(self, where: Where = None) -> list[str]:
         """Return the ids of the tasks that have a matching step, in order of their first one."""
-        condition = compile_where(where)
+        condition = self._store.compiled(where)
         with self._store.engine.reading() as session:
             return select.tasks(self._store, session, condition)
 
     def episodes(self, where: Where = None) -> pa.Table:
         """Return the episodes that have a matching step as an Arrow table, oldest first; tags are JSON text."""
-        condition = compile_where(where)
+        condition = self._store.compiled(where)
         with self._store.engine.reading() as session:
             names, rows = select.episodes(self._store, session, condition)
         return pa.Table.from_arrays(
@@ -188,7 +188,7 @@ class ReplayBuffer:
     def page(self, number: int, size: int, where: Where = None) -> list[dict[str, Any]]:
         """Return page `number` (from 1) of `size` matching steps, by position, as dicts; `[]` past the end."""
         number, size = whole(number, "the page's number", 1), whole(size, "the page's size", 1)
-        condition = compile_where(where)
+        condition = self._store.compiled(where)
         with self._store.engine.reading() as session:
             state = self._store.state(session)
             found = select.positions(self._store, session, condition, limit=size, offset=(number - 1) * size)
@@ -212,7 +212,7 @@ class ReplayBuffer:
         `after` leaves out positions up to it: with the last one seen it reads what has come since.
         """
         size, after = whole(size, "size", 1), whole(after, "after", -1)
-        return self._scan(compile_where(where), after, size, fields)
+        return self._scan(self._store.compiled(where), after, size, fields)
 
     def _scan(self, condition: Condition | None, after: int, size: int, fields: Sequence[str] | None) -> Iterator[Batch]:
         while True:
@@ -272,7 +272,7 @@ class ReplayBuffer:
         change.index(self._store, name)
 
     def _required(self, where: Where, verb: str) -> Condition:
-        condition = compile_where(where)
+        condition = self._store.compiled(where)
         if condition is None:
             cure = "clear() is for that" if verb == "delete" else "QueryBuilder().gte('position', 0) is for that"
             raise errors.InvalidValue(f"{verb} without a query would change every step: give one; if all are meant, {cure}")
@@ -313,7 +313,7 @@ class ReplayBuffer:
             raise errors.InvalidValue(f"unit is {unit!r}: give one such as expdb.Step() or expdb.NStep(1)")
         if isinstance(sampler, type) or not hasattr(sampler, "draw"):
             raise errors.InvalidValue(f"sampler is {sampler!r}: give one such as expdb.Uniform()")
-        condition = compile_where(where)
+        condition = self._store.compiled(where)
         generator = self._generator(rng)
         with self._store.engine.reading() as session:
             state = self._store.state(session)
@@ -342,7 +342,7 @@ class ReplayBuffer:
         n = whole(n, "the number of tasks", 1)
         if rows not in ("all", "matching"):
             raise errors.InvalidValue(f"rows is {rows!r}: give 'all' or 'matching'")
-        condition = compile_where(where)
+        condition = self._store.compiled(where)
         generator = self._generator(rng)
         store = self._store
         with store.engine.reading() as session:

@@ -107,11 +107,11 @@ def info(location: str, as_json: bool) -> None:
     Example: expdb info runs.db
     """
     with expdb.open(location, create=False, read_only=True) as db:
-        stats = [db.buffer(name).stats() for name in db.buffers()]
+        stats, nbytes = [db.buffer(name).stats() for name in db.buffers()], db.nbytes
     if as_json:
-        click.echo(json.dumps({"location": db.path, "bytes": os.path.getsize(db.path), "buffers": stats}))
+        click.echo(json.dumps({"location": db.location, "bytes": nbytes, "buffers": stats}))
         return
-    click.echo(f"{db.path}: {os.path.getsize(db.path):,} bytes, {len(stats)} buffer{'s' * (len(stats) != 1)}")
+    click.echo(f"{db.location}: {nbytes:,} bytes, {len(stats)} buffer{'s' * (len(stats) != 1)}")
     for one in stats:
         episodes = one["episodes"]
         click.echo(
@@ -200,7 +200,7 @@ def check(location: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(problems))
     else:
-        click.echo("\n".join(problems) or f"{db.path} is sound")
+        click.echo("\n".join(problems) or f"{db.location} is sound")
     sys.exit(1 if problems else 0)
 
 

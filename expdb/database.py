@@ -9,15 +9,15 @@ import weakref
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Literal
-from urllib.parse import unquote
 
 import pyarrow as pa
 
 from expdb import errors
 from expdb.buffer import ReplayBuffer, checked_capacity
-from expdb.storage import catalog, change
-from expdb.storage.adhoc import FieldFunction, run_sql
+from expdb.storage import catalog, change, opening
+from expdb.storage.adhoc import run_sql
 from expdb.storage.check import check_schema
+from expdb.storage.engine import Engine
 from expdb.storage.signature import Field
 from expdb.storage.store import Store
 from expdb.storage.values import as_text
@@ -45,9 +45,10 @@ def open(
 ) -> "ExperienceDB":
     """Open an experience database and return a handle, a context manager.
 
-    `location` is a path or `sqlite:///path`; a missing file is created unless `create` is False; ":memory:" is a private
-    temporary database that is deleted when closed. `durability="full"` syncs every write to the disk, "normal" may lose
-    the last seconds when the power fails, and nothing when a process dies. `run` names what this process writes (default:
+    `location` is a path or `sqlite:///path`, or `postgresql://user:password@host/database`; a missing file, or the schema
+    `expdb` on a server, is created unless `create` is False; ":memory:" is a private temporary database that is deleted
+    when closed. `durability="full"` syncs every write to the disk, "normal" may lose the last seconds of a file when the
+    power fails, and nothing when a process dies; PostgreSQL syncs always. `run` names what this process writes (default:
     a new uuid). `timeout` is how long, in seconds, to wait for other writers. `resident_bytes` bounds the memory for
     sampling.
 
@@ -65,53 +66,30 @@ def open(
     if resident_bytes is not None and (isinstance(resident_bytes, bool) or not isinstance(resident_bytes, int) or resident_bytes < 0):
         raise errors.InvalidValue(f"resident_bytes is {resident_bytes!r}: give a number of bytes, or None for the default")
     temporary = None
-    path = _path_of(location)
-    if path is None:
+    named = opening.location_of(location)
+    if named is None:
         if read_only:
             raise errors.InvalidValue("a private temporary database cannot be read_only: name a file")
         temporary = tempfile.mkdtemp(prefix="expdb-")
-        path = os.path.join(temporary, "memory.db")
+        named = os.path.join(temporary, "memory.db")
     try:
-        engine = catalog.open_file(path, create=create, read_only=read_only, durability=durability, timeout=float(timeout))
+        engine = opening.open_engine(named, create=create, read_only=read_only, durability=durability, timeout=float(timeout))
     except BaseException:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
         raise
     options = {"read_only": read_only, "durability": durability, "timeout": timeout, "resident_bytes": resident_bytes}
-    return ExperienceDB(engine, path, run, options, temporary)
-
-
-def _path_of(location: str | os.PathLike[str]) -> str | None:
-    """Return the file a location names, None for a private temporary one; symbolic links are followed: one name a file."""
-    text = os.fspath(location) if isinstance(location, (str, os.PathLike)) else None
-    if not isinstance(text, str) or not text or "\0" in text or not _is_unicode(text):
-        raise errors.InvalidValue(f"{location!r} is no location: give a path, sqlite:///path or ':memory:'")
-    if text == ":memory:":
-        return None
-    if text.startswith("sqlite:///"):
-        text = unquote(text.removeprefix("sqlite:///"))
-        if text in ("", ":memory:"):
-            return None
-    elif text.startswith(("postgresql:", "postgresql+", "postgres:")):
-        raise errors.InvalidValue("PostgreSQL is not supported by this version yet: give the path of a file")
-    elif "://" in text:
-        raise errors.InvalidValue(f"{text.split('://')[0]}:// is not supported: give a path, sqlite:///path or ':memory:'")
-    return os.path.realpath(os.path.expanduser(text))
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # a file name that is none in UTF-8, which SQLite cannot open by its URI
-        return False
-    return True
+    return ExperienceDB(engine, named, run, options, temporary)
 
 
 class ExperienceDB:
     """A handle of one database; made by `expdb.open`. Threads may share it; close it, or use it with `with`."""
 
-    def __init__(self, engine: Any, path: str, run: str | None, options: dict[str, Any], temporary: str | None):
-        self._engine, self.path, self._options, self._temporary = engine, path, options, temporary
+    def __init__(
+        self, engine: Engine, named: opening.Location, run: str | None, options: dict[str, Any], temporary: str | None
+    ):
+        self._engine, self._named, self._options, self._temporary = engine, named, options, temporary
+        self.location = engine.location
         self._given_run = run
         self.run = as_text(run, "run") if run is not None else uuid.uuid4().hex
         self._buffers: dict[str, ReplayBuffer] = {}
@@ -120,12 +98,13 @@ class ExperienceDB:
         _handles.add(self)
 
     def __repr__(self) -> str:
-        return f"<ExperienceDB {self.path!r}{' (closed)' if self._closed else ''}>"
+        return f"<ExperienceDB {self.location!r}{' (closed)' if self._closed else ''}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._temporary is not None:
             raise errors.InvalidValue("a private temporary database cannot be handed to another process: open a file instead")
-        return _reopened, (self.path, self._given_run, self._options)
+        named = self._named if isinstance(self._named, str) else self._named.render_as_string(hide_password=False)
+        return _reopened, (named, self._given_run, self._options)
 
     def __enter__(self) -> "ExperienceDB":
         return self
@@ -209,8 +188,12 @@ class ExperienceDB:
         ...     db.sql("SELECT task_id, avg(reward) AS reward FROM experience GROUP BY 1").to_pylist()
         [{'task_id': 'a', 'reward': 1.0}]
         """
-        with self._engine.sql() as session:
-            return run_sql(session, query, params, FieldFunction(self._engine))
+        return run_sql(self._engine, query, params)
+
+    @property
+    def nbytes(self) -> int:
+        """The room that the database takes, in bytes: of the file, or of the schema on a server."""
+        return self._engine.nbytes()
 
     def check(self) -> list[str]:
         """Return what is wrong with the database, one line each; empty if it is sound."""
@@ -263,13 +246,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-def _reopened(path: str, run: str | None, options: dict[str, Any]) -> ExperienceDB:
-    return open(path, create=False, run=run, **options)
+def _reopened(location: str, run: str | None, options: dict[str, Any]) -> ExperienceDB:
+    return open(location, create=False, run=run, **options)
 
 
 def upgrade(location: str | os.PathLike[str]) -> tuple[str | None, str]:
     """Bring a database to the newest schema, in one transaction; return the revisions before and after."""
-    path = _path_of(location)
-    if path is None:
+    named = opening.location_of(location)
+    if named is None:
         raise errors.InvalidValue("a private temporary database is always new: name a file")
-    return catalog.upgrade(path)
+    return opening.upgrade(named)

@@ -13,6 +13,26 @@ class DatabaseMissing(ExpDBError, FileNotFoundError):
     """There is no database at the location, and none was to be created."""
 
 
+class DriverMissing(ExpDBError, ImportError):
+    """The package that talks to the server is not installed."""
+
+
+class AccessDenied(ExpDBError, PermissionError):
+    """The server does not let this user in, or lets it do too little."""
+
+
+class ConnectionLost(ExpDBError, ConnectionError):
+    """The server cannot be reached, or went away; what was under way has not happened."""
+
+
+class CommitUnknown(ConnectionLost):
+    """The connection was lost while a write was being committed: it may have happened or not."""
+
+
+class ServerTooOld(ExpDBError, RuntimeError):
+    """The server is older than expdb works with."""
+
+
 class SchemaOutdated(ExpDBError, RuntimeError):
     """The database was written by an older expdb and wants `expdb upgrade`."""
 

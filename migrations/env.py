@@ -14,13 +14,18 @@ VERSION_TABLE = "expdb_version"
 
 
 def run(connection: sa.Connection) -> None:
-    schema = "expdb" if connection.dialect.name == "postgresql" else None
+    schema = None
+    if connection.dialect.name == "postgresql":
+        schema = "expdb"
+        # Processes that migrate at once take turns; the lock goes with the transaction.
+        connection.exec_driver_sql("SELECT pg_advisory_xact_lock(1702391908)")  # "expd"
+        connection.exec_driver_sql("CREATE SCHEMA IF NOT EXISTS expdb")
+        connection.exec_driver_sql("SET LOCAL search_path = expdb, pg_temp")
     context.configure(
         connection=connection,
         transactional_ddl=True,
         version_table=VERSION_TABLE,
         version_table_schema=schema,
-        include_schemas=schema is not None,
     )
     context.run_migrations()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from postgres_server import Server
 
 import expdb
 
@@ -14,9 +15,38 @@ hypothesis.settings.register_profile("expdb", deadline=None, max_examples=int(os
 hypothesis.settings.load_profile("expdb")
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Server]:
+    """A PostgreSQL server; see postgres_server.py for where it comes from."""
+    server = Server()
+    try:
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture(scope="session")
+def template(postgresql: Server) -> str:
+    """A database with the schema, to copy from: that is faster than to migrate one for each test."""
+    name = postgresql.database()
+    expdb.open(postgresql.url(name)).close()
+    return name
+
+
+@pytest.fixture
+def postgresql_url(postgresql: Server, template: str) -> Iterator[str]:
+    """The URL of a fresh database on the server."""
+    name = postgresql.database(template)
+    yield postgresql.url(name)
+    postgresql.drop(name)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a fresh database may be made; one parameter a database."""
+    """Where a fresh database is or may be made; one parameter a database."""
+    if request.param == "postgresql":
+        url: str = request.getfixturevalue("postgresql_url")
+        return url
     return str(tmp_path / "we?ird%20 name.db")
 
 

@@ -37,14 +37,14 @@ def test_a_symbolic_link_is_the_file_it_leads_to(path, tmp_path):
     filled(path)
     os.symlink(path, tmp_path / "link.db")
     with expdb.open(tmp_path / "link.db") as one, expdb.open(path) as two:
-        assert one.path == two.path == os.path.realpath(path)
+        assert one.location == two.location == os.path.realpath(path)
 
 
 def test_memory_is_a_private_temporary_database(tmp_path):
     with expdb.open(":memory:") as one, expdb.open(":memory:") as two:
         one.buffer("b").store(x=1)
         assert (len(one.buffer("b")), len(two.buffer("b"))) == (1, 0)
-        folder = os.path.dirname(one.path)
+        folder = os.path.dirname(one.location)
         assert os.path.exists(folder)
         with pytest.raises(expdb.InvalidValue, match="another process"):
             pickle.dumps(one)
@@ -240,7 +240,7 @@ def test_a_closed_handle_says_so(path):
 @pytest.mark.parametrize(
     ("location", "options"),
     [
-        ("", {}), ("a\0b", {}), (5, {}), (None, {}), ("mysql://host/db", {}), ("postgresql://host/db", {}), (":memory:", {"read_only": True}),
+        ("", {}), ("a\0b", {}), (5, {}), (None, {}), ("mysql://host/db", {}), ("postgresql+asyncpg://host/db", {}), (":memory:", {"read_only": True}),
         (":memory:", {"timeout": 0}), (":memory:", {"timeout": float("nan")}), (":memory:", {"timeout": float("inf")}),
         (":memory:", {"durability": "off"}), (":memory:", {"resident_bytes": "1"}), (":memory:", {"run": 5}),
     ],
@@ -326,4 +326,4 @@ def test_errors_are_expdb_errors_and_the_builtin_they_resemble():
         assert issubclass(one, expdb.ExpDBError)
         assert one.__doc__
         if one is not expdb.ExpDBError:
-            assert any(issubclass(one, builtin) for builtin in (ValueError, LookupError, OSError, RuntimeError))
+            assert any(issubclass(one, builtin) for builtin in (ValueError, LookupError, OSError, RuntimeError, ImportError))

@@ -35,7 +35,9 @@ def test_field_gives_payload_as_number_text_and_json(db, filled):
         {"action": None, "obs": None, "n": 4, "flag": 0, "text": "ho", "raw": b"\x02", "nope": None},
     ]
     assert db.sql("SELECT avg(field(payload, 'n')) AS n FROM experience WHERE buffer = 'b'").to_pylist() == [{"n": 3.5}]
-    assert db.sql("SELECT json_extract(field(payload, 'action'), '$.tool') AS tool FROM experience WHERE field(payload, 'n') = 3").to_pylist() == [{"tool": "x"}]
+    tool = "field(payload, 'action')" + ("::json" if db.location.startswith("postgresql:") else "") + " ->> 'tool'"
+    for _ in range(2):  # the second time with what the first has left in the connection
+        assert db.sql(f"SELECT {tool} AS tool FROM experience WHERE field(payload, 'n') = 3").to_pylist() == [{"tool": "x"}]
 
 
 def test_field_names_its_mistakes(db, filled):
@@ -60,10 +62,15 @@ def test_parameters_are_bound(db, filled):
 
 
 def test_columns_are_typed_by_what_they_hold(db):
-    table = db.sql("SELECT 1 AS i, 1.5 AS f, 'x' AS t, NULL AS n, x'00' AS b, 2 AS i UNION ALL SELECT 2, 2, 'y', NULL, x'01', 'mixed'")
-    assert [str(column.type) for column in table.columns] == ["int64", "double", "string", "null", "binary", "string"]
-    assert table.column_names == ["i", "f", "t", "n", "b", "i:2"]
-    assert db.sql("SELECT 1 AS x WHERE 0").num_rows == 0
+    if db.location.startswith("postgresql:"):
+        columns = "1.5::numeric AS f, 'x' AS t, NULL AS n, '\\x00'::bytea AS b, now() AS i, true AS o, 2::numeric AS w"
+    else:
+        columns = "1.5 AS f, 'x' AS t, NULL AS n, x'00' AS b, 'mixed' AS i, 1 AS o, 2 AS w"
+    table = db.sql(f"SELECT 1 AS i, {columns} UNION ALL SELECT 2, 2, 'y', NULL, {columns.split(', ')[3][:-5]}, {columns.split(', ')[4][:-5]}, {columns.split(', ')[5][:-5]}, 3")
+    flag = "bool" if db.location.startswith("postgresql:") else "int64"
+    assert [str(column.type) for column in table.columns] == ["int64", "double", "string", "null", "binary", "string", flag, "int64"]
+    assert table.column_names == ["i", "f", "t", "n", "b", "i:2", "o", "w"]
+    assert db.sql("SELECT 1 AS x WHERE 1 = 0").num_rows == 0
 
 
 WRITES = [

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from expdb.errors import ChunkDamaged, SqlError
+from expdb.storage.catalog import Fields
 from expdb.storage.codec import Chunk, Decoder
 from expdb.storage.engine import Engine, Session
 from expdb.storage.signature import SYSTEM, Signature
@@ -19,24 +20,20 @@ _CHUNKS_KEPT = 16
 class FieldFunction:
     """The SQL function `field(payload, name)`: a payload field of a step as number, text, bytes or JSON text."""
 
-    def __init__(self, engine: Engine):
-        self._engine, self.dialect = engine, engine.dialect
+    def __init__(self, session: Session):
+        self._session = session
         self._decoders: dict[tuple[int, int], Decoder] = {}
         self._chunks: OrderedDict[tuple[int, int], Chunk] = OrderedDict()
-        self._session: Session | None = None
-        self.error: Exception | None = None
 
-    def attach(self, session: Session) -> None:
-        """Serve the statements of a session; chunks are read on it, in the same snapshot."""
-        self._session = session
-        self.dialect.add_field_function(session.driver, self._value_or_error)
-
-    def _value_or_error(self, payload: Any, name: Any) -> Any:
-        try:
-            return self.value(payload, name)
-        except Exception as error:
-            self.error = error  # the driver tells only that a function has failed
-            raise
+    def kinds(self, session: Session) -> dict[str, str]:
+        """Return which fields are whole numbers ("i"), numbers ("f") and bytes ("b") in every buffer that has them."""
+        found: dict[str, set[str]] = {}
+        for (stored,) in session.ask("SELECT fields FROM buffers"):
+            for name, field in Fields.from_text(stored, 0).types.items():
+                scalar = not field.varies and not field.shape
+                kind = "b" if field.dtype == "bytes" else np.dtype(field.dtype).kind if scalar else ""
+                found.setdefault(name, set()).add({"u": "i", "b": "i" if scalar else "b"}.get(kind, kind))
+        return {name: kinds.pop() for name, kinds in found.items() if len(kinds) == 1}
 
     def value(self, payload: Any, name: Any) -> Any:
         """Return a field's value, None where the step lacks the field."""
@@ -74,7 +71,6 @@ class FieldFunction:
         if key in self._chunks:
             self._chunks.move_to_end(key)
             return self._chunks[key]
-        assert self._session is not None
         found = self._session.ask(
             "SELECT c.rows, c.signature, c.crc, c.data, g.schema FROM chunks c JOIN signatures g "
             "ON g.buffer_id = c.buffer_id AND g.id = c.signature WHERE c.buffer_id = ? AND c.id = ?", buffer_id, chunk_id,
@@ -118,18 +114,13 @@ def _bindable(params: Any) -> dict[str, Any]:
     return given
 
 
-def run_sql(session: Session, query: str, params: Any, field: FieldFunction) -> pa.Table:
+def run_sql(engine: Engine, query: str, params: Any) -> pa.Table:
     """Run a statement and return its rows; column names that occur twice are numbered."""
     if not isinstance(query, str):
         raise SqlError(f"the query is {query!r}: give SQL as text")
     given = _bindable(params)
-    field.attach(session)
-    try:
-        names, rows = field.dialect.run_sql(session.driver, query, given)
-    except SqlError:
-        if field.error is not None:
-            raise field.error from None
-        raise
+    with engine.sql() as session:
+        names, rows = engine.dialect.run_sql(session, query, given, FieldFunction(session))
     unique: list[str] = []
     for name in names:
         again = sum(name == other or other.startswith(f"{name}:") for other in unique)
@@ -145,5 +136,5 @@ def _column(values: tuple[Any, ...]) -> pa.Array:
         return pa.array([None if value is None else float(value) for value in values], pa.float64())
     if len(kinds) > 1:
         return pa.array([None if value is None else str(value) for value in values], pa.utf8())
-    kind = {int: pa.int64(), float: pa.float64(), str: pa.utf8(), bytes: pa.binary()}
+    kind = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.utf8(), bytes: pa.binary()}
     return pa.array(values, kind[kinds.pop()] if kinds else pa.null())

@@ -26,9 +26,9 @@ def update(store: Store, where: Condition, changes: dict[str, Any]) -> int:
         matching = sa.and_(S.buffer_id == store.id, store.dialect.among(S.position, found.tolist()))
         if of_episodes and len(found):
             mine = E.id.in_(sa.select(S.episode).where(matching))
-            session.sa.execute(sa.update(tables.episodes).where(E.buffer_id == store.id, mine).values(of_episodes))
+            session.connection.execute(sa.update(tables.episodes).where(E.buffer_id == store.id, mine).values(of_episodes))
         if of_steps and len(found):
-            session.sa.execute(sa.update(tables.steps).where(matching).values(of_steps))
+            session.connection.execute(sa.update(tables.steps).where(matching).values(of_steps))
         if "reward" in of_steps and len(found):
             _sum_returns(store, session, found)
     return len(found)
@@ -36,16 +36,16 @@ def update(store: Store, where: Condition, changes: dict[str, Any]) -> int:
 
 def _sum_returns(store: Store, session: Session, positions: np.ndarray) -> None:
     """Sum the rewards of whole episodes anew: the trigger adds differences, which round, and that is for the others."""
-    among = store.dialect.LISTED
+    among = store.dialect.AMONG
     rows = session.ask(
         "SELECT e.id, e.length, count(*), sum(s.reward) FROM episodes e "
         "JOIN segments g ON g.buffer_id = e.buffer_id AND g.episode = e.id "
         "JOIN steps s ON s.buffer_id = g.buffer_id AND s.position BETWEEN g.first AND g.last "
-        f"WHERE e.buffer_id = ? AND e.id IN (SELECT episode FROM steps WHERE buffer_id = ? AND position IN {among}) GROUP BY e.id",
+        f"WHERE e.buffer_id = ? AND e.id IN (SELECT episode FROM steps WHERE buffer_id = ? AND position {among}) GROUP BY e.buffer_id, e.id",
         store.id, store.id, store.dialect.as_list(positions),
     )  # fmt: skip
     whole = [(total, store.id, id) for id, length, count, total in rows if length == count]
-    session.driver.executemany("UPDATE episodes SET episode_return = ? WHERE buffer_id = ? AND id = ?", whole)
+    session.many("UPDATE episodes SET episode_return = ? WHERE buffer_id = ? AND id = ?", whole)
 
 
 def update_priorities(store: Store, positions: np.ndarray, priorities: np.ndarray) -> int:
@@ -53,12 +53,12 @@ def update_priorities(store: Store, positions: np.ndarray, priorities: np.ndarra
     rows = [(new, store.id, at) for at, new in zip(positions.tolist(), priorities.tolist(), strict=True)]
     with store.writing() as (session, _):
         statement = "UPDATE steps SET priority = ? WHERE buffer_id = ? AND position = ?"
-        return int(session.driver.executemany(statement, rows).rowcount) if rows else 0
+        return session.many(statement, rows) if rows else 0
 
 
 def delete(store: Store, where: Condition) -> int:
     """Delete the matching steps, and rewrite the chunks they leave; return how many there were."""
-    among = store.dialect.LISTED
+    among = store.dialect.AMONG
     with store.writing() as (session, news):
         found = select.positions(store, session, where)
         if not len(found):
@@ -66,21 +66,21 @@ def delete(store: Store, where: Condition) -> int:
         segments = locate(store, session, found)
         index = segments.find(found)
         listed = store.dialect.as_list(found)
-        session.ask(f"DELETE FROM steps WHERE buffer_id = ? AND position IN {among}", store.id, listed)
+        session.ask(f"DELETE FROM steps WHERE buffer_id = ? AND position {among}", store.id, listed)
         for chunk in np.unique(segments.chunk[index]).tolist():
             rewrite(store, session, news, [chunk])
         listed = store.dialect.as_list(np.unique(segments.episode[index]))
         session.ask(
             "UPDATE episodes SET tail_chunk = NULL, tail_row = NULL, tail_fields = NULL WHERE buffer_id = ? "
-            f"AND id IN {among} AND last_position IN {among}", store.id, listed, store.dialect.as_list(found),
+            f"AND id {among} AND last_position {among}", store.id, listed, store.dialect.as_list(found),
         )  # fmt: skip
         session.ask(
             "UPDATE episodes SET last_position = coalesce((SELECT max(last) FROM segments g WHERE g.buffer_id = "
-            f"episodes.buffer_id AND g.episode = episodes.id), -1) WHERE buffer_id = ? AND id IN {among}",
+            f"episodes.buffer_id AND g.episode = episodes.id), -1) WHERE buffer_id = ? AND id {among}",
             store.id, listed,
         )  # fmt: skip
         session.ask(
-            f"DELETE FROM episodes WHERE buffer_id = ? AND last_position < 0 AND status <> 'open' AND id IN {among}",
+            f"DELETE FROM episodes WHERE buffer_id = ? AND last_position < 0 AND status <> 'open' AND id {among}",
             store.id, listed,
         )  # fmt: skip
     return len(found)
@@ -129,11 +129,11 @@ def index(store: Store, name: str) -> None:
     expression = column if key is None else store.dialect.tag_value(column, key)
     label = f"{table.name}_by_{name.removeprefix('exp_meta.').replace('.', '_')}"
     with store.writing() as (session, _):
-        if store.dialect.has_index(session.driver, label):
+        if store.dialect.has_index(session, label):
             return
         definition = sa.Index(label, table.c.buffer_id, expression)  # leads with the buffer, as every query does
         try:
-            definition.create(session.sa, checkfirst=False)
+            definition.create(session.connection, checkfirst=False)
         finally:
             table.indexes.discard(definition)  # it is this database's, not the schema's
-        store.dialect.estimate(session.driver, table.name, label)
+        store.dialect.estimate(session, table.name, label)

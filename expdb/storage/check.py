@@ -15,9 +15,9 @@ _CHUNKS_AT_ONCE = 64
 
 
 def check_schema(engine: Engine, session: Session) -> list[str]:
-    """Return what is missing or altered of the schema, and what SQLite itself finds wrong with the file."""
-    problems: list[str] = engine.dialect.schema_problems(session.driver)
-    return problems + [line for (line,) in session.ask("PRAGMA quick_check") if line != "ok"]
+    """Return what is missing or altered of the schema, and what the database itself finds wrong with its file."""
+    problems: list[str] = engine.dialect.schema_problems(session)
+    return [*problems, *engine.dialect.file_problems(session)]
 
 
 def check_buffer(store: Store, session: Session) -> list[str]:
@@ -82,7 +82,7 @@ def _returns(store: Store, session: Session) -> Iterator[str]:
         "SELECT e.episode_id, e.episode_return, sum(s.reward), sum(abs(s.reward)), count(*), e.length FROM episodes e "
         "JOIN segments g ON g.buffer_id = e.buffer_id AND g.episode = e.id "
         "JOIN steps s ON s.buffer_id = g.buffer_id AND s.position BETWEEN g.first AND g.last "
-        "WHERE e.buffer_id = ? GROUP BY e.id", store.id,
+        "WHERE e.buffer_id = ? GROUP BY e.buffer_id, e.id", store.id,
     )  # fmt: skip
     for episode_id, total, found, size, count, length in rows:
         exact = total == found or abs((total or 0.0) - (found or 0.0)) <= 1e-6 * max(1.0, size or 0.0)

@@ -270,8 +270,11 @@ def _place(buffer: Buffer, at: int, body: list[Buffer], ranges: list[int]) -> in
 
 
 def crc_of(signature: Signature, id: int, rows: int, data: Buffer) -> int:
-    """Return the checksum of a chunk: its message, and everything that decides how the message is read."""
-    return zlib.crc32(data, zlib.crc32(struct.pack("<qq", id, rows), signature.crc))
+    """Return the checksum of a chunk: its message, and everything that decides how the message is read.
+
+    The id comes in by XOR, so that a server that gives the positions can add it to what the writer has summed.
+    """
+    return zlib.crc32(data, zlib.crc32(struct.pack("<q", rows), signature.crc)) ^ (id & 0xFFFFFFFF)
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------

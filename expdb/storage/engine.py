@@ -1,278 +1,90 @@
-"""Connections and transactions: one writer at a time, snapshots for readers, forks that lose nothing."""
+"""What the rooms know of a database: sessions to ask, transactions to read and write in. The dialects make them."""
 
-import os
-import threading
-import time
-import weakref
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from types import ModuleType
+from typing import Any, Literal
 
 import sqlalchemy as sa
-from sqlalchemy.pool import NullPool
 
-from expdb import errors
-from expdb.storage.dialects import sqlite
-
-CHECKPOINT_BYTES = 16 << 20  # of write-ahead log
-CHECKPOINT_SECONDS = 5.0  # bounds what a power loss can take at durability="normal", while anybody writes
-CHECKPOINT_WAIT_MS = 2_000
+Kind = Literal["read", "write", "sql"]
 
 
 class Session:
-    """One connection, seen by SQLAlchemy (`sa`) and bare (`driver`, for the hot paths)."""
+    """One connection, in a transaction: statements for SQLAlchemy, and plain ones with `?` for the hot paths."""
 
     def __init__(self, connection: sa.Connection):
-        self.sa = connection
-        driver: Any = connection.connection.driver_connection
-        self.driver = driver
+        self._connection = connection
+        self._driver: Any = connection.connection.driver_connection
+
+    @property
+    def connection(self) -> sa.Connection:
+        """The connection as SQLAlchemy sees it."""
+        return self._connection
+
+    @property
+    def driver(self) -> Any:
+        """The driver's bare connection."""
+        return self._driver
 
     def rows(self, statement: sa.Executable) -> list[Any]:
         """Run a SQLAlchemy statement and return its rows."""
-        return list(self.sa.execute(statement).fetchall())
+        return list(self.connection.execute(statement).fetchall())
 
     def fetch(self, statement: sa.Select[Any]) -> list[Any]:
         """Run a SELECT and return its rows as the driver gives them, without SQLAlchemy's cost a row."""
-        compiled = statement.compile(dialect=self.sa.dialect, compile_kwargs={"render_postcompile": True})
+        compiled = statement.compile(dialect=self._connection.dialect, compile_kwargs={"render_postcompile": True})
         names = getattr(compiled, "positiontup", None)
         params = compiled.params
-        given = params if names is None else [params[name] for name in names]
-        return self.driver.execute(str(compiled), given).fetchall()  # type: ignore[no-any-return]
+        return self._run(str(compiled), params if names is None else [params[name] for name in names])
 
     def ask(self, statement: str, *params: Any) -> list[Any]:
-        """Run a statement on the bare connection and fetch all rows: an open cursor would pin the log."""
+        """Run a plain statement and fetch all rows, at once: an open cursor would hold back others."""
+        return self._run(statement, params)
+
+    def ask_all(self, *questions: tuple[Any, ...], last: bool = False) -> list[list[Any]]:
+        """Run several plain statements, each given with its parameters, at the price of one trip to a server.
+
+        With `last` the transaction ends with them.
+        """
+        return [self.ask(*question) for question in questions]
+
+    def many(self, statement: str, rows: Iterable[Sequence[Any]]) -> int:
+        """Run a plain statement once a row of parameters; return how many rows of tables it touched."""
+        return int(self.driver.executemany(statement, rows).rowcount)
+
+    def _run(self, statement: str, params: Any) -> list[Any]:
         return self.driver.execute(statement, params).fetchall()  # type: ignore[no-any-return]
 
 
-class Engine:
-    """All connections of one handle to one database file.
+class Engine(ABC):
+    """All connections of one handle to one database. Threads may share it."""
 
-    Readers take a connection from a stack, or open one; the writer's is a single one behind a lock, so that the threads
-    of a process never compete for the database's own lock.
-    """
+    dialect: ModuleType
+    location: str  # for people: no password in it
+    read_only: bool
 
-    def __init__(self, path: str, *, read_only: bool, durability: str, timeout: float):
-        self.path, self.read_only, self.durability, self.timeout = path, read_only, durability, timeout
-        self.dialect = sqlite
-        self._creators = {
-            "read": self._sqlalchemy_engine(busy_ms=int(timeout * 1000)),
-            "write": self._sqlalchemy_engine(busy_ms=0),
-        }
-        self._idle: dict[str, list[Session]] = {"read": [], "write": [], "sql": []}
-        self._writer = threading.Lock()
-        self._closed = False
-        self._checkpoint_at = CHECKPOINT_BYTES
-        self._checkpointed = time.monotonic()
-        with _fork.lock:
-            _fork.engines.add(self)
-
-    def _sqlalchemy_engine(self, busy_ms: int) -> sa.Engine:
-        def creator() -> Any:
-            return self.dialect.connect(self.path, read_only=self.read_only, durability=self.durability, busy_ms=busy_ms)
-
-        return sa.create_engine("sqlite://", creator=creator, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-
-    # -- sessions -----------------------------------------------------------------------------------------------------
-
-    def _take(self, kind: str) -> Session:
-        with _fork.lock:
-            if self._closed:
-                raise errors.DatabaseClosed(f"{self.path} was closed: open it again with expdb.open")
-            _fork.begin_use(self.path)
-            if self._idle[kind]:
-                return self._idle[kind].pop()
-        try:
-            session = Session(self._creators["write" if kind == "write" else "read"].connect())
-            if kind == "sql":
-                self.dialect.guard(session.driver)
-            return session
-        except BaseException as error:
-            _fork.end_use(self.path)
-            raise self._translated(error) from error
-
-    def _give_back(self, kind: str, session: Session, usable: bool) -> None:
-        with _fork.lock:
-            if usable and not self._closed:
-                self._idle[kind].append(session)
-                _fork.end_use(self.path)
-                return
-        session.sa.close()
-        _fork.end_use(self.path)
-
-    def _translated(self, error: BaseException) -> BaseException:
-        return self.dialect.translated(getattr(error, "orig", None) or error, self.path)
-
-    @contextmanager
-    def _session(self, kind: str, begin: bool) -> Iterator[Session]:
-        session = self._take(kind)
-        driver, usable = session.driver, False
-        try:
-            try:
-                if kind == "write":
-                    self.dialect.begin(driver, self.timeout)
-                elif begin:
-                    driver.execute("BEGIN")
-                yield session
-                if driver.in_transaction:
-                    driver.execute("COMMIT" if kind == "write" else "ROLLBACK")
-            except BaseException:
-                if driver.in_transaction:
-                    with suppress(Exception):  # the first error is the one to tell
-                        driver.execute("ROLLBACK")
-                raise
-            usable = True
-        except errors.ExpDBError:
-            usable = not driver.in_transaction
-            raise
-        except Exception as error:
-            translated = self._translated(error)
-            if isinstance(translated, errors.ExpDBError):
-                raise translated from error
-            raise
-        finally:
-            self._give_back(kind, session, usable)
-
+    @abstractmethod
     def reading(self) -> AbstractContextManager[Session]:
         """Return a context in which everything read is one snapshot."""
-        return self._session("read", begin=True)
 
+    @abstractmethod
+    def writing(self) -> AbstractContextManager[Session]:
+        """Return a context with a transaction: it commits when the block is left, and rolls back when that raises."""
+
+    @abstractmethod
     def sql(self) -> AbstractContextManager[Session]:
         """Return a context with a connection that cannot write whatever it is told."""
-        return self._session("sql", begin=False)
 
-    @contextmanager
-    def writing(self) -> Iterator[Session]:
-        """Open an immediate transaction; it commits when the block is left, and rolls back when that raises."""
-        if self.read_only:
-            raise errors.DatabaseReadOnly(f"{self.path} was opened with read_only=True: open it without to write")
-        if not self._writer.acquire(timeout=self.timeout):
-            raise errors.DatabaseBusy(f"{self.path} is held by another thread's write: try again, or raise timeout")
-        try:
-            with self._session("write", begin=True) as session:
-                yield session
-            self._checkpoint_if_due()
-        finally:
-            self._writer.release()
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Return how much room the database takes, in bytes."""
 
-    # -- the write-ahead log ------------------------------------------------------------------------------------------
-
-    def _checkpoint_if_due(self) -> None:
-        size, now = self.dialect.wal_bytes(self.path), time.monotonic()
-        if size >= self._checkpoint_at or (size and now - self._checkpointed >= CHECKPOINT_SECONDS):
-            session = self._take("write")
-            try:
-                complete = self.dialect.checkpoint(session.driver, CHECKPOINT_WAIT_MS)
-            except Exception as error:
-                # The write itself is committed; a full disk is told by the next one.
-                complete = False
-                if not isinstance(self._translated(error), errors.ExpDBError):
-                    raise
-            finally:
-                self._give_back("write", session, usable=True)
-            # A reader pins the log: do not make every write wait for it, only one in each further 16 MiB or 5 s.
-            self._checkpoint_at = CHECKPOINT_BYTES if complete else size + CHECKPOINT_BYTES
-            self._checkpointed = time.monotonic()
-
+    @abstractmethod
     def backup(self, target: str) -> None:
-        """Copy the database as it is now into a new file, through SQLite's own backup."""
-        if os.path.exists(target):
-            raise errors.TargetExists(f"{target} exists: name a new file for the backup")
-        if not os.path.isdir(os.path.dirname(target)):
-            raise errors.DatabaseMissing(f"the folder {os.path.dirname(target)} does not exist: create it first")
-        session = self._take("read")
-        try:
-            with connection_of(target):
-                copy = self.dialect.connect(target, create=True, durability="full", busy_ms=0)
-                try:
-                    session.driver.backup(copy)
-                finally:
-                    copy.close()
-        except Exception as error:
-            with suppress(FileNotFoundError):  # what is there is no backup, and would be in the way of the next one
-                os.unlink(target)
-            raise self.dialect.translated(error, target) from error
-        finally:
-            self._give_back("read", session, usable=True)
+        """Copy the database as it is now into a new file."""
 
+    @abstractmethod
     def close(self) -> None:
-        """Close every connection; the last one of all processes folds the log into the file."""
-        with _fork.lock:
-            self._closed = True
-            self.close_idle()
-            _fork.engines.discard(self)
-
-    def close_idle(self) -> None:
-        """Close the connections that nobody uses; the caller holds the fork lock."""
-        for sessions in self._idle.values():
-            while sessions:
-                sessions.pop().sa.close()
-
-    def renew_locks(self) -> None:
-        """Have fresh locks in a forked child: a thread that is not there any more may hold the old ones."""
-        self._writer = threading.Lock()
-
-
-# -- fork -------------------------------------------------------------------------------------------------------------
-
-
-class _Fork:
-    """Keeps forks from losing rows.
-
-    SQLite keeps its locks a process, in a table that a fork copies: a child that inherits an open file believes that it
-    holds the parent's locks, and loses rows silently, even through a new connection. So nothing is open at a fork but
-    what a thread is using, and a file that is in use then is refused in the child, by whatever handle.
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-        self.in_use: Counter[str] = Counter()
-        self.refused: set[str] = set()
-
-    def begin_use(self, path: str) -> None:
-        """Count a connection that is being opened, used or closed."""
-        with self.lock:
-            if path in self.refused:
-                raise errors.ForkedWithOpenConnection(
-                    f"this process was forked while a thread used {path}: start processes by spawn or forkserver"
-                )
-            self.in_use[path] += 1
-
-    def end_use(self, path: str) -> None:
-        with self.lock:
-            self.in_use[path] -= 1
-            if not self.in_use[path]:
-                del self.in_use[path]
-
-    def before(self) -> None:
-        self.lock.acquire()  # until after the fork; forks of several threads take turns
-        for engine in list(self.engines):
-            engine.close_idle()
-
-    def in_parent(self) -> None:
-        self.lock.release()
-
-    def in_child(self) -> None:
-        self.lock = threading.RLock()
-        self.refused |= set(self.in_use)
-        self.in_use.clear()
-        for engine in list(self.engines):
-            engine.renew_locks()
-
-
-_fork = _Fork()
-
-
-@contextmanager
-def connection_of(path: str) -> Iterator[None]:
-    """Count a connection that no engine opens."""
-    _fork.begin_use(path)
-    try:
-        yield
-    finally:
-        _fork.end_use(path)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_fork.before, after_in_parent=_fork.in_parent, after_in_child=_fork.in_child)
+        """Close every connection."""

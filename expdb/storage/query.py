@@ -6,13 +6,13 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Union
 
 import numpy as np
 import sqlalchemy as sa
 
 from expdb.errors import QueryError
-from expdb.storage.dialects import sqlite as dialect
 from expdb.storage.tables import EPISODE_COLUMNS, STEP_COLUMNS, buffers, episodes, steps
 
 Where = Union["QueryBuilder", Mapping[str, Any], np.ndarray, None]
@@ -143,22 +143,23 @@ class Condition:
     of_episode: sa.ColumnElement[bool] | None = None
 
 
-def compile_where(where: Where) -> Condition | None:
+def compile_where(where: Where, dialect: ModuleType) -> Condition | None:
     """Return the condition of any form of `where`, None for all rows; raise QueryError where it makes no sense."""
     if where is None:
         return None
     if isinstance(where, QueryBuilder):
-        return _compile(where.build(), 0)
+        return _compile(where.build(), 0, dialect)
     if isinstance(where, np.ndarray):
         if where.ndim != 1 or where.dtype.kind not in "iu":
             raise QueryError(f"positions are a 1-D integer array, not {where.dtype}{list(where.shape)}")
         return Condition(dialect.among(steps.c.position, where.tolist()), True, False)
     if isinstance(where, Mapping):
         if {"and_", "or_"} & where.keys() or {"field", "op"} <= where.keys():
-            return _compile(where, 0)
+            return _compile(where, 0, dialect)
         if not where:
             raise QueryError("an empty mapping: pass None for all rows")
-        return _join("and_", [_compile({"field": name, "op": "eq", "value": value}, 0) for name, value in where.items()])
+        equal = [{"field": name, "op": "eq", "value": value} for name, value in where.items()]
+        return _join("and_", [_compile(node, 0, dialect) for node in equal])
     raise QueryError(
         f"a query is a QueryBuilder, what its build() returned, a mapping or an array of positions, not {type(where).__name__}"
     )
@@ -177,7 +178,7 @@ def _join(join: str, conditions: list[Condition]) -> Condition:
     )
 
 
-def _compile(node: Any, depth: int) -> Condition:
+def _compile(node: Any, depth: int, dialect: ModuleType) -> Condition:
     """Compile a built condition. The left spine, which a long chain grows, is a loop and joins like with like."""
     spine: list[tuple[str, Any]] = []
     while isinstance(node, Mapping) and ("and_" in node or "or_" in node):
@@ -189,7 +190,7 @@ def _compile(node: Any, depth: int) -> Condition:
         node = parts[0]
     if depth > MAX_NESTING:
         raise QueryError(f"nested more than {MAX_NESTING} deep: use in_ for long lists")
-    found = _comparison(node)
+    found = _comparison(node, dialect)
     changes, current = 0, ""
     pending = [found]
     for join, part in reversed(spine):
@@ -197,7 +198,7 @@ def _compile(node: Any, depth: int) -> Condition:
             pending = [_join(current, pending)]
             changes += 1
         current = join
-        pending.append(_compile(part, depth + 1))
+        pending.append(_compile(part, depth + 1, dialect))
     if changes > MAX_NESTING:
         raise QueryError(f"and_() and or_() take turns more than {MAX_NESTING} times: use in_ for long lists")
     return _join(current, pending) if len(pending) > 1 else pending[0]
@@ -207,7 +208,9 @@ _KEY = re.compile(r"[A-Za-z0-9_]+")
 _NUMBERS = {"position", "episode", "step", "length", "policy_version"}
 _REALS = {"execute_time", "reward", "priority", "episode_return", "started", "ended"}
 _FLAGS = {"terminated", "truncated"}
-_ORDER: dict[str, Callable[[Any, Any], Any]] = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "eq": operator.eq, "gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le,
+}  # fmt: skip
 
 
 def known_names() -> str:
@@ -232,7 +235,7 @@ def resolve(name: Any) -> tuple[sa.Table, sa.ColumnElement[Any], str | None]:
     return table, table.c[head], key if is_tags else None
 
 
-def _comparison(node: Any) -> Condition:
+def _comparison(node: Any, dialect: ModuleType) -> Condition:
     if not isinstance(node, Mapping) or not {"field", "op"} <= node.keys() <= {"field", "op", "value"}:
         raise QueryError(f"no condition: {node!r}; build queries with QueryBuilder")
     name, op = node["field"], node["op"]
@@ -248,9 +251,12 @@ def _comparison(node: Any) -> Condition:
             raise QueryError(f"{op} of {name!r} lacks its value")
         base = str({"ne": "eq", "not_in": "in", "not_like": "like"}.get(op, op))
         value = node["value"]
-        sql = _column_test(name, column, base, value) if key is None else _tag_test(name, column, key, base, value)
+        if key is None:
+            sql = _column_test(dialect, name, column, base, value)
+        else:
+            sql = _tag_test(dialect, name, column, key, base, value)
         if base != op:
-            sql = sa.func.coalesce(sql, sa.literal_column("0")) == sa.literal_column("0")
+            sql = sql.is_not(sa.true())
     return Condition(sql, table is steps, table is episodes, sql if table is episodes else None)
 
 
@@ -269,6 +275,8 @@ def _checked(name: str, value: Any) -> Any:
             value.encode()
         except UnicodeEncodeError:
             raise QueryError(f"{name!r} compared with a lone surrogate: no stored text has one") from None
+        if "\0" in value:
+            raise QueryError(f"{name!r} compared with a text that has a NUL: no stored text has one")
     return value
 
 
@@ -282,7 +290,7 @@ def _values(name: str, values: Any) -> list[Any]:
     return [_checked(name, value) for value in values]
 
 
-def _column_test(name: str, column: sa.ColumnElement[Any], op: str, value: Any) -> sa.ColumnElement[bool]:
+def _column_test(dialect: ModuleType, name: str, column: sa.ColumnElement[Any], op: str, value: Any) -> sa.ColumnElement[bool]:
     head = str(getattr(column, "name", "buffer"))
     numeric = head in _NUMBERS or head in _REALS
     kind: Any = (int, float) if numeric else (bool, int) if head in _FLAGS else str
@@ -292,56 +300,52 @@ def _column_test(name: str, column: sa.ColumnElement[Any], op: str, value: Any) 
         wrong = not isinstance(one, kind) or (numeric and isinstance(one, bool)) or (head in _FLAGS and one not in (0, 1))
         if wrong:
             raise QueryError(f"{name!r} compares with {what}, not with {one!r}")
-        return _bound(one)
+        return sa.literal(bool(one), column.type) if head in _FLAGS else dialect.bound(one)
 
     if op == "in":
         return column.in_([fit(one) for one in _values(name, value)])
     checked = _checked(name, value)
     if op == "like":
-        if numeric or head in _FLAGS or not isinstance(checked, str):
-            raise QueryError(f"like compares text with a pattern, not {name!r} with {checked!r}: use eq")
-        return dialect.like(column, checked)
-    if op == "eq":
-        equal: sa.ColumnElement[bool] = column == fit(checked)
-        return equal
-    if head in _FLAGS:
+        return dialect.like(column, _pattern(name, None if numeric or head in _FLAGS else checked))  # type: ignore[no-any-return]
+    if head in _FLAGS and op != "eq":
         raise QueryError(f"{name!r} is True or False: use eq or ne")
-    return _ordered(column, op, fit(checked))
+    return _compared(column, op, fit(checked))
 
 
-def _ordered(left: sa.ColumnElement[Any], op: str, right: Any) -> sa.ColumnElement[bool]:
-    found: sa.ColumnElement[bool] = _ORDER[op](left, right)
+def _compared(left: sa.ColumnElement[Any], op: str, right: Any) -> sa.ColumnElement[bool]:
+    found: sa.ColumnElement[bool] = _OPERATORS[op](left, right)
     return found
 
 
-def _bound(value: Any) -> sa.ColumnElement[Any]:
-    """Return a parameter of the value's own type: bound as an integer column's, 0.5 would be cut to fit."""
-    kind: Any = sa.Text() if isinstance(value, str) else sa.Integer() if isinstance(value, int) else sa.REAL()
-    return sa.literal(value, kind)
+def _pattern(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise QueryError(f"like compares text with a pattern, not {name!r} with {value!r}: use eq")
+    if (len(value) - len(value.rstrip("\\"))) % 2:
+        raise QueryError(f"the pattern {value!r} ends in a backslash that escapes nothing: double it")
+    return value
 
 
-def _tag_test(name: str, column: sa.ColumnElement[Any], key: str, op: str, value: Any) -> sa.ColumnElement[bool]:
+def _tag_test(
+    dialect: ModuleType, name: str, column: sa.ColumnElement[Any], key: str, op: str, value: Any
+) -> sa.ColumnElement[bool]:
     """Compare a tag with values of its own JSON type only; a value of another type is simply not equal."""
-    found = dialect.tag_value(column, key)
-
+    text, is_text = dialect.tag_text(column, key)
+    number, is_number = dialect.tag_number(column, key)
     if op == "in":
         values = _values(name, value)
         tests = [dialect.tag_is_bool(column, key, one) for one in values if isinstance(one, bool)]
-        for kind, group in (
-            (str, [one for one in values if isinstance(one, str)]),
-            (float, [one for one in values if isinstance(one, (int, float)) and not isinstance(one, bool)]),
-        ):
-            if group:
-                tests.append(sa.and_(found.in_([_bound(one) for one in group]), dialect.tag_is(column, key, kind)))
+        texts = [dialect.bound(one) for one in values if isinstance(one, str)]
+        numbers = [dialect.bound_number(one) for one in values if isinstance(one, (int, float)) and not isinstance(one, bool)]
+        tests += [sa.and_(text.in_(texts), is_text)] if texts else []
+        tests += [sa.and_(number.in_(numbers), is_number)] if numbers else []
         return sa.or_(*tests) if tests else sa.false()
     checked = _checked(name, value)
     if isinstance(checked, bool):
         if op != "eq":
             raise QueryError(f"{name!r} compared with a bool: use eq or ne")
-        return dialect.tag_is_bool(column, key, checked)
+        return dialect.tag_is_bool(column, key, checked)  # type: ignore[no-any-return]
     if op == "like":
-        if not isinstance(checked, str):
-            raise QueryError(f"like compares text with a pattern, not {name!r} with {checked!r}: use eq")
-        return sa.and_(dialect.like(found, checked), dialect.tag_is(column, key, str))
-    test = found == _bound(checked) if op == "eq" else _ordered(found, op, _bound(checked))
-    return sa.and_(test, dialect.tag_is(column, key, type(checked)))
+        return sa.and_(dialect.like(text, _pattern(name, checked)), is_text)
+    if isinstance(checked, str):
+        return sa.and_(_compared(text, op, dialect.bound(checked)), is_text)
+    return sa.and_(_compared(number, op, dialect.bound_number(checked)), is_number)

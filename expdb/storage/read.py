@@ -65,7 +65,7 @@ def locate(store: Store, session: Session, positions: np.ndarray) -> Segments:
         )  # fmt: skip
     else:
         # One row a position, ascending: several in one segment are told once.
-        rows = list(dict.fromkeys(session.ask(store.dialect.LOCATE, store.dialect.as_list(wanted), store.id, store.id)))
+        rows = list(dict.fromkeys(session.ask(store.dialect.LOCATE, store.dialect.as_list(wanted), store.id)))
     return Segments.of(rows)
 
 
@@ -268,7 +268,7 @@ def successors(store: Store, session: Session, state: State, positions: np.ndarr
     details = {
         id: (length, bool(ordered))
         for id, length, ordered in session.ask(
-            f"SELECT id, length, ordered FROM episodes WHERE buffer_id = ? AND id IN {store.dialect.LISTED}",
+            f"SELECT id, length, ordered FROM episodes WHERE buffer_id = ? AND id {store.dialect.AMONG}",
             store.id, store.dialect.as_list(np.unique(episode)),
         )
     }  # fmt: skip
@@ -276,7 +276,7 @@ def successors(store: Store, session: Session, state: State, positions: np.ndarr
     starts = {
         (id, start): first
         for id, first, start in session.ask(
-            f"SELECT episode, first, ordinal FROM segments WHERE buffer_id = ? AND episode IN {store.dialect.LISTED}",
+            f"SELECT episode, first, ordinal FROM segments WHERE buffer_id = ? AND episode {store.dialect.AMONG}",
             store.id, store.dialect.as_list(np.unique(episode[at_end])),
         )
     }  # fmt: skip
@@ -305,7 +305,7 @@ def successors(store: Store, session: Session, state: State, positions: np.ndarr
 def alive(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
     """Return which of the positions hold a step, bool in order."""
     found = session.ask(
-        f"SELECT position FROM steps WHERE buffer_id = ? AND position IN {store.dialect.LISTED}",
+        f"SELECT position FROM steps WHERE buffer_id = ? AND position {store.dialect.AMONG}",
         store.id, store.dialect.as_list(np.unique(positions)),
     )  # fmt: skip
     return np.isin(positions, np.fromiter((row[0] for row in found), np.int64, len(found)))
@@ -324,7 +324,7 @@ def tails(store: Store, session: Session, episodes: np.ndarray) -> dict[int, Tai
     """Return the tails of those of the episodes that have one, by episode."""
     rows = session.ask(
         "SELECT id, tail_chunk, tail_row, tail_fields FROM episodes WHERE buffer_id = ? "
-        f"AND id IN {store.dialect.LISTED} AND tail_chunk IS NOT NULL",
+        f"AND id {store.dialect.AMONG} AND tail_chunk IS NOT NULL",
         store.id, store.dialect.as_list(np.unique(episodes)),
     )  # fmt: skip
     chunks = read_chunks(store, session, np.unique(np.array([row[1] for row in rows], np.int64)))

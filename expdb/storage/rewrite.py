@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from expdb.storage.codec import FIXED_CHUNK_BYTES, Chunk, Rows, chunk_bytes
 from expdb.storage.engine import Session
 from expdb.storage.read import Segments, read_chunks
 from expdb.storage.signature import SYSTEM, Field
-from expdb.storage.store import News, Store
+from expdb.storage.store import COUNT, DELETE_SEGMENT, INSERT_SEGMENT, News, Store
 
 Tail = dict[str, Any]
 
@@ -65,29 +66,27 @@ def rewrite(
     By DELETE and INSERT: an UPDATE that shrinks a blob never gives its pages back.
     """
     listed = store.dialect.as_list(np.array(chunk_ids, np.int64))
-    among = store.dialect.LISTED
+    among = store.dialect.AMONG
     ((buffer_low,),) = session.ask("SELECT low FROM buffers WHERE id = ?", store.id)
     ((low, high),) = session.ask(
-        f"SELECT min(first), max(id) FROM chunks WHERE buffer_id = ? AND id IN {among}", store.id, listed
+        f"SELECT min(first), max(id) FROM chunks WHERE buffer_id = ? AND id {among}", store.id, listed
     )
     segments = Segments.of(
         session.ask(
             "SELECT last, first, episode, ordinal, chunk, chunk_row FROM segments "
-            f"WHERE buffer_id = ? AND last BETWEEN ? AND ? AND chunk IN {among} ORDER BY last",
+            f"WHERE buffer_id = ? AND last BETWEEN ? AND ? AND chunk {among} ORDER BY last",
             store.id, low, high, listed,
         )
     )  # fmt: skip
-    steps = _Steps.read(session, store.id, segments)
+    steps = _Steps.read(session, store.dialect, store.id, segments)
     old_tail = session.ask(
-        f"SELECT id, tail_chunk, tail_row, tail_fields FROM episodes WHERE buffer_id = ? AND id IN {among} "
-        f"AND tail_chunk IN {among}",
+        f"SELECT id, tail_chunk, tail_row, tail_fields FROM episodes WHERE buffer_id = ? AND id {among} "
+        f"AND tail_chunk {among}",
         store.id, store.dialect.as_list(np.unique(segments.episode)), listed,
     )  # fmt: skip
     chunks = read_chunks(store, session, np.array(chunk_ids, np.int64), news) if len(steps.position) else {}
-    session.ask(f"DELETE FROM chunks WHERE buffer_id = ? AND id IN {among}", store.id, listed)
-    session.driver.executemany(
-        store.dialect.DELETE_SEGMENT, [(store.id, last) for last in segments.last.tolist()]
-    )
+    session.ask(f"DELETE FROM chunks WHERE buffer_id = ? AND id {among}", store.id, listed)
+    session.many(DELETE_SEGMENT, [(store.id, last) for last in segments.last.tolist()])
     for id, *_ in old_tail:
         session.ask(
             "UPDATE episodes SET tail_chunk = NULL, tail_row = NULL, tail_fields = NULL WHERE buffer_id = ? AND id = ?",
@@ -100,9 +99,9 @@ def rewrite(
         covered - len(steps.position), covered - len(steps.position), store.id,
     )  # fmt: skip
     session.ask(
-        f"DELETE FROM episodes WHERE buffer_id = ? AND status <> 'open' AND id IN {among} AND NOT EXISTS (SELECT 1 FROM "
+        f"DELETE FROM episodes WHERE buffer_id = ? AND status <> 'open' AND id {among} AND NOT EXISTS (SELECT 1 FROM "
         "segments g WHERE g.buffer_id = episodes.buffer_id AND g.episode = episodes.id) "
-        f"AND id NOT IN {among}",
+        f"AND NOT id {among}",
         store.id, store.dialect.as_list(np.unique(segments.episode)), store.dialect.as_list(np.unique(steps.episode)),
     )  # fmt: skip
     if not len(steps.position):
@@ -131,13 +130,13 @@ class _Steps:
     system: list[tuple[int, float | None, bool, bool]]
 
     @classmethod
-    def read(cls, session: Session, buffer_id: int, segments: Segments) -> "_Steps":
-        rows: list[tuple[Any, ...]] = []
-        for first, last in zip(segments.first.tolist(), segments.last.tolist(), strict=True):
-            rows += session.ask(
-                "SELECT position, step, reward, terminated, truncated FROM steps WHERE buffer_id = ? AND position "
-                "BETWEEN ? AND ? ORDER BY position", buffer_id, first, last,
-            )  # fmt: skip
+    def read(cls, session: Session, dialect: ModuleType, buffer_id: int, segments: Segments) -> "_Steps":
+        rows = session.ask(
+            "SELECT s.position, s.step, s.reward, s.terminated, s.truncated FROM segments g JOIN steps s "
+            "ON s.buffer_id = g.buffer_id AND s.position BETWEEN g.first AND g.last "
+            f"WHERE g.buffer_id = ? AND g.last {dialect.AMONG} ORDER BY s.position",
+            buffer_id, dialect.as_list(segments.last),
+        )  # fmt: skip
         position = np.array([row[0] for row in rows], np.int64)
         if not rows:
             return cls(position, position, position, position, position, [])
@@ -218,8 +217,8 @@ class _Chunks:
             (store.id, int(position[b - 1]), int(position[a]), int(episode[a]), int(ordinal[a]), chunk, a)
             for a, b in _runs(apart, end - begin)
         ]
-        self._session.driver.executemany(store.dialect.INSERT_SEGMENT, segments)
-        self._session.driver.execute(store.dialect.COUNT, (0, nbytes, store.id))
+        self._session.many(INSERT_SEGMENT, segments)
+        self._session.ask(COUNT, 0, nbytes, store.id)
         for row, (owner, fields) in enumerate(self._tails, end - begin):
             self._session.ask(
                 "UPDATE episodes SET tail_chunk = ?, tail_row = ?, tail_fields = ? WHERE buffer_id = ? AND id = ?",

@@ -103,6 +103,8 @@ def tasks_required(store: Store, session: Session, where: Condition | None, limi
 
 def tasks_among(store: Store, session: Session, candidates: list[str], where: Condition | None) -> set[str]:
     """Return those of the tasks that have a matching step; each is left at its first one."""
+    if not candidates:
+        return set()
     held: sa.FromClause = tables.segments
     scope = [G.buffer_id == E.buffer_id, G.episode == E.id]
     if not _by_episode(where, store.state(session)):

@@ -14,6 +14,7 @@ from expdb.storage.catalog import Fields, find_buffer
 from expdb.storage.codec import Block, Decoder, crc_of
 from expdb.storage.engine import Engine, Session
 from expdb.storage.pending import Episode
+from expdb.storage.query import Condition, Where, compile_where
 from expdb.storage.signature import Field, Signature
 
 
@@ -35,10 +36,26 @@ class State:
 class News:
     """What a transaction has made; the process may know it only once it is committed."""
 
+    write_id: str | None = None
     fields: Fields | None = None
     signatures: dict[tuple[tuple[str, Field], ...], int] = field(default_factory=dict)
     decoders: dict[int, Decoder] = field(default_factory=dict)
     episodes: list[tuple[Episode, Episode]] = field(default_factory=list)  # as it was, as it is now
+
+
+TAKE = (
+    "UPDATE buffers SET added = added + ?, episodes_added = episodes_added + ? WHERE id = ? "
+    "RETURNING added, episodes_added, fields_version"
+)
+COUNT = "UPDATE buffers SET size = size + ?, bytes = bytes + ? WHERE id = ?"
+INSERT_SEGMENT = (
+    "INSERT INTO segments (buffer_id, last, first, episode, ordinal, chunk, chunk_row) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+DELETE_SEGMENT = "DELETE FROM segments WHERE buffer_id = ? AND last = ?"
+INSERT_CHUNK = (
+    "INSERT INTO chunks (buffer_id, id, first, episode, rows, signature, bytes, crc, write_id, data) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 
 
 class Store:
@@ -55,7 +72,7 @@ class Store:
         """Open a transaction that holds the buffer's row, which is the writers' lock on every database."""
         news = News()
         with self.engine.writing() as session:
-            if not session.ask("UPDATE buffers SET added = added WHERE id = ? RETURNING id", self.id):
+            if not session.ask(self.dialect.LOCK, self.id):
                 raise self.dropped()
             yield session, news
         self.learn(news)
@@ -68,6 +85,10 @@ class Store:
         self._decoders.update(news.decoders)
         for before, after in news.episodes:
             before.__dict__.update(after.__dict__)
+
+    def compiled(self, where: Where) -> Condition | None:
+        """Return the condition of any form of `where`, None for all rows; raise QueryError where it makes no sense."""
+        return compile_where(where, self.dialect)
 
     def dropped(self) -> errors.UnknownBuffer:
         """Return the error for a buffer that is no more."""
@@ -129,7 +150,7 @@ class Store:
             settled = Fields({**known.types, **new}, optional, known.version + 1)
             b = tables.buffers
             values = {"fields": settled.as_text(), "fields_version": settled.version}
-            session.sa.execute(sa.update(b).where(b.c.id == self.id).values(values))
+            session.connection.execute(sa.update(b).where(b.c.id == self.id).values(values))
             news.fields = settled
 
     # -- chunks -------------------------------------------------------------------------------------------------------
@@ -175,8 +196,8 @@ class Store:
         decoder = self._decoder_of(session, block.fields, news)
         data = block.message(decoder.templates, *system)
         crc = crc_of(decoder.signature, id, block.rows, data)
-        values = (self.id, id, first, episode, block.rows, decoder.signature.id, len(data), crc, data)
-        session.driver.execute(self.dialect.INSERT_CHUNK, values)
+        values = (self.id, id, first, episode, block.rows, decoder.signature.id, len(data), crc, news.write_id, data)
+        session.ask(INSERT_CHUNK, *values)
         return len(data)
 
 

@@ -5,7 +5,7 @@ import sqlalchemy as sa
 Integer = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 Real: sa.types.TypeEngine[float] = sa.Double().with_variant(sa.REAL(), "sqlite")
 Flag = sa.Boolean().with_variant(sa.Integer(), "sqlite")
-Text = sa.Text()
+Text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 Blob = sa.LargeBinary()
 
 metadata = sa.MetaData()
@@ -13,7 +13,7 @@ metadata = sa.MetaData()
 buffers = sa.Table(
     "buffers",
     metadata,
-    sa.Column("id", Integer, primary_key=True),
+    sa.Column("id", Integer, sa.Identity(), primary_key=True),
     sa.Column("name", Text, nullable=False, unique=True),
     sa.Column("capacity", Integer, comment="steps kept, oldest evicted first; NULL keeps all"),
     sa.Column("added", Integer, nullable=False, comment="positions handed out, ever"),
@@ -108,6 +108,7 @@ chunks = sa.Table(
     sa.Column("signature", Integer, nullable=False),
     sa.Column("bytes", Integer, nullable=False),
     sa.Column("crc", Integer, nullable=False),
+    sa.Column("write_id", Text, comment="names the write on PostgreSQL, where a lost connection may hide its outcome"),
     sa.Column("data", Blob, nullable=False, comment="Arrow IPC record-batch message"),
 )
 

@@ -17,7 +17,7 @@ from expdb.storage.catalog import Fields
 from expdb.storage.engine import Session
 from expdb.storage.pending import Episode, Pending
 from expdb.storage.signature import Field
-from expdb.storage.store import News, Store
+from expdb.storage.store import COUNT, INSERT_SEGMENT, TAKE, News, Store
 
 E = tables.episodes.c
 
@@ -44,11 +44,11 @@ def write(store: Store, pending: Pending) -> np.ndarray:
 
 
 def _write(store: Store, session: Session, pending: Pending, news: News) -> np.ndarray:
-    driver, dialect, now, count = session.driver, store.dialect, time.time(), len(pending)
+    dialect, now, count = store.dialect, time.time(), len(pending)
     distinct = list(dict.fromkeys(map(id, pending.episodes)))
     by_identity = {id(episode): episode for episode in pending.episodes}
     new = sum(by_identity[key].id is None for key in distinct)
-    taken = driver.execute(dialect.TAKE, (count, new, store.id)).fetchall()
+    taken = session.ask(TAKE, count, new, store.id)
     if not taken:
         raise store.dropped()
     added, episodes_added, version = taken[0]
@@ -76,7 +76,7 @@ def _write(store: Store, session: Session, pending: Pending, news: News) -> np.n
         range(first, added), episode_ids, step, pending.pre_agent, pending.execute_time, pending.reward,
         pending.terminated, pending.truncated, pending.tags,
     )  # fmt: skip
-    dialect.insert_steps(driver, store.id, columns, count)
+    dialect.insert_steps(session, store.id, columns, count)
     row = nbytes = 0
     for block in pending.blocks:
         stop = row + block.steps
@@ -85,9 +85,9 @@ def _write(store: Store, session: Session, pending: Pending, news: News) -> np.n
         system = (step[row:stop], pending.reward[row:stop], pending.terminated[row:stop], pending.truncated[row:stop])
         nbytes += store.insert_chunk(session, news, block, system, id=chunk, first=first + row, episode=single)
         segments = [(store.id, *run) for run in _runs(first, episode_ids, ordinals, row, stop, chunk)]
-        driver.executemany(dialect.INSERT_SEGMENT, segments)
+        session.many(INSERT_SEGMENT, segments)
         row = stop
-    driver.execute(dialect.COUNT, (count, nbytes, store.id))
+    session.ask(COUNT, count, nbytes, store.id)
 
     # -- ends
     for key in distinct:
@@ -132,7 +132,7 @@ def _settle_episode(
     after = Episode(**{**episode.__dict__, **details})
     if details and episode.id is not None:
         statement = sa.update(tables.episodes).where(E.buffer_id == store.id, E.id == episode.id)
-        session.sa.execute(statement.values(**details))
+        session.connection.execute(statement.values(**details))
     rewards = [reward for reward in (pending.reward[index] for index in mine) if reward is not None]
     gained = sum(rewards) if rewards else None
     ended = None if status == "open" else now
@@ -152,7 +152,7 @@ def _settle_episode(
             break
         advanced = session.ask(
             "UPDATE episodes SET length = length + ?, status = ?, ended = ?, ordered = ?, last_step = ?, last_position = ?, "
-            "episode_return = CASE WHEN ? IS NULL THEN episode_return ELSE coalesce(episode_return, 0) + ? END "
+            "episode_return = coalesce(episode_return + ?, episode_return, ?) "
             "WHERE buffer_id = ? AND id = ? AND status = 'open' AND length = ? RETURNING 1",
             len(mine), status, ended, ordered, last_step, last_position, gained, gained, store.id, after.id, length,
         )  # fmt: skip

@@ -15,21 +15,21 @@ depends_on = None
 Integer = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 Real = sa.Double().with_variant(sa.REAL(), "sqlite")
 Flag = sa.Boolean().with_variant(sa.Integer(), "sqlite")
-Text = sa.Text()
+Text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")  # text compares by code point, as on SQLite
 Blob = sa.LargeBinary()
 
 CLUSTERED = {"sqlite_strict": True, "sqlite_with_rowid": False}
 
 VIEW = """
-CREATE VIEW {schema}experience AS
+CREATE VIEW experience AS
 SELECT b.name AS buffer, s.position, s.episode, e.episode_id, e.run, e.task_id, e.task_name, e.agent_id, e.group_id,
-       e.status, e.length, e.episode_return, e.policy_version, e.episode_tags, e.started, e.ended,
-       s.step, s.pre_agent, s.execute_time, s.reward, s.terminated, s.truncated, s.priority, s.tags,
+       e.status, e.length, e.episode_return, e.policy_version, {episode_tags} AS episode_tags, e.started, e.ended,
+       s.step, s.pre_agent, s.execute_time, s.reward, s.terminated, s.truncated, s.priority, {step_tags} AS tags,
        g.buffer_id || ':' || g.chunk || ':' || (g.chunk_row + s.position - g.first) AS payload
-FROM {schema}buffers b
-JOIN {schema}episodes e ON e.buffer_id = b.id
-JOIN {schema}segments g ON g.buffer_id = e.buffer_id AND g.episode = e.id
-JOIN {schema}steps s ON s.buffer_id = g.buffer_id AND s.position BETWEEN g.first AND g.last AND s.episode = e.id
+FROM buffers b
+JOIN episodes e ON e.buffer_id = b.id
+JOIN segments g ON g.buffer_id = e.buffer_id AND g.episode = e.id
+JOIN steps s ON s.buffer_id = g.buffer_id AND s.position BETWEEN g.first AND g.last AND s.episode = e.id
 """
 
 SQLITE_TRIGGERS = {
@@ -103,7 +103,244 @@ SQLITE_TRIGGERS = {
     """,
 }
 
-TRIGGERS = {"sqlite": SQLITE_TRIGGERS}
+# The same for PostgreSQL. Capacity fires once a write, on the one row of `buffers` that the write counts in; nothing
+# fires a step. The writer holds that row from its first statement on, so evictions take turns and cannot deadlock, and
+# each statement here sees what the writers before it committed (READ COMMITTED). Scans begin at the old `low`: before
+# it lie rows that are dead and not yet vacuumed. Deletions made by eviction are at trigger depth 1 and counted there.
+POSTGRESQL_TRIGGERS = {
+    "buffers_capacity": (
+        """
+            AFTER UPDATE OF size, capacity ON buffers
+            FOR EACH ROW WHEN (NEW.size > NEW.capacity)
+        """,
+        """
+        DECLARE
+            bound bigint;
+            freed bigint;
+        BEGIN
+            SELECT position INTO bound FROM steps WHERE buffer_id = NEW.id AND position >= NEW.low
+             ORDER BY position LIMIT 1 OFFSET NEW.size - NEW.capacity;
+            bound := coalesce(bound, NEW.added);
+            DELETE FROM steps WHERE buffer_id = NEW.id AND position >= NEW.low AND position < bound;
+            DELETE FROM episodes
+             WHERE buffer_id = NEW.id AND status <> 'open' AND last_position < bound
+               AND id IN (SELECT episode FROM segments
+                           WHERE buffer_id = NEW.id AND last >= NEW.low AND last < bound);
+            DELETE FROM segments WHERE buffer_id = NEW.id AND last >= NEW.low AND last < bound;
+            WITH gone AS (
+                DELETE FROM chunks c WHERE buffer_id = NEW.id AND id >= NEW.low AND id < bound RETURNING c.bytes
+            ) SELECT coalesce(sum(gone.bytes), 0) INTO freed FROM gone;
+            UPDATE buffers SET low = bound, size = NEW.capacity, bytes = bytes - freed,
+                               holes = CASE WHEN added - bound = NEW.capacity THEN 0 ELSE holes END
+             WHERE id = NEW.id;
+            RETURN NULL;
+        END
+        """,
+    ),
+    "steps_deleted": (
+        """
+            AFTER DELETE ON steps
+            REFERENCING OLD TABLE AS old_rows
+            FOR EACH STATEMENT WHEN (pg_trigger_depth() = 0)
+        """,
+        """
+        BEGIN
+            UPDATE buffers b SET size = size - d.count, holes = holes + d.count, revision = revision + 1
+              FROM (SELECT o.buffer_id, count(*) AS count FROM old_rows o
+                      JOIN buffers h ON h.id = o.buffer_id AND o.position >= h.low GROUP BY 1) d
+             WHERE b.id = d.buffer_id;
+            RETURN NULL;
+        END
+        """,
+    ),
+    "chunks_deleted": (
+        """
+            AFTER DELETE ON chunks
+            REFERENCING OLD TABLE AS old_rows
+            FOR EACH STATEMENT WHEN (pg_trigger_depth() = 0)
+        """,
+        """
+        BEGIN
+            UPDATE buffers b SET bytes = b.bytes - d.bytes
+              FROM (SELECT buffer_id, sum(bytes) AS bytes FROM old_rows GROUP BY 1) d WHERE b.id = d.buffer_id;
+            RETURN NULL;
+        END
+        """,
+    ),
+    # One statement trigger for what are two row triggers on SQLite: revision and returns follow from the same join.
+    "steps_revised": (
+        """
+            AFTER UPDATE ON steps
+            REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
+            FOR EACH STATEMENT WHEN (pg_trigger_depth() = 0)
+        """,
+        """
+        DECLARE
+            revised bigint[];
+        BEGIN
+            SELECT array_agg(DISTINCT n.buffer_id) INTO revised FROM new_rows n JOIN old_rows o USING (buffer_id, position)
+             WHERE (n.step, n.pre_agent, n.execute_time, n.reward, n.terminated, n.truncated, n.tags)
+                   IS DISTINCT FROM
+                   (o.step, o.pre_agent, o.execute_time, o.reward, o.terminated, o.truncated, o.tags);
+            IF revised IS NULL THEN
+                RETURN NULL;
+            END IF;
+            UPDATE buffers SET revision = revision + 1 WHERE id = ANY (revised);
+            UPDATE steps s SET revision = b.revision
+              FROM new_rows n JOIN old_rows o USING (buffer_id, position) JOIN buffers b ON b.id = n.buffer_id
+             WHERE s.buffer_id = n.buffer_id AND s.position = n.position
+               AND (n.step, n.pre_agent, n.execute_time, n.reward, n.terminated, n.truncated, n.tags)
+                   IS DISTINCT FROM
+                   (o.step, o.pre_agent, o.execute_time, o.reward, o.terminated, o.truncated, o.tags);
+            UPDATE episodes e SET episode_return = coalesce(e.episode_return, 0) + d.gained
+              FROM (SELECT n.buffer_id, n.episode, sum(coalesce(n.reward, 0) - coalesce(o.reward, 0)) AS gained
+                      FROM new_rows n JOIN old_rows o USING (buffer_id, position)
+                     WHERE n.reward IS DISTINCT FROM o.reward GROUP BY 1, 2) d
+             WHERE e.buffer_id = d.buffer_id AND e.id = d.episode;
+            RETURN NULL;
+        END
+        """,
+    ),
+    "episodes_revised": (
+        """
+            AFTER UPDATE ON episodes
+            REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
+            FOR EACH STATEMENT WHEN (pg_trigger_depth() = 0)
+        """,
+        """
+        DECLARE
+            revised bigint[];
+        BEGIN
+            SELECT array_agg(DISTINCT n.buffer_id) INTO revised FROM new_rows n JOIN old_rows o USING (buffer_id, id)
+             WHERE (n.episode_id, n.run, n.task_id, n.task_name, n.agent_id, n.group_id, n.policy_version, n.episode_tags)
+                   IS DISTINCT FROM
+                   (o.episode_id, o.run, o.task_id, o.task_name, o.agent_id, o.group_id, o.policy_version, o.episode_tags);
+            IF revised IS NULL THEN
+                RETURN NULL;
+            END IF;
+            UPDATE buffers SET revision = revision + 1 WHERE id = ANY (revised);
+            UPDATE episodes e SET revision = b.revision
+              FROM new_rows n JOIN old_rows o USING (buffer_id, id) JOIN buffers b ON b.id = n.buffer_id
+             WHERE e.buffer_id = n.buffer_id AND e.id = n.id
+               AND (n.episode_id, n.run, n.task_id, n.task_name, n.agent_id, n.group_id, n.policy_version, n.episode_tags)
+                   IS DISTINCT FROM
+                   (o.episode_id, o.run, o.task_id, o.task_name, o.agent_id, o.group_id, o.policy_version, o.episode_tags);
+            RETURN NULL;
+        END
+        """,
+    ),
+}
+
+# A field of a payload, which the server cannot decode: what it does not find it asks for, in a temporary table, and the
+# client that runs the query fills in the values and runs it again.
+POSTGRESQL_FIELD = """
+CREATE FUNCTION field(payload text, name text) RETURNS text LANGUAGE plpgsql STRICT SET search_path = pg_temp AS $$
+DECLARE
+    found_value text;
+BEGIN
+    IF to_regclass('expdb_fields') IS NULL THEN
+        RAISE EXCEPTION 'field() works in db.sql of expdb only, where payload can be decoded';
+    END IF;
+    SELECT f.value INTO found_value FROM expdb_fields f WHERE f.payload = field.payload AND f.name = field.name;
+    IF NOT FOUND THEN
+        INSERT INTO expdb_fields (payload, name, known) VALUES (field.payload, field.name, false);
+    END IF;
+    RETURN found_value;
+END $$
+"""
+
+# A whole write in one round trip. Rows, segments and chunks come with positions counted from 0, episodes by their place
+# in the arrays `e_...` (from 1; e_id NULL is a new one); the function takes the positions, which is the writers' lock,
+# and adds them. It refuses, and changes nothing, where the caller's view of fields or episodes is out of date.
+POSTGRESQL_APPEND = """
+CREATE FUNCTION append(
+    buffer bigint, known_fields bigint, wait_ms bigint, write_id text,
+    e_id bigint[], e_length bigint[], e_rows bigint[], e_last bigint[], e_status text[], e_gained float8[],
+    e_ordered boolean[], e_last_step bigint[], e_episode_id text[], e_run text[], e_task_id text[], e_task_name text[],
+    e_agent_id text[], e_group_id text[], e_policy_version bigint[], e_episode_tags text[], e_started float8[], ended_at float8,
+    s_step bigint[], s_episode bigint[], s_pre_agent text[], s_execute_time float8[], s_reward float8[],
+    s_terminated boolean[], s_truncated boolean[], s_tags text[],
+    g_last bigint[], g_first bigint[], g_episode bigint[], g_ordinal bigint[], g_chunk bigint[], g_row bigint[],
+    c_last bigint[], c_first bigint[], c_episode bigint[], c_rows bigint[], c_signature bigint[], c_crc bigint[],
+    c_data bytea[], t_chunk bigint, t_row bigint, t_fields text
+) RETURNS bigint LANGUAGE plpgsql SET search_path = expdb, pg_temp AS $$
+DECLARE
+    ids bigint[] := e_id;
+    origin bigint;
+    next_id bigint;
+    fresh bigint := cardinality(array_positions(e_id, NULL));
+    steps_added bigint := cardinality(s_step);
+    found_rows bigint;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'append wants READ COMMITTED' USING ERRCODE = 'XD001';
+    END IF;
+    PERFORM set_config('lock_timeout', wait_ms::text, true);
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+    UPDATE buffers SET added = added + steps_added, episodes_added = episodes_added + fresh
+     WHERE id = buffer AND fields_version = known_fields
+    RETURNING added - steps_added, episodes_added - fresh INTO origin, next_id;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the fields have changed' USING ERRCODE = 'XD001';
+    END IF;
+    IF fresh < cardinality(e_id) THEN
+        UPDATE episodes e SET
+            length = e.length + g.rows, status = g.status, ordered = g.ordered, last_step = g.last_step,
+            ended = CASE WHEN g.status = 'open' THEN e.ended ELSE ended_at END, last_position = origin + g.last,
+            episode_return = coalesce(e.episode_return + g.gained, e.episode_return, g.gained)
+          FROM unnest(e_id, e_length, e_rows, e_last, e_status, e_gained, e_ordered, e_last_step)
+               AS g(id, length, rows, last, status, gained, ordered, last_step)
+         WHERE e.buffer_id = buffer AND e.id = g.id AND e.status = 'open' AND e.length = g.length;
+        GET DIAGNOSTICS found_rows = ROW_COUNT;
+        IF found_rows <> cardinality(e_id) - fresh THEN
+            RAISE EXCEPTION 'an episode has changed' USING ERRCODE = 'XD001';
+        END IF;
+    END IF;
+    IF fresh > 0 THEN
+        FOR k IN 1 .. cardinality(e_id) LOOP
+            IF ids[k] IS NULL THEN
+                ids[k] := next_id;
+                next_id := next_id + 1;
+            END IF;
+        END LOOP;
+        INSERT INTO episodes (buffer_id, id, episode_id, run, task_id, task_name, agent_id, group_id, policy_version,
+                              episode_tags, started, status, length, episode_return, ended, ordered, last_step,
+                              last_position)
+        SELECT buffer, ids[g.place], g.episode_id, g.run, g.task_id, g.task_name, g.agent_id, g.group_id, g.policy_version,
+               g.episode_tags, g.started, g.status, g.rows, g.gained, CASE WHEN g.status <> 'open' THEN ended_at END, g.ordered,
+               g.last_step, origin + g.last
+          FROM unnest(e_id, e_rows, e_last, e_status, e_gained, e_ordered, e_last_step, e_episode_id, e_run, e_task_id,
+                      e_task_name, e_agent_id, e_group_id, e_policy_version, e_episode_tags, e_started) WITH ORDINALITY
+               AS g(id, rows, last, status, gained, ordered, last_step, episode_id, run, task_id,
+                    task_name, agent_id, group_id, policy_version, episode_tags, started, place)
+         WHERE g.id IS NULL;
+    END IF;
+    INSERT INTO steps (buffer_id, position, episode, step, pre_agent, execute_time, reward, terminated, truncated, tags)
+    SELECT buffer, origin + g.place - 1, ids[coalesce(g.episode, 1)], g.step, g.pre_agent, g.execute_time, g.reward,
+           coalesce(g.terminated, false), coalesce(g.truncated, false), g.tags
+      FROM unnest(s_step, s_episode, s_pre_agent, s_execute_time, s_reward, s_terminated, s_truncated, s_tags)
+           WITH ORDINALITY AS g(step, episode, pre_agent, execute_time, reward, terminated, truncated, tags, place);
+    INSERT INTO segments (buffer_id, last, first, episode, ordinal, chunk, chunk_row)
+    SELECT buffer, origin + g.last, origin + g.first, ids[g.episode], g.ordinal, origin + g.chunk, g.chunk_row
+      FROM unnest(g_last, g_first, g_episode, g_ordinal, g_chunk, g_row)
+           AS g(last, first, episode, ordinal, chunk, chunk_row);
+    INSERT INTO chunks (buffer_id, id, first, episode, rows, signature, bytes, crc, write_id, data)
+    SELECT buffer, origin + g.last, origin + g.first, ids[g.episode], g.rows, g.signature, length(g.data),
+           g.crc # ((origin + g.last) & 4294967295), append.write_id, g.data
+      FROM unnest(c_last, c_first, c_episode, c_rows, c_signature, c_crc, c_data)
+           AS g(last, first, episode, rows, signature, crc, data);
+    IF t_chunk IS NOT NULL THEN
+        UPDATE episodes SET tail_chunk = origin + t_chunk, tail_row = t_row, tail_fields = t_fields
+         WHERE buffer_id = buffer AND id = ids[1];
+    END IF;
+    UPDATE buffers SET size = size + steps_added,
+                       bytes = bytes + (SELECT coalesce(sum(length(d)), 0) FROM unnest(c_data) AS d)
+     WHERE id = buffer;
+    RETURN origin;
+END $$
+"""
 
 # What ANALYZE would find in a database of the size that matters: a million steps in ten thousand episodes. Without it
 # SQLite joins the view from the wrong end (a thousand times slower), and a new database has nothing to analyze.
@@ -122,12 +359,11 @@ SQLITE_STATISTICS = {
 
 
 def upgrade() -> None:
-    dialect = op.get_bind().dialect.name
-    if dialect not in TRIGGERS:
-        raise NotImplementedError(f"expdb has no triggers for {dialect} yet; use SQLite")
+    connection = op.get_bind()
+    dialect = connection.dialect.name
     op.create_table(
         "buffers",
-        sa.Column("id", Integer, primary_key=True),
+        sa.Column("id", Integer, sa.Identity(), primary_key=True),
         sa.Column("name", Text, nullable=False, unique=True),
         sa.Column("capacity", Integer, sa.CheckConstraint("capacity > 0", name="buffers_capacity_positive")),
         sa.Column("added", Integer, nullable=False, server_default="0"),
@@ -231,20 +467,40 @@ def upgrade() -> None:
         sa.Column("signature", Integer, nullable=False),
         sa.Column("bytes", Integer, nullable=False),
         sa.Column("crc", Integer, nullable=False),
+        sa.Column("write_id", Text),
         sa.Column("data", Blob, nullable=False),
         sqlite_strict=True,
     )
-    op.execute(VIEW.format(schema="expdb." if dialect == "postgresql" else ""))
-    for statement in TRIGGERS[dialect].values():
-        op.execute(statement)
-    if dialect == "sqlite":
-        op.execute("ANALYZE sqlite_schema")
+    tags = "s.tags", "e.episode_tags"
+    step_tags, episode_tags = tags if dialect == "sqlite" else [f"{column}::jsonb" for column in tags]
+    connection.exec_driver_sql(VIEW.format(step_tags=step_tags, episode_tags=episode_tags))
+    if dialect == "postgresql":
+        for name, (when, body) in POSTGRESQL_TRIGGERS.items():
+            connection.exec_driver_sql(
+                f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql SET search_path = expdb, pg_temp AS $${body}$$"
+            )
+            connection.exec_driver_sql(f"CREATE TRIGGER {name} {when} EXECUTE FUNCTION {name}()")
+        # Chunks are compressed already: PostgreSQL would try again, and cut them up for it.
+        connection.exec_driver_sql("ALTER TABLE chunks ALTER COLUMN data SET STORAGE EXTERNAL")
+        connection.exec_driver_sql(POSTGRESQL_FIELD)
+        connection.exec_driver_sql(POSTGRESQL_APPEND)
+    else:
+        for statement in SQLITE_TRIGGERS.values():
+            connection.exec_driver_sql(statement)
+        connection.exec_driver_sql("ANALYZE sqlite_schema")
         for table, indexes in SQLITE_STATISTICS.items():
             for index, figures in indexes.items():
-                op.execute(f"INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES ('{table}', '{index}', '{figures}')")
+                connection.exec_driver_sql("INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES (?, ?, ?)", (table, index, figures))
 
 
 def downgrade() -> None:
     op.execute("DROP VIEW experience")
+    postgresql = op.get_bind().dialect.name == "postgresql"
+    if postgresql:
+        op.execute("DROP FUNCTION append")
+        op.execute("DROP FUNCTION field")
     for table in ("chunks", "segments", "steps", "episodes", "signatures", "buffers"):
         op.drop_table(table)
+    if postgresql:
+        for name in POSTGRESQL_TRIGGERS:
+            op.execute(f"DROP FUNCTION {name}")

@@ -7,7 +7,7 @@ import sqlite3
 import time
 import urllib.parse
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -80,16 +80,16 @@ SCHEMA = {
     "buffers_capacity": 0x6E4EA6F0,
     "chunks_deleted": 0x266291CC,
     "episodes_revised": 0x9FADC434,
-    "experience": 0x113291FC,
+    "experience": 0xC5D8B1D1,
     "steps_deleted": 0xD4F79115,
     "steps_revised": 0xEAF2CB61,
     "steps_rewarded": 0xDEF01A6B,
 }
 
 
-def schema_problems(connection: Any) -> list[str]:
+def schema_problems(session: Any) -> list[str]:
     """Return which of our triggers and views are missing or altered."""
-    found = connection.execute("SELECT name, sql FROM sqlite_master WHERE type IN ('trigger', 'view')").fetchall()
+    found = session.ask("SELECT name, sql FROM sqlite_master WHERE type IN ('trigger', 'view')")
     sums = {name: zlib.crc32(sql.encode()) for name, sql in found}
     cure = "restore a backup, or copy the data into a new database"
     return [
@@ -97,6 +97,15 @@ def schema_problems(connection: Any) -> list[str]:
         for name, wanted in SCHEMA.items()
         if sums.get(name) != wanted
     ]
+
+
+def lock_migrations(session: Any) -> None:
+    """Do nothing: the transaction of a writer is the only one."""
+
+
+def file_problems(session: Any) -> list[str]:
+    """Return what SQLite itself finds wrong with the file."""
+    return [line for (line,) in session.ask("PRAGMA quick_check") if line != "ok"]
 
 
 def begin(connection: Any, timeout: float) -> None:
@@ -195,8 +204,6 @@ def like(column: sa.ColumnElement[Any], pattern: str) -> sa.ColumnElement[bool]:
         else:
             glob.append(f"[{character}]" if character in "*?[" else character)
         escaped = False
-    if escaped:
-        raise errors.QueryError(f"the pattern {pattern!r} ends in a backslash that escapes nothing: double it")
     return column.op("GLOB", is_comparison=True)(sa.literal("".join(glob), sa.Text()))
 
 
@@ -208,13 +215,32 @@ def tag_value(column: sa.ColumnElement[Any], key: str) -> sa.ColumnElement[Any]:
     return sa.func.json_extract(column, sa.literal_column(f"""'$."{key}"'"""))
 
 
-TAG_TYPES = {str: ("text",), int: ("integer", "real"), float: ("integer", "real")}
+Tag = tuple[sa.ColumnElement[Any], sa.ColumnElement[bool]]
 
 
-def tag_is(column: sa.ColumnElement[Any], key: str, kind: type) -> sa.ColumnElement[bool]:
-    """Return whether the value has the JSON type of a Python one (str, int or float)."""
-    kinds = TAG_TYPES[kind]
+def _tag_is(column: sa.ColumnElement[Any], key: str, *kinds: str) -> sa.ColumnElement[bool]:
     return sa.func.json_type(column, sa.literal_column(f"""'$."{key}"'""")).in_([sa.literal_column(f"'{k}'") for k in kinds])
+
+
+def tag_text(column: sa.ColumnElement[Any], key: str) -> Tag:
+    """Return the value of a key to compare with texts, and what holds where it is one."""
+    return tag_value(column, key), _tag_is(column, key, "text")
+
+
+def tag_number(column: sa.ColumnElement[Any], key: str) -> Tag:
+    """Return the value of a key to compare with numbers, and what holds where it is one."""
+    return tag_value(column, key), _tag_is(column, key, "integer", "real")
+
+
+def bound(value: Any) -> sa.ColumnElement[Any]:
+    """Return a parameter of the value's own type: bound as an integer column's, 0.5 would be cut to fit."""
+    kind: Any = sa.Text() if isinstance(value, str) else sa.Integer() if isinstance(value, int) else sa.REAL()
+    return sa.literal(value, kind)
+
+
+def bound_number(value: int | float) -> sa.ColumnElement[Any]:
+    """Return a parameter that compares exactly with a number in JSON."""
+    return bound(value)
 
 
 def tag_is_bool(column: sa.ColumnElement[Any], key: str, value: bool) -> sa.ColumnElement[bool]:
@@ -223,42 +249,32 @@ def tag_is_bool(column: sa.ColumnElement[Any], key: str, value: bool) -> sa.Colu
     return found == sa.literal_column("'true'" if value else "'false'")
 
 
-def has_index(connection: Any, label: str) -> bool:
+def has_index(session: Any, label: str) -> bool:
     """Return whether there is an index of this name; SQLAlchemy cannot reflect those of expressions."""
-    found = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?", (label,)).fetchall()
-    return bool(found)
+    return bool(session.ask("SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?", label))
 
 
-def estimate(connection: Any, table: str, index: str) -> None:
+def estimate(session: Any, table: str, index: str) -> None:
     """Tell the planner of a new index what the migration told it of the others: that it is worth using."""
-    connection.execute("DELETE FROM sqlite_stat1 WHERE tbl = ? AND idx = ?", (table, index))
+    session.ask("DELETE FROM sqlite_stat1 WHERE tbl = ? AND idx = ?", table, index)
     figures = "1000000 1000000 2000" if table == "steps" else "10000 10000 20"
-    connection.execute("INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES (?, ?, ?)", (table, index, figures))
+    session.ask("INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES (?, ?, ?)", table, index, figures)
 
+
+HAS_TABLE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
 
 # -- append -----------------------------------------------------------------------------------------------------------
 
-TAKE = (
-    "UPDATE buffers SET added = added + ?, episodes_added = episodes_added + ? WHERE id = ? "
-    "RETURNING added, episodes_added, fields_version"
-)
-COUNT = "UPDATE buffers SET size = size + ?, bytes = bytes + ? WHERE id = ?"
+# The writers' lock on PostgreSQL; here the transaction is one already, and this tells whether the buffer is there.
+LOCK = "SELECT id FROM buffers WHERE id = ?"
 STEPS_AT_ONCE = 32  # multi-row VALUES cost two thirds of executemany; more than 32 gain nothing
 INSERT_STEPS = (
     "INSERT INTO steps (buffer_id, position, episode, step, pre_agent, execute_time, reward, terminated, truncated, tags) "
     "VALUES "
 )
-INSERT_SEGMENT = (
-    "INSERT INTO segments (buffer_id, last, first, episode, ordinal, chunk, chunk_row) VALUES (?, ?, ?, ?, ?, ?, ?)"
-)
-DELETE_SEGMENT = "DELETE FROM segments WHERE buffer_id = ? AND last = ?"
-INSERT_CHUNK = (
-    "INSERT INTO chunks (buffer_id, id, first, episode, rows, signature, bytes, crc, data) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
 
 
-def insert_steps(connection: Any, buffer_id: int, columns: tuple[Iterable[Any], ...], count: int) -> None:
+def insert_steps(session: Any, buffer_id: int, columns: tuple[Iterable[Any], ...], count: int) -> None:
     """Insert `count` steps given as the columns position, episode, step, pre_agent, execute_time, reward, ..., tags."""
     row = f"({int(buffer_id)}, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
     rows = list(zip(*columns, strict=True))
@@ -266,13 +282,13 @@ def insert_steps(connection: Any, buffer_id: int, columns: tuple[Iterable[Any], 
     if whole:
         statement = INSERT_STEPS + ", ".join([row] * STEPS_AT_ONCE)
         for start in range(0, whole, STEPS_AT_ONCE):
-            connection.execute(statement, [value for values in rows[start : start + STEPS_AT_ONCE] for value in values])
+            session.ask(statement, *[value for values in rows[start : start + STEPS_AT_ONCE] for value in values])
     if count - whole:
-        connection.executemany(INSERT_STEPS + row, rows[whole:])
+        session.many(INSERT_STEPS + row, rows[whole:])
 
 
-# Integers as one parameter (see as_list), where a statement wants a set of them, or joins with them.
-LISTED = "(SELECT value FROM json_each(?))"
+# One of the integers of a list, which is one parameter (see as_list): `WHERE id {AMONG}`.
+AMONG = "IN (SELECT value FROM json_each(?))"
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
@@ -280,9 +296,9 @@ LISTED = "(SELECT value FROM json_each(?))"
 # first: it takes the list for the larger one, and would walk all segments.
 LOCATE = """
 SELECT g.last, g.first, g.episode, g.ordinal, g.chunk, g.chunk_row
-FROM (SELECT value FROM json_each(?)) j
-CROSS JOIN segments g ON g.buffer_id = ? AND g.last = (
-    SELECT last FROM segments WHERE buffer_id = ? AND last >= j.value ORDER BY last LIMIT 1)
+FROM (SELECT value FROM json_each(?1)) j
+CROSS JOIN segments g ON g.buffer_id = ?2 AND g.last = (
+    SELECT last FROM segments WHERE buffer_id = ?2 AND last >= j.value ORDER BY last LIMIT 1)
 """
 # Tasks of the episodes with these ids, each told by its first episode only.
 FIRST_OF_TASKS = """
@@ -320,16 +336,22 @@ def guard(connection: Any) -> None:
     connection.set_authorizer(authorize)
 
 
-def add_field_function(connection: Any, field: Callable[[str, str], Any]) -> None:
-    """Make `field(payload, 'name')` known to a connection."""
-    connection.create_function("field", 2, field, deterministic=True)
-
-
-def run_sql(connection: Any, query: str, params: dict[str, Any]) -> tuple[list[str], list[tuple[Any, ...]]]:
+def run_sql(session: Any, query: str, params: dict[str, Any], field: Any) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Run one reading statement; return the names of its columns and its rows."""
+    failed: Exception | None = None
+
+    def value_or_error(payload: Any, name: Any) -> Any:
+        nonlocal failed
+        try:
+            return field.value(payload, name)
+        except Exception as error:
+            failed = error  # the driver tells only that a function has failed
+            raise
+
+    session.driver.create_function("field", 2, value_or_error, deterministic=True)
     try:
         query.encode()
-        cursor = connection.execute(query, params)
+        cursor = session.driver.execute(query, params)
         if cursor.description is None:
             raise errors.SqlRefused("db.sql runs one SELECT (or WITH ... SELECT): this statement returns no rows")
         return [column[0] for column in cursor.description], cursor.fetchall()
@@ -346,8 +368,8 @@ def run_sql(connection: Any, query: str, params: dict[str, Any]) -> tuple[list[s
         refused = any(text in str(error) for text in ("prohibited", "not authorized"))
         if code in (sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY) or refused:
             raise errors.SqlRefused(f"db.sql only reads ({error}): change data with the methods of the buffer") from error
-        if code == sqlite3.SQLITE_ERROR and "user-defined function" in str(error):
-            raise errors.SqlError("field() failed: give it payload and the name of a field in quotes") from error
+        if failed is not None:
+            raise failed from None
         if code == sqlite3.SQLITE_ERROR:
             raise errors.SqlError(f"{error}: the view is `experience`, its columns are in the README") from error
         raise

@@ -1,0 +1,165 @@
+"""What a location names, and how it is opened: a file, made where it is missing, or a schema on a server."""
+
+import os
+import sqlite3
+import uuid
+from contextlib import suppress
+from urllib.parse import unquote
+
+import sqlalchemy as sa
+
+from expdb import errors
+from expdb.storage import schema
+from expdb.storage.dialects import sqlite
+from expdb.storage.dialects.sqlite_engine import SqliteEngine, connection_of
+from expdb.storage.engine import Engine
+
+Location = str | sa.URL  # the path of a file, or the URL of a server's database
+
+
+def location_of(given: str | os.PathLike[str]) -> Location | None:
+    """Return what a location names, None for a private temporary file; symbolic links are followed: one name a file."""
+    text = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
+    if not isinstance(text, str) or not text or "\0" in text or not _is_unicode(text):
+        raise errors.InvalidValue(f"{given!r} is no location: give a path, sqlite:///path, postgresql://... or ':memory:'")
+    if text == ":memory:":
+        return None
+    if text.startswith("sqlite:///"):
+        text = unquote(text.removeprefix("sqlite:///"))
+        if text in ("", ":memory:"):
+            return None
+    elif text.startswith(("postgresql:", "postgresql+", "postgres:")):
+        return _url_of(text)
+    elif "://" in text:
+        raise errors.InvalidValue(
+            f"{text.split('://')[0]}:// is not supported: give a path, sqlite:///path, postgresql://... or ':memory:'"
+        )
+    return os.path.realpath(os.path.expanduser(text))
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a file name that is none in UTF-8, which SQLite cannot open by its URI
+        return False
+    return True
+
+
+def _url_of(text: str) -> sa.URL:
+    """Return a URL of PostgreSQL as one for psycopg 3; what SQLAlchemy takes `postgresql://` for depends on its version."""
+    try:
+        url = sa.make_url(text)
+    except (sa.exc.ArgumentError, ValueError):
+        raise errors.InvalidValue("the URL cannot be read: write postgresql://user:password@host:5432/database") from None
+    if url.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
+        raise errors.InvalidValue(f"{url.drivername}:// is not supported: write postgresql://, which is psycopg 3")
+    return url.set(drivername="postgresql+psycopg")
+
+
+def open_engine(location: Location, *, create: bool, read_only: bool, durability: str, timeout: float) -> Engine:
+    """Open a database, creating what is missing and may be; raise if it is not one that can be used."""
+    engine: Engine
+    if isinstance(location, str):
+        _provide_file(location, create=create and not read_only, cure=not read_only)
+        engine = SqliteEngine(location, read_only=read_only, durability=durability, timeout=timeout)
+    else:
+        engine = _server_engine(location, read_only=read_only, durability=durability, timeout=timeout)
+    try:
+        if not isinstance(location, str):
+            _provide_schema(engine, create=create and not read_only)
+        with engine.reading() as session:
+            schema.check_revision(session, engine)
+    except BaseException:
+        engine.close()
+        raise
+    return engine
+
+
+def upgrade(location: Location, timeout: float = 30.0) -> tuple[str | None, str]:
+    """Bring an existing database to the newest schema; return the revisions before and after."""
+    engine: Engine
+    if isinstance(location, str):
+        _provide_file(location, create=False, cure=False)
+        engine = SqliteEngine(location, read_only=False, durability="full", timeout=timeout)
+    else:
+        engine = _server_engine(location, read_only=False, durability="full", timeout=timeout)
+    try:
+        return schema.upgrade(engine)
+    finally:
+        engine.close()
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def _provide_file(path: str, *, create: bool, cure: bool) -> None:
+    if not os.path.exists(path):
+        if not create:
+            raise errors.DatabaseMissing(f"{path} does not exist: check the path{', or open it with create=True' * cure}")
+        create_file(path)
+    if os.path.isdir(path):
+        raise errors.NotAnExperienceDatabase(f"{path} is a folder: name a file")
+    with connection_of(path):
+        sqlite.identify(path)
+
+
+def create_file(path: str) -> None:
+    """Make a new database file, complete or not at all.
+
+    It is built under another name and linked into place, so that no other process ever meets it half made, whoever of
+    many comes first wins, and a kill leaves nothing at `path`.
+    """
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder):
+        raise errors.DatabaseMissing(f"the folder {folder} does not exist: create it first")
+    draft = os.path.join(folder, f".{os.path.basename(path)}.{uuid.uuid4().hex}.new")
+    try:
+        try:
+            with connection_of(draft):
+                connection = sqlite.connect(draft, create=True, durability="full", busy_ms=0)
+                sqlite.prepare_file(connection)
+                connection.close()
+            engine = SqliteEngine(draft, read_only=False, durability="full", timeout=30.0)
+            with engine.writing() as session:
+                schema.run_migrations(session)
+            engine.close()
+        except sqlite3.Error as error:
+            raise sqlite.translated(error, path) from error
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            return  # another process was first: its file is as good
+        except OSError:  # a file system without hard links
+            if not os.path.exists(path):
+                os.rename(draft, path)
+    finally:
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                os.unlink(draft + suffix)
+
+
+# -- servers ----------------------------------------------------------------------------------------------------------
+
+
+def _server_engine(url: sa.URL, *, read_only: bool, durability: str, timeout: float) -> Engine:
+    # Imported here: the driver takes as long to import as all the rest, and not everybody has a server.
+    try:
+        from expdb.storage.dialects.postgresql_engine import PostgresqlEngine
+    except ImportError as error:
+        raise errors.DriverMissing(f"PostgreSQL needs psycopg 3 ({error}): pip install 'expdb[postgres]'") from error
+    return PostgresqlEngine(url, read_only=read_only, durability=durability, timeout=timeout)
+
+
+def _provide_schema(engine: Engine, *, create: bool) -> None:
+    """Make the schema `expdb` where the database has none and it may be made; refuse one that is not ours."""
+    with engine.reading() as session:
+        ours = bool(session.ask(engine.dialect.HAS_TABLE, "expdb_version"))
+        foreign = not ours and engine.dialect.has_tables(session)
+    if foreign:
+        raise errors.NotAnExperienceDatabase(
+            f"{engine.location} has a schema expdb of another application: choose another database"
+        )
+    if not ours:
+        if not create:
+            raise errors.DatabaseMissing(f"{engine.location} has no schema expdb: check the URL, or open it with create=True")
+        schema.upgrade(engine)

