@@ -298,6 +298,33 @@ def tasks(folder: Path, quick: bool) -> Iterator[Row]:
             yield row(f"`{method}` by task_id, ten times the rows / one time, the same matches", found["large"] / found["small"], 1.5)
 
 
+def servers(folder: Path, quick: bool) -> Iterator[Row]:
+    """Write to PostgreSQL from many processes."""
+    from benchmarks.servers import Server, sqlalchemy_inserts, writers
+
+    server, flushes = Server(), 40 if quick else 150
+    try:
+        url = server.url(server.database())
+        steps = 8 * 64 * flushes
+
+        def ours(_: int) -> float:
+            found = writers(server, 8, 64, flushes)
+            if found["deadlocks"] or found["problems"]:
+                raise RuntimeError(f"8 writers: {found}")
+            return found["seconds"] / steps
+
+        found = alternate(1 if quick else 3, ours=ours, base=lambda _: sqlalchemy_inserts(url, steps))
+        yield row("PostgreSQL, 8 writers, flushes of 64 / SQLAlchemy inserting the narrow rows alone", found["ours"] / found["base"], 1 / 3.5)
+        calls = 20 if quick else 100
+        rates = [writers(server, 32, 0, calls, 0.001) for _ in range(1 if quick else 3)]
+        if any(one["errors"] or one["deadlocks"] or one["problems"] for one in rates):
+            raise RuntimeError(f"32 writers: {rates}")
+        seconds = statistics.median(one["seconds"] for one in rates)
+        yield row("PostgreSQL, 32 writers of single steps, 1 ms each way: time for 300 commits", 300 * seconds / (32 * calls), 1.0, "s")
+    finally:
+        server.remove()
+
+
 def imports(folder: Path, quick: bool) -> Iterator[Row]:
     """Import expdb; __pycache__ is written first, as pip does."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
@@ -313,7 +340,7 @@ def imports(folder: Path, quick: bool) -> Iterator[Row]:
 
 
 PARTS: dict[str, Callable[[Path, bool], Iterator[Row]]] = {
-    "append": append, "store": store, "size": size, "sample": sample, "tasks": tasks, "imports": imports,
+    "append": append, "store": store, "size": size, "sample": sample, "tasks": tasks, "imports": imports, "servers": servers,
 }  # fmt: skip
 
 

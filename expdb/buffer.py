@@ -323,7 +323,7 @@ class ReplayBuffer:
                     self._store, session, state, population, sampler, unit, size, fields, generator
                 )
             positions = sampler.draw(population, size, generator)
-            return Batch(read.fetch(self._store, session, state, positions, fields), size)
+            return Batch(read.fetch(self._store, session, state, positions, fields, last=True), size)
 
     def sample_tasks(
         self,

@@ -29,6 +29,10 @@ class CommitUnknown(ConnectionLost):
     """The connection was lost while a write was being committed: it may have happened or not."""
 
 
+class OutOfDate(ExpDBError, RuntimeError):
+    """What a writer knew of fields or episodes is out of date; it looks again, and nobody else gets to see this."""
+
+
 class ServerTooOld(ExpDBError, RuntimeError):
     """The server is older than expdb works with."""
 

@@ -50,6 +50,10 @@ class Session:
         """
         return [self.ask(*question) for question in questions]
 
+    def tell(self, statement: str, *params: Any) -> None:
+        """Run a plain statement that has no answer; a server may hear of it with the next question only."""
+        self._run(statement, params)
+
     def many(self, statement: str, rows: Iterable[Sequence[Any]]) -> int:
         """Run a plain statement once a row of parameters; return how many rows of tables it touched."""
         return int(self.driver.executemany(statement, rows).rowcount)
@@ -64,6 +68,7 @@ class Engine(ABC):
     dialect: ModuleType
     location: str  # for people: no password in it
     read_only: bool
+    timeout: float
 
     @abstractmethod
     def reading(self) -> AbstractContextManager[Session]:
@@ -72,6 +77,10 @@ class Engine(ABC):
     @abstractmethod
     def writing(self) -> AbstractContextManager[Session]:
         """Return a context with a transaction: it commits when the block is left, and rolls back when that raises."""
+
+    @abstractmethod
+    def appending(self) -> AbstractContextManager[Session]:
+        """Return a context for one statement that is a transaction by itself."""
 
     @abstractmethod
     def sql(self) -> AbstractContextManager[Session]:

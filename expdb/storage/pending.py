@@ -1,7 +1,7 @@
 """Steps on their way in: every value is checked and encoded here, before anything touches the database."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,6 +161,44 @@ class Pending:
         """The fields of the tail."""
         return {name: self._types[name] for name in self.tail or ()}
 
+    def found_fields(self, known: Fields) -> tuple[dict[str, Field], set[str]]:
+        """Return the fields that the steps have, and those of the known ones that some of them lack."""
+        found: dict[str, Field] = {}
+        lacking: set[str] = set()
+        for block in self.blocks:
+            if block.fields.keys() != known.types.keys() or block.nullable:
+                lacking |= block.nullable | (known.types.keys() - block.fields.keys())
+            found.update(block.fields)
+        found.update(self.tail_types)
+        for block in self.blocks:
+            if len(block.fields) < len(found):
+                lacking |= found.keys() - block.fields.keys()
+        return found, lacking
+
+    def by_episode(self) -> dict[int, list[int]]:
+        """Return which steps are of which episode, by its id(), in the order of their first ones."""
+        mine: dict[int, list[int]] = {}
+        for index, episode in enumerate(self.episodes):
+            mine.setdefault(id(episode), []).append(index)
+        return mine
+
+    def number(self, episode: Episode, mine: list[int], step: list[int]) -> tuple[int | None, bool]:
+        """Give the steps `mine` of an episode their numbers, in `step`; return the greatest, and whether all came in order."""
+        last_step, ordered = episode.last_step, episode.ordered
+        for place, index in enumerate(mine):
+            given = self.step[index]
+            number = step[index] = episode.length + place if given is None else given
+            if last_step is not None and number < last_step:
+                ordered = False
+            else:
+                last_step = number
+        return last_step, ordered
+
+    def gained(self, mine: list[int]) -> float | None:
+        """Return the sum of the rewards of the steps `mine`, None where none is known."""
+        rewards = [reward for reward in (self.reward[index] for index in mine) if reward is not None]
+        return sum(rewards) if rewards else None
+
     def _flattened(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values with mappings that hold arrays taken apart, and the type of every new field inferred."""
         flat: dict[str, Any] = {}
@@ -201,3 +239,14 @@ class Pending:
             self._types = {**self._types, **new}
             self.fields = Fields(self._types, self.fields.optional, self.fields.version)
         return flat
+
+
+def runs(
+    first: int, episodes: list[int], ordinals: list[int], start: int, stop: int, chunk: int
+) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """Yield (last, first, episode, ordinal, chunk, chunk_row) of the runs of one episode in rows [start, stop)."""
+    begin = start
+    for row in range(start + 1, stop + 1):
+        if row == stop or episodes[row] != episodes[begin] or ordinals[row] != ordinals[row - 1] + 1:
+            yield first + row - 1, first + begin, episodes[begin], ordinals[begin], chunk, begin - start
+            begin = row

@@ -13,6 +13,9 @@ from expdb.storage.read import Segments, read_chunks
 from expdb.storage.signature import SYSTEM, Field
 from expdb.storage.store import COUNT, DELETE_SEGMENT, INSERT_SEGMENT, News, Store
 
+# A chunk below this part of what a chunk should be is worth merging: its metadata weighs as much as what it holds.
+SMALL = 8
+
 Tail = dict[str, Any]
 
 
@@ -41,7 +44,7 @@ def finish(
     for id, signature, size in own:
         fields = store.decoder(session, signature, news).signature.fields
         # JSON is merged at any size: what makes it small is that chunks share no elements.
-        if any(field.dtype == "json" for field in fields.values()) or size < chunk_bytes(fields) // 2:
+        if any(field.dtype == "json" for field in fields.values()) or size < chunk_bytes(fields) // SMALL:
             groups[-1].append(id)
         else:
             groups += [[id], []]

@@ -15,7 +15,7 @@ from expdb.storage.codec import Block, Decoder, crc_of
 from expdb.storage.engine import Engine, Session
 from expdb.storage.pending import Episode
 from expdb.storage.query import Condition, Where, compile_where
-from expdb.storage.signature import Field, Signature
+from expdb.storage.signature import SYSTEM, Field, Signature
 
 
 @dataclass(frozen=True)
@@ -162,15 +162,39 @@ class Store:
             found = session.ask("SELECT schema FROM signatures WHERE buffer_id = ? AND id = ?", self.id, id)
             if not found:
                 raise errors.ChunkDamaged(f"signature {id} of buffer {self.name!r} is gone: restore a backup")
-            try:
-                known = Decoder(Signature.from_message(found[0][0], id))
-            except Exception as error:
-                raise errors.ChunkDamaged(
-                    f"signature {id} of buffer {self.name!r} cannot be read ({error}): restore a backup"
-                ) from error
+            known = self._decoder_from(id, found[0][0])
             # What a writer reads may be its own, and be rolled back.
             (self._decoders if news is None else news.decoders)[id] = known
         return known
+
+    def _decoder_from(self, id: int, message: bytes) -> Decoder:
+        try:
+            return Decoder(Signature.from_message(message, id))
+        except Exception as error:
+            raise errors.ChunkDamaged(
+                f"signature {id} of buffer {self.name!r} cannot be read ({error}): restore a backup"
+            ) from error
+
+    def read_signatures(self) -> None:
+        """Read the signatures that are not known yet, so that chunks can be written without a look at them."""
+        with self.engine.reading() as session:
+            self.learn_signatures(session.ask("SELECT id, schema FROM signatures WHERE buffer_id = ?", self.id))
+
+    def known_signatures(self) -> Any:
+        """Return the ids of the signatures that need not be read again, as one parameter."""
+        return self.dialect.as_list(np.array(list(self._decoders), np.int64))
+
+    def learn_signatures(self, rows: list[tuple[int, bytes]]) -> None:
+        """Take in stored signatures."""
+        for id, message in rows:
+            decoder = self._decoders[id] = self._decoder_from(id, message)
+            fields = tuple((name, field) for name, field in decoder.signature.fields.items() if name not in SYSTEM)
+            self._signatures.setdefault(fields, id)
+
+    def known_decoder(self, fields: Mapping[str, Field]) -> Decoder | None:
+        """Return the decoder of the signature that these fields make, None where it has yet to be read or stored."""
+        id = self._signatures.get(tuple(fields.items()))
+        return None if id is None else self._decoders.get(id)
 
     def _decoder_of(self, session: Session, fields: Mapping[str, Field], news: News) -> Decoder:
         """Return the decoder of the signature that these fields make; store the signature where it is new."""

@@ -6,20 +6,20 @@ evicts). What is slow and needs no lock, checking and encoding the fields, was d
 
 import json
 import time
-from collections.abc import Iterator
+import uuid
 
 import numpy as np
 import sqlalchemy as sa
 
 from expdb import errors
 from expdb.storage import rewrite, tables
-from expdb.storage.catalog import Fields
+from expdb.storage.append import append
 from expdb.storage.engine import Session
-from expdb.storage.pending import Episode, Pending
-from expdb.storage.signature import Field
+from expdb.storage.pending import Episode, Pending, runs
 from expdb.storage.store import COUNT, INSERT_SEGMENT, TAKE, News, Store
 
 E = tables.episodes.c
+RETRY_SECONDS = 0.1
 
 
 def write(store: Store, pending: Pending) -> np.ndarray:
@@ -29,23 +29,57 @@ def write(store: Store, pending: Pending) -> np.ndarray:
     ended an episode, used its name, or given a field another type.
     """
     pending.close()
-    news = News()
-    try:
-        with store.engine.writing() as session:
-            positions = _write(store, session, pending, news)
-    except errors.FieldMismatch:
-        if pending.fields.version == store.fields.version:
-            raise
-        # Another process has typed a field meanwhile; an int, say, still goes into what is now a float field.
-        pending.retype(store.fields)
-        return write(store, pending)
+    write_id, again, deadline = uuid.uuid4().hex, False, time.monotonic() + store.engine.timeout
+    while True:
+        try:
+            positions = append(store, pending, write_id, again)
+            return _in_transaction(store, pending, write_id, again) if positions is None else positions
+        except errors.FieldMismatch:
+            if pending.fields.version == store.fields.version:
+                raise
+            # Another process has typed a field meanwhile; an int, say, still goes into what is now a float field.
+            pending.retype(store.fields)
+        except errors.ConnectionLost as error:
+            # Nobody knows whether the write was committed, so it is done again under the same id, once only.
+            if time.monotonic() >= deadline:
+                raise errors.CommitUnknown(f"{error}; whether this write is stored can be told by its chunks' write_id {write_id!r}") from error
+            again = True
+            time.sleep(RETRY_SECONDS)
+
+
+def _in_transaction(store: Store, pending: Pending, write_id: str, again: bool) -> np.ndarray:
+    """Write the pending steps statement by statement, with all that may be new or different from what is known."""
+    news = News(write_id=write_id if store.dialect.LARGE else None)
+    with store.engine.writing() as session:
+        if again:
+            session.ask(store.dialect.LOCK, store.id)
+            done = _written(store, session, pending, write_id)
+            if done is not None:
+                return done
+        positions = _write(store, session, pending, news)
     store.learn(news)
     return positions
 
 
+def _written(store: Store, session: Session, pending: Pending, write_id: str) -> np.ndarray | None:
+    """Return the positions of a write that was committed unseen, None where it was not."""
+    ((last,),) = session.ask("SELECT max(id) FROM chunks WHERE buffer_id = ? AND write_id = ?", store.id, write_id)
+    if last is None:
+        return None
+    for episode in {id(episode): episode for episode in pending.episodes}.values():
+        found = session.ask(
+            "SELECT id, length, last_step, ordered FROM episodes WHERE buffer_id = ? AND episode_id = ?",
+            store.id, episode.episode_id,
+        )  # fmt: skip
+        if found:
+            episode.id, episode.length, episode.last_step, episode.ordered = found[0]
+    return np.arange(last - len(pending) + 1, last + 1, dtype=np.int64)
+
+
 def _write(store: Store, session: Session, pending: Pending, news: News) -> np.ndarray:
     dialect, now, count = store.dialect, time.time(), len(pending)
-    distinct = list(dict.fromkeys(map(id, pending.episodes)))
+    mine = pending.by_episode()
+    distinct = list(mine)
     by_identity = {id(episode): episode for episode in pending.episodes}
     new = sum(by_identity[key].id is None for key in distinct)
     taken = session.ask(TAKE, count, new, store.id)
@@ -53,12 +87,10 @@ def _write(store: Store, session: Session, pending: Pending, news: News) -> np.n
         raise store.dropped()
     added, episodes_added, version = taken[0]
     first = added - count
-    _settle_fields(store, session, store.fields_at(session, version), pending, first == 0, news)
+    known = store.fields_at(session, version)
+    store.settle_fields(session, known, *pending.found_fields(known), first == 0, news)
 
     # -- episodes
-    mine: dict[int, list[int]] = {key: [] for key in distinct}
-    for index, episode in enumerate(pending.episodes):
-        mine[id(episode)].append(index)
     step, episode_ids, ordinals = [0] * count, [0] * count, [0] * count
     next_id = episodes_added - new
     for key in distinct:
@@ -84,7 +116,7 @@ def _write(store: Store, session: Session, pending: Pending, news: News) -> np.n
         single = episode_ids[row] if len(distinct) == 1 or len(set(episode_ids[row:stop])) == 1 else None
         system = (step[row:stop], pending.reward[row:stop], pending.terminated[row:stop], pending.truncated[row:stop])
         nbytes += store.insert_chunk(session, news, block, system, id=chunk, first=first + row, episode=single)
-        segments = [(store.id, *run) for run in _runs(first, episode_ids, ordinals, row, stop, chunk)]
+        segments = [(store.id, *run) for run in runs(first, episode_ids, ordinals, row, stop, chunk)]
         session.many(INSERT_SEGMENT, segments)
         row = stop
     session.ask(COUNT, count, nbytes, store.id)
@@ -99,20 +131,6 @@ def _write(store: Store, session: Session, pending: Pending, news: News) -> np.n
                 tail = None
             rewrite.finish(store, session, news, episode_id, tail, pending.tail_types if tail else {})
     return np.arange(first, added, dtype=np.int64)
-
-
-def _settle_fields(store: Store, session: Session, known: Fields, pending: Pending, first: bool, news: News) -> None:
-    found: dict[str, Field] = {}
-    lacking: set[str] = set()
-    for block in pending.blocks:
-        if block.fields.keys() != known.types.keys() or block.nullable:
-            lacking |= block.nullable | (known.types.keys() - block.fields.keys())
-        found.update(block.fields)
-    found.update(pending.tail_types)
-    for block in pending.blocks:
-        if len(block.fields) < len(found):
-            lacking |= found.keys() - block.fields.keys()
-    store.settle_fields(session, known, found, lacking, first, news)
 
 
 def _settle_episode(
@@ -133,19 +151,12 @@ def _settle_episode(
     if details and episode.id is not None:
         statement = sa.update(tables.episodes).where(E.buffer_id == store.id, E.id == episode.id)
         session.connection.execute(statement.values(**details))
-    rewards = [reward for reward in (pending.reward[index] for index in mine) if reward is not None]
-    gained = sum(rewards) if rewards else None
+    gained = pending.gained(mine)
     ended = None if status == "open" else now
     last_position = first + mine[-1]
     for attempt in (0, 1):
-        length, last_step, ordered = after.length, after.last_step, after.ordered
-        for place, index in enumerate(mine):
-            given = pending.step[index]
-            number = step[index] = length + place if given is None else given
-            if last_step is not None and number < last_step:
-                ordered = False
-            else:
-                last_step = number
+        length = after.length
+        last_step, ordered = pending.number(after, mine, step)
         if after.id is None:
             _insert_episode(session, store, after, next_id, (status, len(mine), gained, ended, ordered, last_step, last_position), now)
             after.id = next_id
@@ -190,17 +201,6 @@ def _insert_episode(
         episode.group_id, episode.policy_version, episode.episode_tags, episode.started or now, status, length, gained,
         ended, ordered, last_step, last_position,
     )  # fmt: skip
-
-
-def _runs(
-    first: int, episodes: list[int], ordinals: list[int], start: int, stop: int, chunk: int
-) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """Yield (last, first, episode, ordinal, chunk, chunk_row) of the runs of one episode in rows [start, stop)."""
-    begin = start
-    for row in range(start + 1, stop + 1):
-        if row == stop or episodes[row] != episodes[begin] or ordinals[row] != ordinals[row - 1] + 1:
-            yield first + row - 1, first + begin, episodes[begin], ordinals[begin], chunk, begin - start
-            begin = row
 
 
 def keep_tail(session: Session, store: Store, episode: int, chunk: int, row: int, fields: list[str]) -> None:

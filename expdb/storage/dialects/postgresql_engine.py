@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
+import numpy as np
 import psycopg
 import sqlalchemy as sa
 
@@ -35,27 +36,28 @@ class BinaryCursor(psycopg.Cursor[Any]):
 
 
 class PostgresqlSession(Session):
-    """A session whose transaction begins with its first question, in the same trip."""
+    """A session that puts off what nobody waits for: it travels with the next question, in one trip.
+
+    So does the beginning of the transaction.
+    """
 
     def __init__(self, engine: "PostgresqlEngine", connection: sa.Connection, opening: Sequence[str], closing: str):
         super().__init__(connection)
-        self._engine, self._opening, self._closing = engine, list(opening), closing
+        self._engine, self._closing = engine, closing
+        self._queue: list[tuple[str, Any]] = [(statement, ()) for statement in opening]
+        self._fresh = True  # nothing has been sent yet
 
     @property
     def connection(self) -> sa.Connection:
         """The connection as SQLAlchemy sees it, in its transaction."""
-        self._begin()
+        self._send()
         return self._connection
 
     @property
     def driver(self) -> psycopg.Connection[Any]:
         """The driver's connection, in its transaction."""
-        self._begin()
+        self._send()
         return self._driver  # type: ignore[no-any-return]
-
-    def _begin(self) -> None:
-        if self._opening:
-            self._pipelined([])
 
     def ask(self, statement: str, *params: Any) -> list[Any]:
         """Run a plain statement and fetch all rows."""
@@ -64,42 +66,45 @@ class PostgresqlSession(Session):
     def ask_all(self, *questions: tuple[Any, ...], last: bool = False) -> list[list[Any]]:
         """Run several plain statements in one trip; with `last`, the end of the transaction too."""
         translated = [(postgresql.translated_statement(statement), params) for statement, *params in questions]
-        if last:
-            return self._pipelined([*translated, (self._closing, ())])[: len(questions)]
-        return self._pipelined(translated)
+        closing = [(self._closing, ())] if last else []
+        return self._send(*translated, *closing)[: len(questions)]
+
+    def tell(self, statement: str, *params: Any) -> None:
+        """Run a plain statement before the next one; an error in it is raised there."""
+        self._queue.append((postgresql.translated_statement(statement), params))
 
     def many(self, statement: str, rows: Any) -> int:
         """Run a plain statement once a row of parameters; return how many rows of tables it touched."""
-        given = list(rows)
-        if not given:
-            return 0
         with self.driver.cursor() as cursor:
-            cursor.executemany(postgresql.translated_statement(statement), given)
-            return cursor.rowcount
+            cursor.executemany(postgresql.translated_statement(statement), list(rows))
+            return max(0, cursor.rowcount)
 
     def _run(self, statement: str, params: Any) -> list[Any]:
-        if self._opening:
-            return self._pipelined([(statement, params)])[0]
-        cursor = self._driver.execute(statement, params)
-        return cursor.fetchall() if cursor.description else []
+        return self._send((statement, params))[0]
 
-    def _pipelined(self, statements: list[tuple[str, Any]]) -> list[list[Any]]:
-        """Run statements in one trip, behind those that open the transaction if it has not begun."""
-        opening, self._opening = self._opening, []
-        everything = [*[(statement, ()) for statement in opening], *statements]
+    def _send(self, *statements: tuple[str, Any]) -> list[list[Any]]:
+        """Run statements, and before them what was put off, in one trip."""
+        everything = [*self._queue, *statements]
+        if not everything:
+            return []
+        fresh, put_off = self._fresh, len(self._queue)
+        self._fresh, self._queue = False, []
         try:
-            return self._trip(everything)[len(opening) :]
+            return self._trip(everything)[put_off:]
         except psycopg.OperationalError:
-            if not opening or not self._driver.closed:
+            if not fresh or not self._driver.closed or not self._closing:
                 raise
         # The server was restarted since this connection was used last. Nothing has happened in this transaction yet.
         self._connection = self._engine.another_connection(self._connection)
         self._driver = self._connection.connection.driver_connection
-        return self._trip(everything)[len(opening) :]
+        return self._trip(everything)[put_off:]
 
     def _trip(self, statements: list[tuple[str, Any]]) -> list[list[Any]]:
-        with self._driver.pipeline():
-            cursors = [self._driver.execute(statement, params) for statement, params in statements]
+        if len(statements) == 1:
+            cursors = [self._driver.execute(*statements[0])]
+        else:
+            with self._driver.pipeline():
+                cursors = [self._driver.execute(statement, params) for statement, params in statements]
         return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
     @property
@@ -109,8 +114,18 @@ class PostgresqlSession(Session):
 
     def end(self) -> None:
         """Commit what was written, or let go of what was read."""
+        if self._fresh:
+            return
         if self.in_transaction:
-            self._driver.execute(self._closing)
+            try:
+                self._send((self._closing, ()))
+            except psycopg.OperationalError as error:
+                if self._closing == "COMMIT" and self._driver.closed:
+                    raise errors.CommitUnknown(
+                        f"{self._engine.location} was lost during the commit ({postgresql.first_line(error)}): "
+                        "look whether it has happened before you do it again"
+                    ) from error
+                raise
 
     def abandon(self) -> None:
         """Roll back."""
@@ -230,6 +245,12 @@ class PostgresqlEngine(Engine):
             raise errors.DatabaseReadOnly(f"{self.location} was opened with read_only=True: open it without to write")
         return self._session(self._writing, "COMMIT")
 
+    def appending(self) -> AbstractContextManager[Session]:
+        """Return a context for one statement that is a transaction by itself."""
+        if self.read_only:
+            raise errors.DatabaseReadOnly(f"{self.location} was opened with read_only=True: open it without to write")
+        return self._session((), "")
+
     # -- the rest -----------------------------------------------------------------------------------------------------
 
     def nbytes(self) -> int:
@@ -259,6 +280,7 @@ class PostgresqlEngine(Engine):
 def _greet(driver: Any, record: Any) -> None:
     """Refuse a server that is too old, and a database that cannot hold every text."""
     record.info["used"] = time.monotonic()
+    driver.adapters.register_dumper(np.ndarray, postgresql.ArrayDumper)
     version = driver.info.server_version
     if version < postgresql.MINIMUM_VERSION:
         driver.close()

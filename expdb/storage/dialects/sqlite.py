@@ -267,6 +267,7 @@ HAS_TABLE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
 
 # The writers' lock on PostgreSQL; here the transaction is one already, and this tells whether the buffer is there.
 LOCK = "SELECT id FROM buffers WHERE id = ?"
+LARGE = 0  # there are no trips to save: every write is done statement by statement
 STEPS_AT_ONCE = 32  # multi-row VALUES cost two thirds of executemany; more than 32 gain nothing
 INSERT_STEPS = (
     "INSERT INTO steps (buffer_id, position, episode, step, pre_agent, execute_time, reward, terminated, truncated, tags) "
@@ -300,6 +301,7 @@ FROM (SELECT value FROM json_each(?1)) j
 CROSS JOIN segments g ON g.buffer_id = ?2 AND g.last = (
     SELECT last FROM segments WHERE buffer_id = ?2 AND last >= j.value ORDER BY last LIMIT 1)
 """
+READ_AT: str | None = None  # in one statement, which saves nothing here: see read.locate_and_read
 # Tasks of the episodes with these ids, each told by its first episode only.
 FIRST_OF_TASKS = """
 SELECT e.id, e.task_id FROM (SELECT value FROM json_each(?)) j

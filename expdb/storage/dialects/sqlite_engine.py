@@ -114,6 +114,10 @@ class SqliteEngine(Engine):
         """Return a context in which everything read is one snapshot."""
         return self._session("read", begin=True)
 
+    def appending(self) -> AbstractContextManager[Session]:
+        """Return a context for one statement that is a transaction by itself."""
+        return self.writing()
+
     def sql(self) -> AbstractContextManager[Session]:
         """Return a context with a connection that cannot write whatever it is told."""
         return self._session("sql", begin=False)

@@ -1,0 +1,104 @@
+"""A network between a client and a PostgreSQL server: slow, counted, and cut wherever a test wants it."""
+
+import asyncio
+import threading
+from typing import Any
+
+
+class Proxy:
+    """Forwards 127.0.0.1:port to the socket of a server, in a thread of its own.
+
+    `delay` is in seconds, each way. `trips` counts how often a client waited: changes from what it sends to what it gets.
+    `cut` hangs up on everybody. `swallow` makes the next answers vanish and hangs up then, so that the server has done
+    what it was asked, and the client does not know. `refuse` lets nobody in; `silent` forwards nothing any more.
+    """
+
+    def __init__(self, socket: str, delay: float = 0.0):
+        self.socket, self.delay = socket, delay
+        self.trips = 0
+        self.swallow = self.refuse = self.silent = False
+        self.cut_after_bytes: int | None = None
+        self._writers: set[Any] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._server = self._call(asyncio.start_server(self._accept, "127.0.0.1", 0))
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def _call(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
+
+    async def _accept(self, reader: Any, writer: Any) -> None:
+        if self.refuse:
+            writer.close()
+            return
+        try:
+            server_reader, server_writer = await asyncio.open_unix_connection(self.socket)
+        except OSError:
+            writer.close()
+            return
+        state = {"from_client": False}
+        pair = (writer, server_writer)
+        self._writers |= set(pair)
+        await asyncio.gather(
+            self._pump(reader, server_writer, True, state, pair), self._pump(server_reader, writer, False, state, pair)
+        )
+
+    async def _pump(self, reader: Any, writer: Any, from_client: bool, state: dict[str, bool], pair: Any) -> None:
+        try:
+            while data := await reader.read(1 << 16):
+                if self.silent:
+                    continue
+                if from_client:
+                    if self.cut_after_bytes is not None:
+                        self.cut_after_bytes -= len(data)
+                        if self.cut_after_bytes <= 0:
+                            self.cut_after_bytes = None
+                            break
+                elif state["from_client"]:
+                    self.trips += 1
+                if not from_client and self.swallow:
+                    self.swallow = False
+                    break
+                state["from_client"] = from_client
+                if self.delay:
+                    self._loop.call_later(self.delay, self._write, writer, data)
+                else:
+                    self._write(writer, data)
+        finally:
+            for one in pair:
+                one.close()
+                self._writers.discard(one)
+
+    @staticmethod
+    def _write(writer: Any, data: bytes) -> None:
+        if not writer.is_closing():
+            writer.write(data)
+
+    def cut(self) -> None:
+        """Hang up on everybody."""
+
+        async def close() -> None:
+            for writer in list(self._writers):
+                writer.transport.abort()
+
+        self._call(close())
+
+    def url(self, url: str) -> str:
+        """Return the URL of a server's database by way of this proxy."""
+        head, _, _ = url.partition("?")
+        user, _, database = head.removeprefix("postgresql://").partition("@/")
+        return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
+
+    def __enter__(self) -> "Proxy":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        async def stop() -> None:
+            self._server.close()
+
+        self.cut()
+        self._call(stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
