@@ -39,7 +39,7 @@ def stored_revision(session: Session, dialect: ModuleType) -> str | None:
     """Return the revision of the schema, None for none at all."""
     if not session.ask(dialect.HAS_TABLE, "expdb_version"):
         return None
-    found = session.ask("SELECT version_num FROM expdb_version")
+    found = session.ask(dialect.VERSION)
     return str(found[0][0]) if found else None
 
 

@@ -168,6 +168,7 @@ class PostgresqlEngine(Engine):
             f"set_config('statement_timeout', '{milliseconds}', true)",
         )
         self._connections = self._sqlalchemy_engine(url)
+        weakref.finalize(self, self._connections.dispose)  # a handle that is dropped without being closed
         _engines.add(self)
 
     def _sqlalchemy_engine(self, url: sa.URL) -> sa.Engine:
@@ -187,7 +188,7 @@ class PostgresqlEngine(Engine):
                 "prepare_threshold": None, "cursor_factory": BinaryCursor,
             },
         )  # fmt: skip
-        sa.event.listen(engine, "connect", _greet)
+        sa.event.listen(engine, "connect", _greet, insert=True)  # before SQLAlchemy looks at the server itself
         sa.event.listen(engine, "checkout", _check_alive)
         sa.event.listen(engine, "checkin", _note_time)
         return engine

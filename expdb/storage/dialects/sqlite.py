@@ -263,6 +263,8 @@ def estimate(session: Any, table: str, index: str) -> None:
 
 HAS_TABLE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
 
+VERSION = "SELECT version_num FROM expdb_version"
+
 # -- append -----------------------------------------------------------------------------------------------------------
 
 # The writers' lock on PostgreSQL; here the transaction is one already, and this tells whether the buffer is there.

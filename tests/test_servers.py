@@ -1,0 +1,514 @@
+"""PostgreSQL over a wire that breaks: nothing twice, nothing lost, nobody hangs, and errors that say what to do."""
+
+import multiprocessing
+import pickle
+import random
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+
+import numpy as np
+import psycopg
+import pytest
+from postgres_server import Server
+from proxy import Proxy
+
+import expdb
+from expdb.storage.dialects import postgresql as dialect
+
+FORK, SPAWN = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
+OBS = np.arange(4, dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A server of this file's own, to be stopped and started."""
+    one = Server(deadlock_timeout="100ms")
+    yield one
+    one.remove()
+
+
+@pytest.fixture
+def url(server):
+    name = server.database()
+    yield server.url(name)
+    with expdb.open(server.url(name)) as db:
+        assert db.check() == []
+    server.drop(name)
+
+
+@pytest.fixture
+def proxy(server):
+    with Proxy(f"{server.folder}/.s.PGSQL.5432") as one:
+        yield one
+
+
+def numbers(url):
+    with expdb.open(url) as db:
+        return [n for batch in db.buffer("b").scan(fields=["number"]) for n in batch["number"].tolist()]
+
+
+def step(number):
+    return {"number": number, "obs": OBS, "reward": 1.0}
+
+
+# -- a commit whose outcome nobody knows ------------------------------------------------------------------------------
+
+
+def in_single_steps(buffer):
+    return [buffer.store(**step(9))]
+
+
+def in_a_batch(buffer):
+    return buffer.store_batch([step(k) for k in range(9, 12)]).tolist()
+
+
+def with_a_new_field(buffer):
+    return [buffer.store(**step(9), new=1)]
+
+
+def by_copy(buffer):
+    return buffer.store_batch({"number": np.arange(9, 6009), "obs": np.zeros((6000, 4), np.float32)}).tolist()
+
+
+def in_an_episode(buffer):
+    with buffer.episode("e") as episode:
+        for k in range(9, 12):
+            episode.append(**step(k))
+        positions = episode.flush().tolist()
+        episode.append(**step(12))
+    return [*positions, positions[-1] + 1]
+
+
+@pytest.mark.parametrize("write", [in_single_steps, in_a_batch, with_a_new_field, by_copy, in_an_episode])
+@pytest.mark.parametrize("trip", range(4))
+def test_an_answer_that_never_comes_does_not_write_twice(url, proxy, write, trip):
+    with expdb.open(proxy.url(url)) as db:
+        buffer = db.buffer("b")
+        buffer.store_batch([step(k) for k in range(9)])
+        counted = threading.Thread(target=swallow_after, args=(proxy, trip))
+        counted.start()
+        positions = write(buffer)
+        counted.join()
+        proxy.swallow = False
+        assert positions == list(range(9, 9 + len(positions)))
+        assert buffer.store(number=7777) == positions[-1] + 1
+    assert numbers(url) == [*range(positions[-1] + 1), 7777]
+
+
+def swallow_after(proxy, trips):
+    """Have the answer after so many more swallowed, if there is one."""
+    proxy.trips, deadline = 0, time.monotonic() + 1.0
+    while proxy.trips < trips and time.monotonic() < deadline:
+        time.sleep(0.0005)
+    proxy.swallow = True
+
+
+def test_connections_cut_anywhere_lose_and_double_nothing(url, proxy):
+    rng = random.Random(7)
+    with expdb.open(proxy.url(url)) as db:
+        buffer = db.buffer("b")
+        buffer.store(**step(0))
+        done = 1
+        for k in range(60):
+            proxy.cut_after_bytes = rng.randrange(1, 6000)
+            if k % 3 == 0:
+                with buffer.episode(f"e{k}", flush_steps=5) as episode:
+                    for _ in range(12):
+                        episode.append(**step(done))
+                        done += 1
+            elif k % 3 == 1:
+                buffer.store_batch([step(done + n) for n in range(7)])
+                done += 7
+            else:
+                buffer.store(**step(done))
+                done += 1
+    found = numbers(url)
+    assert sorted(found) == list(range(done))
+    assert found == list(range(done))
+
+
+def test_a_server_that_crashes_keeps_what_it_acknowledged():
+    server = Server(fsync="on")
+    try:
+        url = server.url(server.database())
+        with expdb.open(url, timeout=60.0) as db:
+            buffer, acknowledged = db.buffer("b"), []
+
+            def write():
+                for k in range(150):
+                    acknowledged.append(buffer.store(**step(k)))
+
+            writer = threading.Thread(target=write)
+            writer.start()
+            for _ in range(3):
+                time.sleep(0.3)
+                server.stop(signal.SIGQUIT)
+                server.start()
+            writer.join()
+        assert acknowledged == list(range(150))
+        assert numbers(url) == list(range(150))
+    finally:
+        server.remove()
+
+
+# -- restarts ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_restart_is_not_noticed_by_idle_connections(server, url):
+    with expdb.open(url) as db:
+        buffer = db.buffer("b")
+        buffer.store(**step(0))
+        for k in range(1, 4):
+            server.stop()
+            server.start()
+            if k % 2:
+                assert buffer.sample(5)["number"].max() == k - 1
+            assert buffer.store(**step(k)) == k
+            assert len(buffer) == k + 1
+
+
+def test_a_restart_in_a_transaction_is_a_typed_error_and_nothing_of_it_stays(server, url):
+    with expdb.open(url) as db:
+        buffer = db.buffer("b")
+        buffer.store_batch([step(k) for k in range(5)])
+
+        def interrupted(context, statement):
+            with context as session:
+                session.ask(statement)
+                server.stop()
+                server.start()
+                session.ask(statement)
+
+        with pytest.raises(expdb.ConnectionLost) as caught:
+            interrupted(db._engine.writing(), "UPDATE steps SET reward = 100")
+        assert "\n" not in str(caught.value)
+        assert buffer.get([0, 1])["reward"].tolist() == [1.0, 1.0]
+        with pytest.raises(expdb.ConnectionLost):
+            interrupted(db._engine.reading(), "SELECT 1")
+        assert buffer.update({"position": 0}, reward=7.0) == 1
+
+
+def test_a_lost_commit_of_a_change_says_that_its_outcome_is_unknown(url, proxy):
+    with expdb.open(proxy.url(url)) as db:
+        buffer = db.buffer("b")
+        buffer.store_batch([step(k) for k in range(5)])
+
+        def swallowed():
+            with db._engine.writing() as session:
+                session.ask("UPDATE steps SET reward = 2 WHERE position = 0")
+                proxy.swallow = True
+
+        with pytest.raises(expdb.CommitUnknown, match="look whether"):
+            swallowed()
+
+
+def test_a_server_that_stays_away_is_an_error_in_time(url, proxy):
+    with expdb.open(proxy.url(url), timeout=1.5) as db:
+        buffer = db.buffer("b")
+        buffer.store(**step(0))
+        proxy.refuse = True
+        proxy.cut()
+        start = time.monotonic()
+        with pytest.raises(expdb.CommitUnknown, match="write_id") as caught:
+            buffer.store(**step(1))
+        with pytest.raises(expdb.ConnectionLost, match="check host and port"):
+            buffer.sample(1)
+        assert time.monotonic() - start < 8
+        assert "\n" not in str(caught.value)
+        proxy.refuse = False
+        assert buffer.store(**step(1)) == 1
+
+
+# -- who is let in ----------------------------------------------------------------------------------------------------
+
+
+def refused(kind, cure, location, **options):
+    start = time.monotonic()
+    with pytest.raises(kind, match=cure) as caught:
+        expdb.open(location, **options)
+    assert time.monotonic() - start < 10
+    assert "\n" not in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_server_that_cannot_be_reached(proxy, url):
+    refused(expdb.ConnectionLost, "host and port", "postgresql://u:secret@127.0.0.1:1/db", timeout=3.0)
+    refused(expdb.ConnectionLost, "host and port", "postgresql://u:secret@no-such-host.invalid/db", timeout=3.0)
+    proxy.silent = True
+    refused(expdb.ConnectionLost, "host and port", proxy.url(url), timeout=2.0)
+
+
+def test_who_may_not_come_in(server, url):
+    server.execute("CREATE ROLE needs_password LOGIN PASSWORD 'right'")
+    try:
+        wrong = url.replace("expdb@", "needs_password:secret@")
+        refused(expdb.AccessDenied, "check user and password", wrong)
+        refused(expdb.AccessDenied, "check user and password", url.replace("expdb@", "nobody_known@"))
+        refused(expdb.DatabaseMissing, "createdb", re.sub(r"@/\w+", "@/no_such_database", url))
+        # Let in, but without rights to make the schema, or, once it is there, to see it.
+        right = url.replace("expdb@", "needs_password:right@")
+        refused(expdb.AccessDenied, "GRANT", right)
+        expdb.open(url).close()
+        refused(expdb.AccessDenied, "GRANT", right)
+    finally:
+        server.execute("DROP ROLE needs_password")
+
+
+def test_a_role_that_may_only_read_reads(server, url):
+    with expdb.open(url) as db:
+        db.buffer("b").store_batch([step(k) for k in range(50)])
+    server.execute("CREATE ROLE reader LOGIN")
+    name = re.search(r"@/(\w+)", url)[1]
+    try:
+        server.execute("GRANT USAGE ON SCHEMA expdb TO reader; GRANT SELECT ON ALL TABLES IN SCHEMA expdb TO reader", name)
+        with expdb.open(url.replace("expdb@", "reader@"), read_only=True) as db:
+            buffer = db.buffer("b")
+            assert buffer.sample(10).size == 10
+            assert db.sql("SELECT count(*) AS n FROM experience").to_pylist() == [{"n": 50}]
+            with pytest.raises(expdb.DatabaseReadOnly):
+                buffer.store(**step(0))
+        with expdb.open(url.replace("expdb@", "reader@")) as db, pytest.raises(expdb.AccessDenied, match="GRANT"):
+            db.buffer("b").store(**step(0))
+    finally:
+        server.execute("DROP OWNED BY reader", name)
+        server.execute("DROP ROLE reader")
+
+
+def test_a_schema_of_another_application_is_left_alone(server):
+    name = server.database()
+    server.execute("CREATE SCHEMA expdb", name)
+    server.execute("CREATE TABLE expdb.buffers (theirs int)", name)
+    server.execute("CREATE TABLE public.steps (theirs int)", name)
+    refused(expdb.NotAnExperienceDatabase, "another database", server.url(name))
+    server.execute("DROP TABLE expdb.buffers", name)
+    with expdb.open(server.url(name)) as db:  # an empty schema, made by an administrator, and tables of others beside it
+        db.buffer("b").store(x=1)
+        assert db.check() == []
+    assert server.execute("SELECT count(*) FROM public.steps", name) == [(0,)]
+    server.drop(name)
+
+
+def test_a_missing_schema_is_made_only_where_it_may_be(server):
+    name = server.database()
+    refused(expdb.DatabaseMissing, "create=True", server.url(name), create=False)
+    refused(expdb.DatabaseMissing, "schema expdb", server.url(name), read_only=True)
+    assert server.execute("SELECT count(*) FROM pg_namespace WHERE nspname = 'expdb'", name) == [(0,)]
+    server.drop(name)
+
+
+def test_an_older_server_and_another_encoding_are_refused(server, url, monkeypatch):
+    server.execute("CREATE DATABASE latin TEMPLATE template0 ENCODING 'SQL_ASCII'")
+    refused(expdb.NotAnExperienceDatabase, "UTF8", server.url("latin"))
+    server.execute("DROP DATABASE latin")
+    monkeypatch.setattr(dialect, "MINIMUM_VERSION", 990_000)
+    refused(expdb.ServerTooOld, "99 or newer", url)
+    monkeypatch.undo()
+    expdb.open(url).close()
+
+
+def test_no_connection_left_is_an_error_and_more_threads_than_connections_take_turns(server, url):
+    with expdb.open(url) as db:
+        buffer = db.buffer("b")
+        results = []
+        threads = [threading.Thread(target=lambda k=k: results.append(buffer.store(**step(k)))) for k in range(100)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(results) == list(range(100))
+
+
+def test_who_waits_too_long_for_the_writers_lock_is_told(url):
+    with expdb.open(url, timeout=0.3) as db, expdb.open(url) as other:
+        buffer = db.buffer("b")
+        buffer.store(**step(0))
+        with other._engine.writing() as session:
+            session.ask("SELECT id FROM buffers FOR UPDATE")
+            with pytest.raises(expdb.DatabaseBusy, match="longer timeout"):
+                buffer.store(**step(1))
+            with pytest.raises(expdb.DatabaseBusy, match="longer timeout"):
+                buffer.update({"position": 0}, reward=2.0)
+            assert buffer.sample(3).size == 3
+        assert buffer.store(**step(1)) == 1
+
+
+# -- trips ------------------------------------------------------------------------------------------------------------
+
+
+def test_how_often_a_client_waits_for_the_server(url, proxy):
+    with expdb.open(url) as db:
+        db.buffer("b").store_batch({"obs": np.zeros((5000, 4), np.float32), "reward": np.ones(5000), "number": np.arange(5000)})
+    with expdb.open(proxy.url(url)) as db:
+        buffer = db.buffer("b")
+
+        def trips(call):
+            proxy.trips = 0
+            call()
+            return proxy.trips
+
+        assert trips(lambda: buffer.sample(256)) <= 2
+        assert trips(lambda: buffer.sample(256)) <= 2
+        buffer.store(**step(0))
+        assert trips(lambda: buffer.store(**step(0))) == 1
+        assert trips(lambda: buffer.store_batch([step(0)] * 64)) == 1
+
+
+# -- processes --------------------------------------------------------------------------------------------------------
+
+
+def write(url, worker, flushes):
+    with expdb.open(url) as db, db.buffer("b").episode(f"w{worker}", flush_steps=16) as episode:
+        for k in range(16 * flushes):
+            episode.append(number=worker * 10_000 + k, obs=OBS, reward=0.0)
+
+
+def test_eight_writers_keep_the_capacity_exactly_and_never_deadlock(server, url):
+    with expdb.open(url) as db:
+        buffer = db.buffer("b", capacity=500)
+        buffer.store_batch([step(k) for k in range(500)])
+        processes = [SPAWN.Process(target=write, args=(url, worker, 25)) for worker in range(8)]
+        for process in processes:
+            process.start()
+        sizes, rewarded = set(), 0
+        while any(process.is_alive() for process in processes):
+            sizes.add(len(buffer))
+            assert len(np.unique(buffer.sample(100)["position"])) > 1
+            rewarded += buffer.update(expdb.QueryBuilder().gte("position", 0), reward=1.0)
+            batch = next(buffer.scan(size=1000))
+            assert batch.size == 500
+            assert (np.diff(batch["position"]) > 0).all()
+        for process in processes:
+            process.join()
+            assert process.exitcode == 0
+        assert sizes == {500}
+        assert rewarded >= 500
+        assert buffer.stats()["added"] == 500 + 8 * 16 * 25
+    name = re.search(r"@/(\w+)", url)[1]
+    assert server.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()", name) == [(0,)]
+
+
+def store_one(buffer, number, results):
+    results.put(buffer.store(**step(number)))
+
+
+@pytest.mark.parametrize("context", [FORK, SPAWN], ids=["fork", "spawn"])
+def test_a_buffer_handed_to_another_process_has_its_own_connection_there(url, context):
+    with expdb.open(url) as db:
+        buffer = db.buffer("b")
+        buffer.store(**step(0))
+        results = context.Queue()
+        processes = [context.Process(target=store_one, args=(buffer, k, results)) for k in range(1, 4)]
+        for process in processes:
+            process.start()
+        assert buffer.sample(5).size == 5
+        assert sorted(results.get(timeout=60) for _ in processes) == [1, 2, 3]
+        for process in processes:
+            process.join()
+            assert process.exitcode == 0
+        assert buffer.store(**step(4)) == 4
+        assert pickle.loads(pickle.dumps(buffer)).store(**step(5)) == 5
+
+
+# -- db.sql -----------------------------------------------------------------------------------------------------------
+
+ATTACKS = [
+    "COMMIT; DELETE FROM steps", "SELECT 1; COMMIT; DELETE FROM steps", "SET TRANSACTION READ WRITE; DELETE FROM steps",
+    "SET TRANSACTION READ WRITE", "ROLLBACK; DELETE FROM steps", "COPY steps TO PROGRAM 'touch /tmp/expdb-was-here'",
+    "COPY (SELECT 1) TO '/tmp/expdb-was-here'", "WITH gone AS (DELETE FROM steps RETURNING *) SELECT * FROM gone",
+    "WITH x AS (UPDATE steps SET reward = 0 RETURNING 1) SELECT 1", "SELECT * INTO stolen FROM steps", "CREATE TABLE x (a int)",
+    "CREATE TEMP TABLE x (a int)", "DO $$ BEGIN DELETE FROM expdb.steps; END $$", "CALL x()", "TRUNCATE steps", "LOCK steps",
+    "SELECT 1 FROM steps FOR UPDATE", "SELECT nextval('buffers_id_seq')", "VACUUM", "EXPLAIN ANALYZE DELETE FROM steps",
+    "/* */ DELETE FROM steps", "-- x\nDELETE FROM steps", "SELECT 1) ; DELETE FROM steps; --", "DECLARE c CURSOR FOR SELECT 1",
+    "SELECT expdb.append(1, 1, 1, 'x', false, 0, '[]', ARRAY[1], NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
+    "SELECT set_config('transaction_read_only', 'off', false), (SELECT count(*) FROM steps)", "SELECT query_to_xml('DELETE FROM expdb.steps', true, true, '')",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("statement", ATTACKS)
+def test_sql_cannot_write(url, statement):
+    with expdb.open(url) as db:
+        buffer = db.buffer("b")
+        buffer.store_batch([step(k) for k in range(3)])
+        with pytest.raises((expdb.SqlRefused, expdb.SqlError)) as caught:
+            db.sql(statement)
+        assert "\n" not in str(caught.value)
+        assert buffer.get([0, 1, 2])["reward"].tolist() == [1.0, 1.0, 1.0]
+        assert db.sql("SELECT count(*) AS n FROM experience").to_pylist() == [{"n": 3}]
+        assert not shutil.os.path.exists("/tmp/expdb-was-here")
+
+
+def test_what_sql_sets_or_locks_is_gone_after_it(url):
+    with expdb.open(url) as db:
+        db.buffer("b").store(x=1)
+        for statement in (
+            "SELECT set_config('search_path', 'public', false)", "SELECT set_config('statement_timeout', '1', false)",
+            "SELECT set_config('default_transaction_read_only', 'off', false)", "SELECT pg_advisory_lock(1702391908)",
+        ):  # fmt: skip
+            db.sql(statement)
+        assert db.sql("SELECT count(*) AS n FROM experience").to_pylist() == [{"n": 1}]
+        assert db.buffer("b").store(x=2) == 1
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SELECT pg_try_advisory_lock(1702391908)").fetchone() == (True,)
+
+
+def test_a_question_that_takes_too_long_is_stopped(url):
+    with expdb.open(url, timeout=0.5) as db:
+        start = time.monotonic()
+        with pytest.raises(expdb.SqlError, match="longer timeout"):
+            db.sql("SELECT pg_sleep(30)")
+        with pytest.raises(expdb.SqlError, match="longer timeout"):
+            db.sql("SELECT set_config('statement_timeout', '0', true), pg_sleep(30)")
+        assert time.monotonic() - start < 5
+
+
+def test_colons_in_text_casts_and_comments_are_no_parameters(url):
+    with expdb.open(url) as db:
+        rows = db.sql("SELECT ':a' AS a, 'it''s :b' AS b, E'\\':c' AS c, 5::text AS d, :e || '%' AS e, 7 % 4 AS f -- :g", {"e": "x"}).to_pylist()
+        assert rows == [{"a": ":a", "b": "it's :b", "c": "':c", "d": "5", "e": "x%", "f": 3}]
+
+
+# -- PgBouncer --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("pgbouncer") is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
+def test_a_bouncer_in_transaction_mode(server, url):
+    name = re.search(r"@/(\w+)", url)[1]
+    config = server.folder / "pgbouncer.ini"
+    config.write_text(
+        f"[databases]\n{name} = host={server.folder} dbname={name}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = 16432\n"
+        f"auth_type = any\npool_mode = transaction\ndefault_pool_size = 2\nunix_socket_dir = \nlogfile = {server.folder}/bouncer.log\n"
+        "ignore_startup_parameters = extra_float_digits\n"
+    )
+    config.write_text(config.read_text().replace(f"dbname={name}", f"dbname={name} user=expdb"))
+    process = subprocess.Popen(["pgbouncer", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **server.options)
+    try:
+        time.sleep(1.0)
+        through = f"postgresql://expdb@127.0.0.1:16432/{name}"
+        with expdb.open(through) as db:
+            buffer = db.buffer("b", capacity=300)
+            failed = []
+
+            def work(k):
+                try:
+                    for n in range(20):
+                        buffer.store(**step(n), task_id=str(k))
+                        buffer.sample(8)
+                        buffer.update({"task_id": str(k)}, reward=2.0)
+                        db.sql("SELECT avg(field(payload, 'number')) FROM experience")
+                except Exception as error:
+                    failed.append(error)
+
+            threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert failed == []
+            assert len(buffer) == 120
+    finally:
+        process.terminate()
+        process.wait()
