@@ -13,7 +13,7 @@ What agents saw, did and earned, kept in SQL. `open` is the front door:
 
 from expdb.batch import Batch
 from expdb.buffer import ReplayBuffer
-from expdb.database import KEEP, ExperienceDB, open, upgrade
+from expdb.database import KEEP, ExperienceDB, copy, open, upgrade
 from expdb.errors import (
     AccessDenied,
     CapacityMismatch,
@@ -95,6 +95,7 @@ __all__ = [
     "Uniform",
     "UnknownBuffer",
     "UnknownEpisode",
+    "copy",
     "open",
     "upgrade",
 ]

@@ -234,6 +234,35 @@ def backup(location: str, target: str, as_json: bool) -> None:
     click.echo(json.dumps({"target": target, "bytes": size}) if as_json else f"{target}: {size:,} bytes")
 
 
+@verb
+@click.argument("source")
+@click.argument("target")
+@click.option("--buffer", help="Copy only this one.")
+@as_json
+def copy(source: str, target: str, buffer: str | None, as_json: bool) -> None:
+    """Copy buffers into another database: from a file to a server, from a server to a file.
+
+    Positions, episodes and chunks stay as they are. Interrupted, it goes on where it was when it is run again.
+
+    Example: expdb copy runs.db postgresql://trainer@db.example/experience --buffer train
+    """
+    bars: dict[str, Any] = {}
+
+    def progress(name: str, done: int, total: int) -> None:
+        if name not in bars:
+            bars[name] = click.progressbar(length=total, label=name, file=sys.stderr)
+            bars[name].render_progress()
+        bars[name].update(done - bars[name].pos)
+        if done == total:
+            bars[name].render_finish()
+
+    copied = expdb.copy(source, target, buffer=buffer, progress=progress)
+    if as_json:
+        click.echo(json.dumps(copied))
+    else:
+        click.echo("\n".join(f"{name}: {steps:,} steps" for name, steps in copied.items()) or "no buffers")
+
+
 # -- words and tables -------------------------------------------------------------------------------------------------
 
 _OPERATORS = {"=": "eq", "!=": "ne", ">": "gt", ">=": "gte", "<": "lt", "<=": "lte", "~": "like"}

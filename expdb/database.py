@@ -1,12 +1,13 @@
 """ExperienceDB: the front door. Open a database, get buffers, ask questions in SQL."""
 
+import functools
 import os
 import shutil
 import tempfile
 import threading
 import uuid
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Literal
 
@@ -14,7 +15,7 @@ import pyarrow as pa
 
 from expdb import errors
 from expdb.buffer import ReplayBuffer, checked_capacity
-from expdb.storage import catalog, change, opening
+from expdb.storage import catalog, change, copying, opening
 from expdb.storage.adhoc import run_sql
 from expdb.storage.check import check_schema
 from expdb.storage.engine import Engine
@@ -248,6 +249,32 @@ if hasattr(os, "register_at_fork"):
 
 def _reopened(location: str, run: str | None, options: dict[str, Any]) -> ExperienceDB:
     return open(location, create=False, run=run, **options)
+
+
+def copy(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    buffer: str | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> dict[str, int]:
+    """Copy the buffers of a database, or one of them, into another of any kind; return the steps of each.
+
+    Positions, episodes and chunks are the same there. A buffer is there when all of it is; a copy that was interrupted
+    goes on where it was when it is made again, unless the source has changed. `progress` is called with the buffer's
+    name, chunks copied and chunks in all. Raises TargetExists, before anything is written, where the target has a buffer
+    of one of the names.
+    """
+    with open(source, create=False, read_only=True) as theirs, open(target) as ours:
+        names = theirs.buffers() if buffer is None else [buffer]
+        taken = [name for name in names if name in ours.buffers()]
+        if taken:
+            raise errors.TargetExists(f"{ours.location} has a buffer {taken[0]!r} already: drop it there first, or copy to another database")
+        copied = {}
+        for name in names:
+            tell = functools.partial(progress, name) if progress is not None else lambda done, total: None
+            copied[name] = copying.copy_buffer(theirs._engine, ours._engine, name, tell)
+        return copied
 
 
 def upgrade(location: str | os.PathLike[str]) -> tuple[str | None, str]:

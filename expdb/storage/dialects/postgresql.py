@@ -16,6 +16,7 @@ from psycopg.adapt import Dumper
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
 from expdb import errors
+from expdb.storage import tables
 
 MINIMUM_VERSION = 150_000
 
@@ -231,22 +232,28 @@ class FloatsDumper(ArrayDumper):
     oid, element, pairs = 1022, 701, np.dtype([("size", ">i4"), ("value", ">f8")])
 
 
-STEP_TYPES = ("int8", "int8", "int8", "int8", "text", "float8", "float8", "bool", "bool", "text")
-
-
 def insert_steps(session: Any, buffer_id: int, columns: tuple[Iterable[Any], ...], count: int) -> None:
-    """Insert `count` steps given as the columns position, episode, step, pre_agent, execute_time, reward, ..., tags.
+    """Insert `count` steps given as the columns position, episode, step, pre_agent, execute_time, reward, ..., tags."""
+    names = "position", "episode", "step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "tags"
+    rows = ((buffer_id, *row) for row in zip(*columns, strict=True))
+    _copy(session, tables.steps, ("buffer_id", *names), rows)
 
-    By COPY, inside the transaction: what comes this way is large, or rare.
-    """
-    statement = (
-        "COPY steps (buffer_id, position, episode, step, pre_agent, execute_time, reward, terminated, truncated, tags) "
-        "FROM STDIN (FORMAT BINARY)"
-    )
+
+def insert_rows(session: Any, table: sa.Table, rows: Iterable[tuple[Any, ...]]) -> None:
+    """Insert whole rows of a table, values in the order of its columns."""
+    _copy(session, table, [column.name for column in table.columns], rows)
+
+
+_COPY_TYPES = {sa.BigInteger: "int8", sa.Double: "float8", sa.Boolean: "bool", sa.LargeBinary: "bytea", sa.Text: "text"}
+
+
+def _copy(session: Any, table: sa.Table, names: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
+    """Insert rows by COPY, inside the transaction: what comes this way is large, or rare."""
+    statement = f"COPY {table.name} ({', '.join(names)}) FROM STDIN (FORMAT BINARY)"
     with session.driver.cursor() as cursor, cursor.copy(statement) as copy:
-        copy.set_types(STEP_TYPES)
-        for row in zip(*columns, strict=True):
-            copy.write_row((buffer_id, *row))
+        copy.set_types([_COPY_TYPES[type(table.c[name].type)] for name in names])
+        for row in rows:
+            copy.write_row(row)
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------

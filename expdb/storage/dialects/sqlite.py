@@ -290,6 +290,12 @@ def insert_steps(session: Any, buffer_id: int, columns: tuple[Iterable[Any], ...
         session.many(INSERT_STEPS + row, rows[whole:])
 
 
+def insert_rows(session: Any, table: sa.Table, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert whole rows of a table, values in the order of its columns."""
+    names = [column.name for column in table.columns]
+    session.many(f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})", rows)
+
+
 # One of the integers of a list, which is one parameter (see as_list): `WHERE id {AMONG}`.
 AMONG = "IN (SELECT value FROM json_each(?))"
 

@@ -1,0 +1,152 @@
+"""Moving buffers between databases: everything the same, nothing overwritten, interrupted and taken up again."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import expdb
+from expdb.cli import main
+from expdb.storage import copying, opening, tables
+
+
+@pytest.fixture
+def pair(request, tmp_path, postgresql_url):
+    """Two locations, of each kind."""
+    file = str(tmp_path / "runs.db")
+    return {"to": (file, postgresql_url), "from": (postgresql_url, file), "files": (file, str(tmp_path / "other.db"))}[request.param]
+
+
+BOTH_WAYS = pytest.mark.parametrize("pair", ["to", "from", "files"], indirect=True)
+
+
+def fill(location):
+    """Everything there is: eviction, late rewards, holes, tails, messages, sealed and shared chunks, open episodes."""
+    with expdb.open(location, run="r") as db:
+        buffer = db.buffer("b", capacity=400)
+        rng = np.random.default_rng(3)
+        for k in range(12):
+            with buffer.episode(f"t{k % 5}", task_name="é", tags={"n": k}, flush_steps=11, policy_version=k) as episode:
+                for t in range(40):
+                    episode.append(obs=rng.random(3, np.float32), text="x" * t, reward=t / 7, terminated=t == 39 and k % 2 == 0, tags={"t": t})
+                episode.end(obs=np.zeros(3, np.float32))
+        buffer.store_batch([{"task_id": f"s{k}", "messages": [{"role": "user", "content": "hi"}] * k, "pre_agent": "p"} for k in range(30)])
+        buffer.update({"task_id": "t1"}, reward=9.5)
+        buffer.delete(expdb.QueryBuilder().gte("position", 200).and_().lt("position", 230))
+        buffer.update_priorities([300, 301], [0.5, 2.0])
+        for k in range(5):
+            buffer.store(task_id="open", episode_id="open", image=np.full((4, 4), k, np.uint8))
+        with db._engine.writing() as session:
+            session.ask("DELETE FROM steps WHERE position IN (350, 351)")
+        db.buffer("empty")
+        db.buffer("other").store(x=1)
+
+
+def everything(location, name="b"):
+    """Every row of a buffer, as Python values."""
+    engine = opening.open_engine(opening.location_of(location), create=False, read_only=True, durability="normal", timeout=30.0)
+    with engine.reading() as session:
+        (books,) = session.rows(tables.buffers.select().where(tables.buffers.c.name == name))
+        found = {"books": books[1:]}
+        for table in (tables.signatures, tables.episodes, tables.steps, tables.segments, tables.chunks):
+            names = [column.name for column in table.columns][1:]
+            rows = session.ask(f"SELECT {', '.join(names)} FROM {table.name} WHERE buffer_id = ?", books[0])
+            found[table.name] = sorted(tuple(int(value) if isinstance(value, bool) else value for value in row) for row in map(tuple, rows))
+    engine.close()
+    return found
+
+
+@BOTH_WAYS
+def test_a_copy_is_the_same_in_every_row_and_goes_on(pair):
+    source, target = pair
+    fill(source)
+    assert expdb.copy(source, target) == {"b": 373, "empty": 0, "other": 1}
+    for name in ("b", "empty", "other"):
+        assert everything(source, name) == everything(target, name)
+    with expdb.open(source) as one, expdb.open(target) as two:
+        assert two.check() == []
+        assert two.buffers() == one.buffers()
+        first, second = (list(db.buffer("b").scan()) for db in (one, two))
+        for a, b in zip(first, second, strict=True):
+            assert list(a) == list(b)
+            for key in a:
+                np.testing.assert_array_equal(a[key], b[key])
+        for db in (one, two):
+            buffer = db.buffer("b")
+            assert buffer.store(task_id="open", episode_id="open", image=np.zeros((4, 4), np.uint8)) == 515
+            assert len(buffer) == 374
+            assert buffer.capacity == 400
+            assert db.check() == []
+        assert one.buffer("b").sample(20, rng=1)["position"].tolist() == two.buffer("b").sample(20, rng=1)["position"].tolist()
+
+
+@BOTH_WAYS
+def test_a_copy_overwrites_nothing(pair):
+    source, target = pair
+    fill(source)
+    with expdb.open(target) as db:
+        db.buffer("other").store(mine=1)
+    before = everything(target, "other")
+    with pytest.raises(expdb.ExpDBError, match="drop it there first"):
+        expdb.copy(source, target)
+    with pytest.raises(FileExistsError):
+        expdb.copy(source, target, buffer="other")
+    assert everything(target, "other") == before
+    with expdb.open(target) as db:
+        assert db.buffers() == ["other"]
+    with pytest.raises(expdb.UnknownBuffer, match="there are b, empty, other"):
+        expdb.copy(source, target, buffer="nope")
+    assert expdb.copy(source, target, buffer="b") == {"b": 373}
+
+
+class Interrupted(Exception):
+    pass
+
+
+@BOTH_WAYS
+def test_an_interrupted_copy_goes_on_where_it_was_or_begins_anew_where_the_source_has_changed(pair, monkeypatch):
+    source, target = pair
+    fill(source)
+    monkeypatch.setattr(copying, "BATCH_CHUNKS", 3)
+    seen = []
+
+    def stop_at(limit):
+        def progress(name, done, total):
+            seen.append(done)
+            if done >= limit:
+                raise Interrupted
+
+        return progress
+
+    with pytest.raises(Interrupted):
+        expdb.copy(source, target, buffer="b", progress=stop_at(9))
+    with expdb.open(target) as db:
+        assert "b" not in db.buffers()
+    seen.clear()
+    with pytest.raises(Interrupted):
+        expdb.copy(source, target, buffer="b", progress=stop_at(15))
+    assert seen[0] == 9
+    with expdb.open(source) as db:
+        db.buffer("b").update({"task_id": "t2"}, reward=0.25)
+    seen.clear()
+    expdb.copy(source, target, buffer="b", progress=stop_at(10**9))
+    assert seen[0] == 0
+    assert everything(source) == everything(target)
+    with expdb.open(target) as db:
+        assert db.buffers() == ["b"]
+        assert db.check() == []
+
+
+def test_the_command_copies_and_says_what(tmp_path, postgresql_url):
+    source = str(tmp_path / "runs.db")
+    fill(source)
+    done = CliRunner().invoke(main, ["copy", source, postgresql_url, "--json"])
+    assert done.exit_code == 0
+    assert json.loads(done.stdout) == {"b": 373, "empty": 0, "other": 1}
+    again = CliRunner().invoke(main, ["copy", source, postgresql_url])
+    assert again.exit_code == 1
+    assert "drop it there first" in again.output
+    one = CliRunner().invoke(main, ["copy", postgresql_url, str(tmp_path / "back.db"), "--buffer", "b"])
+    assert one.output.splitlines()[-1] == "b: 373 steps"
+    assert everything(source) == everything(str(tmp_path / "back.db"))
