@@ -96,6 +96,8 @@ class ExperienceDB:
         self._buffers: dict[str, ReplayBuffer] = {}
         self._lock = threading.RLock()
         self._closed = False
+        if temporary is not None:  # a handle that is dropped without being closed
+            weakref.finalize(self, _discard, temporary, os.getpid())
         _handles.add(self)
 
     def __repr__(self) -> str:
@@ -224,7 +226,7 @@ class ExperienceDB:
                 self._closed = True
                 self._engine.close()
                 if self._temporary is not None:
-                    shutil.rmtree(self._temporary, ignore_errors=True)
+                    _discard(self._temporary, os.getpid())
 
     def _forked(self) -> None:
         """Be another run in a forked child, unless the run was named, and leave the parent its open episodes and files."""
@@ -233,6 +235,11 @@ class ExperienceDB:
             self.run = uuid.uuid4().hex
         for buffer in self._buffers.values():
             buffer._forked(self.run)
+
+
+def _discard(folder: str, pid: int) -> None:
+    if pid == os.getpid():  # a forked child leaves the parent its files
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 _handles: "weakref.WeakSet[ExperienceDB]" = weakref.WeakSet()

@@ -65,6 +65,17 @@ def test_the_command_line_and_the_demo_use_the_public_face(path):
         assert not any(name.startswith("expdb.") and name not in ("expdb.demo",) for name in imports(path))
 
 
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_integrations_use_the_public_face_and_nobody_imports_them(path):
+    inside = path.relative_to(PACKAGE).parts[0] == "integrations"
+    for name in imports(path):
+        if inside:
+            assert not name.startswith("expdb.") or name.startswith("expdb.integrations") or name.count(".") == 1
+            assert not name.startswith(("expdb.storage", "expdb.replay", "expdb.buffer", "expdb.database", "expdb.errors"))
+        else:
+            assert not name.startswith("expdb.integrations")
+
+
 def test_migrations_import_nothing_of_expdb():
     for path in (PACKAGE.parent / "migrations").rglob("*.py"):
         assert not any(name.split(".")[0] == "expdb" for name in imports(path))

@@ -1,0 +1,67 @@
+"""Conditions on rows: built as in expdb, and checked against rows in Python where SQL does not know the field."""
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from expdb import QueryBuilder
+
+__all__ = ["QueryBuilder", "QueryFilter"]
+
+_ORDER: dict[str, Callable[[Any, Any], Any]] = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
+
+
+class QueryFilter:
+    """Check rows against what `QueryBuilder.build()` returned; None matches every row.
+
+    Fields are dotted paths such as "exp_meta.task_id"; one that a row lacks is None. Comparisons with None match nothing,
+    but `ne`, `not_in` and `not_like` do. `like` is "contains", without wildcards.
+    """
+
+    def __init__(self, query_condition: Mapping[str, Any] | None):
+        self.query_condition = query_condition
+
+    def check_condition(self, row: Any) -> bool:
+        """Return whether a row meets the condition."""
+        return not self.query_condition or _holds(row, self.query_condition)
+
+    def filter(self, rows: Iterable[Any], query_condition: Mapping[str, Any] | None = None) -> list[Any]:
+        """Return the rows that meet the condition."""
+        condition = self.query_condition if query_condition is None else query_condition
+        return [row for row in rows if not condition or _holds(row, condition)]
+
+
+def _holds(row: Any, condition: Mapping[str, Any]) -> bool:
+    if "and_" in condition:
+        return all(_holds(row, part) for part in condition["and_"])
+    if "or_" in condition:
+        return any(_holds(row, part) for part in condition["or_"])
+    found, op = _value(row, condition["field"]), condition["op"]
+    value: Any = condition.get("value")
+    match op:
+        case "eq":
+            return bool(found == value)
+        case "ne":
+            return bool(found != value)
+        case "in":
+            return found in value
+        case "not_in":
+            return found not in value
+        case "like":
+            return isinstance(found, str) and value in found
+        case "not_like":
+            return not isinstance(found, str) or value not in found
+        case "is_null":
+            return found is None
+        case "is_not_null":
+            return found is not None
+    if op not in _ORDER:
+        raise ValueError(f"unknown comparison {op!r}: build conditions with QueryBuilder")
+    return found is not None and value is not None and bool(_ORDER[op](found, value))
+
+
+def _value(row: Any, path: str) -> Any:
+    found: Any = row
+    for name in path.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else getattr(found, name, None)
+    return found

@@ -1,0 +1,267 @@
+"""Where rows are kept: in a buffer of an experience database, whatever the storage is called."""
+
+import json
+import os
+import sys
+import uuid
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import expdb
+from expdb.integrations.aworld.query_filter import QueryFilter
+from expdb.integrations.aworld.rows import DataRow, Experience, ExpMeta
+
+Condition = dict[str, Any] | None
+
+
+class Storage(ABC):
+    """What a ReplayBuffer and its samplers need of a storage; one of your own works with them as well."""
+
+    @abstractmethod
+    def add(self, data: DataRow) -> None:
+        """Add a row."""
+
+    @abstractmethod
+    def add_batch(self, data_batch: Sequence[DataRow]) -> None:
+        """Add rows."""
+
+    @abstractmethod
+    def size(self, query_condition: Condition = None) -> int:
+        """Return how many rows match."""
+
+    @abstractmethod
+    def get_paginated(self, page: int, page_size: int, query_condition: Condition = None) -> list[DataRow]:
+        """Return a page of matching rows, from 1; past the end it is empty."""
+
+    @abstractmethod
+    def get_all(self, query_condition: Condition = None) -> list[DataRow]:
+        """Return all matching rows."""
+
+    @abstractmethod
+    def get_by_task_id(self, task_id: str) -> list[DataRow]:
+        """Return the rows of a task in order of step; none where there is no such task."""
+
+    @abstractmethod
+    def get_bacth_by_task_ids(self, task_ids: Sequence[str]) -> dict[str, list[DataRow]]:
+        """Return the rows of tasks, by task id, in order of step; the name is AWorld's."""
+
+    def get_task_ids(self, query_condition: Condition = None) -> list[str]:
+        """Return the ids of the tasks that have a matching row."""
+        return list(dict.fromkeys(row.exp_meta.task_id for row in self.get_all(query_condition)))
+
+
+_BUFFER = "aworld"
+_FIELDS = {"state": expdb.Field("json"), "actions": expdb.Field("json"), "messages": expdb.Field("json")}
+_COLUMNS = ("task_id", "task_name", "agent_id", "step", "execute_time", "pre_agent", "reward", "tags", *_FIELDS)
+_OPEN_EPISODES = 256
+_TASKS_AT_ONCE = 1000
+
+
+class SQLStorage(Storage):
+    """Rows in a database file or on a PostgreSQL server, `max_capacity` at most: the oldest rows go first.
+
+    Several processes may use one; handed to another process, by fork or spawn, it opens its own connection there. A
+    pydantic model comes back as the model it was where its module is imported, and as a dict elsewhere: nothing that is
+    stored makes expdb import anything.
+    """
+
+    def __init__(self, url_or_path: str | os.PathLike[str], max_capacity: int = 10000):
+        self._location, self._max_capacity = url_or_path, max_capacity
+        self._db = expdb.open(url_or_path)
+        self.buffer = self._db.buffer(_BUFFER, capacity=max_capacity, fields=_FIELDS)
+        self._open: OrderedDict[tuple[str, str], tuple[str, str]] = OrderedDict()
+        self._pid = os.getpid()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SQLStorage, (self._location, self._max_capacity)
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def add(self, data: DataRow) -> None:
+        """Add a row; it is durable when this returns. Raises ValueError for None, or a row without exp_meta."""
+        self.add_batch([data])
+
+    def add_batch(self, data_batch: Sequence[DataRow]) -> None:
+        """Add rows in one transaction: all of them or none."""
+        self.buffer.store_batch([self._stored(row) for row in data_batch])
+
+    def _stored(self, row: DataRow) -> dict[str, Any]:
+        if row is None or getattr(row, "exp_meta", None) is None:
+            raise ValueError("a row needs exp_meta: give DataRow(exp_meta=ExpMeta(...), exp_data=Experience(...))")
+        meta, data = row.exp_meta, row.exp_data
+        stored = {
+            "task_id": meta.task_id, "task_name": meta.task_name, "agent_id": meta.agent_id, "step": meta.step,
+            "execute_time": meta.execute_time, "pre_agent": meta.pre_agent, "episode_id": self._episode_of(meta),
+            "reward": data.reward_t, "state": _wrapped(data.state),
+            "actions": None if data.actions is None else [_wrapped(action) for action in data.actions],
+            "messages": data.messages,
+            "tags": {"id": row.id, **{name: value for name, value in (("adv_t", data.adv_t), ("v_t", data.v_t)) if value is not None}},
+        }  # fmt: skip
+        return stored
+
+    def _episode_of(self, meta: ExpMeta) -> str:
+        """Return the episode that a row goes to: one for each task and agent in a process, while its name is the same."""
+        if self._pid != os.getpid():  # the parent's episodes are the parent's
+            self._open, self._pid = OrderedDict(), os.getpid()
+        key = meta.task_id, meta.agent_id
+        name, episode = self._open.get(key, (None, ""))
+        if name != meta.task_name or not episode:
+            if episode:
+                self._complete(episode)
+            episode = uuid.uuid4().hex
+        self._open[key] = meta.task_name, episode
+        self._open.move_to_end(key)
+        if len(self._open) > _OPEN_EPISODES:
+            _, (_, oldest) = self._open.popitem(last=False)
+            self._complete(oldest)
+        return episode
+
+    def _complete(self, episode: str) -> None:
+        with suppress(expdb.UnknownEpisode, expdb.EpisodeEnded):  # cleared or evicted, by whomever
+            self.buffer.end_episode(episode)
+
+    def clear(self) -> None:
+        """Delete all rows."""
+        self._open.clear()
+        self.buffer.clear()
+
+    def close(self) -> None:
+        """Complete what this process has begun, and close the connections."""
+        if self._pid == os.getpid():
+            for _, episode in self._open.values():
+                self._complete(episode)
+        self._open.clear()
+        self._db.close()
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def size(self, query_condition: Condition = None) -> int:
+        """Return how many rows match."""
+        where = _where(query_condition)
+        if where is _IN_PYTHON:
+            return len(self.get_all(query_condition))
+        return self.buffer.count(where)
+
+    def get_paginated(self, page: int, page_size: int, query_condition: Condition = None) -> list[DataRow]:
+        """Return a page of matching rows, from 1, in the order they came; past the end it is empty."""
+        where = _where(query_condition)
+        if where is not _IN_PYTHON:
+            return [_row(one) for one in self.buffer.page(page, page_size, where)]
+        if page < 1 or page_size < 1:
+            raise ValueError(f"page {page} of {page_size}: both count from 1")
+        return self.get_all(query_condition)[(page - 1) * page_size : page * page_size]
+
+    def get_all(self, query_condition: Condition = None) -> list[DataRow]:
+        """Return all matching rows, in the order they came."""
+        where = _where(query_condition)
+        if where is _IN_PYTHON:
+            return QueryFilter(query_condition).filter(self._rows(None))
+        return list(self._rows(where))
+
+    def _rows(self, where: Any) -> Iterator[DataRow]:
+        for batch in self.buffer.scan(where, fields=_COLUMNS):
+            yield from map(_row, batch.to_list())
+
+    def get_by_task_id(self, task_id: str) -> list[DataRow]:
+        """Return the rows of a task in order of step; none where there is no such task."""
+        return self.get_bacth_by_task_ids([task_id])[task_id]
+
+    def get_bacth_by_task_ids(self, task_ids: Sequence[str]) -> dict[str, list[DataRow]]:
+        """Return the rows of tasks, by task id, in order of step; the name is AWorld's."""
+        found: dict[str, list[DataRow]] = {task: [] for task in task_ids}
+        wanted = list(found)
+        for start in range(0, len(wanted), _TASKS_AT_ONCE):
+            for row in self._rows(expdb.QueryBuilder().in_("task_id", wanted[start : start + _TASKS_AT_ONCE])):
+                found[row.exp_meta.task_id].append(row)
+        for rows in found.values():
+            rows.sort(key=lambda row: row.exp_meta.step)
+        return found
+
+    def get_task_ids(self, query_condition: Condition = None) -> list[str]:
+        """Return the ids of the tasks that have a matching row, in order of their first ones."""
+        where = _where(query_condition)
+        if where is _IN_PYTHON:
+            return super().get_task_ids(query_condition)
+        return self.buffer.tasks(where)
+
+
+class InMemoryStorage(SQLStorage):
+    """Rows in a private temporary database, which is deleted with the storage; other processes cannot have it."""
+
+    def __init__(self, max_capacity: int = 10000):
+        super().__init__(":memory:", max_capacity)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise expdb.InvalidValue("an InMemoryStorage is private to its process: hand over an SQLStorage(path) instead")
+
+
+# -- rows and conditions in terms of expdb ----------------------------------------------------------------------------
+
+
+def _wrapped(value: Any) -> dict[str, Any]:
+    """Return a value as JSON that tells which pydantic model it was."""
+    if hasattr(value, "model_dump"):
+        kind = type(value)
+        return {"model": f"{kind.__module__}:{kind.__qualname__}", "value": value.model_dump(mode="json")}
+    return {"value": value}
+
+
+def _unwrapped(stored: Mapping[str, Any] | None) -> Any:
+    """Return a value as what it was. Only a class that is there already is looked up, and only a pydantic model."""
+    if stored is None or "model" not in stored:
+        return None if stored is None else stored["value"]
+    module, _, name = stored["model"].partition(":")
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    bases = {f"{base.__module__}.{base.__name__}" for base in found.__mro__} if isinstance(found, type) else set()
+    return found.model_validate_json(json.dumps(stored["value"])) if "pydantic.main.BaseModel" in bases else stored["value"]
+
+
+def _row(one: Mapping[str, Any]) -> DataRow:
+    tags, reward = one["tags"] or {}, one["reward"]
+    actions = one.get("actions")
+    return DataRow(
+        exp_meta=ExpMeta(one["task_id"], one["task_name"], one["agent_id"], one["step"], one["execute_time"], one["pre_agent"]),
+        exp_data=Experience(
+            state=_unwrapped(one.get("state")),
+            actions=None if actions is None else [_unwrapped(action) for action in actions],
+            reward_t=None if reward is None or reward != reward else reward,
+            adv_t=tags.get("adv_t"),
+            v_t=tags.get("v_t"),
+            messages=one.get("messages"),
+        ),
+        id=tags.get("id", ""),
+    )
+
+
+_NAMES = {"id": "tags.id", "exp_data.reward_t": "reward", "exp_data.adv_t": "tags.adv_t", "exp_data.v_t": "tags.v_t"}
+_META = frozenset(("task_id", "task_name", "agent_id", "step", "execute_time", "pre_agent"))
+_IN_PYTHON: Any = object()  # a condition on something that no column holds
+
+
+def _where(condition: Any) -> Any:
+    """Return AWorld's condition as expdb's, None for all rows, or _IN_PYTHON where it looks inside of states or actions."""
+    if not condition:
+        return None
+    if isinstance(condition, expdb.QueryBuilder):
+        condition = condition.build()
+    for join in ("and_", "or_"):
+        if join in condition:
+            parts = [_where(part) for part in condition[join]]
+            return _IN_PYTHON if any(part is _IN_PYTHON for part in parts) else {join: parts}
+    field, op, value = condition["field"], condition["op"], condition.get("value")
+    name = field.removeprefix("exp_meta.")
+    name = _NAMES.get(field) or (name if field.startswith("exp_meta.") and name in _META else None)
+    if name is None or (op in ("in", "not_in") and None in value):
+        return _IN_PYTHON
+    if value is None and op in ("eq", "ne"):
+        return {"field": name, "op": "is_null" if op == "eq" else "is_not_null"}
+    if op in ("like", "not_like"):
+        # AWorld's is "contains"; in SQL, `%`, `_` and backslash have to be escaped for that.
+        escaped = "".join(f"\\{character}" if character in "%_\\" else character for character in value)
+        return {"field": name, "op": op, "value": f"%{escaped}%"}
+    return dict(condition, field=name)

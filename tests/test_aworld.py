@@ -1,0 +1,329 @@
+"""AWorld's replay buffer by another import: its page runs, its samplers work, its bugs are not there."""
+
+import multiprocessing
+import pickle
+import random
+import re
+import time
+from pathlib import Path
+
+import pytest
+from aworld_models import ActionModel, Observation
+
+import expdb
+from expdb.integrations import aworld
+from expdb.integrations.aworld import (
+    Converter,
+    DataRow,
+    DefaultConverter,
+    Experience,
+    ExpMeta,
+    InMemoryStorage,
+    MultiProcMemoryStorage,
+    QueryBuilder,
+    QueryFilter,
+    RandomTaskSample,
+    ReplayBuffer,
+    SQLStorage,
+    Storage,
+    TaskSampler,
+)
+
+FORK, SPAWN = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
+CODE = [
+    code.replace("aworld.core.common", "aworld_models").replace("aworld.replay_buffer", "expdb.integrations.aworld")
+    for code in re.findall(r"```python\n(.*?)```", (Path(__file__).parent / "aworld_page.md").read_text(), re.DOTALL)
+]
+
+
+def row(task="t", step=0, agent="a", name="n", **data):
+    return DataRow(ExpMeta(task, name, agent, step, time.time()), Experience(**{"state": Observation(), "actions": [ActionModel()], **data}))
+
+
+@pytest.fixture(params=["memory", "processes", "file", "postgresql"])
+def storage(request, tmp_path):
+    match request.param:
+        case "memory":
+            one = InMemoryStorage(max_capacity=100)
+        case "processes":
+            one = MultiProcMemoryStorage({}, [], None, max_capacity=100)
+        case "file":
+            one = SQLStorage(tmp_path / "rows.db", max_capacity=100)
+        case "postgresql":
+            one = SQLStorage(request.getfixturevalue("postgresql_url"), max_capacity=100)
+    yield one
+    assert one.buffer.check() == []
+    one.close()
+
+
+def write_processing(replay_buffer, task):
+    for step in range(20):
+        replay_buffer.store(row(task, step))
+
+
+def names():
+    return {
+        "time": time, "ReplayBuffer": ReplayBuffer, "RandomTaskSample": RandomTaskSample, "DefaultConverter": DefaultConverter,
+        "QueryBuilder": QueryBuilder, "write_processing": write_processing, "replay_buffer": ReplayBuffer(),
+    }  # fmt: skip
+
+
+def test_the_page_has_six_blocks():
+    assert len(CODE) == 6
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_every_block_of_aworlds_page_runs(number):
+    code = CODE[number].strip()
+    if code.startswith("QueryBuilder()"):
+        code = f"found = (\n{code}\n)"
+    space = names()
+    buffer = space["replay_buffer"]
+    for k in range(3):
+        buffer.store(row(f"task_{k}", name="test_task", agent="agent_1"))
+    exec(compile(code, "page", "exec"), space)
+    match number:
+        case 0:
+            (stored,) = buffer.storage.get_by_task_id("task_1")[1:]
+            assert stored.exp_data == Experience(state=Observation(), actions=[ActionModel()])
+        case 1:
+            assert space["data"] == []  # a ReplayBuffer() of its own has no rows
+        case 2:
+            for process in space["processes"]:
+                process.start()
+            for process in space["processes"]:
+                process.join()
+                assert process.exitcode == 0
+            assert space["replay_buffer"].storage.size() == 80
+            assert {len(rows) for rows in space["replay_buffer"].sample_task()} == {20}
+            space["manager"].shutdown()
+        case 3:
+            assert space["found"] == {"field": "exp_meta.task_id", "value": "123", "op": "eq"}
+        case 4 | 5:
+            assert list(space["found"]) == ["and_"]
+            assert buffer.sample_task(query_condition=space["found"]) == []
+
+
+def test_rows_come_back_as_they_went_in(storage):
+    rows = [
+        row("t", k, state=Observation(content=f"saw {k}", numbers=[k]), actions=[ActionModel(tool_name="x", params={"k": k}), {"plain": k}], reward_t=k / 2,
+            adv_t=0.5, v_t=[1, 2], messages=[{"role": "user", "content": "hi"}] * k)
+        for k in range(3)
+    ]  # fmt: skip
+    rows.append(row("t", 3, state={"just": "json"}, actions=None))
+    rows.append(row("t", 4, state="text", reward_t=None, agent="other"))
+    storage.add_batch(rows[:2])
+    for one in rows[2:]:
+        storage.add(one)
+    assert storage.get_all() == rows
+    assert storage.get_by_task_id("t") == rows
+    assert isinstance(storage.get_all()[0].exp_data.state, Observation)
+    assert rows[0].to_dict()["exp_data"]["actions"][0]["params"] == {"k": 0}
+
+
+def test_action_and_actions_and_no_pre_agent():
+    assert Experience(state=None, action=ActionModel()) == Experience(state=None, actions=[ActionModel()])
+    assert Experience(state=None, action=[1, 2]).actions == [1, 2]
+    with pytest.raises(ValueError, match="one of them"):
+        Experience(state=None, action=1, actions=[1])
+    assert ExpMeta("t", "n", "a", 1, 2.0).pre_agent is None
+
+
+def test_a_model_whose_module_is_not_loaded_comes_back_as_a_dict(tmp_path):
+    with expdb.open(tmp_path / "rows.db") as db:
+        db.buffer("aworld", capacity=10_000, fields={"state": expdb.Field("json")}).store(state={"model": "os:system", "value": {"a": 1}}, tags={"id": "1"})
+        db.buffer("aworld").store(state={"model": "no.such.module:Model", "value": {"a": 2}}, tags={"id": "2"})
+    storage = SQLStorage(tmp_path / "rows.db")
+    assert [one.exp_data.state for one in storage.get_all()] == [{"a": 1}, {"a": 2}]
+    storage.close()
+
+
+def test_storages_refuse_what_is_no_row(storage):
+    for wrong in (None, DataRow(None, Experience(state=None))):
+        with pytest.raises(ValueError, match="exp_meta"):
+            storage.add(wrong)
+    buffer = ReplayBuffer(storage)
+    with pytest.raises(ValueError, match="DataRow"):
+        buffer.store(None)
+    buffer.store_batch([])
+    assert storage.size() == 0
+    for page, size in ((0, 5), (1, 0)):
+        with pytest.raises(ValueError, match=r"\d"):
+            storage.get_paginated(page, size)
+
+
+def test_pages_sizes_and_missing_tasks(storage):
+    storage.add_batch([row(f"t{k % 3}", k) for k in range(10)])
+    assert [[one.exp_meta.step for one in storage.get_paginated(page, 4)] for page in (1, 2, 3, 4)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], []]
+    assert storage.size() == 10
+    assert storage.get_by_task_id("nope") == []
+    assert storage.get_bacth_by_task_ids(["t1", "nope"]) == {"t1": storage.get_by_task_id("t1"), "nope": []}
+    assert storage.get_bacth_by_task_ids([]) == {}
+    assert [one.exp_meta.step for one in storage.get_by_task_id("t1")] == [1, 4, 7]
+
+
+def test_capacity_counts_rows_and_the_oldest_go_first(storage):
+    for k in range(150):
+        storage.add(row(f"t{k % 2}", k))
+    assert storage.size() == 100
+    assert min(one.exp_meta.step for one in storage.get_all()) == 50
+    storage.clear()
+    assert storage.size() == 0
+    storage.add(row())
+    assert storage.size() == 1
+
+
+def test_a_task_may_change_its_name_and_many_tasks_leave_no_open_episodes(storage):
+    for k in range(300):
+        storage.add(row("t" if k < 3 else f"t{k}", k, name=f"name {k}"))
+    assert [one.exp_meta.task_name for one in storage.get_all()][-1] == "name 299"
+    assert storage.buffer.stats()["episodes"]["open"] <= 256
+
+
+CONDITIONS = [
+    QueryBuilder().eq("exp_meta.task_id", "t1"), QueryBuilder().ne("exp_meta.pre_agent", "p"), QueryBuilder().eq("exp_meta.pre_agent", None),
+    QueryBuilder().ne("exp_meta.pre_agent", None), QueryBuilder().gt("exp_data.reward_t", 1.5), QueryBuilder().lte("exp_data.reward_t", 1.5),
+    QueryBuilder().is_null("exp_data.reward_t"), QueryBuilder().is_not_null("exp_data.reward_t"), QueryBuilder().in_("exp_meta.step", [1, 2, 77]),
+    QueryBuilder().not_in("exp_meta.task_id", ["t1", "t2"]), QueryBuilder().like("exp_meta.task_name", "a%"), QueryBuilder().not_like("exp_meta.task_name", "_"),
+    QueryBuilder().like("exp_meta.pre_agent", "p"), QueryBuilder().eq("exp_data.state.content", "saw 3"), QueryBuilder().eq("exp_meta.nothing", None),
+    QueryBuilder().eq("id", "id 4"), QueryBuilder().gte("exp_data.adv_t", 3), QueryBuilder().is_null("exp_data.v_t"),
+    QueryBuilder().in_("exp_meta.pre_agent", [None, "q"]),
+    QueryBuilder().eq("exp_meta.task_id", "t1").or_().eq("exp_meta.task_id", "t2").and_().nested(QueryBuilder().gt("exp_meta.step", 3).or_().like("exp_meta.task_name", "a")),
+    QueryBuilder().eq("exp_data.state.content", "saw 3").or_().eq("exp_meta.step", 1),
+]  # fmt: skip
+
+
+def test_conditions_find_in_sql_what_the_filter_finds_in_python(storage):
+    rows = []
+    for k in range(12):
+        one = row(f"t{k % 4}", k, name=["abc", "a%c", "x_y"][k % 3], state=Observation(content=f"saw {k}"), reward_t=None if k % 5 == 0 else k / 4, adv_t=k)
+        one.exp_meta.pre_agent = [None, "p", "q"][k % 3]
+        one.id = f"id {k}"
+        rows.append(one)
+    storage.add_batch(rows)
+    for builder in CONDITIONS:
+        condition = builder.build()
+        wanted = QueryFilter(condition).filter(rows)
+        assert storage.get_all(condition) == wanted
+        assert storage.size(condition) == len(wanted)
+        assert storage.get_paginated(1, 3, condition) == wanted[:3]
+        tasks = list(dict.fromkeys(one.exp_meta.task_id for one in wanted))
+        assert storage.get_task_ids(condition) == tasks
+        found = ReplayBuffer(storage).sample_task(query_condition=condition)
+        assert sorted(part[0].exp_meta.task_id for part in found) == sorted(tasks)
+        assert all(len(part) == 3 for part in found)  # the condition chooses tasks, and all of their rows come
+    assert QueryFilter(None).filter(rows) == rows
+    with pytest.raises(ValueError, match="unknown comparison"):
+        QueryFilter({"field": "id", "op": "near", "value": 1}).check_condition(rows[0])
+
+
+def test_fewer_rows_than_asked_for_are_sampled_and_tasks_come_in_order_of_step():
+    buffer = ReplayBuffer()
+    for step in (3, 1, 2):
+        buffer.store(row("t", step))
+    assert [[one.exp_meta.step for one in rows] for rows in buffer.sample_task(batch_size=1000)] == [[1, 2, 3]]
+    assert list(buffer.sample()) == ["t"]
+    assert ReplayBuffer().sample_task() == []
+
+
+def test_tasks_are_drawn_uniformly_whatever_their_length():
+    random.seed(5)
+    buffer = ReplayBuffer()
+    for task in range(4):
+        buffer.store_batch([row(f"t{task}", k) for k in range(1 + 10 * (task == 0))])
+    counts = dict.fromkeys([f"t{k}" for k in range(4)], 0)
+    for _ in range(400):
+        (task,) = buffer.sample(batch_size=1)
+        counts[task] += 1
+    # chi-square with 3 degrees of freedom: 24 is exceeded by chance once in 40,000
+    assert sum((count - 100) ** 2 / 100 for count in counts.values()) < 24
+
+
+class FirstTask(TaskSampler):
+    """As written for AWorld: by way of pages."""
+
+    def sample_task_ids(self, storage, batch_size, query_condition=None):
+        return [storage.get_paginated(page=1, page_size=1, query_condition=query_condition)[0].exp_meta.task_id]
+
+
+class Steps(Converter):
+    def to_dataset_row(self, rows):
+        return [one.exp_meta.step for one in rows]
+
+
+class ListStorage(Storage):
+    """A storage of a user's own."""
+
+    def __init__(self):
+        self.rows = []
+
+    def add(self, data):
+        self.rows.append(data)
+
+    def add_batch(self, data_batch):
+        self.rows += data_batch
+
+    def size(self, query_condition=None):
+        return len(self.get_all(query_condition))
+
+    def get_paginated(self, page, page_size, query_condition=None):
+        return self.get_all(query_condition)[(page - 1) * page_size : page * page_size]
+
+    def get_all(self, query_condition=None):
+        return QueryFilter(query_condition).filter(self.rows)
+
+    def get_by_task_id(self, task_id):
+        return [one for one in self.rows if one.exp_meta.task_id == task_id]
+
+    def get_bacth_by_task_ids(self, task_ids):
+        return {task: self.get_by_task_id(task) for task in task_ids}
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_samplers_converters_and_storages_written_for_aworld_work(own):
+    buffer = ReplayBuffer(ListStorage() if own else InMemoryStorage())
+    buffer.store_batch([row(f"t{k % 2}", 9 - k) for k in range(6)])
+    assert buffer.sample_task(sampler=FirstTask(), converter=Steps()) == [[5, 7, 9]]
+    condition = QueryBuilder().eq("exp_meta.task_id", "t1").build()
+    assert buffer.sample_task(sampler=FirstTask(), query_condition=condition, converter=Steps()) == [[4, 6, 8]]
+    assert len(buffer.sample_task()) == 2
+
+
+def test_each_replay_buffer_alone_has_rows_of_its_own():
+    one, two = ReplayBuffer(), ReplayBuffer()
+    one.store(row())
+    assert (one.storage.size(), two.storage.size()) == (1, 0)
+    with pytest.raises(expdb.InvalidValue, match="SQLStorage"):
+        pickle.dumps(one)
+
+
+@pytest.mark.parametrize("context", [FORK, SPAWN], ids=["fork", "spawn"])
+@pytest.mark.parametrize("kind", ["file", "postgresql", "processes"])
+def test_a_buffer_handed_to_other_processes(request, tmp_path, context, kind):
+    manager = context.Manager()
+    shared = manager.dict(), manager.list(), manager.Lock()
+    if kind == "processes":
+        storage = MultiProcMemoryStorage(*shared, max_capacity=500)
+    else:
+        storage = SQLStorage(tmp_path / "rows.db" if kind == "file" else request.getfixturevalue("postgresql_url"), max_capacity=500)
+    buffer = ReplayBuffer(storage)
+    buffer.store(row("mine"))
+    processes = [context.Process(target=write_processing, args=(buffer, f"task_{k}")) for k in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    assert storage.size() == 81
+    assert {len(rows) for rows in buffer.sample_task(query_condition=QueryBuilder().ne("exp_meta.task_id", "mine").build())} == {20}
+    if kind == "processes":
+        again = MultiProcMemoryStorage(*shared, max_capacity=500)  # as another process would name it
+        assert again.size() == 81
+        again.close()
+    assert storage.buffer.check() == []
+    storage.close()
+    manager.shutdown()
+
+
+def test_every_name_of_the_package_is_there():
+    assert set(aworld.__all__) <= set(dir(aworld))
