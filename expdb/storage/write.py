@@ -29,7 +29,8 @@ def write(store: Store, pending: Pending) -> np.ndarray:
     ended an episode, used its name, or given a field another type.
     """
     pending.close()
-    write_id, again, deadline = uuid.uuid4().hex, False, time.monotonic() + store.engine.timeout
+    write_id = uuid.uuid4().hex if store.dialect.LARGE else ""  # of use only where a connection can be lost
+    again, deadline = False, time.monotonic() + store.engine.timeout
     while True:
         try:
             positions = append(store, pending, write_id, again)
@@ -49,7 +50,7 @@ def write(store: Store, pending: Pending) -> np.ndarray:
 
 def _in_transaction(store: Store, pending: Pending, write_id: str, again: bool) -> np.ndarray:
     """Write the pending steps statement by statement, with all that may be new or different from what is known."""
-    news = News(write_id=write_id if store.dialect.LARGE else None)
+    news = News(write_id=write_id or None)
     with store.engine.writing() as session:
         if again:
             session.ask(store.dialect.LOCK, store.id)

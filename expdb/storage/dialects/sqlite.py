@@ -113,7 +113,7 @@ def begin(connection: Any, timeout: float) -> None:
 
     Not SQLite's own busy handler, which sleeps in fixed steps: jitter cut the longest wait of 32 writers by four.
     """
-    deadline, pause = None, 0.0005
+    deadline, pause = None, 0.0002
     while True:
         try:
             connection.execute("BEGIN IMMEDIATE")

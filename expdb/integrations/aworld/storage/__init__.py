@@ -96,10 +96,12 @@ class SQLStorage(Storage):
             "task_id": meta.task_id, "task_name": meta.task_name, "agent_id": meta.agent_id, "step": meta.step,
             "execute_time": meta.execute_time, "pre_agent": meta.pre_agent, "episode_id": self._episode_of(meta),
             "reward": data.reward_t, "state": _wrapped(data.state),
-            "actions": None if data.actions is None else [_wrapped(action) for action in data.actions],
-            "messages": data.messages,
             "tags": {"id": row.id, **{name: value for name, value in (("adv_t", data.adv_t), ("v_t", data.v_t)) if value is not None}},
         }  # fmt: skip
+        if data.actions is not None:
+            stored["actions"] = [_wrapped(action) for action in data.actions]
+        if data.messages is not None:
+            stored["messages"] = data.messages
         return stored
 
     def _episode_of(self, meta: ExpMeta) -> str:
