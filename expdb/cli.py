@@ -216,7 +216,8 @@ def upgrade(location: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"before": before, "after": after}))
     else:
-        click.echo(f"{location}: schema {after}" + (" already" if before == after else f", was {before or 'none'}"))
+        named = re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", location)
+        click.echo(f"{named}: schema {after}" + (" already" if before == after else f", was {before or 'none'}"))
 
 
 @verb

@@ -140,7 +140,7 @@ class Server:
     def database(self, template: str = "template0") -> str:
         """Make a database and return its name."""
         name = f"expdb_{uuid.uuid4().hex[:12]}"
-        self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" ENCODING \'UTF8\'')
+        self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy ENCODING \'UTF8\'')
         self.made.append(name)
         return name
 

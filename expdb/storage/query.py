@@ -19,6 +19,7 @@ Where = Union["QueryBuilder", Mapping[str, Any], np.ndarray, None]
 
 COMPARISONS = ("eq", "ne", "gt", "gte", "lt", "lte", "in", "not_in", "like", "not_like", "is_null", "is_not_null")
 MAX_NESTING = 100
+MANY = 100  # values, from which on a list goes as one parameter
 MAX_VALUES = 30_000  # SQLite binds 32,766 parameters a statement
 
 
@@ -303,7 +304,11 @@ def _column_test(dialect: ModuleType, name: str, column: sa.ColumnElement[Any], 
         return sa.literal(bool(one), column.type) if head in _FLAGS else dialect.bound(one)
 
     if op == "in":
-        return column.in_([fit(one) for one in _values(name, value)])
+        values = _values(name, value)
+        bound = [fit(one) for one in values]
+        if len(values) > MANY and all(type(one) is type(values[0]) is (str if what == "text" else int) for one in values):
+            return dialect.among(column, values)  # type: ignore[no-any-return]
+        return column.in_(bound)
     checked = _checked(name, value)
     if op == "like":
         return dialect.like(column, _pattern(name, None if numeric or head in _FLAGS else checked))  # type: ignore[no-any-return]

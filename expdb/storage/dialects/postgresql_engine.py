@@ -157,7 +157,8 @@ class PostgresqlEngine(Engine):
         path = "SELECT set_config('search_path', 'expdb, pg_temp', true)"
         limits = (
             f"SELECT set_config('search_path', 'expdb, pg_temp', true), set_config('lock_timeout', '{milliseconds}', true), "
-            # One who holds the writers' lock and says no more must not hold it for ever.
+            # One who holds the writers' lock and says no more should not hold it for ever. (Best effort: the server does
+            # not start this clock when the last thing it got was a pipeline.)
             f"set_config('idle_in_transaction_session_timeout', '{max(milliseconds, 60_000)}', true), "
             "CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true) END"
         )
