@@ -137,12 +137,21 @@ class Server:
             cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description else []
 
-    def database(self, template: str = "template0") -> str:
-        """Make a database and return its name."""
+    def database(self) -> str:
+        """Make an empty database and return its name."""
         name = f"expdb_{uuid.uuid4().hex[:12]}"
-        self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy ENCODING \'UTF8\'')
+        self.execute(f'CREATE DATABASE "{name}" TEMPLATE template0 ENCODING \'UTF8\'')
         self.made.append(name)
         return name
+
+    def empty(self, name: str) -> None:
+        """Leave nothing in a database but the schema as the migrations make it; hang up on whoever is still there."""
+        self.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}' AND pid <> pg_backend_pid()")
+        tables = [f"expdb.{table}" for table in ("buffers", "signatures", "episodes", "steps", "segments", "chunks")]
+        self.execute(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY", name)
+        made = "SELECT indexname FROM pg_indexes WHERE schemaname = 'expdb' AND indexname ~ '_by_(tags|episode_tags|agent_id)'"
+        for (index,) in self.execute(made, name):
+            self.execute(f'DROP INDEX expdb."{index}"', name)
 
     def drop(self, name: str) -> None:
         self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')

@@ -136,16 +136,15 @@ def _chunks(store: Store, session: Session) -> Iterator[str]:
 
 def _agrees(store: Store, session: Session, chunk: Chunk, segments: Segments, mine: np.ndarray) -> bool:
     """Return whether a chunk's own step numbers and rewards are those of the steps that have not been changed since."""
-    for k in np.flatnonzero(mine).tolist():
-        first, last, at = int(segments.first[k]), int(segments.last[k]), int(segments.chunk_row[k])
-        steps = np.frombuffer(chunk.raw("step", at, at + last - first + 1), np.int64)
-        rewards = np.frombuffer(chunk.raw("reward", at, at + last - first + 1), np.float64)
-        rows = session.ask(
-            "SELECT position, step, reward FROM steps WHERE buffer_id = ? AND position BETWEEN ? AND ? AND revision IS NULL",
-            store.id, first, last,
-        )  # fmt: skip
-        for position, step, reward in rows:
-            there = float(rewards[position - first])
-            if steps[position - first] != step or not (there == reward or (reward is None and there != there)):
-                return False
+    steps = np.frombuffer(chunk.raw("step", 0, chunk.rows), np.int64)
+    rewards = np.frombuffer(chunk.raw("reward", 0, chunk.rows), np.float64)
+    rows = session.ask(
+        "SELECT g.chunk_row + s.position - g.first, s.step, s.reward FROM segments g JOIN steps s "
+        "ON s.buffer_id = g.buffer_id AND s.position BETWEEN g.first AND g.last "
+        f"WHERE g.buffer_id = ? AND g.last {store.dialect.AMONG} AND s.revision IS NULL",
+        store.id, store.dialect.as_list(segments.last[mine]),
+    )  # fmt: skip
+    for row, step, reward in rows:
+        if steps[row] != step or not (rewards[row] == reward or (reward is None and rewards[row] != rewards[row])):
+            return False
     return True
