@@ -16,7 +16,7 @@ from expdb import errors
 from expdb.storage.dialects import sqlite
 from expdb.storage.engine import Engine, Kind, Session
 
-CHECKPOINT_BYTES = 16 << 20  # of write-ahead log
+CHECKPOINT_BYTES = 64 << 20  # of write-ahead log; a checkpoint syncs, which single steps would feel at 16 MiB
 CHECKPOINT_SECONDS = 5.0  # bounds what a power loss can take at durability="normal", while anybody writes
 CHECKPOINT_WAIT_MS = 2_000
 
@@ -151,7 +151,7 @@ class SqliteEngine(Engine):
                     raise
             finally:
                 self._give_back("write", session, usable=True)
-            # A reader pins the log: do not make every write wait for it, only one in each further 16 MiB or 5 s.
+            # A reader pins the log: do not make every write wait for it, only one in each further 64 MiB or 5 s.
             self._checkpoint_at = CHECKPOINT_BYTES if complete else size + CHECKPOINT_BYTES
             self._checkpointed = time.monotonic()
 
