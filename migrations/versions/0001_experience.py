@@ -103,6 +103,18 @@ SQLITE_TRIGGERS = {
     """,
 }
 
+
+
+def changed(*columns: str) -> str:
+    """Return the condition that one of the columns of the row `n` differs from that of `o`."""
+    return f"({', '.join(f'n.{one}' for one in columns)}) IS DISTINCT FROM ({', '.join(f'o.{one}' for one in columns)})"
+
+
+STEP_CHANGED = changed("step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "tags")
+EPISODE_CHANGED = changed(
+    "episode_id", "run", "task_id", "task_name", "agent_id", "group_id", "policy_version", "episode_tags"
+)
+
 # The same for PostgreSQL. Capacity fires once a write, on the one row of `buffers` that the write counts in; nothing
 # fires a step. The writer holds that row from its first statement on, so evictions take turns and cannot deadlock, and
 # each statement here sees what the writers before it committed (READ COMMITTED). Scans begin at the old `low`: before
@@ -174,14 +186,12 @@ POSTGRESQL_TRIGGERS = {
             REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
             FOR EACH STATEMENT WHEN (pg_trigger_depth() = 0)
         """,
-        """
+        f"""
         DECLARE
             revised bigint[];
         BEGIN
             SELECT array_agg(DISTINCT n.buffer_id) INTO revised FROM new_rows n JOIN old_rows o USING (buffer_id, position)
-             WHERE (n.step, n.pre_agent, n.execute_time, n.reward, n.terminated, n.truncated, n.tags)
-                   IS DISTINCT FROM
-                   (o.step, o.pre_agent, o.execute_time, o.reward, o.terminated, o.truncated, o.tags);
+             WHERE {STEP_CHANGED};
             IF revised IS NULL THEN
                 RETURN NULL;
             END IF;
@@ -189,9 +199,7 @@ POSTGRESQL_TRIGGERS = {
             UPDATE steps s SET revision = b.revision
               FROM new_rows n JOIN old_rows o USING (buffer_id, position) JOIN buffers b ON b.id = n.buffer_id
              WHERE s.buffer_id = n.buffer_id AND s.position = n.position
-               AND (n.step, n.pre_agent, n.execute_time, n.reward, n.terminated, n.truncated, n.tags)
-                   IS DISTINCT FROM
-                   (o.step, o.pre_agent, o.execute_time, o.reward, o.terminated, o.truncated, o.tags);
+               AND {STEP_CHANGED};
             UPDATE episodes e SET episode_return = coalesce(e.episode_return, 0) + d.gained
               FROM (SELECT n.buffer_id, n.episode, sum(coalesce(n.reward, 0) - coalesce(o.reward, 0)) AS gained
                       FROM new_rows n JOIN old_rows o USING (buffer_id, position)
@@ -207,14 +215,12 @@ POSTGRESQL_TRIGGERS = {
             REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
             FOR EACH STATEMENT WHEN (pg_trigger_depth() = 0)
         """,
-        """
+        f"""
         DECLARE
             revised bigint[];
         BEGIN
             SELECT array_agg(DISTINCT n.buffer_id) INTO revised FROM new_rows n JOIN old_rows o USING (buffer_id, id)
-             WHERE (n.episode_id, n.run, n.task_id, n.task_name, n.agent_id, n.group_id, n.policy_version, n.episode_tags)
-                   IS DISTINCT FROM
-                   (o.episode_id, o.run, o.task_id, o.task_name, o.agent_id, o.group_id, o.policy_version, o.episode_tags);
+             WHERE {EPISODE_CHANGED};
             IF revised IS NULL THEN
                 RETURN NULL;
             END IF;
@@ -222,9 +228,7 @@ POSTGRESQL_TRIGGERS = {
             UPDATE episodes e SET revision = b.revision
               FROM new_rows n JOIN old_rows o USING (buffer_id, id) JOIN buffers b ON b.id = n.buffer_id
              WHERE e.buffer_id = n.buffer_id AND e.id = n.id
-               AND (n.episode_id, n.run, n.task_id, n.task_name, n.agent_id, n.group_id, n.policy_version, n.episode_tags)
-                   IS DISTINCT FROM
-                   (o.episode_id, o.run, o.task_id, o.task_name, o.agent_id, o.group_id, o.policy_version, o.episode_tags);
+               AND {EPISODE_CHANGED};
             RETURN NULL;
         END
         """,

@@ -34,9 +34,9 @@ SCHEMA = {
     "buffers_capacity": 0x6C6BBCD9,
     "chunks_deleted": 0x65EBA200,
     "field": 0xC5BDEE0D,
-    "episodes_revised": 0xC75C0C0C,
+    "episodes_revised": 0x2C8645BE,
     "steps_deleted": 0xF15E02E5,
-    "steps_revised": 0x2162EA86,
+    "steps_revised": 0x9A8A266A,
 }
 TRIGGERS = frozenset(SCHEMA) - {"append", "field"}
 
