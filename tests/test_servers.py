@@ -357,6 +357,33 @@ def test_how_often_a_client_waits_for_the_server(url, proxy):
         assert trips(lambda: buffer.store_batch([step(0)] * 64)) == 1
 
 
+# -- changes by hand ----------------------------------------------------------------------------------------------------
+
+
+def test_rewards_and_deletions_by_hand_are_kept_in_the_books(url):
+    with expdb.open(url) as db:
+        buffer = db.buffer("b", capacity=100)
+        with buffer.episode("e") as episode:
+            for k in range(10):
+                episode.append(**step(k))
+        before = buffer.stats()["revision"]
+        with psycopg.connect(url) as connection:
+            connection.execute("UPDATE expdb.steps SET reward = 5 WHERE position IN (2, 3)")
+            connection.execute("UPDATE expdb.steps SET reward = NULL WHERE position = 4")
+            connection.execute("UPDATE expdb.episodes SET policy_version = 7")
+        assert buffer.episodes().to_pylist()[0]["episode_return"] == 7 + 5 + 5
+        assert buffer.stats()["revision"] == before + 3
+        assert buffer.sample(50, {"policy_version": 7, "reward": 5.0}, rng=0)["reward"].tolist() == [5.0] * 50
+        assert np.isnan(buffer.get([4])["reward"]).all()
+        with psycopg.connect(url) as connection:
+            connection.execute("DELETE FROM expdb.steps WHERE position < 4")
+        assert len(buffer) == 6
+        assert set(buffer.sample(100, rng=0)["position"].tolist()) == set(range(4, 10))
+        assert buffer.stats()["revision"] == before + 4
+        buffer.store_batch([step(k) for k in range(97)])
+        assert len(buffer) == 100
+
+
 # -- processes --------------------------------------------------------------------------------------------------------
 
 
@@ -451,8 +478,8 @@ def test_what_sql_sets_or_locks_is_gone_after_it(url):
             db.sql(statement)
         assert db.sql("SELECT count(*) AS n FROM experience").to_pylist() == [{"n": 1}]
         assert db.buffer("b").store(x=2) == 1
-    with psycopg.connect(url) as connection:
-        assert connection.execute("SELECT pg_try_advisory_lock(1702391908)").fetchone() == (True,)
+        with psycopg.connect(url) as connection:
+            assert connection.execute("SELECT pg_try_advisory_lock(1702391908)").fetchone() == (True,)
 
 
 def test_a_question_that_takes_too_long_is_stopped(url):
