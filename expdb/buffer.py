@@ -20,7 +20,7 @@ from expdb.storage.pending import Episode, Pending
 from expdb.storage.query import Condition, Where
 from expdb.storage.stats import buffer_stats
 from expdb.storage.store import Store, evicted
-from expdb.storage.values import as_flag, as_int, as_real, as_tags, as_text
+from expdb.storage.values import as_flag, as_int, as_real, as_reward, as_tags, as_text
 from expdb.writer import EpisodeWriter
 
 Seed: TypeAlias = "int | np.random.Generator | None"
@@ -191,7 +191,10 @@ class ReplayBuffer:
         condition = self._store.compiled(where)
         with self._store.engine.reading() as session:
             state = self._store.state(session)
-            found = select.positions(self._store, session, condition, limit=size, offset=(number - 1) * size)
+            offset = (number - 1) * size
+            if offset >= state.added:
+                return []
+            found = select.positions(self._store, session, condition, limit=min(size, state.added), offset=offset)
             return Batch(read.fetch(self._store, session, state, found, (*_PAGE, *self._store.fields.types))).to_list()
 
     def get(self, positions: Sequence[int] | np.ndarray, *, fields: Sequence[str] | None = None) -> Batch:
@@ -417,7 +420,9 @@ def whole(value: Any, what: str, least: int) -> int:
 def _checked_column(name: str, value: Any) -> Any:
     if value is None and name not in ("terminated", "truncated"):
         return None
-    checks: Any = {"reward": as_real, "terminated": as_flag, "truncated": as_flag, "tags": as_tags, "policy_version": as_int}
+    if name == "reward":
+        return as_reward(value)
+    checks: Any = {"terminated": as_flag, "truncated": as_flag, "tags": as_tags, "policy_version": as_int}
     return checks[name](value, name)
 
 
@@ -430,6 +435,8 @@ def _positions(positions: Any) -> np.ndarray:
         return np.empty(0, np.int64)
     if found.ndim != 1 or found.dtype.kind not in "iu":
         raise errors.InvalidValue(f"positions are 1-D integers, not {found.dtype}{list(found.shape)}")
+    if found.dtype == np.uint64 and (found >= 2**63).any():
+        raise errors.InvalidValue("a position does not fit 64 bits: no step has such")
     return found.astype(np.int64)
 
 

@@ -216,7 +216,7 @@ def upgrade(location: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"before": before, "after": after}))
     else:
-        named = re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", location)
+        named = re.sub(r"(password=)[^&]*", r"\1***", re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", location))
         click.echo(f"{named}: schema {after}" + (" already" if before == after else f", was {before or 'none'}"))
 
 

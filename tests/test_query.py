@@ -3,6 +3,7 @@
 import json
 import re
 import sqlite3
+from operator import eq, ge, gt, le, lt
 
 import numpy as np
 import pytest
@@ -264,6 +265,29 @@ def test_long_chains_compile_and_deep_nesting_is_refused(buffer):
         buffer.count(nested)
     wide = QueryBuilder().in_("step", range(29_000)).or_().in_("task_id", [f"t{k}" for k in range(29_000)])
     assert buffer.count(wide) == 1
+
+
+@pytest.mark.parametrize("column", ["step", "policy_version", "reward", "position"])
+def test_numbers_compare_exactly_where_floats_are_coarse(buffer, column):
+    buffer.store_batch([{"episode_id": str(s), "step": s, "policy_version": s, "reward": r} for s, r in ((2**53, 2.0**53), (2**53 + 1, 0.5), (2**63 - 1, -3.0), (-(2**63), None))])
+    stored = {"step": [2**53, 2**53 + 1, 2**63 - 1, -(2**63)], "reward": [2.0**53, 0.5, -3.0, None], "position": [0, 1, 2, 3]}
+    stored["policy_version"] = stored["step"]
+    values = [0.5, 1.0, 2.0**53, 2**53 + 1, 2.0**63, -(2.0**63), 1e300, -1e300, float("inf"), -float("inf"), 2**63 - 1, -3, 2.5]
+    for op, holds in (("eq", eq), ("gt", gt), ("gte", ge), ("lt", lt), ("lte", le)):
+        for value in values:
+            found = [one for one in stored[column] if one is not None and holds(one, value)]
+            assert buffer.count({"field": column, "op": op, "value": value}) == len(found), (op, value)
+            if op == "eq":
+                assert buffer.count({"field": column, "op": "ne", "value": value}) == 4 - len(found)
+    assert buffer.count({"field": column, "op": "in", "value": values}) == sum(one in values for one in stored[column])
+
+
+def test_pages_and_positions_beyond_64_bits_are_past_the_end(buffer):
+    buffer.store(x=1)
+    assert buffer.page(2**40, 2**40) == []
+    assert buffer.count(np.array([2**64 - 1, 0], np.uint64)) == 1
+    with pytest.raises(expdb.InvalidValue, match="64 bits"):
+        buffer.get(np.array([2**64 - 1], np.uint64))
 
 
 def test_a_query_of_more_values_than_the_database_takes_is_refused(db, buffer):

@@ -238,6 +238,7 @@ def refused(kind, cure, location, **options):
 def test_a_server_that_cannot_be_reached(proxy, url):
     refused(expdb.ConnectionLost, "host and port", "postgresql://u:secret@127.0.0.1:1/db", timeout=3.0)
     refused(expdb.ConnectionLost, "host and port", "postgresql://u:secret@no-such-host.invalid/db", timeout=3.0)
+    refused(expdb.ConnectionLost, "host and port", "postgresql://u@127.0.0.1:1/db?password=secret", timeout=3.0)
     proxy.silent = True
     refused(expdb.ConnectionLost, "host and port", proxy.url(url), timeout=2.0)
 

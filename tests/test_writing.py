@@ -1,5 +1,7 @@
 """Writing: steps, batches and episodes; what is acknowledged, what is refused, and what an episode is."""
 
+import threading
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -408,3 +410,33 @@ def test_late_rewards_survive_merging(buffer):
     assert buffer.stats()["chunks"] == 1
     assert buffer.get(range(10))["reward"].tolist() == [0, 0, 0, 0, 5, 0, 0, 0, 0, 0]
     assert buffer.episodes()["episode_return"].to_pylist() == [5.0]
+
+
+def test_two_handles_may_begin_an_episode_of_one_name_at_the_same_moment(open_db):
+    one, two = (open_db().buffer("b") for _ in range(2))
+    for k in range(15):
+        barrier, failed = threading.Barrier(2), []
+
+        def store(buffer, k=k, barrier=barrier, failed=failed):
+            barrier.wait()
+            try:
+                buffer.store(task_id="t", episode_id=f"e{k}", reward=1.0)
+            except Exception as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=store, args=(buffer,)) for buffer in (one, two)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failed == []
+        assert sorted(one.get([2 * k, 2 * k + 1])["step"].tolist()) == [0, 1]
+
+
+@pytest.mark.parametrize("reward", [1e301, -1.7e308])
+def test_rewards_whose_sums_could_overflow_are_refused(buffer, reward):
+    buffer.store(episode_id="e", reward=1e300)
+    buffer.store(episode_id="e", reward=-1e300)
+    for call in (lambda: buffer.store(reward=reward), lambda: buffer.update({"episode_id": "e"}, reward=reward)):
+        with pytest.raises(expdb.InvalidValue, match="1e300"):
+            call()

@@ -77,17 +77,21 @@ def _books(store: Store, session: Session) -> Iterator[str]:
 
 
 def _returns(store: Store, session: Session) -> Iterator[str]:
-    """Compare the returns of whole episodes with the sums of their rewards; sums of floats depend on their order."""
+    """Compare the returns of whole episodes with the sums of their rewards; sums of floats depend on their order.
+
+    Scaled, as a sum that overflows is an error on PostgreSQL.
+    """
     rows = session.ask(
-        "SELECT e.episode_id, e.episode_return, sum(s.reward), sum(abs(s.reward)), count(*), e.length FROM episodes e "
+        "SELECT e.episode_id, e.episode_return, sum(s.reward * 1e-20), sum(abs(s.reward) * 1e-20), count(*), e.length FROM episodes e "
         "JOIN segments g ON g.buffer_id = e.buffer_id AND g.episode = e.id "
         "JOIN steps s ON s.buffer_id = g.buffer_id AND s.position BETWEEN g.first AND g.last "
         "WHERE e.buffer_id = ? GROUP BY e.buffer_id, e.id", store.id,
     )  # fmt: skip
-    for episode_id, total, found, size, count, length in rows:
-        exact = total == found or abs((total or 0.0) - (found or 0.0)) <= 1e-6 * max(1.0, size or 0.0)
+    for episode_id, whole, found, size, count, length in rows:
+        total = None if whole is None else whole * 1e-20
+        exact = total == found or abs((total or 0.0) - (found or 0.0)) <= 1e-6 * max(1e-20, size or 0.0)
         if count == length and not exact:
-            yield f"episode {episode_id!r} has the return {total}, and its rewards sum to {found}"
+            yield f"episode {episode_id!r} has the return {whole}, and its rewards sum to {(found or 0.0) * 1e20}"
 
 
 def _chunks(store: Store, session: Session) -> Iterator[str]:

@@ -52,8 +52,9 @@ class Intake:
                             opened[implicit] = None
                 try:
                     positions = write.write(self._store, pending)
-                except errors.EpisodeEnded:
-                    # Somebody else has ended, deleted or evicted an episode that this handle knew as open: look again.
+                except (errors.EpisodeEnded, errors.EpisodeMismatch):
+                    # Somebody else has ended, deleted or evicted an episode that this handle knew as open, or begun one of
+                    # the same name at the same moment: look again.
                     for key, known in opened.items():
                         if known is not None and known.id is not None:
                             self._open.pop(key, None)

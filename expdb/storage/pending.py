@@ -9,7 +9,7 @@ from expdb import errors
 from expdb.storage.catalog import Fields
 from expdb.storage.codec import Block, Rows, decoded
 from expdb.storage.signature import Field, check_name, holds_array, infer
-from expdb.storage.values import INFINITE, as_flag, as_int, as_real, as_tags, as_text
+from expdb.storage.values import LARGEST_REWARD, as_flag, as_int, as_real, as_reward, as_tags, as_text
 
 
 @dataclass
@@ -72,10 +72,10 @@ class Pending:
     ) -> None:
         """Accept one step, or raise and change nothing."""
         if reward is not None and type(reward) is not float:
-            reward = as_real(reward, "reward")
+            reward = as_reward(reward)
         elif reward is not None:
-            if not -INFINITE < reward < INFINITE:
-                raise errors.InvalidValue(f"reward is {reward}: give a finite number, or None while it is unknown")
+            if not -LARGEST_REWARD <= reward <= LARGEST_REWARD:
+                as_reward(reward)  # raises
             reward += 0.0  # SQL has one zero
         if type(terminated) is not bool:
             terminated = as_flag(terminated, "terminated")

@@ -153,7 +153,8 @@ def compile_where(where: Where, dialect: ModuleType) -> Condition | None:
     if isinstance(where, np.ndarray):
         if where.ndim != 1 or where.dtype.kind not in "iu":
             raise QueryError(f"positions are a 1-D integer array, not {where.dtype}{list(where.shape)}")
-        return Condition(dialect.among(steps.c.position, where.tolist()), True, False)
+        held = where[where < 2**63] if where.dtype == np.uint64 else where
+        return Condition(dialect.among(steps.c.position, held.tolist()), True, False)
     if isinstance(where, Mapping):
         if {"and_", "or_"} & where.keys() or {"field", "op"} <= where.keys():
             return _compile(where, 0, dialect)
@@ -301,20 +302,56 @@ def _column_test(dialect: ModuleType, name: str, column: sa.ColumnElement[Any], 
         wrong = not isinstance(one, kind) or (numeric and isinstance(one, bool)) or (head in _FLAGS and one not in (0, 1))
         if wrong:
             raise QueryError(f"{name!r} compares with {what}, not with {one!r}")
-        return sa.literal(bool(one), column.type) if head in _FLAGS else dialect.bound(one)
+        return one
 
     if op == "in":
-        values = _values(name, value)
-        bound = [fit(one) for one in values]
+        values = [fit(one) for one in _values(name, value)]
+        if head in _FLAGS:
+            return column.in_([sa.literal(bool(one), column.type) for one in values])
+        if numeric:
+            exact = [_exact(head, "eq", one) for one in values]
+            values = [one for op, one in exact if op == "eq"]
         if len(values) > MANY and all(type(one) is type(values[0]) is (str if what == "text" else int) for one in values):
             return dialect.among(column, values)  # type: ignore[no-any-return]
-        return column.in_(bound)
+        return column.in_([dialect.bound(one) for one in values])
     checked = _checked(name, value)
     if op == "like":
         return dialect.like(column, _pattern(name, None if numeric or head in _FLAGS else checked))  # type: ignore[no-any-return]
-    if head in _FLAGS and op != "eq":
-        raise QueryError(f"{name!r} is True or False: use eq or ne")
-    return _compared(column, op, fit(checked))
+    fitted = fit(checked)
+    if head in _FLAGS:
+        if op != "eq":
+            raise QueryError(f"{name!r} is True or False: use eq or ne")
+        return _compared(column, op, sa.literal(bool(fitted), column.type))
+    if numeric:
+        op, fitted = _exact(head, op, fitted)
+        if op in ("all", "none"):
+            return column.is_not(None) if op == "all" else sa.false()
+    return _compared(column, op, dialect.bound(fitted))
+
+
+_NEXT_UP = {"gt": "gt", "gte": "gt", "lt": "lte", "lte": "lte"}  # for a bound that lies just below the value
+_NEXT_DOWN = {"gt": "gte", "gte": "gte", "lt": "lt", "lte": "lt"}  # just above
+
+
+def _exact(head: str, op: str, value: int | float) -> tuple[str, int | float]:
+    """Return a comparison with a value of the column's own type that means exactly the same, or "all" or "none".
+
+    Databases differ in how they compare integers with floats beyond 2**53.
+    """
+    if head in _REALS:
+        try:
+            near = float(value)
+        except OverflowError:
+            near = math.inf if value > 0 else -math.inf
+        if near == value:  # Python compares exactly
+            return op, near
+        return "none" if op == "eq" else (_NEXT_DOWN if near > value else _NEXT_UP)[op], near
+    if isinstance(value, int):
+        return op, value
+    if not -(2.0**63) <= value < 2.0**63:
+        return ("all" if op in (("lt", "lte") if value > 0 else ("gt", "gte")) else "none"), value
+    whole = math.floor(value)
+    return (op if whole == value else "none" if op == "eq" else _NEXT_UP[op]), whole
 
 
 def _compared(left: sa.ColumnElement[Any], op: str, right: Any) -> sa.ColumnElement[bool]:

@@ -12,6 +12,7 @@ from expdb.storage.signature import plain
 
 MAX_VALUE_BYTES = 256 << 20
 INFINITE = float("inf")
+LARGEST_REWARD = 1e300
 
 
 # -- fields -----------------------------------------------------------------------------------------------------------
@@ -105,6 +106,14 @@ def as_real(value: Any, name: str) -> float:
     if not -INFINITE < found < INFINITE:
         raise InvalidValue(f"{name} is {found}: give a finite number, or None while it is unknown")
     return found + 0.0
+
+
+def as_reward(value: Any) -> float:
+    """Return a float whose sums stay finite, or raise InvalidValue: an episode's return has to be one."""
+    found = as_real(value, "reward")
+    if not -LARGEST_REWARD <= found <= LARGEST_REWARD:
+        raise InvalidValue(f"reward is {found}: give one between -1e300 and 1e300, whose sums are finite")
+    return found
 
 
 def as_flag(value: Any, name: str) -> bool:

@@ -285,6 +285,8 @@ def translated(error: BaseException, location: str) -> BaseException:
             return errors.DatabaseMissing(f"{location}: {said}: make it with createdb")
         case "42P01" | "42883" | "42703" | "3F000":
             return errors.DatabaseDamaged(f"{location}: {said}: the schema expdb is not whole, restore a backup")
+        case "22003":
+            return errors.InvalidValue(f"{said}: the rewards of an episode must have a sum that is finite")
         case "54001" | "54011" | "54023":
             return errors.QueryError(f"the query is too large ({said}): use in_ for long lists, or pass positions")
     if "number of parameters" in said:

@@ -150,7 +150,8 @@ class PostgresqlEngine(Engine):
 
     def __init__(self, url: sa.URL, *, read_only: bool, durability: str, timeout: float):
         self.dialect = postgresql
-        self.location = url.set(drivername="postgresql").render_as_string(hide_password=True)
+        shown = {name: "***" if "password" in name else value for name, value in url.query.items()}
+        self.location = url.set(drivername="postgresql", query=shown).render_as_string(hide_password=True)
         self.read_only, self.timeout = read_only, timeout
         self._closed = False
         milliseconds = max(1, int(timeout * 1000))
