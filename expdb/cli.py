@@ -73,7 +73,7 @@ def _show_demo(figures: dict[str, Any], curve: list[str]) -> None:
     click.echo("\nReturn by episode, this run:")
     click.echo("\n".join(curve))
     question = (
-        "SELECT run, count(DISTINCT episode) AS episodes, count(*) AS steps, round(avg(episode_return), 1) AS mean_return "
+        "SELECT run, count(DISTINCT episode) AS episodes, count(*) AS steps, round(CAST(avg(episode_return) AS numeric), 1) AS mean_return "
         "FROM experience WHERE buffer = 'cartpole' GROUP BY run ORDER BY min(position)"
     )
     with expdb.open(figures["file"], create=False) as db:

@@ -301,9 +301,7 @@ def _check_alive(driver: Any, record: Any, proxy: Any) -> None:
     Looking at the socket takes no trip, and tells of every server that was stopped or restarted: it has said good-bye,
     which nobody has read. Only after a long pause, when a firewall may have forgotten the connection, is it asked.
     """
-    poll = select.poll()
-    poll.register(driver.fileno(), select.POLLIN)
-    alive = not poll.poll(0)
+    alive = not _readable(driver.fileno())
     if alive and time.monotonic() - record.info.get("used", 0.0) > IDLE_SECONDS:
         try:
             driver.execute("SELECT 1")
@@ -311,6 +309,15 @@ def _check_alive(driver: Any, record: Any, proxy: Any) -> None:
             alive = False
     if not alive:
         raise sa.exc.DisconnectionError
+
+
+def _readable(socket: int) -> bool:
+    """Return whether there is something to read at this moment."""
+    if not hasattr(select, "poll"):  # Windows
+        return bool(select.select([socket], [], [], 0)[0])
+    poll = select.poll()  # select() takes no more than 1,024 files
+    poll.register(socket, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _note_time(driver: Any, record: Any) -> None:
