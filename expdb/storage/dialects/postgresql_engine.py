@@ -24,7 +24,7 @@ POOL, OVERFLOW = 8, 56
 IDLE_SECONDS = 60.0  # a connection idle for longer is asked whether it still lives, as firewalls forget silently
 
 READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-WRITING = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"  # whatever the server's default is: RELIABILITY of eviction
+WRITING = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"  # whatever the default: stricter levels fail where writers meet
 
 
 class BinaryCursor(psycopg.Cursor[Any]):
