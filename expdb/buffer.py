@@ -12,7 +12,7 @@ from expdb import errors, sampling
 from expdb.batch import Batch
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import NStep, Step, Unit
-from expdb.storage import change, read, select, write
+from expdb.storage import change, priorities, read, select, write
 from expdb.storage.check import check_buffer
 from expdb.storage.ingest import columns_of, rows_of
 from expdb.storage.intake import EPISODE_KEYS, STEP_KEYS, Intake
@@ -245,17 +245,17 @@ class ReplayBuffer:
             changes[name] = _checked_column(name, value)
         return change.update(self._store, condition, changes)
 
-    def update_priorities(self, positions: Sequence[int] | np.ndarray, priorities: Any) -> int:
+    def update_priorities(self, positions: Sequence[int] | np.ndarray, values: Any) -> int:
         """Set the priority of steps and return how many were set; positions that are gone are left out.
 
         Raises InvalidValue for a priority that is negative, NaN or infinite. Of duplicates the last counts.
         """
-        wanted, given = _positions(positions), np.asarray(priorities, np.float64).reshape(-1)
+        wanted, given = _positions(positions), np.asarray(values, np.float64).reshape(-1)
         if wanted.shape != given.shape:
             raise errors.InvalidValue(f"{len(wanted)} positions and {len(given)} priorities: give one for each")
         if not (np.isfinite(given) & (given >= 0)).all():
             raise errors.InvalidValue("a priority is negative, NaN or infinite: give finite numbers from 0")
-        return change.update_priorities(self._store, wanted, given)
+        return priorities.update(self._store, wanted, given)
 
     def delete(self, where: Where) -> int:
         """Delete the matching steps and return how many there were; `clear` deletes all."""

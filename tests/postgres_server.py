@@ -147,7 +147,7 @@ class Server:
     def empty(self, name: str) -> None:
         """Leave nothing in a database but the schema as the migrations make it; hang up on whoever is still there."""
         self.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}' AND pid <> pg_backend_pid()")
-        tables = [f"expdb.{table}" for table in ("buffers", "signatures", "episodes", "steps", "segments", "chunks")]
+        tables = [f"expdb.{table}" for table in ("buffers", "signatures", "episodes", "steps", "segments", "chunks", "priorities")]
         self.execute(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY", name)
         made = "SELECT indexname FROM pg_indexes WHERE schemaname = 'expdb' AND indexname ~ '_by_(tags|episode_tags|agent_id)'"
         for (index,) in self.execute(made, name):

@@ -91,6 +91,6 @@ def drop_buffer(session: Session, name: str) -> None:
         raise errors.UnknownBuffer(f"no buffer {name!r}: there are {', '.join(list_buffers(session)) or 'none'}")
     # Nothing is held any more, so that the deleted rows are not taken from the count one by one.
     session.connection.execute(sa.update(tables.buffers).values(low=tables.buffers.c.added).where(tables.buffers.c.id == found[0]))
-    for table in (tables.steps, tables.segments, tables.chunks, tables.episodes, tables.signatures):
+    for table in (tables.priorities, tables.steps, tables.segments, tables.chunks, tables.episodes, tables.signatures):
         session.connection.execute(sa.delete(table).where(table.c.buffer_id == found[0]))
     session.connection.execute(sa.delete(tables.buffers).where(tables.buffers.c.id == found[0]))

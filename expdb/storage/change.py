@@ -48,14 +48,6 @@ def _sum_returns(store: Store, session: Session, positions: np.ndarray) -> None:
     session.many("UPDATE episodes SET episode_return = ? WHERE buffer_id = ? AND id = ?", whole)
 
 
-def update_priorities(store: Store, positions: np.ndarray, priorities: np.ndarray) -> int:
-    """Set the priority of steps; return how many of the updates met a step that is held."""
-    rows = [(new, store.id, at) for at, new in zip(positions.tolist(), priorities.tolist(), strict=True)]
-    with store.writing() as (session, _):
-        statement = "UPDATE steps SET priority = ? WHERE buffer_id = ? AND position = ?"
-        return session.many(statement, rows) if rows else 0
-
-
 def delete(store: Store, where: Condition) -> int:
     """Delete the matching steps, and rewrite the chunks they leave; return how many there were."""
     among = store.dialect.AMONG
@@ -92,7 +84,7 @@ def clear(store: Store) -> int:
         ((size,),) = session.ask("SELECT size FROM buffers WHERE id = ?", store.id)
         # As if evicted: with `low` past every position no trigger takes the rows from the count one by one.
         session.ask("UPDATE buffers SET low = added, holes = 0, revision = revision + 1 WHERE id = ?", store.id)
-        for table in ("steps", "segments", "chunks", "episodes"):
+        for table in ("priorities", "steps", "segments", "chunks", "episodes"):
             session.ask(f"DELETE FROM {table} WHERE buffer_id = ?", store.id)
         session.ask("UPDATE buffers SET size = 0, bytes = 0 WHERE id = ?", store.id)
     return int(size)
@@ -125,7 +117,7 @@ def index(store: Store, name: str) -> None:
     """Index a column or a tag, for the queries of every buffer; nothing happens if it is indexed."""
     table, column, key = resolve(name)
     if not isinstance(column, sa.Column):
-        raise errors.QueryError(f"{name!r} is not a column that can be indexed: every query is of one buffer already")
+        raise errors.QueryError(f"{name!r} cannot be indexed: choose a column of the tables, or a tag")
     expression = column if key is None else store.dialect.tag_value(column, key)
     label = f"{table.name}_by_{name.removeprefix('exp_meta.').replace('.', '_')}"
     with store.writing() as (session, _):

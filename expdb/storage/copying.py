@@ -45,6 +45,9 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
         with target.writing() as writer:
             _require_free(writer, name, target)
             _insert(writer, source, target, tables.episodes, new, _rows(reader, tables.episodes, "WHERE buffer_id = ?", old))
+            for block, version, data in reader.ask("SELECT block, version, data FROM priorities WHERE buffer_id = ?", old):
+                stored = target.dialect.as_block(source.dialect.from_block(data))
+                writer.ask("INSERT INTO priorities (buffer_id, block, version, data) VALUES (?, ?, ?, ?)", new, block, version, stored)
             b = tables.buffers
             writer.connection.execute(sa.update(b).where(b.c.id == new).values(**books))
     return int(books["size"])

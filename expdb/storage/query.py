@@ -13,7 +13,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb.errors import QueryError
-from expdb.storage.tables import EPISODE_COLUMNS, STEP_COLUMNS, buffers, episodes, steps
+from expdb.storage.tables import EPISODE_COLUMNS, STEP_COLUMNS, buffers, episodes, steps, view_column
 
 Where = Union["QueryBuilder", Mapping[str, Any], np.ndarray, None]
 
@@ -228,13 +228,13 @@ def resolve(name: Any) -> tuple[sa.Table, sa.ColumnElement[Any], str | None]:
     if plain == "buffer":
         name_of = sa.select(buffers.c.name).where(buffers.c.id == steps.c.buffer_id).correlate(steps).scalar_subquery()
         return steps, name_of, None
-    table = steps if head in STEP_COLUMNS else episodes if head in EPISODE_COLUMNS else None
+    found = view_column(head)
     is_tags = head in ("tags", "episode_tags")
-    if table is None or bool(dot) != is_tags:
+    if found is None or bool(dot) != is_tags:
         raise QueryError(f"unknown name {name!r} in a query: known are {known_names()}")
     if is_tags and not _KEY.fullmatch(key):
         raise QueryError(f"the key of {name!r} has other characters than letters, digits and _: rename the tag")
-    return table, table.c[head], key if is_tags else None
+    return *found, key if is_tags else None
 
 
 def _comparison(node: Any, dialect: ModuleType) -> Condition:

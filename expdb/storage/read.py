@@ -220,9 +220,9 @@ def as_objects(values: Sequence[Any]) -> np.ndarray:
 
 def table_column(store: Store, name: str) -> sa.ColumnElement[Any]:
     """Return the column of the view `experience` that a name stands for; raise QueryError where there is none."""
-    for table, names in ((tables.steps, tables.STEP_COLUMNS), (tables.episodes, tables.EPISODE_COLUMNS)):
-        if name in names:
-            return table.c[name]
+    found = tables.view_column(name)
+    if found is not None:
+        return found[1]
     known = ", ".join((*store.fields.types, *tables.STEP_COLUMNS, *tables.EPISODE_COLUMNS))
     raise errors.QueryError(f"no field or column {name!r}: there are {known}")
 

@@ -30,6 +30,8 @@ class State:
     revised: bool  # whether a step that is held differs from what its chunk says
     capacity: int | None
     nbytes: int
+    deleted: int  # steps deleted on purpose, ever
+    priorities: int  # counts writes of priorities
 
 
 @dataclass
@@ -99,15 +101,15 @@ class Store:
     def state(self, session: Session) -> State:
         """Return the buffer's books as the session sees them, and read its fields again where they have changed."""
         found = session.ask(
-            "SELECT added, low, size, holes, revision, capacity, bytes, fields_version, "
+            "SELECT added, low, size, holes, revision, capacity, bytes, deleted, priorities, fields_version, "
             "EXISTS (SELECT 1 FROM steps WHERE buffer_id = b.id AND revision IS NOT NULL) FROM buffers b WHERE id = ?",
             self.id,
         )
         if not found:
             raise self.dropped()
-        added, low, size, holes, revision, capacity, nbytes, version, revised = found[0]
+        added, low, size, holes, revision, capacity, nbytes, deleted, priorities, version, revised = found[0]
         self.fields_at(session, version)
-        return State(added, low, size, holes, revision, bool(revised), capacity, nbytes)
+        return State(added, low, size, holes, revision, bool(revised), capacity, nbytes, deleted, priorities)
 
     def fields_at(self, session: Session, version: int) -> Fields:
         """Return the fields that the session's snapshot has, read anew where they are not the ones known."""

@@ -1,5 +1,7 @@
 """The tables as SQLAlchemy sees them, for queries; `migrations/` is what makes them (tests hold the two together)."""
 
+from typing import Any
+
 import sqlalchemy as sa
 
 Integer = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
@@ -20,9 +22,11 @@ buffers = sa.Table(
     sa.Column("low", Integer, nullable=False, comment="every step before this position is evicted"),
     sa.Column("size", Integer, nullable=False, comment="steps held"),
     sa.Column("holes", Integer, nullable=False, comment="steps deleted by hand that a segment still covers"),
+    sa.Column("deleted", Integer, nullable=False, comment="steps deleted on purpose, ever"),
     sa.Column("bytes", Integer, nullable=False, comment="sum of the chunks' bytes"),
     sa.Column("episodes_added", Integer, nullable=False, comment="episode ids handed out, ever"),
     sa.Column("revision", Integer, nullable=False, comment="counts changes of what queries filter by"),
+    sa.Column("priorities", Integer, nullable=False, comment="counts writes of priorities"),
     sa.Column("fields", Text, nullable=False, comment="the signature: type of each field, JSON"),
     sa.Column("fields_version", Integer, nullable=False, comment="counts changes of `fields`"),
 )
@@ -77,12 +81,12 @@ steps = sa.Table(
     sa.Column("reward", Real),
     sa.Column("terminated", Flag, nullable=False),
     sa.Column("truncated", Flag, nullable=False),
-    sa.Column("priority", Real),
     sa.Column("tags", Text, comment="JSON object"),
     sa.Column("revision", Integer, comment="revision of the buffer at the last change; NULL as written"),
 )
 # Partial in the database (WHERE revision IS NOT NULL); to say so here would import SQLAlchemy's dialect with expdb.
 sa.Index("steps_by_revision", steps.c.buffer_id, steps.c.revision)
+sa.Index("episodes_by_revision", episodes.c.buffer_id, episodes.c.revision)
 
 segments = sa.Table(
     "segments",
@@ -110,6 +114,26 @@ chunks = sa.Table(
     sa.Column("crc", Integer, nullable=False),
     sa.Column("write_id", Text, comment="names the write on PostgreSQL, where a lost connection may hide its outcome"),
     sa.Column("data", Blob, nullable=False, comment="Arrow IPC record-batch message"),
+)
+
+priorities = sa.Table(
+    "priorities",
+    metadata,
+    sa.Column("buffer_id", Integer, primary_key=True),
+    sa.Column("block", Integer, primary_key=True, comment="of 1,024 positions"),
+    sa.Column("version", Integer, nullable=False, comment="the buffer's `priorities` when it was last written"),
+    sa.Column("data", sa.LargeBinary().with_variant(sa.ARRAY(sa.Double()), "postgresql"), nullable=False, comment="1,024 float64"),
+)
+
+# A view, for queries: `priority` of the steps that have one.
+step_priorities = sa.Table(
+    "step_priorities", sa.MetaData(), sa.Column("buffer_id", Integer), sa.Column("position", Integer), sa.Column("priority", Real)
+)
+priority = (
+    sa.select(step_priorities.c.priority)
+    .where(step_priorities.c.buffer_id == steps.c.buffer_id, step_priorities.c.position == steps.c.position)
+    .correlate(steps)
+    .scalar_subquery()
 )
 
 # The columns of the view `experience`, by the table they come from.
@@ -141,3 +165,13 @@ EPISODE_COLUMNS = (
     "ended",
 )
 VIEW_COLUMNS = ("buffer", *STEP_COLUMNS, *EPISODE_COLUMNS, "payload")
+
+
+def view_column(name: str) -> tuple[sa.Table, sa.ColumnElement[Any]] | None:
+    """Return the table that a column of the view comes from, and the column; None where there is none of the name."""
+    if name == "priority":
+        return steps, priority
+    for table, names in ((steps, STEP_COLUMNS), (episodes, EPISODE_COLUMNS)):
+        if name in names:
+            return table, table.c[name]
+    return None

@@ -17,6 +17,7 @@ Real = sa.Double().with_variant(sa.REAL(), "sqlite")
 Flag = sa.Boolean().with_variant(sa.Integer(), "sqlite")
 Text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")  # text compares by code point, as on SQLite
 Blob = sa.LargeBinary()
+Priorities = sa.LargeBinary().with_variant(sa.ARRAY(sa.Double()), "postgresql")
 
 CLUSTERED = {"sqlite_strict": True, "sqlite_with_rowid": False}
 
@@ -24,12 +25,41 @@ VIEW = """
 CREATE VIEW experience AS
 SELECT b.name AS buffer, s.position, s.episode, e.episode_id, e.run, e.task_id, e.task_name, e.agent_id, e.group_id,
        e.status, e.length, e.episode_return, e.policy_version, {episode_tags} AS episode_tags, e.started, e.ended,
-       s.step, s.pre_agent, s.execute_time, s.reward, s.terminated, s.truncated, s.priority, {step_tags} AS tags,
+       s.step, s.pre_agent, s.execute_time, s.reward, s.terminated, s.truncated,
+       (SELECT p.priority FROM step_priorities p WHERE p.buffer_id = s.buffer_id AND p.position = s.position) AS priority,
+       {step_tags} AS tags,
        g.buffer_id || ':' || g.chunk || ':' || (g.chunk_row + s.position - g.first) AS payload
 FROM buffers b
 JOIN episodes e ON e.buffer_id = b.id
 JOIN segments g ON g.buffer_id = e.buffer_id AND g.episode = e.id
 JOIN steps s ON s.buffer_id = g.buffer_id AND s.position BETWEEN g.first AND g.last AND s.episode = e.id
+"""
+
+# The priority of each step that has one, out of its block of 1,024. SQLite has no way to read a float64 from a blob, so
+# its bits are taken from the hexadecimal digits, and the number is made of them as IEEE 754 says; exactly, as it scales
+# by powers of two only. PostgreSQL keeps the block as an array. NaN stands for none.
+_BITS = " | ".join(
+    f"((instr('0123456789ABCDEF', substr(digits, {k + 1}, 1)) - 1) << {4 * (15 - k)})" for k in range(16)
+)
+_POWERS = [f"{2.0 ** (1 << k)}" if k < 5 else " * ".join(["4294967296.0"] * (1 << k - 5)) for k in range(10)]
+_SCALE = " * ".join(f"(CASE WHEN abs(power) & {1 << k} THEN {power} ELSE 1.0 END)" for k, power in enumerate(_POWERS))
+SQLITE_PRIORITIES = f"""
+CREATE VIEW step_priorities AS
+SELECT buffer_id, position, CASE WHEN power < 0 THEN whole / ({_SCALE}) ELSE whole * ({_SCALE}) END AS priority
+FROM (SELECT buffer_id, position,
+             CASE WHEN bits >> 52 THEN (bits & 4503599627370495 | 4503599627370496) / 4503599627370496.0
+                  ELSE (bits & 4503599627370495) / 4503599627370496.0 * 2.0 END AS whole,
+             (bits >> 52) - 1023 AS power
+      FROM (SELECT buffer_id, position, {_BITS} AS bits
+            FROM (SELECT s.buffer_id, s.position, hex(substr(p.data, 1 + 8 * (s.position & 1023), 8)) AS digits
+                  FROM steps s JOIN priorities p ON p.buffer_id = s.buffer_id AND p.block = s.position >> 10)
+            WHERE digits <> '7FF8000000000000'))
+"""
+POSTGRESQL_PRIORITIES = """
+CREATE VIEW step_priorities AS
+SELECT s.buffer_id, s.position, p.data[(s.position & 1023) + 1] AS priority
+FROM steps s JOIN priorities p ON p.buffer_id = s.buffer_id AND p.block = s.position >> 10
+WHERE p.data[(s.position & 1023) + 1] <> 'NaN'
 """
 
 SQLITE_TRIGGERS = {
@@ -54,6 +84,8 @@ SQLITE_TRIGGERS = {
              WHERE buffer_id = NEW.id AND last < (SELECT low FROM buffers WHERE id = NEW.id);
             DELETE FROM chunks
              WHERE buffer_id = NEW.id AND id < (SELECT low FROM buffers WHERE id = NEW.id);
+            DELETE FROM priorities
+             WHERE buffer_id = NEW.id AND block < (SELECT low FROM buffers WHERE id = NEW.id) >> 10;
             UPDATE buffers SET size = NEW.capacity, holes = CASE WHEN added - low = NEW.capacity THEN 0 ELSE holes END
              WHERE id = NEW.id;
         END
@@ -63,7 +95,7 @@ SQLITE_TRIGGERS = {
         CREATE TRIGGER steps_deleted AFTER DELETE ON steps
         WHEN OLD.position >= (SELECT low FROM buffers WHERE id = OLD.buffer_id)
         BEGIN
-            UPDATE buffers SET size = size - 1, holes = holes + 1, revision = revision + 1
+            UPDATE buffers SET size = size - 1, holes = holes + 1, deleted = deleted + 1, revision = revision + 1
              WHERE id = OLD.buffer_id;
         END
     """,
@@ -92,9 +124,18 @@ SQLITE_TRIGGERS = {
              WHERE buffer_id = NEW.buffer_id AND id = NEW.episode;
         END
     """,
+    # Appending changes `length` and `episode_return` as well; new steps tell of that by themselves.
     "episodes_revised": """
         CREATE TRIGGER episodes_revised
-        AFTER UPDATE OF episode_id, run, task_id, task_name, agent_id, group_id, policy_version, episode_tags ON episodes
+        AFTER UPDATE OF episode_id, run, task_id, task_name, agent_id, group_id, policy_version, episode_tags, started,
+                        status, length, episode_return, ended ON episodes
+        WHEN NEW.last_position = OLD.last_position
+             AND (NEW.status <> OLD.status OR NEW.length <> OLD.length OR NEW.episode_return IS NOT OLD.episode_return
+                  OR NEW.ended IS NOT OLD.ended)
+             OR NEW.episode_id <> OLD.episode_id OR NEW.run <> OLD.run OR NEW.task_id <> OLD.task_id
+             OR NEW.task_name IS NOT OLD.task_name OR NEW.agent_id <> OLD.agent_id OR NEW.group_id IS NOT OLD.group_id
+             OR NEW.policy_version IS NOT OLD.policy_version OR NEW.episode_tags IS NOT OLD.episode_tags
+             OR NEW.started <> OLD.started
         BEGIN
             UPDATE buffers SET revision = revision + 1 WHERE id = NEW.buffer_id;
             UPDATE episodes SET revision = (SELECT revision FROM buffers WHERE id = NEW.buffer_id)
@@ -111,9 +152,10 @@ def changed(*columns: str) -> str:
 
 
 STEP_CHANGED = changed("step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "tags")
-EPISODE_CHANGED = changed(
-    "episode_id", "run", "task_id", "task_name", "agent_id", "group_id", "policy_version", "episode_tags"
-)
+EPISODE_CHANGED = f"""(
+    {changed("episode_id", "run", "task_id", "task_name", "agent_id", "group_id", "policy_version", "episode_tags", "started")}
+    OR n.last_position = o.last_position AND {changed("status", "length", "episode_return", "ended")}
+)"""
 
 # The same for PostgreSQL. Capacity fires once a write, on the one row of `buffers` that the write counts in; nothing
 # fires a step. The writer holds that row from its first statement on, so evictions take turns and cannot deadlock, and
@@ -142,6 +184,7 @@ POSTGRESQL_TRIGGERS = {
             WITH gone AS (
                 DELETE FROM chunks c WHERE buffer_id = NEW.id AND id >= NEW.low AND id < bound RETURNING c.bytes
             ) SELECT coalesce(sum(gone.bytes), 0) INTO freed FROM gone;
+            DELETE FROM priorities WHERE buffer_id = NEW.id AND block >= NEW.low >> 10 AND block < bound >> 10;
             UPDATE buffers SET low = bound, size = NEW.capacity, bytes = bytes - freed,
                                holes = CASE WHEN added - bound = NEW.capacity THEN 0 ELSE holes END
              WHERE id = NEW.id;
@@ -157,7 +200,8 @@ POSTGRESQL_TRIGGERS = {
         """,
         """
         BEGIN
-            UPDATE buffers b SET size = size - d.count, holes = holes + d.count, revision = revision + 1
+            UPDATE buffers b SET size = size - d.count, holes = holes + d.count, deleted = deleted + d.count,
+                                 revision = revision + 1
               FROM (SELECT o.buffer_id, count(*) AS count FROM old_rows o
                       JOIN buffers h ON h.id = o.buffer_id AND o.position >= h.low GROUP BY 1) d
              WHERE b.id = d.buffer_id;
@@ -200,11 +244,11 @@ POSTGRESQL_TRIGGERS = {
               FROM new_rows n JOIN old_rows o USING (buffer_id, position) JOIN buffers b ON b.id = n.buffer_id
              WHERE s.buffer_id = n.buffer_id AND s.position = n.position
                AND {STEP_CHANGED};
-            UPDATE episodes e SET episode_return = coalesce(e.episode_return, 0) + d.gained
-              FROM (SELECT n.buffer_id, n.episode, sum(coalesce(n.reward, 0) - coalesce(o.reward, 0)) AS gained
+            UPDATE episodes e SET episode_return = coalesce(e.episode_return, 0) + d.gained, revision = b.revision
+              FROM buffers b, (SELECT n.buffer_id, n.episode, sum(coalesce(n.reward, 0) - coalesce(o.reward, 0)) AS gained
                       FROM new_rows n JOIN old_rows o USING (buffer_id, position)
                      WHERE n.reward IS DISTINCT FROM o.reward GROUP BY 1, 2) d
-             WHERE e.buffer_id = d.buffer_id AND e.id = d.episode;
+             WHERE e.buffer_id = d.buffer_id AND e.id = d.episode AND b.id = e.buffer_id;
             RETURN NULL;
         END
         """,
@@ -259,27 +303,6 @@ END $$
 # back the first position and the ids of the episodes. `again` says that an earlier call of this write may have been
 # committed, which only the chunks can tell, and only to one who holds the lock. `segments` has six numbers each (last,
 # first, episode, ordinal, chunk, chunk_row), `chunk_numbers` too (last, first, episode or 0, rows, signature, crc).
-POSTGRESQL_FIELD = """
-CREATE FUNCTION field(payload text, name text) RETURNS text LANGUAGE plpgsql STRICT SET search_path = pg_temp AS $$
-DECLARE
-    found_value text;
-BEGIN
-    IF to_regclass('expdb_fields') IS NULL THEN
-        RAISE EXCEPTION 'field() works in db.sql of expdb only, where payload can be decoded';
-    END IF;
-    SELECT f.value INTO found_value FROM expdb_fields f WHERE f.payload = field.payload AND f.name = field.name;
-    IF NOT FOUND THEN
-        INSERT INTO expdb_fields (payload, name, known) VALUES (field.payload, field.name, false);
-    END IF;
-    RETURN found_value;
-END $$
-"""
-
-# A whole write in one round trip. Rows, segments and chunks come with positions counted from 0, episodes by their place
-# in the arrays `e_...` (from 1; e_id NULL is a new one); the function takes the positions, which is the writers' lock,
-# and adds them. It refuses, and changes nothing, where the caller's view of fields or episodes is out of date. It gives
-# back the first position and the ids of the episodes. `again` says that an earlier call of this write may have been
-# committed, which only the chunks can tell, and only to one who holds the lock.
 POSTGRESQL_APPEND = """
 CREATE FUNCTION append(
     buffer bigint, known_fields bigint, wait_ms bigint, write_id text, again boolean, now_ float8, episodes_ json,
@@ -390,10 +413,12 @@ SQLITE_STATISTICS = {
         "episodes_by_task_id": "10000 10000 4",
         "episodes_by_task_name": "10000 10000 200",
         "sqlite_autoindex_episodes_2": "10000 10000 1",
+        "episodes_by_revision": "1000 1000 1",
     },
     "steps": {"steps": "1000000 1000000 1", "steps_by_revision": "1000 1000 1"},
     "segments": {"segments": "20000 20000 1", "segments_by_episode": "20000 20000 2"},
     "chunks": {"sqlite_autoindex_chunks_1": "20000 20000 1"},
+    "priorities": {"sqlite_autoindex_priorities_1": "1000 1000 1"},
 }
 
 
@@ -409,9 +434,11 @@ def upgrade() -> None:
         sa.Column("low", Integer, nullable=False, server_default="0"),
         sa.Column("size", Integer, nullable=False, server_default="0"),
         sa.Column("holes", Integer, nullable=False, server_default="0"),
+        sa.Column("deleted", Integer, nullable=False, server_default="0"),
         sa.Column("bytes", Integer, nullable=False, server_default="0"),
         sa.Column("episodes_added", Integer, nullable=False, server_default="0"),
         sa.Column("revision", Integer, nullable=False, server_default="0"),
+        sa.Column("priorities", Integer, nullable=False, server_default="0"),
         sa.Column("fields", Text, nullable=False, server_default="{}"),
         sa.Column("fields_version", Integer, nullable=False, server_default="0"),
         sqlite_strict=True,
@@ -469,21 +496,15 @@ def upgrade() -> None:
         sa.Column("reward", Real),
         sa.Column("terminated", Flag, nullable=False),
         sa.Column("truncated", Flag, nullable=False),
-        sa.Column(
-            "priority",
-            Real,
-            # A CHECK that evaluates to NULL passes, so this refuses negative and infinite priorities only; NaN becomes
-            # NULL on SQLite and is refused by expdb before it gets here.
-            sa.CheckConstraint("priority >= 0 AND priority <= 1.7976931348623157e308", name="steps_priority_finite"),
-        ),
         sa.Column("tags", Text),
         sa.Column("revision", Integer),
         **CLUSTERED,
     )
     revised = sa.text("revision IS NOT NULL")
-    op.create_index(
-        "steps_by_revision", "steps", ["buffer_id", "revision"], sqlite_where=revised, postgresql_where=revised
-    )
+    for table in ("steps", "episodes"):
+        op.create_index(
+            f"{table}_by_revision", table, ["buffer_id", "revision"], sqlite_where=revised, postgresql_where=revised
+        )
     op.create_table(
         "segments",
         sa.Column("buffer_id", Integer, primary_key=True),
@@ -510,8 +531,17 @@ def upgrade() -> None:
         sa.Column("data", Blob, nullable=False),
         sqlite_strict=True,
     )
+    op.create_table(
+        "priorities",
+        sa.Column("buffer_id", Integer, primary_key=True),
+        sa.Column("block", Integer, primary_key=True),
+        sa.Column("version", Integer, nullable=False),
+        sa.Column("data", Priorities, nullable=False),
+        sqlite_strict=True,
+    )
     tags = "s.tags", "e.episode_tags"
     step_tags, episode_tags = tags if dialect == "sqlite" else [f"{column}::jsonb" for column in tags]
+    connection.exec_driver_sql(POSTGRESQL_PRIORITIES if dialect == "postgresql" else SQLITE_PRIORITIES)
     connection.exec_driver_sql(VIEW.format(step_tags=step_tags, episode_tags=episode_tags))
     if dialect == "postgresql":
         for name, (when, body) in POSTGRESQL_TRIGGERS.items():
@@ -521,6 +551,7 @@ def upgrade() -> None:
             connection.exec_driver_sql(f"CREATE TRIGGER {name} {when} EXECUTE FUNCTION {name}()")
         # Chunks are compressed already: PostgreSQL would try again, and cut them up for it.
         connection.exec_driver_sql("ALTER TABLE chunks ALTER COLUMN data SET STORAGE EXTERNAL")
+        connection.exec_driver_sql("ALTER TABLE priorities ALTER COLUMN data SET STORAGE EXTERNAL")
         connection.exec_driver_sql(POSTGRESQL_FIELD)
         connection.exec_driver_sql(POSTGRESQL_APPEND)
     else:
@@ -534,11 +565,12 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.execute("DROP VIEW experience")
+    op.execute("DROP VIEW step_priorities")
     postgresql = op.get_bind().dialect.name == "postgresql"
     if postgresql:
         op.execute("DROP FUNCTION append")
         op.execute("DROP FUNCTION field")
-    for table in ("chunks", "segments", "steps", "episodes", "signatures", "buffers"):
+    for table in ("priorities", "chunks", "segments", "steps", "episodes", "signatures", "buffers"):
         op.drop_table(table)
     if postgresql:
         for name in POSTGRESQL_TRIGGERS:

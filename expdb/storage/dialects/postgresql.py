@@ -31,12 +31,12 @@ VERSION = "SELECT version_num FROM expdb.expdb_version"  # qualified: a role wit
 # what triggers of the same name call.
 SCHEMA = {
     "append": 0x56A37328,
-    "buffers_capacity": 0x6C6BBCD9,
+    "buffers_capacity": 0xA28D4614,
     "chunks_deleted": 0x65EBA200,
     "field": 0xC5BDEE0D,
-    "episodes_revised": 0x2C8645BE,
-    "steps_deleted": 0xF15E02E5,
-    "steps_revised": 0x9A8A266A,
+    "episodes_revised": 0x8845D9D9,
+    "steps_deleted": 0x36E485DA,
+    "steps_revised": 0x5E60DAA3,
 }
 TRIGGERS = frozenset(SCHEMA) - {"append", "field"}
 
@@ -65,7 +65,7 @@ def schema_problems(session: Any) -> list[str]:
         if sums.get(name) != wanted
     ]
     problems += [f"the trigger {name} is missing or disabled: {cure}" for name in sorted(TRIGGERS - {n for (n,) in triggers})]
-    return problems + [f"{name} of the schema is missing: {cure}" for name in ("experience",) if (name,) not in views]
+    return problems + [f"{name} of the schema is missing: {cure}" for name in ("experience", "step_priorities") if (name,) not in views]
 
 
 def lock_migrations(session: Any) -> None:
@@ -132,6 +132,16 @@ JOIN chunks c ON c.buffer_id = ? AND c.id = j.value
 def as_list(values: np.ndarray) -> np.ndarray:
     """Return integers as one parameter."""
     return values.astype(np.int64, copy=False)
+
+
+def as_block(priorities: np.ndarray) -> np.ndarray:
+    """Return a block of priorities as the database keeps it."""
+    return priorities
+
+
+def from_block(data: list[float]) -> np.ndarray:
+    """Return the priorities of a block, float64; NaN where a step has none."""
+    return np.array(data, np.float64)
 
 
 def among(column: sa.ColumnElement[Any], values: Sequence[int] | Sequence[str]) -> sa.ColumnElement[bool]:

@@ -77,13 +77,14 @@ def identify(path: str) -> None:
 
 # CRC-32 of the SQL of every trigger and view that the migrations make; a test holds it to them.
 SCHEMA = {
-    "buffers_capacity": 0x6E4EA6F0,
+    "buffers_capacity": 0x17C84E33,
     "chunks_deleted": 0x266291CC,
-    "episodes_revised": 0x9FADC434,
-    "experience": 0xC5D8B1D1,
-    "steps_deleted": 0xD4F79115,
+    "episodes_revised": 0x7FBB6C50,
+    "experience": 0x4B9CE0D4,
+    "steps_deleted": 0xC75EAFAF,
     "steps_revised": 0xEAF2CB61,
     "steps_rewarded": 0xDEF01A6B,
+    "step_priorities": 0xB083E11E,
 }
 
 
@@ -294,6 +295,16 @@ def insert_rows(session: Any, table: sa.Table, rows: Sequence[tuple[Any, ...]]) 
     """Insert whole rows of a table, values in the order of its columns."""
     names = [column.name for column in table.columns]
     session.many(f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})", rows)
+
+
+def as_block(priorities: np.ndarray) -> bytes:
+    """Return a block of priorities as the database keeps it: big-endian, so that its hexadecimal digits read as numbers."""
+    return priorities.astype(">f8").tobytes()
+
+
+def from_block(data: bytes) -> np.ndarray:
+    """Return the priorities of a block, float64; NaN where a step has none."""
+    return np.frombuffer(data, ">f8").astype(np.float64)
 
 
 # One of the integers of a list, which is one parameter (see as_list): `WHERE id {AMONG}`.

@@ -1,0 +1,59 @@
+"""Priorities: one float64 a step, in blocks of 1,024 positions, in a table of their own.
+
+A learner changes thousands a second, so they are neither a column of `steps` nor written one by one: a million take as
+long as two thousand single rows would. NaN stands for a step that was never given one.
+"""
+
+import numpy as np
+
+from expdb.storage import read
+from expdb.storage.engine import Session
+from expdb.storage.store import Store
+
+BLOCK_BITS = 10
+BLOCK = 1 << BLOCK_BITS
+
+
+def update(store: Store, positions: np.ndarray, priorities: np.ndarray) -> int:
+    """Set the priority of steps at once; return how many of the updates met a step that is held."""
+    if not len(positions):
+        return 0
+    with store.writing() as (session, _):
+        held = read.alive(store, session, positions)
+        write(store, session, positions[held], priorities[held])
+    return int(held.sum())
+
+
+def write(store: Store, session: Session, positions: np.ndarray, priorities: np.ndarray) -> int:
+    """Set the priority of steps in the transaction of a writer; return the version that this makes.
+
+    Of duplicates the last counts. Positions that are evicted meanwhile are left out: their blocks are gone.
+    """
+    ((version, low),) = session.ask("UPDATE buffers SET priorities = priorities + 1 WHERE id = ? RETURNING priorities, low", store.id)
+    inside = positions >= low
+    positions, priorities = positions[inside], priorities[inside]
+    order = np.argsort(positions >> BLOCK_BITS, kind="stable")
+    positions, priorities = positions[order], priorities[order]
+    blocks, starts = np.unique(positions >> BLOCK_BITS, return_index=True)
+    stored = _blocks(store, session, f"block {store.dialect.AMONG}", store.dialect.as_list(blocks))
+    rows = []
+    for block, start, stop in zip(blocks.tolist(), starts.tolist(), [*starts[1:].tolist(), len(positions)], strict=True):
+        values = stored[block] if block in stored else np.full(BLOCK, np.nan)
+        values[positions[start:stop] & (BLOCK - 1)] = priorities[start:stop]
+        rows.append((store.id, block, version, store.dialect.as_block(values)))
+    if rows:
+        session.many(
+            "INSERT INTO priorities (buffer_id, block, version, data) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (buffer_id, block) DO UPDATE SET version = excluded.version, data = excluded.data", rows,
+        )  # fmt: skip
+    return int(version)
+
+
+def changed(store: Store, session: Session, version: int) -> dict[int, np.ndarray]:
+    """Return the blocks that were written after a version, by number."""
+    return _blocks(store, session, "version > ?", version)
+
+
+def _blocks(store: Store, session: Session, condition: str, *params: object) -> dict[int, np.ndarray]:
+    rows = session.ask(f"SELECT block, data FROM priorities WHERE buffer_id = ? AND {condition}", store.id, *params)
+    return {block: store.dialect.from_block(data) for block, data in rows}
