@@ -46,8 +46,8 @@ from expdb.errors import (
     UnknownBuffer,
     UnknownEpisode,
 )
-from expdb.replay.samplers import Uniform
-from expdb.replay.units import NStep, Step
+from expdb.replay.samplers import Newest, Ordered, Prioritized, Uniform
+from expdb.replay.units import Episode, NStep, Sequence, Step
 from expdb.storage.query import QueryBuilder
 from expdb.storage.signature import Field
 from expdb.writer import EpisodeWriter
@@ -68,6 +68,7 @@ __all__ = [
     "DatabaseMissing",
     "DatabaseReadOnly",
     "DriverMissing",
+    "Episode",
     "EpisodeEnded",
     "EpisodeMismatch",
     "EpisodeWriter",
@@ -79,13 +80,17 @@ __all__ = [
     "ForkedWithOpenConnection",
     "InvalidValue",
     "NStep",
+    "Newest",
     "NotAnExperienceDatabase",
+    "Ordered",
+    "Prioritized",
     "QueryBuilder",
     "QueryError",
     "ReplayBuffer",
     "ReservedName",
     "SchemaOutdated",
     "SchemaTooNew",
+    "Sequence",
     "ServerTooOld",
     "SqlError",
     "SqlRefused",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -10,9 +11,12 @@ import pyarrow as pa
 
 from expdb import errors, sampling
 from expdb.batch import Batch
-from expdb.replay.samplers import Sampler, Uniform
+from expdb.replay.samplers import Newest, Ordered, Prioritized, Sampler, Uniform
+from expdb.replay.units import Episode as EpisodeUnit
 from expdb.replay.units import NStep, Step, Unit
-from expdb.storage import change, priorities, read, select, write
+from expdb.replay.units import Sequence as SequenceUnit
+from expdb.sampling import Sampling
+from expdb.storage import change, read, select, write
 from expdb.storage.check import check_buffer
 from expdb.storage.ingest import columns_of, rows_of
 from expdb.storage.intake import EPISODE_KEYS, STEP_KEYS, Intake
@@ -35,9 +39,10 @@ class ReplayBuffer:
     to everybody; positions are int64, count up from 0 and are never used twice.
     """
 
-    def __init__(self, store: Store, run: str, database: Any):
+    def __init__(self, store: Store, run: str, database: Any, resident_bytes: int):
         self._store, self._database = store, database
         self._intake = Intake(store, run)
+        self._sampling = Sampling(store, resident_bytes)
         self._rng: np.random.Generator | None = None
 
     def __repr__(self) -> str:
@@ -148,6 +153,7 @@ class ReplayBuffer:
     def _forked(self, run: str) -> None:
         """Start anew in a forked child, as another run: the open episodes are the parent's."""
         self._intake, self._rng = Intake(self._store, run), None
+        self._sampling.start_anew()  # another thread may have been at it; what is unsaved the parent saves
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -164,21 +170,27 @@ class ReplayBuffer:
         with self._store.engine.reading() as session:
             return self._store.state(session).capacity
 
+    def _compiled(self, where: Where) -> Condition | None:
+        """Return the condition; what it may ask for is written first."""
+        condition = self._store.compiled(where)
+        self._sampling.save()
+        return condition
+
     def count(self, where: Where = None) -> int:
         """Return how many steps match."""
-        condition = self._store.compiled(where)
+        condition = self._compiled(where)
         with self._store.engine.reading() as session:
             return select.count(self._store, session, condition)
 
     def tasks(self, where: Where = None) -> list[str]:
         """Return the ids of the tasks that have a matching step, in order of their first one."""
-        condition = self._store.compiled(where)
+        condition = self._compiled(where)
         with self._store.engine.reading() as session:
             return select.tasks(self._store, session, condition)
 
     def episodes(self, where: Where = None) -> pa.Table:
         """Return the episodes that have a matching step as an Arrow table, oldest first; tags are JSON text."""
-        condition = self._store.compiled(where)
+        condition = self._compiled(where)
         with self._store.engine.reading() as session:
             names, rows = select.episodes(self._store, session, condition)
         return pa.Table.from_arrays(
@@ -188,7 +200,7 @@ class ReplayBuffer:
     def page(self, number: int, size: int, where: Where = None) -> list[dict[str, Any]]:
         """Return page `number` (from 1) of `size` matching steps, by position, as dicts; `[]` past the end."""
         number, size = whole(number, "the page's number", 1), whole(size, "the page's size", 1)
-        condition = self._store.compiled(where)
+        condition = self._compiled(where)
         with self._store.engine.reading() as session:
             state = self._store.state(session)
             offset = (number - 1) * size
@@ -200,6 +212,7 @@ class ReplayBuffer:
     def get(self, positions: Sequence[int] | np.ndarray, *, fields: Sequence[str] | None = None) -> Batch:
         """Return steps by position, in the order asked; raise Evicted naming those that are not held."""
         wanted = _positions(positions)
+        self._sampling.save()
         with self._store.engine.reading() as session:
             state = self._store.state(session)
             held = read.alive(self._store, session, wanted)
@@ -215,7 +228,7 @@ class ReplayBuffer:
         `after` leaves out positions up to it: with the last one seen it reads what has come since.
         """
         size, after = whole(size, "size", 1), whole(after, "after", -1)
-        return self._scan(self._store.compiled(where), after, size, fields)
+        return self._scan(self._compiled(where), after, size, fields)
 
     def _scan(self, condition: Condition | None, after: int, size: int, fields: Sequence[str] | None) -> Iterator[Batch]:
         while True:
@@ -250,12 +263,13 @@ class ReplayBuffer:
 
         Raises InvalidValue for a priority that is negative, NaN or infinite. Of duplicates the last counts.
         """
-        wanted, given = _positions(positions), np.asarray(values, np.float64).reshape(-1)
+        wanted = _positions(np.asarray(positions).reshape(-1))
+        given = np.asarray(values, np.float64).reshape(-1)
         if wanted.shape != given.shape:
             raise errors.InvalidValue(f"{len(wanted)} positions and {len(given)} priorities: give one for each")
         if not (np.isfinite(given) & (given >= 0)).all():
             raise errors.InvalidValue("a priority is negative, NaN or infinite: give finite numbers from 0")
-        return priorities.update(self._store, wanted, given)
+        return self._sampling.update_priorities(wanted, given)
 
     def delete(self, where: Where) -> int:
         """Delete the matching steps and return how many there were; `clear` deletes all."""
@@ -275,7 +289,7 @@ class ReplayBuffer:
         change.index(self._store, name)
 
     def _required(self, where: Where, verb: str) -> Condition:
-        condition = self._store.compiled(where)
+        condition = self._compiled(where)
         if condition is None:
             cure = "clear() is for that" if verb == "delete" else "QueryBuilder().gte('position', 0) is for that"
             raise errors.InvalidValue(f"{verb} without a query would change every step: give one; if all are meant, {cure}")
@@ -304,29 +318,58 @@ class ReplayBuffer:
         unit: Unit = Step(),  # noqa: B008 (frozen)
         fields: Sequence[str] | None = None,
         rng: Seed = None,
+        wait: float | None = None,
     ) -> Batch:
-        """Draw `size` steps that match, as one snapshot.
+        """Draw `size` steps that match, as one snapshot, and return what each becomes.
 
         `sampler` says which are drawn, `unit` what each becomes, `fields` selects keys and may name columns of the view
         (`task_id`, `tags`), `rng` is a seed or a generator. Raises TooFewRows where nothing matches, or less than asked
-        for without replacement.
+        for without replacement; with `wait`, only after that many seconds in which it did not change.
+
+        >>> buffer.sample(256, sampler=expdb.Prioritized(), unit=expdb.NStep(3, gamma=0.99))  # doctest: +SKIP
         """
         size = whole(size, "the size of a sample", 1)
-        if not isinstance(unit, (Step, NStep)):
+        if not isinstance(unit, (Step, NStep, SequenceUnit, EpisodeUnit)):
             raise errors.InvalidValue(f"unit is {unit!r}: give one such as expdb.Step() or expdb.NStep(1)")
-        if isinstance(sampler, type) or not hasattr(sampler, "draw"):
+        if not isinstance(sampler, (Uniform, Prioritized, Ordered, Newest)):
             raise errors.InvalidValue(f"sampler is {sampler!r}: give one such as expdb.Uniform()")
-        condition = self._store.compiled(where)
+        names = None if fields is None else (fields,) if isinstance(fields, str) else tuple(fields)
         generator = self._generator(rng)
-        with self._store.engine.reading() as session:
-            state = self._store.state(session)
-            population = sampling.population_of(self._store, session, state, condition)
-            if isinstance(unit, NStep):
-                return sampling.sample_transitions(
-                    self._store, session, state, population, sampler, unit, size, fields, generator
-                )
-            positions = sampler.draw(population, size, generator)
-            return Batch(read.fetch(self._store, session, state, positions, fields, last=True), size)
+        if wait is None:
+            return self._sampling.sample(size, where, sampler, unit, names, generator)
+        deadline = time.monotonic() + as_real(wait, "wait")
+        pause = 0.001
+        while True:
+            try:
+                return self._sampling.sample(size, where, sampler, unit, names, generator)
+            except errors.TooFewRows:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(pause)
+            pause = min(pause * 2, 0.05)
+
+    def sampling_state(self) -> dict[str, Any]:
+        """Return what sampling depends on beside the data, as plain JSON values: to resume where it was.
+
+        The state of the random generator, priorities, and of each prioritized sampler its sum tree and its calls (for
+        beta). With the same data, `restore_sampling` makes the next samples the very same, in any process.
+        """
+        return {"format": 1, "generator": self._generator(None).bit_generator.state, **self._sampling.state()}
+
+    def restore_sampling(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `sampling_state` returned; steps stored since then keep what they have.
+
+        Raises InvalidValue for anything else.
+        """
+        try:
+            if state["format"] != 1:
+                raise ValueError(f"format {state['format']}")
+            generator = np.random.default_rng()
+            generator.bit_generator.state = state["generator"]
+            self._sampling.restore({key: state[key] for key in ("greatest", "priorities", "samplers")})
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise errors.InvalidValue(f"no state of sampling_state(): {error!r}; give what it returned, unchanged") from error
+        self._rng = generator
 
     def sample_tasks(
         self,
@@ -345,7 +388,7 @@ class ReplayBuffer:
         n = whole(n, "the number of tasks", 1)
         if rows not in ("all", "matching"):
             raise errors.InvalidValue(f"rows is {rows!r}: give 'all' or 'matching'")
-        condition = self._store.compiled(where)
+        condition = self._compiled(where)
         generator = self._generator(rng)
         store = self._store
         with store.engine.reading() as session:

@@ -43,6 +43,7 @@ def open(
     run: str | None = None,
     timeout: float = 30.0,
     resident_bytes: int | None = None,
+    max_lag: float = 0.1,
 ) -> "ExperienceDB":
     """Open an experience database and return a handle, a context manager.
 
@@ -51,7 +52,9 @@ def open(
     when closed. `durability="full"` syncs every write to the disk, "normal" may lose the last seconds of a file when the
     power fails, and nothing when a process dies; PostgreSQL syncs always. `run` names what this process writes (default:
     a new uuid). `timeout` is how long, in seconds, to wait for other writers. `resident_bytes` bounds the memory for
-    sampling.
+    fields and chunks that are kept for sampling, per handle (default: a quarter of the machine's, at most 4 GiB).
+    `max_lag` is how old, in seconds, a sample from PostgreSQL may be; 0 asks the server before every sample. From a file
+    every sample sees all that was written before it.
 
     Raises DatabaseMissing, NotAnExperienceDatabase (nothing that exists is ever overwritten), SchemaOutdated,
     SchemaTooNew or DatabaseDamaged.
@@ -66,6 +69,8 @@ def open(
         raise errors.InvalidValue(f"timeout is {timeout!r}: give seconds, above 0 and at most a million")
     if resident_bytes is not None and (isinstance(resident_bytes, bool) or not isinstance(resident_bytes, int) or resident_bytes < 0):
         raise errors.InvalidValue(f"resident_bytes is {resident_bytes!r}: give a number of bytes, or None for the default")
+    if isinstance(max_lag, bool) or not isinstance(max_lag, (int, float)) or not 0 <= max_lag <= 1_000_000:
+        raise errors.InvalidValue(f"max_lag is {max_lag!r}: give seconds, from 0 and at most a million")
     temporary = None
     named = opening.location_of(location)
     if named is None:
@@ -74,12 +79,14 @@ def open(
         temporary = tempfile.mkdtemp(prefix="expdb-")
         named = os.path.join(temporary, "memory.db")
     try:
-        engine = opening.open_engine(named, create=create, read_only=read_only, durability=durability, timeout=float(timeout))
+        engine = opening.open_engine(
+            named, create=create, read_only=read_only, durability=durability, timeout=float(timeout), max_lag=float(max_lag)
+        )
     except BaseException:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
         raise
-    options = {"read_only": read_only, "durability": durability, "timeout": timeout, "resident_bytes": resident_bytes}
+    options = {"read_only": read_only, "durability": durability, "timeout": timeout, "resident_bytes": resident_bytes, "max_lag": max_lag}  # fmt: skip
     return ExperienceDB(engine, named, run, options, temporary)
 
 
@@ -93,6 +100,7 @@ class ExperienceDB:
         self.location = engine.location
         self._given_run = run
         self.run = as_text(run, "run") if run is not None else uuid.uuid4().hex
+        self._resident_bytes = _default_budget() if options["resident_bytes"] is None else options["resident_bytes"]
         self._buffers: dict[str, ReplayBuffer] = {}
         self._lock = threading.RLock()
         self._closed = False
@@ -154,7 +162,7 @@ class ExperienceDB:
         assert found is not None
         id, stored, stored_fields = found
         if known is None or known._store.id != id:
-            known = ReplayBuffer(Store(self._engine, id, name, stored_fields), self.run, self)
+            known = ReplayBuffer(Store(self._engine, id, name, stored_fields), self.run, self, self._resident_bytes)
         if not isinstance(capacity, _Keep) and capacity != stored:
             kept = change.raise_capacity(known._store, capacity)
             if kept is not True:
@@ -191,7 +199,12 @@ class ExperienceDB:
         ...     db.sql("SELECT task_id, avg(reward) AS reward FROM experience GROUP BY 1").to_pylist()
         [{'task_id': 'a', 'reward': 1.0}]
         """
+        self._save_priorities()
         return run_sql(self._engine, query, params)
+
+    def _save_priorities(self) -> None:
+        for buffer in list(self._buffers.values()):
+            buffer._sampling.save()
 
     @property
     def nbytes(self) -> int:
@@ -212,6 +225,7 @@ class ExperienceDB:
 
         The file is never copied from outside: in a process that has it open, reading it drops SQLite's locks.
         """
+        self._save_priorities()
         self._engine.backup(os.path.realpath(os.fspath(path)))
 
     def close(self) -> None:
@@ -222,6 +236,7 @@ class ExperienceDB:
             try:
                 for buffer in self._buffers.values():
                     buffer._complete_open_episodes()
+                self._save_priorities()
             finally:
                 self._closed = True
                 self._engine.close()
@@ -235,6 +250,15 @@ class ExperienceDB:
             self.run = uuid.uuid4().hex
         for buffer in self._buffers.values():
             buffer._forked(self.run)
+
+
+def _default_budget() -> int:
+    """Return a quarter of the machine's memory, at most 4 GiB, in bytes."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not everywhere
+        memory = 8 << 30
+    return min(memory // 4, 4 << 30)
 
 
 def _discard(folder: str, pid: int) -> None:

@@ -53,6 +53,10 @@ def everything(location, name="b"):
             names = [column.name for column in table.columns][1:]
             rows = session.ask(f"SELECT {', '.join(names)} FROM {table.name} WHERE buffer_id = ?", books[0])
             found[table.name] = sorted(tuple(int(value) if isinstance(value, bool) else value for value in row) for row in map(tuple, rows))
+        found["priorities"] = {
+            block: (version, engine.dialect.from_block(data).tobytes())
+            for block, version, data in session.ask("SELECT block, version, data FROM priorities WHERE buffer_id = ?", books[0])
+        }
     engine.close()
     return found
 

@@ -253,9 +253,3 @@ def test_next_fields_name_what_is_derived(db):
         buffer.sample(8, unit=NStep(1, next_fields=("nope",)))
     with pytest.raises(expdb.QueryError, match="no key next_nope"):
         buffer.sample(8, unit=NStep(1), fields=["next_nope"])
-
-
-@pytest.mark.parametrize("settings", [{"n": 2}, {"gamma": 1.5}, {"end": "x"}])
-def test_settings_that_make_no_sense_are_refused(settings):
-    with pytest.raises(ValueError, match=r"NStep|gamma|end"):
-        NStep(**settings)

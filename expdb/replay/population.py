@@ -10,64 +10,116 @@ import numpy as np
 
 from expdb.errors import TooFewRows
 
+ROUNDS = 8  # of drawing again those that may not be drawn, before the others are listed
+
 
 class Population(Protocol):
     """Positions to draw from."""
 
-    @property
-    def size(self) -> int:
-        """How many there are."""
-
     def draw(self, count: int, replace: bool, rng: np.random.Generator) -> np.ndarray:
-        """Return positions, each as likely as every other; distinct ones without replacement."""
+        """Return positions, each as likely as every other; distinct ones without replacement.
+
+        Raises TooFewRows where there are none, or too few.
+        """
+
+    def newest(self, count: int) -> Listed:
+        """Return the newest positions, as many as there are."""
+
+    def listed(self) -> np.ndarray:
+        """Return all positions, ascending."""
 
 
 @dataclass(frozen=True)
 class Listed:
-    """The positions that a query found."""
+    """Positions that are known one by one, ascending. `what` says what they are, for people."""
 
     positions: np.ndarray
-
-    @property
-    def size(self) -> int:
-        """How many there are."""
-        return len(self.positions)
+    what: str = "steps"
 
     def draw(self, count: int, replace: bool, rng: np.random.Generator) -> np.ndarray:
         """Return positions, each as likely as every other."""
+        size = len(self.positions)
+        check_size(size, count, self.what, replace)
         if replace:
-            return self.positions[rng.integers(0, self.size, count)]
-        return self.positions[rng.choice(self.size, count, replace=False, shuffle=True)]
+            return self.positions.take(rng.integers(0, size, count))
+        return self.positions[rng.choice(size, count, replace=False, shuffle=True)]
+
+    def newest(self, count: int) -> Listed:
+        """Return the newest positions, as many as there are."""
+        return Listed(self.positions[max(0, len(self.positions) - count) :], self.what)
+
+    def listed(self) -> np.ndarray:
+        """Return all positions, ascending."""
+        return self.positions
 
 
 @dataclass(frozen=True)
 class Window:
-    """All positions from `low` up to, not including, `high`, less those that `alive` says are gone.
+    """All positions from `low` up to, not including, `high`, less those that `allowed` says may not be drawn.
 
-    Nothing is listed: a position drawn that is gone is drawn again, which leaves every other as likely as before.
+    Nothing is listed: a position drawn that is not allowed is drawn again, which leaves every other as likely as before.
+    `allowed` None allows all; `everyone` lists those that are allowed, for when that is better.
     """
 
     low: int
     high: int
-    size: int
-    alive: Callable[[np.ndarray], np.ndarray]
+    allowed: Callable[[np.ndarray], np.ndarray] | None
+    everyone: Callable[[], np.ndarray]
+    what: str = "steps"
 
     def draw(self, count: int, replace: bool, rng: np.random.Generator) -> np.ndarray:
         """Return positions, each as likely as every other."""
-        span = self.high - self.low
-        if self.size == span:
-            if replace:
-                return rng.integers(self.low, self.high, count)
-            return self.low + rng.choice(span, count, replace=False, shuffle=True)
-        if not replace:
-            everyone = np.arange(self.low, self.high)
-            return Listed(everyone[self.alive(everyone)]).draw(count, replace, rng)
-        found = np.empty(0, np.int64)
+        low, high, allowed = self.low, self.high, self.allowed
+        if not replace or low == high:
+            return Listed(self.listed(), self.what).draw(count, replace, rng)
+        drawn = rng.integers(low, high, count)
+        if allowed is None:
+            return drawn
+        again = np.flatnonzero(~allowed(drawn))
+        for _ in range(ROUNDS):
+            if not len(again):
+                return drawn
+            drawn[again] = others = rng.integers(low, high, len(again))
+            again = again[~allowed(others)]
+        if len(again):
+            drawn[again] = Listed(self.listed(), self.what).draw(len(again), True, rng)
+        return drawn
+
+    def newest(self, count: int) -> Listed:
+        """Return the newest positions, as many as there are."""
+        span, found = count, np.empty(0, np.int64)
         while len(found) < count:
-            wanted = int((count - len(found)) * span / self.size * 1.2) + 8
-            drawn = rng.integers(self.low, self.high, min(wanted, 1 << 20))
-            found = np.concatenate([found, drawn[self.alive(drawn)]])
-        return found[:count]
+            positions = np.arange(max(self.low, self.high - span), self.high)
+            found = positions if self.allowed is None else positions[self.allowed(positions)]
+            if span >= self.high - self.low:
+                break
+            span *= 2
+        return Listed(found[max(0, len(found) - count) :], self.what)
+
+    def listed(self) -> np.ndarray:
+        """Return all positions, ascending."""
+        return np.arange(self.low, self.high) if self.allowed is None else self.everyone()
+
+
+class Grouped:
+    """Positions by the group that each is of: a group is drawn, then one of its positions."""
+
+    def __init__(self, positions: np.ndarray, groups: np.ndarray, what: str):
+        order = np.argsort(groups, kind="stable")
+        self._positions, sorted_groups = positions[order], groups[order]
+        starts = np.flatnonzero(np.concatenate(([True], sorted_groups[1:] != sorted_groups[:-1]))) if len(positions) else order
+        self._starts, self._sizes = starts, np.diff(np.concatenate((starts, [len(positions)])))
+        self._what = what
+
+    def draw(self, count: int, replace: bool, rng: np.random.Generator) -> np.ndarray:
+        """Return positions: every group is as likely as every other, then every position in it.
+
+        Without replacement no group comes twice.
+        """
+        check_size(len(self._starts), count, self._what, replace)
+        groups = rng.integers(0, len(self._starts), count) if replace else rng.choice(len(self._starts), count, replace=False)
+        found: np.ndarray = self._positions[self._starts[groups] + rng.integers(0, self._sizes[groups])]
+        return found
 
 
 MOST_DRAWS = 4096
@@ -91,6 +143,6 @@ def check_size(size: int, wanted: int, what: str, replace: bool) -> None:
     """Raise TooFewRows if a sample of `wanted` cannot be drawn from `size`."""
     if size == 0 and wanted:
         end = ", or end(obs=...) the episodes" if "successor" in what else ""
-        raise TooFewRows(f"no {what} to sample from: store some first, widen the query{end}")
+        raise TooFewRows(f"no {what} to sample from: store some first, widen the query{end}, or wait for them with wait=seconds")
     if not replace and wanted > size:
-        raise TooFewRows(f"{wanted} {what} wanted and {size} held: ask for fewer, or widen the query")
+        raise TooFewRows(f"{wanted} {what} wanted and {size} held: ask for fewer, widen the query, or wait with wait=seconds")

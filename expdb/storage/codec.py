@@ -297,7 +297,7 @@ class Decoder:
             raise ChunkDamaged(f"chunk {id} does not match its checksum: restore a backup, or delete its steps")
         known = self._layouts.get(data[: self._prefix_bytes])
         if known is not None and known[0] == len(data):
-            return Chunk(id, rows, data, self.signature, known[1], known[2], None)
+            return Chunk(id, rows, crc, data, self.signature, known[1], known[2], None)
         try:
             metadata = read_metadata(data)
             if metadata.rows != rows:
@@ -310,7 +310,7 @@ class Decoder:
                 self._layouts.clear()
             self._prefix_bytes = metadata.body
             self._layouts[data[: metadata.body]] = (len(data), slices, bits)
-        return Chunk(id, rows, data, self.signature, slices, bits, metadata)
+        return Chunk(id, rows, crc, data, self.signature, slices, bits, metadata)
 
     def _slices(self, metadata: Metadata) -> tuple[Slices, dict[str, int]]:
         """Check the shape of the metadata; return where the values of uncompressed fixed-width fields lie."""
@@ -348,21 +348,27 @@ def _fixed_bytes(field: Field, rows: int) -> int:
 class Chunk:
     """A checked chunk. Slices of uncompressed fixed-width fields are cut from the message as they are."""
 
-    __slots__ = ("_bits", "_buffers", "_metadata", "_slices", "data", "id", "rows", "signature")
+    __slots__ = ("_bits", "_buffers", "_metadata", "_slices", "crc", "data", "id", "rows", "signature")
 
     def __init__(
         self,
         id: int,
         rows: int,
+        crc: int,
         data: bytes,
         signature: Signature,
         slices: Slices,
         bits: dict[str, int],
         metadata: Metadata | None,
     ):
-        self.id, self.rows, self.data, self.signature = id, rows, data, signature
+        self.id, self.rows, self.crc, self.data, self.signature = id, rows, crc, data, signature
         self._slices, self._bits, self._metadata = slices, bits, metadata
         self._buffers: dict[str, tuple[int, list[Buffer]]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes in memory, with what has been decompressed so far."""
+        return len(self.data) + sum(len(buffer) for _, buffers in self._buffers.values() for buffer in buffers)
 
     def raw(self, name: str, start: int, stop: int) -> Buffer:
         """Return the bytes of rows [start, stop) of a fixed-width field, C order; nulls are zeros."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 
-Kind = Literal["read", "write", "sql"]
+Kind = Literal["read", "write", "sql", "watch"]
 
 
 class Session:
@@ -85,6 +85,10 @@ class Engine(ABC):
     @abstractmethod
     def sql(self) -> AbstractContextManager[Session]:
         """Return a context with a connection that cannot write whatever it is told."""
+
+    @abstractmethod
+    def news(self, seen: object) -> object | None:
+        """Return what stands for the database as it is now; None if nothing was committed since that was `seen`."""
 
     @abstractmethod
     def nbytes(self) -> int:

@@ -56,14 +56,16 @@ def _url_of(text: str) -> sa.URL:
     return url.set(drivername="postgresql+psycopg")
 
 
-def open_engine(location: Location, *, create: bool, read_only: bool, durability: str, timeout: float) -> Engine:
+def open_engine(
+    location: Location, *, create: bool, read_only: bool, durability: str, timeout: float, max_lag: float = 0.1
+) -> Engine:
     """Open a database, creating what is missing and may be; raise if it is not one that can be used."""
     engine: Engine
     if isinstance(location, str):
         _provide_file(location, create=create and not read_only, cure=not read_only)
         engine = SqliteEngine(location, read_only=read_only, durability=durability, timeout=timeout)
     else:
-        engine = _server_engine(location, read_only=read_only, durability=durability, timeout=timeout)
+        engine = _server_engine(location, read_only=read_only, durability=durability, timeout=timeout, max_lag=max_lag)
     try:
         if not isinstance(location, str):
             _provide_schema(engine, create=create and not read_only)
@@ -141,13 +143,13 @@ def create_file(path: str) -> None:
 # -- servers ----------------------------------------------------------------------------------------------------------
 
 
-def _server_engine(url: sa.URL, *, read_only: bool, durability: str, timeout: float) -> Engine:
+def _server_engine(url: sa.URL, *, read_only: bool, durability: str, timeout: float, max_lag: float = 0.1) -> Engine:
     # Imported here: the driver takes as long to import as all the rest, and not everybody has a server.
     try:
         from expdb.storage.dialects.postgresql_engine import PostgresqlEngine
     except ImportError as error:
         raise errors.DriverMissing(f"PostgreSQL needs psycopg 3 ({error}): pip install 'expdb[postgres]'") from error
-    return PostgresqlEngine(url, read_only=read_only, durability=durability, timeout=timeout)
+    return PostgresqlEngine(url, read_only=read_only, durability=durability, timeout=timeout, max_lag=max_lag)
 
 
 def _provide_schema(engine: Engine, *, create: bool) -> None:

@@ -23,6 +23,14 @@ MANY = 100  # values, from which on a list goes as one parameter
 MAX_VALUES = 30_000  # SQLite binds 32,766 parameters a statement
 
 
+def key_of(where: Where) -> str | None:
+    """Return what tells a condition from others; None for positions, which are a condition each time anew."""
+    if isinstance(where, np.ndarray):
+        return None
+    built = where.build() if isinstance(where, QueryBuilder) else where
+    return json.dumps(built, default=_plain)
+
+
 class QueryBuilder:
     """Build a condition, left to right: `and_()` and `or_()` join what stands before them with what follows.
 
@@ -136,12 +144,13 @@ def _listed(field: str, values: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class Condition:
-    """A compiled condition, the tables that it looks at, and what it requires of episodes alone (None for nothing)."""
+    """A compiled condition, the tables and columns it looks at, and what it requires of episodes alone (None for nothing)."""
 
     sql: sa.ColumnElement[bool]
     of_steps: bool
     of_episodes: bool
     of_episode: sa.ColumnElement[bool] | None = None
+    names: frozenset[str] = frozenset()
 
 
 def compile_where(where: Where, dialect: ModuleType) -> Condition | None:
@@ -177,6 +186,7 @@ def _join(join: str, conditions: list[Condition]) -> Condition:
         any(condition.of_steps for condition in conditions),
         any(condition.of_episodes for condition in conditions),
         joined(*required) if required else None,
+        frozenset().union(*[condition.names for condition in conditions]),
     )
 
 
@@ -259,7 +269,8 @@ def _comparison(node: Any, dialect: ModuleType) -> Condition:
             sql = _tag_test(dialect, name, column, key, base, value)
         if base != op:
             sql = sql.is_not(sa.true())
-    return Condition(sql, table is steps, table is episodes, sql if table is episodes else None)
+    head = name.removeprefix("exp_meta.").split(".")[0]
+    return Condition(sql, table is steps, table is episodes, sql if table is episodes else None, frozenset((head,)))
 
 
 def _checked(name: str, value: Any) -> Any:
@@ -293,7 +304,7 @@ def _values(name: str, values: Any) -> list[Any]:
 
 
 def _column_test(dialect: ModuleType, name: str, column: sa.ColumnElement[Any], op: str, value: Any) -> sa.ColumnElement[bool]:
-    head = str(getattr(column, "name", "buffer"))
+    head = name.removeprefix("exp_meta.")
     numeric = head in _NUMBERS or head in _REALS
     kind: Any = (int, float) if numeric else (bool, int) if head in _FLAGS else str
     what = "numbers" if numeric else "True and False" if head in _FLAGS else "text"

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from expdb import errors
 from expdb.storage import tables
+from expdb.storage.chunk_cache import ChunkCache
 from expdb.storage.codec import Chunk
 from expdb.storage.columns import Buffer
 from expdb.storage.engine import Session
@@ -82,6 +83,17 @@ def read_chunks(store: Store, session: Session, ids: np.ndarray, news: News | No
     return found
 
 
+def read_cached(store: Store, session: Session, ids: np.ndarray, cache: ChunkCache) -> dict[int, Chunk]:
+    """Return chunks by id, those that are still what the cache has from there."""
+    held = {id: cache[id] for id in ids.tolist() if id in cache}
+    if held:  # an id names another chunk once its steps were merged or deleted
+        listed = store.dialect.as_list(np.array(list(held), np.int64))
+        sums = dict(session.ask(f"SELECT id, crc FROM chunks WHERE buffer_id = ? AND id {store.dialect.AMONG}", store.id, listed))
+        held = {id: chunk for id, chunk in held.items() if sums.get(id) == chunk.crc}
+    missing = np.array([id for id in ids.tolist() if id not in held], np.int64)
+    return {**held, **(read_chunks(store, session, missing) if len(missing) else {})}
+
+
 def locate_and_read(store: Store, session: Session, positions: np.ndarray, last: bool) -> tuple[Segments, dict[int, Chunk]]:
     """Return the segments that hold the positions, and their chunks: on a server in one trip."""
     statement = store.dialect.READ_AT
@@ -113,10 +125,11 @@ def fetch(
     names: Iterable[str] | None = None,
     segments: Segments | None = None,
     last: bool = False,
+    cache: ChunkCache | None = None,
 ) -> dict[str, np.ndarray]:
     """Return fields and columns of steps by name, rows in the order of `positions`; raise Evicted if one holds none.
 
-    `last` says that nothing more is read in this transaction. `names` None means every field and the columns of a batch. `has_<field>` comes with each field that some rows lack.
+    `last` says that nothing more is read in this transaction; a `cache` has chunks that need not be read. `names` None means every field and the columns of a batch. `has_<field>` comes with each field that some rows lack.
     """
     types = store.fields.types
     names = list(dict.fromkeys(("position", "episode", *SYSTEM, *types) if names is None else names))
@@ -129,14 +142,15 @@ def fetch(
         return {key: array for name in names for key, array in _empty(store, name)}
     in_chunks = [name for name in names if name in types or (name in SYSTEM and not state.revised)]
     chunks: dict[int, Chunk] = {}
-    if segments is None and in_chunks:
+    if segments is None and in_chunks and cache is None:
         segments, chunks = locate_and_read(store, session, positions, last and not of_tables and not state.holes)
     elif segments is None:
         segments = locate(store, session, positions)
     index = segments.find(positions)
     spans = _spans(positions, index, segments)
     if in_chunks and not chunks:
-        chunks = read_chunks(store, session, np.unique(segments.chunk[index]))
+        ids = np.unique(segments.chunk[index])
+        chunks = read_chunks(store, session, ids) if cache is None else read_cached(store, session, ids, cache)
     rows = _read_columns(store, session, positions, of_tables) if of_tables or state.holes else {}
     out: dict[str, np.ndarray] = {}
     for name in names:
@@ -154,10 +168,12 @@ def fetch(
                 present = bytearray().join([chunks[c].present(name, a, b) for c, a, b in spans])
                 out[f"has_{name}"] = np.frombuffer(present, np.bool_)
                 blank(out[name], ~out[f"has_{name}"])
+    if cache is not None:
+        cache.keep(chunks)
     return out
 
 
-def blank(array: np.ndarray, missing: np.ndarray) -> None:
+def blank(array: np.ndarray, missing: np.ndarray | slice) -> None:
     """Write what stands for a value that is not there: NaN, 0, False or None."""
     array[missing] = np.nan if array.dtype.kind == "f" else None if array.dtype == object else 0
 
@@ -276,58 +292,6 @@ def _empty(store: Store, name: str) -> Iterable[tuple[str, np.ndarray]]:
         yield f"has_{name}", np.empty(0, np.bool_)
 
 
-# -- what follows a step ----------------------------------------------------------------------------------------------
-
-LAST, GONE = -1, -2
-
-
-def successors(store: Store, session: Session, state: State, positions: np.ndarray, segments: Segments) -> np.ndarray:
-    """Return the position of the next step of the same episode, in order of (step, position); int64 in order.
-
-    LAST where the step is the last that was written, GONE where the next one is not held: it was deleted, or it cannot
-    be known because the steps came out of order and some of them are gone.
-    """
-    index = segments.find(positions)
-    episode = segments.episode[index]
-    ordinal = segments.ordinal[index] + positions - segments.first[index]
-    following = positions + 1
-    details = {
-        id: (length, bool(ordered))
-        for id, length, ordered in session.ask(
-            f"SELECT id, length, ordered FROM episodes WHERE buffer_id = ? AND id {store.dialect.AMONG}",
-            store.id, store.dialect.as_list(np.unique(episode)),
-        )
-    }  # fmt: skip
-    at_end = np.flatnonzero(positions == segments.last[index])
-    starts = {
-        (id, start): first
-        for id, first, start in session.ask(
-            f"SELECT episode, first, ordinal FROM segments WHERE buffer_id = ? AND episode {store.dialect.AMONG}",
-            store.id, store.dialect.as_list(np.unique(episode[at_end])),
-        )
-    }  # fmt: skip
-    for k in at_end.tolist():
-        id, after = int(episode[k]), int(ordinal[k]) + 1
-        following[k] = starts.get((id, after), LAST if after >= details[id][0] else GONE)
-    for id, (length, ordered) in details.items():
-        if not ordered:
-            mine = np.flatnonzero(episode == id)
-            order = [
-                row[0]
-                for row in session.ask(
-                    "SELECT s.position FROM segments g JOIN steps s ON s.buffer_id = g.buffer_id AND s.position BETWEEN "
-                    "g.first AND g.last WHERE g.buffer_id = ? AND g.episode = ? ORDER BY s.step, s.position", store.id, id,
-                )
-            ]  # fmt: skip
-            whole = len(order) == length
-            after_of = dict(zip(order, [*order[1:], LAST], strict=True))
-            following[mine] = [after_of[position] if whole else GONE for position in positions[mine].tolist()]
-    if state.holes:
-        held = alive(store, session, following[following >= 0])
-        following[following >= 0] = np.where(held, following[following >= 0], GONE)
-    return following
-
-
 def alive(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
     """Return which of the positions hold a step, bool in order."""
     found = session.ask(
@@ -335,6 +299,9 @@ def alive(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
         store.id, store.dialect.as_list(np.unique(positions)),
     )  # fmt: skip
     return np.isin(positions, np.fromiter((row[0] for row in found), np.int64, len(found)))
+
+
+# -- last observations -----------------------------------------------------------------------------------------------
 
 
 @dataclass

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
+from expdb import errors
 from expdb.storage import tables
 from expdb.storage.engine import Session
 from expdb.storage.query import Condition
@@ -55,16 +56,58 @@ def count(store: Store, session: Session, where: Condition | None) -> int:
 
 
 def positions(
-    store: Store, session: Session, where: Condition | None, *, after: int = -1, limit: int | None = None, offset: int = 0
+    store: Store,
+    session: Session,
+    where: Condition | None,
+    *,
+    after: int = -1,
+    among: np.ndarray | None = None,
+    limit: int | None = None,
+    offset: int = 0,
 ) -> np.ndarray:
-    """Return the matching positions, ascending, int64."""
+    """Return the matching positions, ascending, int64; of those after one, or among some, only."""
     statement = _steps(store, where, S.position).order_by(S.position)
+    if among is not None:
+        statement = statement.where(store.dialect.among(S.position, among.tolist()))
     if after >= 0:
         statement = statement.where(S.position > after)
     if limit is not None:
         statement = statement.limit(limit).offset(offset)
     rows = session.fetch(statement)
     return np.fromiter((row[0] for row in rows), np.int64, len(rows))
+
+
+def positions_of_episodes(store: Store, session: Session, ids: np.ndarray, before: int) -> np.ndarray:
+    """Return the positions less than `before` that segments of some episodes cover, ascending."""
+    rows = session.ask(
+        f"SELECT last, first FROM segments WHERE buffer_id = ? AND episode {store.dialect.AMONG} AND first < ? ORDER BY last",
+        store.id, store.dialect.as_list(ids), before,
+    )  # fmt: skip
+    ranges = [np.arange(first, min(last + 1, before)) for last, first in rows]
+    return np.concatenate(ranges) if ranges else np.empty(0, np.int64)
+
+
+def ordered(store: Store, session: Session, where: Condition | None, column: str, descending: bool, limit: int, offset: int) -> np.ndarray:
+    """Return matching positions by a column of the view, nothing last, then by position; int64."""
+    found = tables.view_column(column)
+    if found is None:
+        names = ", ".join((*tables.STEP_COLUMNS, *tables.EPISODE_COLUMNS))
+        raise errors.QueryError(f"no column {column!r} to order by: there are {names}")
+    table, by = found
+    statement = _steps(store, where, S.position, join=table is tables.episodes)
+    order = [by.is_(None), by.desc() if descending else by.asc()] if by is not S.position else []
+    last = S.position.desc() if descending and not order else S.position
+    rows = session.fetch(statement.order_by(*order, last).limit(limit).offset(offset))
+    return np.fromiter((row[0] for row in rows), np.int64, len(rows))
+
+
+def tasks_of_episodes(store: Store, session: Session, after: int, ids: np.ndarray) -> list[tuple[int, str]]:
+    """Return id and task of the episodes whose id is above one, or among some."""
+    rows = session.ask("SELECT id, task_id FROM episodes WHERE buffer_id = ? AND id > ?", store.id, after)
+    if len(ids):
+        listed = store.dialect.as_list(ids)
+        rows += session.ask(f"SELECT id, task_id FROM episodes WHERE buffer_id = ? AND id {store.dialect.AMONG}", store.id, listed)
+    return [(id, task) for id, task in rows]
 
 
 def tasks(store: Store, session: Session, where: Condition | None) -> list[str]:

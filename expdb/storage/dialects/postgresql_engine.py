@@ -148,8 +148,9 @@ class PostgresqlSession(Session):
 class PostgresqlEngine(Engine):
     """All connections of one handle to one database of a server."""
 
-    def __init__(self, url: sa.URL, *, read_only: bool, durability: str, timeout: float):
-        self.dialect = postgresql
+    def __init__(self, url: sa.URL, *, read_only: bool, durability: str, timeout: float, max_lag: float = 0.1):
+        self.dialect, self.max_lag = postgresql, max_lag
+        self._commits = 0  # of this process
         shown = {name: "***" if "password" in name else value for name, value in url.query.items()}
         self.location = url.set(drivername="postgresql", query=shown).render_as_string(hide_password=True)
         self.read_only, self.timeout = read_only, timeout
@@ -246,13 +247,32 @@ class PostgresqlEngine(Engine):
         """Return a context with a transaction: it commits when the block is left, and rolls back when that raises."""
         if self.read_only:
             raise errors.DatabaseReadOnly(f"{self.location} was opened with read_only=True: open it without to write")
-        return self._session(self._writing, "COMMIT")
+        return self._counted(self._writing, "COMMIT")
 
     def appending(self) -> AbstractContextManager[Session]:
         """Return a context for one statement that is a transaction by itself."""
         if self.read_only:
             raise errors.DatabaseReadOnly(f"{self.location} was opened with read_only=True: open it without to write")
-        return self._session((), "")
+        return self._counted((), "")
+
+    @contextmanager
+    def _counted(self, opening: Sequence[str], closing: str) -> Iterator[PostgresqlSession]:
+        try:
+            with self._session(opening, closing) as session:
+                yield session
+        finally:
+            self._commits += 1
+
+    def news(self, seen: object) -> object | None:
+        """Return what stands for the database as it is now; None if what was `seen` is not older than `max_lag`.
+
+        To ask takes a trip. Not LISTEN and NOTIFY: a commit that notifies takes a lock which all such commits share, and a
+        pooler that hands every transaction to another server process knows no listeners.
+        """
+        now = time.monotonic()
+        if isinstance(seen, tuple) and seen[0] == self._commits and now - seen[1] < self.max_lag:
+            return None
+        return self._commits, now
 
     # -- the rest -----------------------------------------------------------------------------------------------------
 

@@ -152,6 +152,11 @@ def checkpoint(connection: Any, wait_ms: int) -> bool:
         connection.execute("PRAGMA busy_timeout=0").fetchall()
 
 
+def data_version(connection: Any) -> int:
+    """Return a number that changes when another connection has committed (sqlite.org/pragma.html#pragma_data_version)."""
+    return int(connection.execute("PRAGMA data_version").fetchall()[0][0])
+
+
 def translated(error: BaseException, path: str) -> BaseException:
     """Return the expdb error for a driver's, or the error itself where there is none."""
     code = getattr(error, "sqlite_errorcode", None)

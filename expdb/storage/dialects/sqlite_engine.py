@@ -36,7 +36,7 @@ class SqliteEngine(Engine):
             "read": self._sqlalchemy_engine(busy_ms=int(timeout * 1000)),
             "write": self._sqlalchemy_engine(busy_ms=0),
         }
-        self._idle: dict[Kind, list[Session]] = {"read": [], "write": [], "sql": []}
+        self._idle: dict[Kind, list[Session]] = {"read": [], "write": [], "sql": [], "watch": []}
         self._writer = threading.Lock()
         self._closed = False
         self._checkpoint_at = CHECKPOINT_BYTES
@@ -121,6 +121,18 @@ class SqliteEngine(Engine):
     def sql(self) -> AbstractContextManager[Session]:
         """Return a context with a connection that cannot write whatever it is told."""
         return self._session("sql", begin=False)
+
+    def news(self, seen: object) -> object | None:
+        """Return what stands for the database as it is now; None if nothing was committed since that was `seen`.
+
+        By a connection that nothing else is done with: `data_version` does not count its own connection's writes.
+        """
+        session = self._take("watch")
+        try:
+            now = (session, self.dialect.data_version(session.driver))
+        finally:
+            self._give_back("watch", session, usable=True)
+        return None if now == seen else now
 
     @contextmanager
     def writing(self) -> Iterator[Session]:

@@ -1,0 +1,1 @@
+"""expdb beside the buffers that people use now: the same data and the same work, each in an environment of its own."""

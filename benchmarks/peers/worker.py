@@ -1,0 +1,336 @@
+"""One side of the comparison, in a process and an environment of its own: `python worker.py SIDE STEPS`.
+
+It imports nothing of the others. It reads lines of JSON, `{"work": name, "calls": n}`, makes what the work needs when it
+is first asked for, and answers with the seconds a call took.
+"""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+EPISODE = 200
+Call = Callable[[], Any]
+
+
+def data(steps: int) -> dict[str, np.ndarray]:
+    """Return CartPole-sized steps in episodes of 200, the same for every side."""
+    rng = np.random.default_rng(0)
+    obs = rng.standard_normal((steps, 4)).astype(np.float32)
+    terminated = np.zeros(steps, np.bool_)
+    terminated[EPISODE - 1 :: EPISODE] = True
+    return {
+        "obs": obs, "action": rng.integers(0, 2, steps), "reward": np.ones(steps), "next_obs": np.roll(obs, -1, 0), "terminated": terminated,
+    }  # fmt: skip
+
+
+class Side:
+    """What one package does for each work; a work that it has not is not listed by `works`."""
+
+    def __init__(self, steps: int):
+        self.steps = steps
+        self.folder = Path(tempfile.mkdtemp(prefix="peers-", dir="."))
+
+    def works(self) -> list[str]:
+        """Return the names of the works."""
+        return [name for name in ("uniform", "prioritized", "nstep", "sequence") if hasattr(self, name)]
+
+
+class Expdb(Side):
+    """expdb, on a file."""
+
+    def _buffer(self) -> Any:
+        import expdb
+
+        if not hasattr(self, "made"):
+            self.db = expdb.open(self.folder / "runs.db")
+            self.made = self.db.buffer("b")
+            given = data(self.steps)
+            for start in range(0, self.steps, EPISODE):
+                with self.made.episode(f"t{start}") as episode:
+                    episode.extend({name: values[start : start + EPISODE] for name, values in given.items()})
+        return self.made
+
+    def uniform(self) -> Call:
+        buffer = self._buffer()
+        return lambda: buffer.sample(256)
+
+    def prioritized(self) -> Call:
+        import expdb
+
+        buffer, sampler, errors = self._buffer(), expdb.Prioritized(), np.random.default_rng(0).random(256)
+
+        def call() -> None:
+            buffer.update_priorities(buffer.sample(256, sampler=sampler)["position"], errors)
+
+        return call
+
+    def nstep(self) -> Call:
+        import expdb
+
+        buffer, unit = self._buffer(), expdb.NStep(5, gamma=0.99, next_fields=("obs",))
+        return lambda: buffer.sample(64, unit=unit)
+
+    def sequence(self) -> Call:
+        import expdb
+
+        buffer, unit = self._buffer(), expdb.Sequence(32)
+        return lambda: buffer.sample(64, unit=unit)
+
+
+class Plain(Side):
+    """Fancy indexing of plain NumPy arrays."""
+
+    def uniform(self) -> Call:
+        given, rng, steps = data(self.steps), np.random.default_rng(1), self.steps
+
+        def call() -> dict[str, np.ndarray]:
+            index = rng.integers(0, steps, 256)
+            return {name: values[index] for name, values in given.items()}
+
+        return call
+
+
+class Cpprb(Side):
+    """cpprb, in memory."""
+
+    shapes = {"obs": {"shape": 4}, "action": {"dtype": np.int64}, "reward": {}, "next_obs": {"shape": 4}, "terminated": {}}  # noqa: RUF012
+
+    def uniform(self) -> Call:
+        from cpprb import ReplayBuffer
+
+        buffer = ReplayBuffer(self.steps, self.shapes)
+        buffer.add(**data(self.steps))
+        return lambda: buffer.sample(256)
+
+    def prioritized(self) -> Call:
+        from cpprb import PrioritizedReplayBuffer
+
+        buffer, errors = PrioritizedReplayBuffer(self.steps, self.shapes), np.random.default_rng(0).random(256)
+        buffer.add(**data(self.steps))
+
+        def call() -> None:
+            buffer.update_priorities(buffer.sample(256)["indexes"], errors)
+
+        return call
+
+
+class Torchrl(Side):
+    """TorchRL, in memory (LazyTensorStorage)."""
+
+    def _filled(self, batch: int, **options: Any) -> Any:
+        import torch
+        from tensordict import TensorDict
+        from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+
+        given = data(self.steps)
+        buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(self.steps), batch_size=batch, **options)
+        columns = {name: torch.from_numpy(values.copy()) for name, values in given.items()}
+        columns["trajectory"] = torch.arange(self.steps) // EPISODE
+        buffer.extend(TensorDict(columns, batch_size=[self.steps]))
+        return buffer
+
+    def uniform(self) -> Call:
+        buffer = self._filled(256)
+        return lambda: buffer.sample()
+
+    def prioritized(self) -> Call:
+        import torch
+        from torchrl.data.replay_buffers.samplers import PrioritizedSampler
+
+        buffer = self._filled(256, sampler=PrioritizedSampler(self.steps, alpha=0.6, beta=0.4))
+        errors = torch.rand(256)
+
+        def call() -> None:
+            buffer.update_priority(buffer.sample()["index"], errors)
+
+        return call
+
+    def sequence(self) -> Call:
+        from torchrl.data.replay_buffers.samplers import SliceSampler
+
+        buffer = self._filled(64 * 32, sampler=SliceSampler(slice_len=32, traj_key="trajectory", cache_values=True))
+        return lambda: buffer.sample()
+
+
+class Rllib(Side):
+    """RLlib's episode buffers, in memory."""
+
+    def _episodes(self) -> list[Any]:
+        from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+
+        given = data(self.steps)
+        return [
+            SingleAgentEpisode(
+                observations=given["obs"][[*range(start, start + EPISODE), start + EPISODE - 1]], actions=given["action"][start : start + EPISODE],
+                rewards=given["reward"][start : start + EPISODE], terminated=True, len_lookback_buffer=0,
+            )
+            for start in range(0, self.steps, EPISODE)
+        ]  # fmt: skip
+
+    def _buffer(self, kind: str, **options: Any) -> Any:
+        from ray.rllib.utils import replay_buffers
+
+        buffer = getattr(replay_buffers, kind)(capacity=self.steps, **options)
+        buffer.add(self._episodes())
+        return buffer
+
+    def uniform(self) -> Call:
+        buffer = self._buffer("EpisodeReplayBuffer")
+        return lambda: buffer.sample(batch_size_B=256, batch_length_T=1)
+
+    def prioritized(self) -> Call:
+        buffer, errors = self._buffer("PrioritizedEpisodeReplayBuffer", alpha=0.6), np.random.default_rng(0).random(256)
+
+        def call() -> None:
+            buffer.sample(num_items=256, n_step=1, beta=0.4, gamma=0.99)
+            buffer.update_priorities(errors)
+
+        return call
+
+    def nstep(self) -> Call:
+        buffer = self._buffer("PrioritizedEpisodeReplayBuffer", alpha=0.6)
+        return lambda: buffer.sample(num_items=64, n_step=5, beta=0.4, gamma=0.99)
+
+    def sequence(self) -> Call:
+        buffer = self._buffer("EpisodeReplayBuffer")
+        return lambda: buffer.sample(batch_size_B=64, batch_length_T=32)
+
+
+class Ding(Side):
+    """DI-engine's DequeBuffer, in memory."""
+
+    def _rows(self) -> list[dict[str, Any]]:
+        given = data(self.steps)
+        return [{name: values[k] for name, values in given.items()} for k in range(self.steps)]
+
+    def uniform(self) -> Call:
+        from ding.data.buffer import DequeBuffer
+
+        buffer = DequeBuffer(size=self.steps)
+        for row in self._rows():
+            buffer.push(row)
+        return lambda: buffer.sample(256, replace=True)
+
+    def prioritized(self) -> Call:
+        from ding.worker.replay_buffer import AdvancedReplayBuffer
+        from easydict import EasyDict
+
+        cfg = AdvancedReplayBuffer.default_config()
+        cfg.update(EasyDict(replay_buffer_size=self.steps, deepcopy=False))
+        cfg.thruput_controller.sample_min_limit_ratio = 0
+        buffer = AdvancedReplayBuffer(cfg, tb_logger=None, exp_name=str(self.folder / "ding"))
+        buffer.push(self._rows(), 0)
+        errors = np.random.default_rng(0).random(256)
+
+        def call() -> None:
+            rows = buffer.sample(256, 0)
+            update = {name: [row[name] for row in rows] for name in ("replay_unique_id", "replay_buffer_idx")}
+            buffer.update({**update, "priority": errors})
+
+        return call
+
+
+class Memmap(Side):
+    """memmap-replay-buffer: its data loader, shuffled, as it has no other way to draw at random."""
+
+    def _buffer(self) -> Any:
+        from memmap_replay_buffer import ReplayBuffer
+
+        given = data(self.steps)
+        buffer = ReplayBuffer(
+            str(self.folder / "memmap"), max_episodes=self.steps // EPISODE, max_timesteps=EPISODE,
+            fields={"obs": ("float", 4), "action": "int", "reward": "float", "next_obs": ("float", 4), "terminated": "bool"},
+        )  # fmt: skip
+        for start in range(0, self.steps, EPISODE):
+            buffer.store_episode(**{name: values[start : start + EPISODE] for name, values in given.items()})
+        return buffer
+
+    def _batches(self, size: int, **options: Any) -> Call:
+        loader = self._buffer().dataloader(batch_size=size, shuffle=True, **options)
+        state: dict[str, Any] = {"batches": iter(loader)}
+
+        def call() -> Any:
+            found = next(state["batches"], None)
+            if found is None:
+                state["batches"] = iter(loader)
+                found = next(state["batches"])
+            return found
+
+        return call
+
+    def uniform(self) -> Call:
+        return self._batches(256, timestep_level=True)
+
+    def nstep(self) -> Call:
+        return self._batches(64, dataset_kwargs={"n_steps": 5})
+
+    def sequence(self) -> Call:
+        from memmap_replay_buffer import ReplayDatasetTimeWindow
+        from torch.utils.data import DataLoader
+
+        dataset = ReplayDatasetTimeWindow(self._buffer(), window_length=32)
+        loader = DataLoader(dataset, batch_size=64, shuffle=True)
+        state: dict[str, Any] = {"batches": iter(loader)}
+
+        def call() -> Any:
+            found = next(state["batches"], None)
+            if found is None or len(next(iter(found.values() if hasattr(found, "values") else found))) < 64:
+                state["batches"] = iter(loader)
+                found = next(state["batches"])
+            return found
+
+        return call
+
+
+class StableBaselines3(Side):
+    """Stable-Baselines3, in memory."""
+
+    def uniform(self) -> Call:
+        from gymnasium.spaces import Box, Discrete
+        from stable_baselines3.common.buffers import ReplayBuffer
+
+        buffer = ReplayBuffer(self.steps, Box(-10, 10, (4,), np.float32), Discrete(2), handle_timeout_termination=False)
+        given = data(self.steps)
+        buffer.observations[:, 0], buffer.next_observations[:, 0] = given["obs"], given["next_obs"]
+        buffer.actions[:, 0, 0], buffer.rewards[:, 0], buffer.dones[:, 0] = given["action"], given["reward"], given["terminated"]
+        buffer.full = True
+        return lambda: buffer.sample(256)
+
+
+SIDES: dict[str, type[Side]] = {
+    "expdb": Expdb, "numpy": Plain, "cpprb": Cpprb, "torchrl": Torchrl, "rllib": Rllib, "ding": Ding, "memmap": Memmap, "sb3": StableBaselines3,
+}  # fmt: skip
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    side = SIDES[sys.argv[1]](int(sys.argv[2]))
+    answers, sys.stdout = sys.stdout, sys.stderr  # packages print
+    calls: dict[str, Call] = {}
+    print(json.dumps(side.works()), file=answers, flush=True)
+    for line in sys.stdin:
+        wanted = json.loads(line)
+        name = wanted["work"]
+        try:
+            if name not in calls:
+                calls.clear()  # memory is for one work at a time
+                calls[name] = getattr(side, name)()
+            call = calls[name]
+            begun, count = time.perf_counter(), 0
+            while count == 0 or (time.perf_counter() - begun < wanted["seconds"] and count < 5000):
+                call()
+                count += 1
+            answer: dict[str, Any] = {"seconds": (time.perf_counter() - begun) / count}
+        except Exception as error:  # what a peer cannot do is a line of the table, not the end of it
+            answer = {"error": f"{type(error).__name__}: {error}"[:300]}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

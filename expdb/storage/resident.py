@@ -1,0 +1,237 @@
+"""The rows of a buffer in memory: a ring of positions, a column an array, and links from each step to its neighbours.
+
+Row `position % slots` of every array holds a step. Behind the ring lies the zero row, which stands for what is not there,
+and behind that the tails: the observations after an episode's last step. So whatever follows a step is a row, and a
+batch is one `take` a column. What fills the arrays is in refresh.py.
+
+Arrays of one entry a row, beside the fields: the columns that every batch has (`episode`, `step`, `reward`, `terminated`,
+`truncated`), the links `after` and `before` (rows, or UNKNOWN), `ordinal` (steps of the episode written before), `whole`
+(the length of a complete episode, at its first step, while every step of it is held), `present` (not deleted) and, from
+the first use on, `priority`.
+"""
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from expdb.storage.catalog import Fields
+from expdb.storage.read import blank
+from expdb.storage.signature import Field
+
+UNKNOWN = -1
+
+BOOKS: dict[str, Any] = {
+    "episode": np.int64, "step": np.int64, "reward": np.float64, "terminated": np.bool_, "truncated": np.bool_,
+    "after": np.int64, "before": np.int64, "ordinal": np.int32, "whole": np.int32, "present": np.bool_,
+}  # fmt: skip
+LINKS = ("after", "before")
+NONE = np.empty(0, np.int64)
+MANY_OPEN = 4096  # episodes that runs left open are forgotten with their steps
+JOURNAL = 4096  # entries kept for those who follow; whoever is further behind begins anew
+
+
+def _none() -> np.ndarray:
+    return NONE
+
+
+@dataclass
+class Change:
+    """What a refresh has brought. Positions and episode ids; `begin` to `end` are new."""
+
+    begin: int
+    end: int
+    revised: np.ndarray = field(default_factory=_none)  # rows that were loaded before and say something else now
+    relinked: np.ndarray = field(default_factory=_none)  # rows that were loaded before and have another successor, or whose episode has ended
+    prioritised: np.ndarray = field(default_factory=_none)  # rows whose priority another process has set
+    episodes: np.ndarray = field(default_factory=_none)  # episodes whose own columns were changed
+    advanced: np.ndarray = field(default_factory=_none)  # episodes that have new steps
+    deleted: bool = False
+
+
+@dataclass
+class OpenEpisode:
+    """Where an episode that may go on stands, as far as it is loaded."""
+
+    last: int  # position
+    ordinal: int  # of the next step
+    first: int  # position of its first step, -1 where that is not held
+    count: int  # steps held
+
+
+@dataclass
+class Tails:
+    """Which rows behind the zero row are taken, and until which position is evicted."""
+
+    free: list[int] = field(default_factory=list)
+    taken: deque[tuple[int, int]] = field(default_factory=deque)  # position of the step before, row
+
+
+class Resident:
+    """What is held in memory of one buffer: positions `low` to `high`. Use it under its lock."""
+
+    def __init__(self, budget: int):
+        self.lock = threading.RLock()
+        self.budget = budget
+        self.forget()
+
+    def forget(self) -> None:
+        """Hold nothing, as at the beginning."""
+        self.low = self.high = 0
+        self.size = 0  # steps held
+        self.gaps = False  # whether some of the positions between hold no step
+        self.slots = self.tail_rows = 0
+        self.columns: dict[str, np.ndarray] = {name: np.zeros(1, dtype) for name, dtype in BOOKS.items()}
+        self.fields: dict[str, Field] = {}  # those with an array
+        self.known: Fields | None = None
+        self.open: dict[int, OpenEpisode] = {}
+        self.unordered: dict[int, np.ndarray] = {}  # positions of episodes whose steps came out of order
+        self.tails = Tails()
+        self.tail_fields: set[str] = set()  # fields that an end() was ever given
+        self.revision = self.deleted = 0
+        self.priorities: int | None = None  # version of the priorities, None where they are not held
+        self.complete = False  # whether everything stored is loaded
+        self.epoch = 0
+        self.journal: deque[Change] = deque(maxlen=JOURNAL)
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def zero(self) -> int:
+        """The row that stands for what is not there."""
+        return self.slots
+
+    def rows(self, positions: np.ndarray) -> np.ndarray:
+        """Return the rows of positions."""
+        return positions % self.slots
+
+    def positions(self, rows: np.ndarray) -> np.ndarray:
+        """Return the positions of rows of the ring."""
+        return self.low + (rows - self.low) % self.slots
+
+    def held(self, positions: np.ndarray) -> np.ndarray:
+        """Return which of the positions hold a step, bool."""
+        inside = (positions >= self.low) & (positions < self.high)
+        if not self.gaps:
+            return inside
+        found = np.zeros(len(positions), np.bool_)
+        found[inside] = self.columns["present"][self.rows(positions[inside])]
+        return found
+
+    def everyone(self) -> np.ndarray:
+        """Return all positions held, ascending."""
+        positions = np.arange(self.low, self.high)
+        return positions if not self.gaps else positions[self.columns["present"][self.rows(positions)]]
+
+    def take(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """Return a copy of some rows of a column."""
+        return self.columns[name].take(rows, 0)
+
+    def following(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of the steps after; UNKNOWN where there is none in the ring (a tail is none)."""
+        after = self.columns["after"].take(rows)
+        after[after >= self.slots] = UNKNOWN
+        return after
+
+    def preceding(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of the steps before; UNKNOWN where there is none, or it is not held any more."""
+        before = self.columns["before"].take(rows)
+        behind = np.flatnonzero(before >= 0)
+        candidates = before[behind]
+        # Its slot may hold another step by now, which does not lead here; or still itself, evicted and outside.
+        gone = (self.columns["after"].take(candidates) != rows[behind]) | (self.positions(candidates) >= self.high)
+        before[behind[gone]] = UNKNOWN
+        return before
+
+    # -- room ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for array in self.columns.values())
+
+    def settle_fields(self, fields: Fields, rows: int) -> None:
+        """Have arrays for the fields of fixed width, the narrowest first, as far as `rows` of them fit the budget."""
+        chosen, width = {}, 0
+        for name, one in sorted(fields.types.items(), key=lambda item: (item[1].varies, 0 if item[1].varies else item[1].nbytes)):
+            extra = 0 if one.varies else one.nbytes + (name in fields.optional)
+            # A field that was left out stays out: what is loaded has it not.
+            late = self.known is not None and name in self.known.types and name not in self.fields
+            if not one.varies and not late and (width + extra) * rows <= self.budget:
+                chosen[name], width = one, width + extra
+        total = self.slots + 1 + self.tail_rows
+        for name, one in chosen.items():
+            if name not in self.columns:
+                self.columns[name] = np.zeros((total, *one.shape), one.numpy)  # type: ignore[arg-type]
+                if self.high > self.low:  # steps that are loaded came before the field
+                    blank(self.columns[name], slice(self.slots))
+                    self.columns[f"has_{name}"] = np.zeros(total, np.bool_)
+            if name in fields.optional and f"has_{name}" not in self.columns:
+                self.columns[f"has_{name}"] = np.ones(total, np.bool_)
+        for name in self.fields.keys() - chosen.keys():
+            del self.columns[name]
+            self.columns.pop(f"has_{name}", None)
+        self.fields, self.known = chosen, fields
+
+    def reserve(self, high: int, tails: int, capacity: int | None) -> None:
+        """Make room for the positions up to `high` and for more tails."""
+        span = high - self.low
+        slots, tail_rows = self.slots, self.tail_rows
+        if span > slots or not slots:
+            slots = max(span, min(slots + slots // 2, capacity or 2 * slots), 64)
+        if len(self.tails.free) < tails:
+            tail_rows = max(tail_rows + tails, tail_rows + tail_rows // 2, 16)
+        if (slots, tail_rows) == (self.slots, self.tail_rows):
+            return
+        positions = np.arange(self.low, self.high)
+        old, new = positions % max(self.slots, 1), positions % max(slots, 1)
+        shift = slots - self.slots
+        for name, array in list(self.columns.items()):
+            grown = np.zeros((slots + 1 + tail_rows, *array.shape[1:]), array.dtype)
+            if name == "priority":
+                grown[:] = np.nan
+            values = array[old]
+            if name in LINKS:
+                inside, behind = (values >= 0) & (values < self.slots), values >= self.slots
+                values[inside] = (self.low + (values[inside] - self.low) % max(self.slots, 1)) % slots
+                values[behind] += shift
+            grown[new] = values
+            grown[slots : slots + 1 + self.tail_rows] = array[self.slots :]
+            self.columns[name] = grown
+        self.tails.free = [row + shift for row in self.tails.free] + list(range(slots + 1 + self.tail_rows, slots + 1 + tail_rows))
+        self.tails.taken = deque((position, row + shift) for position, row in self.tails.taken)
+        self.slots, self.tail_rows = slots, tail_rows
+
+    def evict(self, low: int) -> None:
+        """Let go of the positions before `low`."""
+        if low <= self.low:
+            return
+        self.low, self.high = low, max(low, self.high)
+        if len(self.open) > MANY_OPEN:
+            self.open = {id: one for id, one in self.open.items() if one.last >= low}
+        while self.tails.taken and self.tails.taken[0][0] < low:
+            self.tails.free.append(self.tails.taken.popleft()[1])
+
+    def write(self, name: str, first: int, values: np.ndarray) -> None:
+        """Set a column of consecutive positions."""
+        begin, column = first % self.slots, self.columns[name]
+        until = min(len(values), self.slots - begin)
+        column[begin : begin + until] = values[:until]
+        if until < len(values):
+            column[: len(values) - until] = values[until:]
+
+    # -- followers ----------------------------------------------------------------------------------------------------
+
+    def record(self, change: Change) -> None:
+        """Note a change for those who follow."""
+        self.epoch += 1
+        self.journal.append(change)
+
+    def since(self, epoch: int) -> list[Change] | None:
+        """Return the changes since an epoch, None where they are not known any more."""
+        behind = self.epoch - epoch
+        if behind > len(self.journal):
+            return None
+        return [self.journal[len(self.journal) - behind + k] for k in range(behind)]

@@ -1,0 +1,449 @@
+"""Every sampler with every unit: which steps, in what proportion, and what each becomes. Error rates: see test_sampling."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from test_sampling import assert_uniform
+
+import expdb
+from expdb import Episode, Newest, NStep, Ordered, Prioritized, QueryBuilder, Sequence, Step, Uniform
+
+SAMPLERS = [
+    Uniform(), Uniform(replace=False), Uniform(over="episode"), Uniform(over="task"), Prioritized(), Ordered("reward", descending=True), Newest(10),
+]  # fmt: skip
+UNITS = [Step(), NStep(3, gamma=0.9), Sequence(4, burn_in=1), Episode()]
+LENGTHS = (5, 1, 7, 3, 8, 2, 6)  # of complete episodes, terminated in turn; one more is open
+
+
+def fill(buffer):
+    """Episodes of several lengths, obs 100 * episode + t, the second half with a last observation; the last one is open."""
+    for k, length in enumerate(LENGTHS):
+        with buffer.episode(f"t{k % 3}", episode_id=f"e{k}") as episode:
+            for t in range(length):
+                last = t == length - 1
+                episode.append(obs=100.0 * k + t, action=t, reward=float(t), terminated=last and k % 2 == 0, truncated=last and k % 2 == 1)
+            if k >= 4:
+                episode.end(obs=100.0 * k + length)
+    for t in range(4):
+        buffer.store(task_id="t9", episode_id="open", obs=700.0 + t, action=t, reward=float(t))
+
+
+def cell(name):
+    """A name for a parameter."""
+    return str(name)
+
+
+@pytest.fixture
+def filled(db):
+    buffer = db.buffer("b")
+    fill(buffer)
+    return buffer
+
+
+def starts():
+    """Position, episode and place of every step."""
+    rows = [(k, t) for k, length in enumerate(LENGTHS) for t in range(length)] + [(7, t) for t in range(4)]
+    return [(p, k, t) for p, (k, t) in enumerate(rows)]
+
+
+def may_be_drawn(unit, matching):
+    """The positions that a unit may draw of those that match, by the words of its docstring."""
+    lengths = dict(enumerate((*LENGTHS, 4)))
+    chosen = {}
+    for p, k, t in starts():
+        last = t == lengths[k] - 1
+        if isinstance(unit, NStep):
+            ok = p in matching and (not last or (k < 7 and (k % 2 == 0 or k >= 4)))
+            chosen[p] = ok
+        elif isinstance(unit, Episode):
+            chosen[p] = t == 0 and k < 7 and any(other in matching for other, j, _ in starts() if j == k)
+        else:
+            chosen[p] = p in matching
+    return [p for p, ok in chosen.items() if ok]
+
+
+@pytest.mark.parametrize(("sampler", "unit", "query"), list(itertools.product(SAMPLERS, UNITS, [False, True])), ids=cell)
+def test_a_cell_of_the_table(filled, sampler, unit, query):
+    where = QueryBuilder().gte("reward", 2) if query else None
+    rows = {p: (k, t) for p, k, t in starts()}
+    matching = {p for p, (_, t) in rows.items() if not query or t >= 2}
+    allowed = may_be_drawn(unit, matching)
+    size = 6 if isinstance(unit, Episode) and query and not getattr(sampler, "replace", True) else 4
+    size = min(size, len(allowed))
+    seen = set()
+    for seed in range(25):
+        batch = filled.sample(size, where, sampler=sampler, unit=unit, rng=seed)
+        assert batch.size == size
+        position = batch["position"]
+        anchors = position if position.ndim == 1 else position[:, getattr(unit, "burn_in", 0)]
+        seen |= set(anchors.tolist())
+        if not getattr(sampler, "replace", True) or isinstance(sampler, Ordered):
+            assert len(set(anchors.tolist())) == size
+        for j, anchor in enumerate(anchors.tolist()):
+            k, t = rows[anchor]
+            if isinstance(unit, NStep):
+                taken = min(3, (LENGTHS[k] if k < 7 else 3) - t)
+                taken -= k < 7 and t + taken == LENGTHS[k] and k % 2 == 1 and k < 4  # truncated, and nobody knows what came then
+                assert batch["n_steps"][j] == taken
+                assert batch["reward"][j] == pytest.approx(sum(0.9**i * (t + i) for i in range(taken)))
+                ended = k < 7 and k % 2 == 0 and t + taken == LENGTHS[k]
+                assert batch["discount"][j] == pytest.approx(0.0 if ended else 0.9**taken)
+                assert batch["next_obs"][j] == (0.0 if ended and k < 4 else 100 * k + t + taken)
+            elif isinstance(unit, Step):
+                assert batch["obs"][j] == 100 * k + t
+            else:
+                first = t - getattr(unit, "burn_in", 0)
+                length = LENGTHS[k] if k < 7 else 4
+                line = [first + i if 0 <= first + i < length else None for i in range(batch["obs"].shape[1])]
+                assert batch["mask"][j].tolist() == [i is not None for i in line]
+                assert batch["obs"][j].tolist() == [0.0 if i is None else 100 * k + i for i in line]
+                assert batch["position"][j].tolist() == [-1 if i is None else anchor - t + i for i in line]
+                assert batch["is_first"][j].tolist() == [i == 0 for i in line]
+                assert batch["length"][j] == sum(i is not None for i in line)
+                assert batch["reward"].shape == batch["mask"].shape
+                assert batch["episode"].shape == (size,)
+    if isinstance(sampler, Ordered):
+        order = sorted(matching, key=lambda p: (-rows[p][1], p))
+        if isinstance(unit, Episode):
+            order = list(dict.fromkeys(p - rows[p][1] for p in order))
+        assert anchors.tolist() == [p for p in order if p in allowed][:size]
+    elif isinstance(sampler, Newest):
+        assert seen == set(allowed[-10:])
+    else:
+        assert seen <= set(allowed)
+        assert len(seen) > 0.6 * len(allowed)
+    if isinstance(sampler, Prioritized):
+        assert batch["weight"].tolist() == [1.0] * size
+        assert batch["probability"] == pytest.approx(1 / len(allowed))
+
+
+# -- in what proportion -----------------------------------------------------------------------------------------------
+
+
+def drawn(buffer, size=250, rounds=40, **options):
+    rng = np.random.default_rng(11)
+    batches = [buffer.sample(size, options.get("where"), rng=rng, **{k: v for k, v in options.items() if k != "where"}) for _ in range(rounds)]
+    return np.concatenate([batch["position"] if batch["position"].ndim == 1 else batch["position"][:, 0] for batch in batches])
+
+
+@pytest.mark.parametrize("unit", [Step(), NStep(2), Episode()], ids=cell)
+def test_every_anchor_is_as_likely_with_queries_gaps_and_eviction(db, unit):
+    buffer = db.buffer("b", capacity=45)
+    for _ in range(3):
+        for k, length in enumerate(LENGTHS):
+            with buffer.episode(f"t{k % 3}") as episode:
+                episode.extend({"obs": np.arange(length), "reward": np.arange(length), "terminated": [False] * (length - 1) + [True]})
+    buffer.delete(QueryBuilder().in_("position", [60, 71]))
+    with db._engine.writing() as session:
+        session.ask("DELETE FROM steps WHERE position = 80")
+    for where in (None, QueryBuilder().gte("reward", 1)):
+        everyone = buffer.sample(1, where, unit=unit, sampler=Newest(1000))
+        assert everyone.size == 1
+        found = drawn(buffer, unit=unit, where=where)
+        rows = {row["position"]: row for row in buffer.page(1, 1000)}
+        allowed = set(rows) if where is None else {p for p, row in rows.items() if row["reward"] >= 1}
+        if isinstance(unit, NStep):
+            allowed = {p for p in allowed if rows[p]["terminated"] or rows.get(p + 1, {}).get("episode") == rows[p]["episode"]}
+        if isinstance(unit, Episode):
+            wide = {row["episode"]: row["length"] for row in buffer.episodes().to_pylist()}
+            members = {e: [p for p in rows if rows[p]["episode"] == e] for e in wide}
+            allowed = {members[e][0] for e in wide if len(members[e]) == wide[e] and (where is None or any(p in allowed for p in members[e]))}
+        assert_uniform(found.tolist(), sorted(allowed))
+
+
+def test_every_episode_or_task_is_as_likely_and_then_its_steps(filled):
+    owner = {p: k for p, k, _ in starts()}
+    by_episode = drawn(filled, sampler=Uniform(over="episode"))
+    assert_uniform([owner[p] for p in by_episode.tolist()], range(8))
+    inside = [p for p in by_episode.tolist() if owner[p] == 4]
+    assert_uniform(inside, [p for p in owner if owner[p] == 4])
+    task = {k: k % 3 if k < 7 else 9 for k in range(8)}
+    by_task = drawn(filled, sampler=Uniform(over="task"))
+    assert_uniform([task[owner[p]] for p in by_task.tolist()], [0, 1, 2, 9])
+    matching = drawn(filled, sampler=Uniform(over="task"), where=QueryBuilder().gte("reward", 6))
+    assert_uniform([task[owner[p]] for p in matching.tolist()], [1, 2])
+    with pytest.raises(expdb.TooFewRows, match="5 tasks with steps wanted and 4 held"):
+        filled.sample(5, sampler=Uniform(replace=False, over="task"))
+    assert sorted(task[owner[p]] for p in filled.sample(4, sampler=Uniform(replace=False, over="task"))["position"].tolist()) == [0, 1, 2, 9]
+
+
+@pytest.mark.parametrize("query", [None, QueryBuilder().gte("position", 10)], ids=["all", "query"])
+@pytest.mark.parametrize("unit", [Step(), NStep(1)], ids=cell)
+def test_priorities_decide_in_proportion_and_weights_correct_for_it(filled, unit, query):
+    alpha, beta, epsilon = 0.7, 0.5, 0.01
+    everyone = np.arange(36)
+    given = np.random.default_rng(0).random(36) * 3
+    assert filled.update_priorities(everyone, given) == 36
+    allowed = np.array(may_be_drawn(unit, set(range(10 if query else 0, 36))))
+    mass = (given[allowed] + epsilon) ** alpha
+    wanted = dict(zip(allowed.tolist(), mass / mass.sum(), strict=True))
+    for normalise in ("batch", "buffer"):
+        sampler = Prioritized(alpha, beta, epsilon=epsilon, normalise=normalise)
+        batch = filled.sample(500, query, sampler=sampler, unit=unit, rng=1)
+        chance = np.array([wanted[p] for p in batch["position"].tolist()])
+        assert batch["probability"] == pytest.approx(chance)
+        weight = (len(allowed) * chance) ** -beta
+        greatest = weight.max() if normalise == "batch" else ((len(allowed) * min(wanted.values())) ** -beta)
+        assert batch["weight"] == pytest.approx(weight / greatest)
+    # Each sample is stratified, so its counts are closer to the expected ones than chance; single draws are not.
+    rng = np.random.default_rng(2)
+    counts = dict.fromkeys(wanted, 0)
+    for _ in range(6000):
+        counts[int(filled.sample(1, query, sampler=sampler, unit=unit, rng=rng, fields=["position"])["position"][0])] += 1
+    statistic = sum((counts[p] - 6000 * chance) ** 2 / (6000 * chance) for p, chance in wanted.items())
+    freedom = len(wanted) - 1
+    z = ((statistic / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / (2 / (9 * freedom)) ** 0.5
+    assert z < 4.75
+    strata = filled.sample(1000, query, sampler=sampler, unit=unit, rng=rng)["position"]
+    for p, chance in wanted.items():
+        assert abs((strata == p).sum() - 1000 * chance) <= 2.0
+
+
+def test_beta_grows_with_the_calls(filled):
+    filled.update_priorities(np.arange(36), np.arange(1.0, 37.0))
+    sampler = Prioritized(alpha=1.0, beta=0.2, anneal_steps=4, epsilon=0.0)
+    for beta in (0.2, 0.4, 0.6, 0.8, 1.0, 1.0):
+        batch = filled.sample(64, sampler=sampler, rng=0)
+        weight = batch["probability"] ** -beta
+        assert batch["weight"] == pytest.approx(weight / weight.max())
+
+
+def test_a_new_step_has_the_greatest_priority_so_far(db):
+    buffer = db.buffer("b")
+    buffer.store_batch({"x": np.arange(4)})
+    sampler, fixed = Prioritized(alpha=1.0, epsilon=0.0), Prioritized(alpha=1.0, epsilon=0.0, initial=0.5)
+
+    def chances(which):
+        batch = buffer.sample(200, sampler=which, rng=0)
+        return {p: round(c, 6) for p, c in zip(batch["position"].tolist(), batch["probability"].tolist(), strict=True)}
+
+    assert chances(sampler) == {p: 0.25 for p in range(4)}
+    assert buffer.update_priorities([0, 1], [5.0, 1.0]) == 2
+    buffer.store(x=4)
+    assert chances(sampler) == {0: round(5 / 13, 6), 1: round(1 / 13, 6), 2: round(1 / 13, 6), 3: round(1 / 13, 6), 4: round(5 / 13, 6)}
+    assert chances(fixed) == {0: round(5 / 7.5, 6), 1: round(1 / 7.5, 6), **{p: round(0.5 / 7.5, 6) for p in (2, 3, 4)}}
+
+
+# -- priorities -------------------------------------------------------------------------------------------------------
+
+
+def test_priorities_are_there_next_week_and_for_other_processes(open_db):
+    db = open_db(max_lag=0.0)
+    buffer = db.buffer("b", capacity=3000)
+    buffer.store_batch({"x": np.arange(3000)})
+    sampler = Prioritized(alpha=1.0, epsilon=0.0)
+    buffer.sample(8, sampler=sampler)
+    given = np.random.default_rng(3).random(3000)
+    assert buffer.update_priorities(np.arange(3000), given) == 3000
+    assert buffer.update_priorities([7, 7, 8], [1.0, 9.0, 2.0]) == 3  # the last one counts
+    given[7], given[8] = 9.0, 2.0
+    stored = db.sql("SELECT priority FROM experience ORDER BY position")["priority"].to_numpy()
+    assert (stored == given).all()
+    other = open_db(max_lag=0.0).buffer("b")
+    batch = other.sample(64, sampler=sampler, rng=0)
+    assert batch["probability"] == pytest.approx(given[batch["position"]] / given.sum())
+    assert other.sample(5, sampler=Ordered("priority", descending=True))["position"].tolist() == np.argsort(-given, kind="stable")[:5].tolist()
+    assert other.update_priorities([2999], [1e6]) == 1
+    other._sampling.save()
+    assert (buffer.sample(64, sampler=sampler, rng=0)["position"] == 2999).sum() >= 63
+    assert buffer.count(QueryBuilder().gt("priority", 1e5)) == 1
+    buffer.update_priorities([5], [2e6])
+    assert sorted(buffer.sample(2, QueryBuilder().gt("priority", 1e5), sampler=Uniform(replace=False))["position"].tolist()) == [5, 2999]
+    buffer.store_batch({"x": np.arange(2500)})
+    assert buffer.update_priorities([5, 2999, 5499, 9999, -1], [1.0] * 5) == 2
+    assert db.sql("SELECT priority FROM experience WHERE position IN (5498, 5499)")["priority"].to_pylist() == [None, 1.0]
+    (blocks,) = db.sql("SELECT count(*) AS n FROM priorities")["n"].to_pylist()
+    assert blocks <= 4
+
+
+def test_priorities_of_evicted_steps_never_reach_another(db):
+    buffer = db.buffer("b", capacity=10)
+    sampler = Prioritized(alpha=1.0, epsilon=0.0)
+    buffer.store_batch({"x": np.arange(10)})
+    old = buffer.sample(10, sampler=sampler, rng=0)["position"]
+    buffer.store_batch({"x": np.arange(10, 15)})
+    assert buffer.update_priorities(np.arange(10), np.full(10, 100.0)) == 5
+    batch = buffer.sample(1000, sampler=sampler, rng=0)
+    chance = dict(zip(batch["position"].tolist(), batch["probability"].tolist(), strict=True))
+    assert old.max() < 10
+    assert chance.keys() <= set(range(5, 15))
+    assert all(chance[p] == pytest.approx(0.1) for p in chance), "new steps came after the greatest priority"
+    buffer.delete(QueryBuilder().eq("position", 7))
+    assert buffer.update_priorities([7, 8], [1.0, 1.0]) == 1
+    assert 7 not in buffer.sample(1000, sampler=sampler, rng=0)["position"]
+
+
+@pytest.mark.parametrize("wrong", [[-1.0], [float("nan")], [float("inf")], [1.0, 2.0]])
+def test_priorities_that_make_no_sense_are_refused(filled, wrong):
+    for _ in range(2):
+        with pytest.raises(expdb.InvalidValue):
+            filled.update_priorities([3], wrong)
+        filled.sample(4, sampler=Prioritized())
+    with pytest.raises(expdb.TooFewRows, match="priority above 0"):
+        filled.update_priorities(np.arange(36), np.zeros(36))
+        filled.sample(4, sampler=Prioritized(epsilon=0.0))
+
+
+def test_a_steps_priority_follows_its_links(db):
+    """A step that nothing follows has no weight, and gets it when something does."""
+    buffer = db.buffer("b")
+    sampler = Prioritized(alpha=1.0, epsilon=0.0)
+    for t in range(4):
+        buffer.store(episode_id="e", obs=float(t), reward=0.0)
+        if t:
+            batch = buffer.sample(64, sampler=sampler, unit=NStep(1), rng=0)
+            assert set(batch["position"].tolist()) == set(range(t))
+            assert batch["probability"] == pytest.approx(1 / t)
+    three = buffer.sample(64, sampler=sampler, unit=NStep(2, end="redraw"), rng=0)
+    assert set(three["position"].tolist()) == {0, 1}
+    buffer.store(episode_id="e", obs=4.0, terminated=True)
+    assert set(buffer.sample(64, sampler=sampler, unit=NStep(1), rng=0)["position"].tolist()) == set(range(5))
+    assert set(buffer.sample(64, sampler=sampler, unit=NStep(2, end="redraw"), rng=0)["position"].tolist()) == set(range(4))
+
+
+# -- units ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_range_of_steps_includes_both_bounds(filled):
+    long = QueryBuilder().eq("episode_id", "e4").and_().lt("reward", 3)
+    batch = filled.sample(600, long, unit=NStep((2, 4)), rng=0)
+    assert_uniform(batch["n_steps"].tolist(), (2, 3, 4))
+    only = filled.sample(200, unit=NStep((2, 4), end="redraw"), rng=0)
+    assert only["n_steps"].min() == 2
+    ends = {(k, t) for _, k, t in starts() if k < 7}
+    for p, n in zip(only["position"].tolist(), only["n_steps"].tolist(), strict=True):
+        _, k, t = starts()[p]
+        known = (LENGTHS[k] - (k % 2 == 1 and k < 4)) if k < 7 else 3
+        assert t + n <= known
+    assert ends
+
+
+def test_what_lacks_steps_is_shortened_redrawn_or_dropped(filled):
+    shortened = filled.sample(400, unit=NStep(3), rng=0)
+    assert set(shortened["n_steps"].tolist()) == {1, 2, 3}
+    redrawn = filled.sample(400, unit=NStep(3, end="redraw"), rng=0)
+    assert redrawn.size == 400
+    assert set(redrawn["n_steps"].tolist()) == {3}
+    dropped = filled.sample(400, unit=NStep(3, end="drop"), rng=0)
+    assert set(dropped["n_steps"].tolist()) == {3}
+    assert dropped.size == (shortened["n_steps"] == 3).sum()
+    assert set(dropped["position"].tolist()) == set(redrawn["position"].tolist())
+    with pytest.raises(expdb.TooFewRows):
+        filled.sample(1, unit=NStep(9, end="redraw"))
+
+
+def test_sequences_start_at_strides_and_come_whole_where_asked(filled):
+    batch = filled.sample(400, unit=Sequence(3, stride=3), rng=0)
+    assert set(batch["step"][:, 0].tolist()) == {0, 3, 6}
+    whole = filled.sample(400, unit=Sequence(3, burn_in=2, pad=False), rng=0)
+    assert whole["mask"].all()
+    wanted = {(k, t) for _, k, t in starts() if t >= 2 and t + 2 < (LENGTHS[k] if k < 7 else 4)}
+    assert {(int(o) // 100, int(o) % 100) for o in whole["obs"][:, 2].tolist()} == wanted
+    with pytest.raises(expdb.TooFewRows, match="no sequences"):
+        filled.sample(1, unit=Sequence(9, pad=False))
+
+
+def test_episodes_are_cut_or_ragged_where_asked(filled):
+    cut = filled.sample(50, unit=Episode(max_length=3), rng=0)
+    assert cut["obs"].shape == (50, 3)
+    assert cut["length"].max() == 3
+    ragged = filled.sample(50, unit=Episode(pad=False), rng=0)
+    assert "mask" not in ragged
+    assert ragged["obs"].dtype == object
+    for obs, length in zip(ragged["obs"], ragged["length"], strict=True):
+        assert obs.shape == (length,)
+        assert (np.diff(obs) == 1).all()
+
+
+def test_columns_of_episodes_come_once_a_sequence(filled):
+    batch = filled.sample(5, unit=Sequence(3), fields=["task_id", "tags", "step", "mask", "pre_agent"], rng=0)
+    assert batch["task_id"].shape == (5,)
+    assert batch["tags"].shape == batch["step"].shape == (5, 3)
+    with pytest.raises(expdb.QueryError, match="no key nope in this batch"):
+        filled.sample(5, unit=Sequence(3), fields=["nope"])
+
+
+def test_two_samples_share_no_memory_with_each_other_or_the_buffer(filled):
+    for unit in UNITS:
+        first, second = (filled.sample(4, unit=unit, sampler=Uniform(replace=False), rng=1) for _ in range(2))
+        for key in first:
+            assert not np.shares_memory(first[key], second[key]) or first[key].dtype == object
+            for held in filled._sampling.resident.columns.values():
+                assert not np.shares_memory(first[key], held)
+            first[key][...] = 0
+        third = filled.sample(4, unit=unit, sampler=Uniform(replace=False), rng=1)
+        assert all((second[key] == third[key]).all() for key in second if second[key].dtype != object)
+
+
+# -- the rest ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_sample_can_wait_for_what_is_not_there_yet(open_db):
+    import threading
+    import time
+
+    buffer, other = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
+    with pytest.raises(expdb.TooFewRows, match="wait=seconds"):
+        buffer.sample(1, wait=0.05)
+    begun = time.monotonic()
+    writer = threading.Timer(0.2, lambda: other.store(x=1, task_id="late"))
+    writer.start()
+    assert buffer.sample(3, {"task_id": "late"}, wait=20)["x"].tolist() == [1, 1, 1]
+    assert time.monotonic() - begun > 0.15
+    writer.join()
+
+
+@pytest.mark.parametrize("sampler", [Uniform(), Uniform(over="task"), Prioritized(anneal_steps=50), Newest(20)], ids=cell)
+def test_a_seed_gives_the_same_on_both_databases(filled, sampler, tmp_path):
+    with expdb.open(tmp_path / "other.db") as db:
+        other = db.buffer("b")
+        fill(other)
+        for unit in UNITS:
+            for where in (None, QueryBuilder().lt("reward", 4)):
+                for _ in range(2):
+                    a, b = (one.sample(16, where, sampler=sampler, unit=unit, rng=5) for one in (filled, other))
+                    assert list(a) == list(b)
+                    assert all(np.array_equal(a[key], b[key]) for key in a)
+
+
+def test_sampling_resumes_bit_identically(open_db):
+    sampler = Prioritized(anneal_steps=20)
+    buffer = open_db().buffer("b")
+    fill(buffer)
+
+    def train(which, rounds):
+        out = []
+        for _ in range(rounds):
+            batch = which.sample(16, sampler=sampler, unit=NStep(2, gamma=0.9))
+            which.update_priorities(batch["position"], batch["reward"] + 0.1)
+            out.append({key: batch[key].tobytes() for key in batch} | {"u": which.sample(3)["position"].tobytes()})
+        return out
+
+    train(buffer, 7)
+    state = json.loads(json.dumps(buffer.sampling_state()))
+    wanted = train(buffer, 7)
+    again = open_db().buffer("b")
+    again.restore_sampling(state)
+    assert train(again, 7) == wanted
+    buffer.restore_sampling(state)
+    assert train(buffer, 7) == wanted
+    for wrong in ({}, {"format": 2}, {**state, "samplers": 5}, {**state, "priorities": {"first": 0, "values": "?"}}):
+        with pytest.raises(expdb.InvalidValue, match="sampling_state"):
+            again.restore_sampling(wrong)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: NStep(0), lambda: NStep((3, 2)), lambda: NStep((1, 2, 3)), lambda: NStep(1.5), lambda: NStep(1, gamma=1.5), lambda: NStep(1, end="x"),
+        lambda: Sequence(0), lambda: Sequence(3, burn_in=-1), lambda: Sequence(3, stride=0), lambda: Sequence(3, pad=1),
+        lambda: Episode(0), lambda: Episode(pad="no"), lambda: Uniform(over="group"), lambda: Uniform(replace=None), lambda: Newest(0),
+        lambda: Ordered(3), lambda: Ordered("step", descending=1), lambda: Prioritized(alpha=-1), lambda: Prioritized(beta=2),
+        lambda: Prioritized(anneal_steps=0), lambda: Prioritized(epsilon=float("nan")), lambda: Prioritized(initial="min"), lambda: Prioritized(normalise="x"),
+    ],
+)  # fmt: skip
+def test_settings_that_make_no_sense_are_refused(make):
+    with pytest.raises(expdb.InvalidValue, match="give"):
+        make()

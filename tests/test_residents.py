@@ -1,0 +1,191 @@
+"""What is held in memory is what is stored, whatever other handles write, relabel, delete and evict meanwhile."""
+
+import numpy as np
+import pytest
+
+import expdb
+from expdb import Episode, NStep, QueryBuilder, Sequence, Step, Uniform
+
+ALL = Uniform(replace=False)
+
+
+class World:
+    """A random history, written through one handle, and what is known of it: obs is 1000 * episode + t throughout."""
+
+    def __init__(self, buffer, rng):
+        self.buffer, self.rng = buffer, rng
+        self.open, self.tails, self.count = {}, set(), 0
+
+    def act(self):
+        getattr(self, self.rng.choice(["step", "step", "step", "many", "end", "relabel", "delete", "by_hand", "capacity", "flags"], p=[0.2, 0.15, 0.15, 0.15, 0.15, 0.06, 0.04, 0.03, 0.03, 0.04]))()
+
+    def step(self):
+        """Store single steps of several open episodes in turn."""
+        while len(self.open) < 3:
+            self.open[f"e{self.count}"], self.count = 0, self.count + 1
+        for name in self.rng.permutation(sorted(self.open))[: self.rng.integers(1, 4)].tolist():
+            number, t = int(name[1:]), self.open[name]
+            self.open[name] += 1
+            ends = bool(self.rng.random() < 0.1)
+            self.buffer.store(
+                episode_id=name, task_id=f"t{number % 5}", obs=1000.0 * number + t, small=np.full(3, t, np.int16),
+                text=f"{number}/{t}", reward=float(t), terminated=ends,
+            )  # fmt: skip
+            if ends:
+                del self.open[name]
+
+    def many(self):
+        """Write a whole episode, or two that share chunks."""
+        for _ in range(int(self.rng.integers(1, 3))):
+            number, self.count = self.count, self.count + 1
+            length, terminated = int(self.rng.integers(1, 12)), bool(self.rng.random() < 0.5)
+            with self.buffer.episode(f"t{number % 5}", episode_id=f"e{number}", flush_steps=4) as episode:
+                for t in range(length):
+                    last = t == length - 1
+                    episode.append(obs=1000.0 * number + t, small=np.full(3, t, np.int16), text=f"{number}/{t}", reward=float(t),
+                                   terminated=last and terminated, truncated=last and not terminated)  # fmt: skip
+                if self.rng.random() < 0.5:
+                    episode.end(obs=1000.0 * number + length)
+                    self.tails.add(f"e{number}")
+
+    def end(self):
+        if self.open:
+            name = str(self.rng.choice(sorted(self.open)))
+            if self.open.pop(name):
+                self.buffer.end_episode(name, str(self.rng.choice(["complete", "aborted"])))
+
+    def some(self):
+        rows = self.buffer.page(1, 10_000)
+        return [] if not rows else sorted({int(p) for p in self.rng.choice([row["position"] for row in rows], 3)})
+
+    def relabel(self):
+        self.buffer.update(QueryBuilder().in_("position", self.some() or [0]), reward=float(self.rng.integers(50, 60)))
+
+    def flags(self):
+        task = f"t{self.rng.integers(5)}"
+        self.buffer.update({"task_id": task}, policy_version=int(self.rng.integers(3)))
+
+    def delete(self):
+        self.buffer.delete(QueryBuilder().in_("position", self.some() or [0]))
+
+    def by_hand(self):
+        with self.buffer._store.engine.writing() as session:
+            for position in self.some()[:1]:
+                session.ask("DELETE FROM steps WHERE position = ?", position)
+
+    def capacity(self):
+        self.buffer.set_capacity(int(self.rng.integers(20, 60)))
+
+
+class Truth:
+    """The same by plain reading and loops."""
+
+    def __init__(self, world):
+        rows = world.buffer.page(1, 10_000)
+        self.rows = {row["position"]: row for row in rows}
+        self.at = {row["obs"]: row for row in rows}
+        written = {row["episode_id"]: row for row in world.buffer.episodes().to_pylist()}
+        self.length = {name: row["length"] for name, row in written.items()}
+        self.status = {name: row["status"] for name, row in written.items()}
+        self.tails = world.tails
+
+    def after(self, row):
+        """The obs after a step, 0 after a terminated one, None where it is not known."""
+        if row["obs"] + 1 in self.at:
+            return row["obs"] + 1
+        name = row["episode_id"]
+        if row["obs"] % 1000 == self.length[name] - 1 and name in self.tails and self.status[name] != "open":
+            return row["obs"] + 1
+        return 0.0 if row["terminated"] else None
+
+    def transition(self, row, n, gamma):
+        """obs, summed reward, next obs, discount, steps of an n-step transition; None where the successor is unknown."""
+        total, k, current = 0.0, 0, row
+        while True:
+            follows = self.after(current)
+            if follows is None:
+                return (row["obs"], total, current["obs"], gamma**k, k) if k else None
+            total += gamma**k * current["reward"]
+            k += 1
+            if current["terminated"]:
+                return row["obs"], total, follows, 0.0, k
+            if k == n or follows not in self.at:
+                return row["obs"], total, follows, gamma**k, k
+            current = self.at[follows]
+
+    def whole(self):
+        """The first positions of complete episodes of which every step is held."""
+        held = {}
+        for row in self.rows.values():
+            held.setdefault(row["episode_id"], []).append(row)
+        return {min(row["position"] for row in rows) for name, rows in held.items()
+                if self.status[name] == "complete" and len(rows) == self.length[name]}  # fmt: skip
+
+
+def everything(buffer, unit, where=None, **options):
+    """Draw all that can be drawn, each once; None for nothing."""
+    size = 1
+    try:
+        buffer.sample(10_000, where, unit=unit, sampler=ALL)
+    except expdb.TooFewRows as error:
+        if "wanted and" not in str(error):
+            return None
+        size = int(str(error).split(" and ")[1].split()[0])
+    return buffer.sample(size, where, unit=unit, sampler=ALL, **options)
+
+
+def assert_equal_to_truth(buffer, world):
+    truth = Truth(world)
+    held = set(truth.rows)
+    for where, matches in (
+        (None, held),
+        (QueryBuilder().gte("reward", 5), {p for p, row in truth.rows.items() if row["reward"] >= 5}),
+        (QueryBuilder().eq("task_id", "t1").and_().eq("policy_version", 2), {p for p, row in truth.rows.items() if row["task_id"] == "t1" and row["policy_version"] == 2}),
+        (QueryBuilder().eq("status", "complete").or_().gt("length", 6), {p for p, row in truth.rows.items() if row["status"] == "complete" or truth.length[row["episode_id"]] > 6}),
+    ):  # fmt: skip
+        batch = everything(buffer, Step(), where)
+        assert (set() if batch is None else set(batch["position"].tolist())) == matches
+        for row in [] if batch is None else batch.to_list():
+            stored = truth.rows[row["position"]]
+            assert (row["obs"], row["reward"], row["text"], row["step"]) == (stored["obs"], stored["reward"], stored["text"], stored["step"])
+            assert row["small"].tolist() == [stored["obs"] % 1000] * 3
+            assert (row["terminated"], row["episode"]) == (stored["terminated"], stored["episode"])
+        for unit in (NStep(1, gamma=0.9), NStep(3, gamma=0.9)):
+            known = {p: truth.transition(truth.rows[p], unit.n, 0.9) for p in matches}
+            known = {p: found for p, found in known.items() if found}
+            batch = everything(buffer, unit, where)
+            assert (set() if batch is None else set(batch["position"].tolist())) == known.keys()
+            for row in [] if batch is None else batch.to_list():
+                got = tuple(row[key] for key in ("obs", "reward", "next_obs", "discount", "n_steps"))
+                assert got == pytest.approx(known[row["position"]]), (row["position"], unit)
+        starts = truth.whole()
+        names = {truth.rows[p]["episode_id"] for p in matches}
+        batch = everything(buffer, Episode(), where)
+        wanted = {p for p in starts if truth.rows[p]["episode_id"] in names}
+        assert (set() if batch is None else set(batch["position"][:, 0].tolist())) == wanted
+    batch = everything(buffer, Sequence(4, burn_in=2))
+    for k in range(0 if batch is None else batch.size):
+        anchor = truth.rows[int(batch["position"][k, 2])]["obs"]
+        line = [anchor + d for d in range(-2, 4)]
+        for side in (range(1, -1, -1), range(3, 6)):  # nothing beyond a step that is not there
+            gone = False
+            for j in side:
+                gone = gone or line[j] not in truth.at
+                line[j] = None if gone else line[j]
+        assert [None if not m else o for m, o in zip(batch["mask"][k].tolist(), batch["obs"][k].tolist(), strict=True)] == line
+        assert batch["is_first"][k].tolist() == [o is not None and o % 1000 == 0 for o in line]
+        assert batch["text"][k].tolist() == [None if o is None else truth.at[o]["text"] for o in line]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("resident_bytes", [None, 0])
+def test_memory_follows_what_others_write(open_db, seed, resident_bytes):
+    rng = np.random.default_rng(seed)
+    world = World(open_db().buffer("b", capacity=50 if seed % 2 else None), rng)
+    learner = open_db(resident_bytes=resident_bytes, max_lag=0.0).buffer("b")
+    world.many()
+    for _ in range(14):
+        for _ in range(int(rng.integers(1, 8))):
+            world.act()
+        if len(world.buffer):
+            assert_equal_to_truth(learner, world)
