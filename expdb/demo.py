@@ -18,7 +18,7 @@ BATCHES_A_SAMPLE = 16  # one sample of the database feeds as many updates
 HIDDEN = 64
 SCALE = np.array([2.4, 3.0, 0.21, 3.0])  # of the observation, about
 WARM_UP_STEPS = 500
-UPDATES_ON_STORED = 4000
+UPDATES_ON_STORED = 16_000
 EVERY = 20  # episodes a mean is taken over
 
 

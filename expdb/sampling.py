@@ -63,7 +63,7 @@ class Plan:
     following: list[str]  # fields of what follows that are read from the database
 
 
-@dataclass(frozen=True)
+@dataclass
 class Wanted:
     """One call of `sample`."""
 
@@ -95,11 +95,12 @@ class Sampling:
         self._lists: dict[Any, tuple[int, Any]] = {}
         self._tasks = _Tasks()
         self._plans: dict[Any, Plan] = {}
-        self._planned: Any = None
+        self._planned = -1  # version of the resident that the plans are of
         self._draws: dict[str, Draws] = {}
         self._restored: dict[str, dict[str, Any]] = {}
         self._greatest = 0.0  # priority that any step was given
         self._unsaved = False
+        self._left: list[tuple[np.ndarray, np.ndarray]] = []  # unsaved priorities of rows that were forgotten
         self._saved = time.monotonic()
 
     # -- samples ------------------------------------------------------------------------------------------------------
@@ -120,7 +121,7 @@ class Sampling:
         r, store = self.resident, self._store
         with r.lock:
             if self._unsaved:
-                self.save(SAVE_SECONDS)
+                self.save(0.0 if self._left else SAVE_SECONDS)
             if (condition is not None and "priority" in condition.names) or (isinstance(sampler, Ordered) and sampler.column == "priority"):
                 self.save()
             news = store.engine.news(self._seen)
@@ -140,8 +141,8 @@ class Sampling:
         try:
             refresh(self._store, session, self.resident, state, seconds)
         except BaseException:
+            self._left += self._unsaved_priorities()
             self.resident.forget()  # it may be half of something
-            self._lists.clear()
             raise
         if news is not None and self.resident.complete:
             self._seen = news
@@ -440,15 +441,23 @@ class Sampling:
         r = self.resident
         with r.lock:
             self._saved = now
-            rows = np.flatnonzero(r.columns["unsaved"][: r.slots])
-            positions = r.positions(rows)
-            held = positions < r.high
+            unsaved = [*self._left, *self._unsaved_priorities()]
             with self._store.writing() as (session, _):
-                version = priorities.write(self._store, session, positions[held], r.columns["priority"][rows[held]])
-            r.columns["unsaved"][rows] = False
-            self._unsaved = False
+                version = priorities.write(self._store, session, *[np.concatenate(parts) for parts in zip(*unsaved, strict=True)])
+            if r.priorities is not None:
+                r.columns["unsaved"][:] = False
+            self._unsaved, self._left = False, []
             if r.priorities is not None and version == r.priorities + 1:
                 r.priorities = version  # else others have written as well, and it is all read again
+
+    def _unsaved_priorities(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        r = self.resident
+        if r.priorities is None:
+            return []
+        rows = np.flatnonzero(r.columns["unsaved"][: r.slots])
+        positions = r.positions(rows)
+        held = positions < r.high
+        return [(positions[held], r.columns["priority"][rows[held]])]
 
     # -- state --------------------------------------------------------------------------------------------------------
 
@@ -498,9 +507,8 @@ class Sampling:
 
     def _plan(self, fields: tuple[str, ...] | None, unit: Unit, sampler: Sampler) -> Plan:
         r = self.resident
-        known = (r.known, tuple(r.fields), len(r.tail_fields), r.priorities is None)
-        if self._planned != known:
-            self._plans, self._planned = {}, known
+        if self._planned != r.version:
+            self._plans, self._planned = {}, r.version
         return _remembered(self._plans, (fields, unit, type(sampler)), lambda: self._planned_keys(fields, unit, sampler))
 
     def _planned_keys(self, fields: tuple[str, ...] | None, unit: Unit, sampler: Sampler) -> Plan:
@@ -581,7 +589,7 @@ class Sampling:
             elif source == "position":
                 out[key] = positions if mask is None else np.where(mask, r.positions(flat).reshape(shape), -1)
             elif source == "episode":
-                out[key] = r.take("episode", r.rows(positions) if count else positions)
+                out[key] = r.take("episode", rows if mask is None else r.rows(positions))
             elif source == "buffer":
                 out[key] = read.as_objects([self._store.name] * count)
             elif source == "stored":

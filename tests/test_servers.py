@@ -351,8 +351,12 @@ def test_how_often_a_client_waits_for_the_server(url, proxy):
             call()
             return proxy.trips
 
-        assert trips(lambda: buffer.sample(256)) <= 2
-        assert trips(lambda: buffer.sample(256)) <= 2
+        assert trips(lambda: buffer.sample(256)) <= 2  # nothing is known yet
+        buffer.sample(256, unit=expdb.NStep(1))  # loads everything
+        assert max(trips(lambda: buffer.sample(256)) for _ in range(20)) <= 1
+        time.sleep(0.11)  # longer than max_lag
+        assert trips(lambda: buffer.sample(256)) == 1
+        assert min(trips(lambda: buffer.sample(256)) for _ in range(5)) == 0
         buffer.store(**step(0))
         assert trips(lambda: buffer.store(**step(0))) == 1
         assert trips(lambda: buffer.store_batch([step(0)] * 64)) == 1
@@ -362,7 +366,7 @@ def test_how_often_a_client_waits_for_the_server(url, proxy):
 
 
 def test_rewards_and_deletions_by_hand_are_kept_in_the_books(url):
-    with expdb.open(url) as db:
+    with expdb.open(url, max_lag=0.0) as db:
         buffer = db.buffer("b", capacity=100)
         with buffer.episode("e") as episode:
             for k in range(10):

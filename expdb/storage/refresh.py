@@ -27,7 +27,7 @@ def refresh(store: Store, session: Session, resident: Resident, state: State, se
         r.low = r.high = state.low
         r.revision, r.deleted = state.revision, state.deleted
     r.evict(state.low)
-    if r.known is None or r.known.version != store.fields.version or state.size > r.size:
+    if r.known is None or r.known.version != store.fields.version or (state.size > r.size and r.over(state.size)):
         r.settle_fields(store.fields, state.size)
     deleted = state.deleted != r.deleted and r.high > r.low
     if deleted:
@@ -258,7 +258,9 @@ def _load_tails(store: Store, session: Session, r: Resident, details: _Details) 
     if not len(placed):
         return
     given = {text: frozenset(json.loads(text)) for text in {details.tail_fields[k] for k in placed.tolist()}}
-    r.tail_fields.update(*given.values())
+    names = r.tail_fields.union(*given.values())
+    if names != r.tail_fields:
+        r.tail_fields, r.version = names, r.version + 1
     wanted = [name for name in r.fields if name in r.tail_fields]
     if not wanted:
         return
@@ -375,6 +377,7 @@ def _revise(store: Store, session: Session, r: Resident, revision: int) -> tuple
 def load_priorities(store: Store, session: Session, r: Resident, state: State) -> None:
     """Take in the priorities that were written since they were read last, by anybody."""
     if r.priorities is None:
+        r.version += 1
         r.columns["priority"] = np.full(r.slots + 1 + r.tail_rows, np.nan)
         r.columns["unsaved"] = np.zeros(r.slots + 1 + r.tail_rows, np.bool_)
     found = []

@@ -75,6 +75,8 @@ class Resident:
     def __init__(self, budget: int):
         self.lock = threading.RLock()
         self.budget = budget
+        self.version = 0  # counts changes of what columns there are
+        self.epoch = 0  # never falls: what follows the rows would take an old state for the present one
         self.forget()
 
     def forget(self) -> None:
@@ -93,7 +95,8 @@ class Resident:
         self.revision = self.deleted = 0
         self.priorities: int | None = None  # version of the priorities, None where they are not held
         self.complete = False  # whether everything stored is loaded
-        self.epoch = 0
+        self.epoch += 1
+        self.version += 1
         self.journal: deque[Change] = deque(maxlen=JOURNAL)
 
     # -- rows ---------------------------------------------------------------------------------------------------------
@@ -104,8 +107,8 @@ class Resident:
         return self.slots
 
     def rows(self, positions: np.ndarray) -> np.ndarray:
-        """Return the rows of positions."""
-        return positions % self.slots
+        """Return the rows of positions that are held; not to be written to."""
+        return positions if self.high <= self.slots else positions % self.slots
 
     def positions(self, rows: np.ndarray) -> np.ndarray:
         """Return the positions of rows of the ring."""
@@ -152,6 +155,10 @@ class Resident:
         """Bytes of all arrays."""
         return sum(array.nbytes for array in self.columns.values())
 
+    def over(self, rows: int) -> bool:
+        """Return whether the fields of so many rows are more than the budget."""
+        return rows * sum(one.nbytes + 1 for one in self.fields.values()) > self.budget
+
     def settle_fields(self, fields: Fields, rows: int) -> None:
         """Have arrays for the fields of fixed width, the narrowest first, as far as `rows` of them fit the budget."""
         chosen, width = {}, 0
@@ -174,6 +181,7 @@ class Resident:
             del self.columns[name]
             self.columns.pop(f"has_{name}", None)
         self.fields, self.known = chosen, fields
+        self.version += 1
 
     def reserve(self, high: int, tails: int, capacity: int | None) -> None:
         """Make room for the positions up to `high` and for more tails."""

@@ -154,7 +154,8 @@ def checkpoint(connection: Any, wait_ms: int) -> bool:
 
 def data_version(connection: Any) -> int:
     """Return a number that changes when another connection has committed (sqlite.org/pragma.html#pragma_data_version)."""
-    return int(connection.execute("PRAGMA data_version").fetchall()[0][0])
+    (version,) = connection.execute("PRAGMA data_version").fetchone()
+    return version  # type: ignore[no-any-return]
 
 
 def translated(error: BaseException, path: str) -> BaseException:

@@ -127,11 +127,11 @@ class SqliteEngine(Engine):
 
         By a connection that nothing else is done with: `data_version` does not count its own connection's writes.
         """
-        session = self._take("watch")
-        try:
+        with _fork.lock:  # nobody forks meanwhile, so this use need not be counted
+            if not self._idle["watch"]:
+                self._give_back("watch", self._take("watch"), usable=True)
+            session = self._idle["watch"][-1]
             now = (session, self.dialect.data_version(session.driver))
-        finally:
-            self._give_back("watch", session, usable=True)
         return None if now == seen else now
 
     @contextmanager
