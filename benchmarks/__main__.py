@@ -21,27 +21,11 @@ from typing import Any
 import numpy as np
 
 import expdb
-from benchmarks import baselines
+from benchmarks import baselines, learning
+from benchmarks.table import Row, alternate, row
 from expdb import QueryBuilder
 
-Row = dict[str, Any]
 OBS = np.random.default_rng(0).standard_normal((256, 4)).astype(np.float32)
-
-
-def alternate(rounds: int, **sides: Callable[[int], float]) -> dict[str, float]:
-    """Return the median of each side, measured in turns; the first round warms up and does not count."""
-    found: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(rounds + 1):
-        for name, side in sides.items():
-            seconds = side(number)
-            if number:
-                found[name].append(seconds)
-    return {name: statistics.median(values) for name, values in found.items()}
-
-
-def row(work: str, figure: float, mark: float, unit: str = "x", note: str = "") -> Row:
-    """Return a line of the table; every mark is an upper bound."""
-    return {"work": work, "figure": figure, "mark": mark, "unit": unit, "met": figure <= mark, "note": note}
 
 
 def live_bytes(path: Path) -> int:
@@ -208,26 +192,12 @@ def sample(folder: Path, quick: bool) -> Iterator[Row]:
         connection.close()
         return seconds
 
-    warm_db = expdb.open(path)
-    warm_buffer = warm_db.buffer("b")
-    warm_connection = sqlite3.connect(path, isolation_level=None)
-
-    def warm(seed: int) -> float:
-        start = time.perf_counter()
-        warm_buffer.sample(256, rng=seed)
-        return time.perf_counter() - start
-
     found = alternate(
         20 if quick else 60,
         raw=raw,
         expdb=ours,
-        warm_raw=lambda seed: baselines.fetch(warm_connection, keys(seed)),
-        warm=warm,
     )
-    warm_db.close()
-    warm_connection.close()
     yield row(f"`sample(256)` of {episodes * 200:,} steps, new connections / raw read of the same chunks", found["expdb"] / found["raw"], 2.5)
-    yield row("the same, both connections kept", found["warm"] / found["warm_raw"], 2.5)
 
 
 WRITER = """
@@ -353,6 +323,7 @@ def imports(folder: Path, quick: bool) -> Iterator[Row]:
 
 PARTS: dict[str, Callable[[Path, bool], Iterator[Row]]] = {
     "append": append, "store": store, "size": size, "sample": sample, "tasks": tasks, "imports": imports, "servers": servers, "aworld": aworld,
+    "memory": learning.memory, "queries": learning.queries, "server": learning.server, "frames": learning.frames, "filling": learning.filling,
 }  # fmt: skip
 
 

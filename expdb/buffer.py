@@ -300,7 +300,7 @@ class ReplayBuffer:
     def stats(self) -> dict[str, Any]:
         """Return counts, sizes and fields as plain JSON values."""
         with self._store.engine.reading() as session:
-            return buffer_stats(self._store, session)
+            return {**buffer_stats(self._store, session), "resident_bytes": self._sampling.nbytes}
 
     def check(self) -> list[str]:
         """Return what is wrong with the buffer's books or chunks, one line each; empty if it is sound."""

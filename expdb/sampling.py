@@ -103,6 +103,13 @@ class Sampling:
         self._left: list[tuple[np.ndarray, np.ndarray]] = []  # unsaved priorities of rows that were forgotten
         self._saved = time.monotonic()
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is held in memory: columns, links, sum trees and lists of positions."""
+        trees = sum(draws.tree.nbytes + draws.member.nbytes for draws in self._draws.values())
+        lists = sum(found.nbytes for _, found in self._lists.values() if isinstance(found, np.ndarray))
+        return self.resident.nbytes + trees + lists
+
     # -- samples ------------------------------------------------------------------------------------------------------
 
     def sample(

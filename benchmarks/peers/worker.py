@@ -99,7 +99,7 @@ class Plain(Side):
 class Cpprb(Side):
     """cpprb, in memory."""
 
-    shapes = {"obs": {"shape": 4}, "action": {"dtype": np.int64}, "reward": {}, "next_obs": {"shape": 4}, "terminated": {}}  # noqa: RUF012
+    shapes = {"obs": {"shape": 4}, "action": {"dtype": np.int64}, "reward": {}, "next_obs": {"shape": 4}, "terminated": {}}
 
     def uniform(self) -> Call:
         from cpprb import ReplayBuffer
@@ -167,8 +167,8 @@ class Rllib(Side):
         given = data(self.steps)
         return [
             SingleAgentEpisode(
-                observations=given["obs"][[*range(start, start + EPISODE), start + EPISODE - 1]], actions=given["action"][start : start + EPISODE],
-                rewards=given["reward"][start : start + EPISODE], terminated=True, len_lookback_buffer=0,
+                observations=[*given["obs"][start : start + EPISODE], given["obs"][start + EPISODE - 1]],
+                actions=given["action"][start : start + EPISODE].tolist(), rewards=given["reward"][start : start + EPISODE].tolist(), terminated=True, len_lookback_buffer=0,
             )
             for start in range(0, self.steps, EPISODE)
         ]  # fmt: skip
@@ -223,7 +223,6 @@ class Ding(Side):
 
         cfg = AdvancedReplayBuffer.default_config()
         cfg.update(EasyDict(replay_buffer_size=self.steps, deepcopy=False))
-        cfg.thruput_controller.sample_min_limit_ratio = 0
         buffer = AdvancedReplayBuffer(cfg, tb_logger=None, exp_name=str(self.folder / "ding"))
         buffer.push(self._rows(), 0)
         errors = np.random.default_rng(0).random(256)
@@ -268,7 +267,7 @@ class Memmap(Side):
         return self._batches(256, timestep_level=True)
 
     def nstep(self) -> Call:
-        return self._batches(64, dataset_kwargs={"n_steps": 5})
+        return self._batches(64, n_steps=5)
 
     def sequence(self) -> Call:
         from memmap_replay_buffer import ReplayDatasetTimeWindow

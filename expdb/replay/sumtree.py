@@ -22,6 +22,11 @@ class SumTree:
         self._top = np.zeros(size // WIDTH**2)
         self.weights = self._weights.reshape(-1)  # the same memory, by row
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all levels."""
+        return self._weights.nbytes + self._sums.nbytes + self._top.nbytes
+
     def set(self, rows: np.ndarray, weights: np.ndarray | float) -> None:
         """Set the weights of rows; of a row given twice the last one counts."""
         self.weights[rows] = weights
