@@ -1,7 +1,7 @@
 """What the rooms know of a database: sessions to ask, transactions to read and write in. The dialects make them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, Literal
@@ -42,6 +42,10 @@ class Session:
     def ask(self, statement: str, *params: Any) -> list[Any]:
         """Run a plain statement and fetch all rows, at once: an open cursor would hold back others."""
         return self._run(statement, params)
+
+    def each(self, statement: str, *params: Any) -> Iterator[Any]:
+        """Run a plain statement and yield its rows; all of them are to be taken."""
+        return iter(self._run(statement, params))
 
     def ask_all(self, *questions: tuple[Any, ...], last: bool = False) -> list[list[Any]]:
         """Run several plain statements, each given with its parameters, at the price of one trip to a server.

@@ -210,7 +210,7 @@ def _slices(chunks: dict[int, Chunk], spans: Spans, name: str, field: Field, cou
     mine = [chunks[c] for c, _, _ in spans]
     if field.dtype == "bool" and not field.shape:
         if count > len(spans):
-            raise KeyError(name)
+            return _unpacked(mine, spans, name, count)
         at = [chunk.bits(name) + (a >> 3) for chunk, (_, a, _) in zip(mine, spans, strict=True)]
         return [bytes([chunk.data[k] >> (a & 7) & 1 for chunk, k, (_, a, _) in zip(mine, at, spans, strict=True)])]
     places = [chunk.place(name) for chunk in mine]
@@ -224,6 +224,17 @@ def _slices(chunks: dict[int, Chunk], spans: Spans, name: str, field: Field, cou
         chunk.data[at + a * width : at + b * width]
         for chunk, (at, _), (_, a, b) in zip(mine, places, spans, strict=True)
     ]
+
+
+def _unpacked(mine: list[Chunk], spans: Spans, name: str, count: int) -> list[Buffer]:
+    """Return bits of spans as a byte each, unpacked all at once; KeyError where a chunk has no place for them."""
+    cut = [(chunk.bits(name) + (a >> 3), chunk.bits(name) + (b + 7 >> 3)) for chunk, (_, a, b) in zip(mine, spans, strict=True)]
+    packed = b"".join([chunk.data[first:last] for chunk, (first, last) in zip(mine, cut, strict=True)])
+    bits = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little")
+    width = np.array([8 * (last - first) for first, last in cut])
+    length = np.array([b - a for _, a, b in spans])
+    skipped = np.cumsum(width) - width + np.array([a & 7 for _, a, _ in spans]) - (np.cumsum(length) - length)
+    return [bits[np.repeat(skipped, length) + np.arange(count)].data]
 
 
 def as_objects(values: Sequence[Any]) -> np.ndarray:

@@ -2,10 +2,12 @@
 
 import json
 import time
+from typing import Any
 
 import numpy as np
 
 from expdb.storage import priorities
+from expdb.storage.columns import Buffer
 from expdb.storage.engine import Session
 from expdb.storage.read import Segments, Spans, blank, gather, read_chunks
 from expdb.storage.resident import NONE, UNKNOWN, Change, OpenEpisode, Resident
@@ -13,6 +15,7 @@ from expdb.storage.signature import SYSTEM
 from expdb.storage.store import State, Store
 
 SEGMENTS_AT_ONCE = 256
+WIDE = 1024  # bytes of a value from which on it is copied into its place at once
 
 
 def refresh(store: Store, session: Session, resident: Resident, state: State, seconds: float | None = None) -> None:
@@ -69,37 +72,42 @@ def _load(store: Store, session: Session, r: Resident, state: State) -> Change:
         positions = positions[held[positions - begin]]
     if len(positions) != end - begin:
         r.gaps = True
-    ids = np.unique(segments.episode[index])
+    ids = np.unique(segments.episode)
     details = _Details.read(store, session, ids)
     r.reserve(end, int((details.tail_chunk >= 0).sum()), state.capacity)
 
-    at = None if len(positions) == end - begin else positions - begin
+    at = None if len(positions) == end - begin else r.rows(positions)
 
-    def put(name: str, values: np.ndarray) -> None:
-        if at is not None:
-            spread = np.zeros((end - begin, *values.shape[1:]), values.dtype)
-            spread[at] = values
-            values = spread
-        r.write(name, begin, values)
+    def put(name: str, values: Any) -> None:
+        if at is None:
+            r.write(name, begin, end, values)
+        else:
+            r.columns[name][at] = values
 
-    put("present", np.ones(len(positions), np.bool_))
+    r.high = end  # from here on the rows of these positions are known
+    if at is not None:
+        r.write("present", begin, end, False)
+        at = r.rows(positions)
+    put("present", True)
     put("episode", segments.episode[index])
     put("ordinal", segments.ordinal[index] + positions - segments.first[index])
-    put("whole", np.zeros(len(positions), np.int32))
+    r.write("whole", begin, end, 0)
     if "priority" in r.columns:
-        put("priority", np.full(len(positions), np.nan))
-        put("unsaved", np.zeros(len(positions), np.bool_))
-    if r.fields:
-        chunks = read_chunks(store, session, np.unique(segments.chunk[index]))
+        r.write("priority", begin, end, np.nan)
+        r.write("unsaved", begin, end, False)
+    if r.fields and len(positions):
         spans = _spans(segments, index, positions)
-        for name, field in {**SYSTEM, **r.fields}.items():
-            values = gather(chunks, spans, name, field)
-            if f"has_{name}" in r.columns:
-                there = np.frombuffer(bytearray().join([chunks[c].present(name, a, b) for c, a, b in spans]), np.bool_)
-                blank(values, ~there)
-                put(f"has_{name}", there)
-            put(name, values)
-    r.high = end
+        if any(field.nbytes >= WIDE for field in r.fields.values()):
+            _copy_each(store, session, r, spans, positions)
+        else:
+            chunks = read_chunks(store, session, np.unique(segments.chunk))
+            for name, field in {**SYSTEM, **r.fields}.items():
+                values = gather(chunks, spans, name, field)
+                if f"has_{name}" in r.columns:
+                    there = np.frombuffer(bytearray().join([chunks[c].present(name, a, b) for c, a, b in spans]), np.bool_)
+                    blank(values, ~there)
+                    put(f"has_{name}", there)
+                put(name, values)
     if not r.fields:  # no chunk is read for what the table says as well
         _overwrite(r, *_steps(store, session, "position BETWEEN ? AND ?", begin, end - 1))
     elif state.revised:
@@ -107,6 +115,40 @@ def _load(store: Store, session: Session, r: Resident, state: State) -> Change:
     relinked = _link(r, segments, index, positions, details, begin)
     _load_tails(store, session, r, details)
     return Change(begin, end, relinked=relinked, advanced=ids)
+
+
+def _copy_each(store: Store, session: Session, r: Resident, spans: Spans, positions: np.ndarray) -> None:
+    """Copy fields into their places chunk by chunk as they are read, so that the memory of one serves the next."""
+    places: dict[int, list[tuple[int, int, np.ndarray]]] = {}
+    start = 0
+    for c, a, b in spans:
+        places.setdefault(c, []).append((a, b, r.rows(positions[start : start + b - a])))
+        start += b - a
+    listed = store.dialect.as_list(np.array(sorted(places), np.int64))
+    fields = {**SYSTEM, **r.fields}
+    wide = [(name, field, r.columns[name]) for name, field in fields.items() if field.nbytes >= WIDE]
+    narrow = {name: list[Buffer]() for name, field in fields.items() if field.nbytes < WIDE}
+    there = {name: list[bytes]() for name in fields if f"has_{name}" in r.columns}
+    order: list[np.ndarray] = []
+    for id, count, signature, crc, data in session.each(store.dialect.READ_CHUNKS, listed, store.id):
+        chunk = store.decoder(session, signature).chunk(id, count, crc, data)
+        for a, b, rows in places[id]:
+            order.append(rows)
+            for name, parts in narrow.items():
+                parts.append(chunk.raw(name, a, b) if name in chunk.signature.fields else bytes(fields[name].nbytes * (b - a)))
+            for name, held in there.items():
+                held.append(chunk.present(name, a, b))
+            at = slice(rows[0], rows[-1] + 1) if rows[-1] - rows[0] == b - a - 1 else rows
+            for name, field, column in wide:
+                known = name in chunk.signature.fields
+                column[at] = np.frombuffer(chunk.raw(name, a, b), field.numpy).reshape(-1, *field.shape) if known else 0
+    rows = np.concatenate(order)
+    for name, parts in narrow.items():
+        r.columns[name][rows] = np.frombuffer(bytearray().join(parts), fields[name].numpy).reshape(-1, *fields[name].shape)
+    for name, held in there.items():
+        present = np.frombuffer(bytearray().join(held), np.bool_)
+        r.columns[f"has_{name}"][rows] = present
+        blank(r.columns[name], rows[~present])
 
 
 def _alive(store: Store, session: Session, begin: int, end: int) -> np.ndarray:
@@ -119,13 +161,15 @@ def _alive(store: Store, session: Session, begin: int, end: int) -> np.ndarray:
 
 def _spans(segments: Segments, index: np.ndarray, positions: np.ndarray) -> Spans:
     """Return the runs of neighbouring rows of one chunk."""
-    chunk = segments.chunk[index]
+    # Within a segment rows are neighbours wherever positions are.
+    ends = np.flatnonzero((np.diff(index) != 0) | (np.diff(positions) != 1)) + 1
+    chunk = segments.chunk[index[np.concatenate(([0], ends))]]
+    starts, stops = np.concatenate(([0], ends)), np.concatenate((ends, [len(positions)]))
     row = segments.chunk_row[index] + positions - segments.first[index]
-    breaks = np.flatnonzero((np.diff(chunk) != 0) | (np.diff(row) != 1)) + 1
-    starts, stops = np.concatenate(([0], breaks)), np.concatenate((breaks, [len(positions)]))
-    if not len(positions):
-        return []
-    return list(zip(chunk[starts].tolist(), row[starts].tolist(), (row[stops - 1] + 1).tolist(), strict=True))
+    joined = (np.diff(chunk) == 0) & (row[starts[1:]] == row[stops[:-1] - 1] + 1)
+    starts, stops = starts[np.concatenate(([True], ~joined))], stops[np.concatenate((~joined, [True]))]
+    chunk = segments.chunk[index[starts]]
+    return list(zip(chunk.tolist(), row[starts].tolist(), (row[stops - 1] + 1).tolist(), strict=True))
 
 
 def _steps(store: Store, session: Session, condition: str, *params: int) -> tuple[np.ndarray, ...]:

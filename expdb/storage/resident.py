@@ -197,9 +197,9 @@ class Resident:
         old, new = positions % max(self.slots, 1), positions % max(slots, 1)
         shift = slots - self.slots
         for name, array in list(self.columns.items()):
-            grown = np.zeros((slots + 1 + tail_rows, *array.shape[1:]), array.dtype)
-            if name == "priority":
-                grown[:] = np.nan
+            # Not zeros: rows are written before they are read, and fresh memory is faster in large pages, which it gets.
+            grown = np.empty((slots + 1 + tail_rows, *array.shape[1:]), array.dtype)
+            grown[slots:] = 0
             values = array[old]
             if name in LINKS:
                 inside, behind = (values >= 0) & (values < self.slots), values >= self.slots
@@ -222,13 +222,18 @@ class Resident:
         while self.tails.taken and self.tails.taken[0][0] < low:
             self.tails.free.append(self.tails.taken.popleft()[1])
 
-    def write(self, name: str, first: int, values: np.ndarray) -> None:
-        """Set a column of consecutive positions."""
+    def write(self, name: str, first: int, stop: int, values: Any) -> None:
+        """Set a column of the positions from `first` up to `stop`: to values of each, or to one for all."""
         begin, column = first % self.slots, self.columns[name]
-        until = min(len(values), self.slots - begin)
-        column[begin : begin + until] = values[:until]
-        if until < len(values):
-            column[: len(values) - until] = values[until:]
+        until = min(stop - first, self.slots - begin)
+        if until == stop - first:
+            column[begin : begin + until] = values
+        elif np.ndim(values) == 0:
+            column[begin : self.slots] = values
+            column[: stop - first - until] = values
+        else:
+            column[begin : self.slots] = values[:until]
+            column[: stop - first - until] = values[until:]
 
     # -- followers ----------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,14 @@ CHECKPOINT_SECONDS = 5.0  # bounds what a power loss can take at durability="nor
 CHECKPOINT_WAIT_MS = 2_000
 
 
+class SqliteSession(Session):
+    """A session whose rows can be read one by one, in the same memory."""
+
+    def each(self, statement: str, *params: Any) -> Iterator[Any]:
+        """Run a plain statement and yield its rows; all of them are to be taken."""
+        yield from self.driver.execute(statement, params)
+
+
 class SqliteEngine(Engine):
     """All connections of one handle to one database file.
 
@@ -60,7 +68,7 @@ class SqliteEngine(Engine):
             if self._idle[kind]:
                 return self._idle[kind].pop()
         try:
-            session = Session(self._creators["write" if kind == "write" else "read"].connect())
+            session = SqliteSession(self._creators["write" if kind == "write" else "read"].connect())
             if kind == "sql":
                 self.dialect.guard(session.driver)
             return session
