@@ -96,7 +96,7 @@ class Sampling:
         self._tasks = _Tasks()
         self._plans: dict[Any, Plan] = {}
         self._planned = -1  # version of the resident that the plans are of
-        self._draws: dict[str, Draws] = {}
+        self._draws: dict[Any, Draws] = {}
         self._restored: dict[str, dict[str, Any]] = {}
         self._greatest = 0.0  # priority that any step was given
         self._unsaved = False
@@ -318,8 +318,8 @@ class Sampling:
         if r.priorities is None:
             assert session is not None
             self._load_priorities(session)
-        name = json.dumps([repr(sampler), wanted.key, wanted.unit.anchor])
-        draws = _remembered(self._draws, name, lambda: self._new_draws(name, sampler))
+        name = (sampler, wanted.key, wanted.unit.anchor)
+        draws = _remembered(self._draws, name, lambda: self._new_draws(_name(*name), sampler))
         if draws.epoch != r.epoch or draws.again:
             self._follow(session, wanted, draws)
         total = draws.tree.total
@@ -481,7 +481,7 @@ class Sampling:
             for name, draws in self._draws.items():
                 rows = np.arange(draws.low, draws.high) % max(draws.slots, 1)
                 weights = np.where(draws.member[rows], draws.tree.weights[rows], -1.0)
-                saved[name] = {"calls": draws.calls, "first": draws.low, "weights": _text(weights)}
+                saved[_name(*name)] = {"calls": draws.calls, "first": draws.low, "weights": _text(weights)}
             return {"greatest": self._greatest, "priorities": held, "samplers": saved}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -664,6 +664,10 @@ class _Tasks:
 def _is_plain(wanted: Wanted) -> bool:
     """Return whether a sample needs nothing but positions: single steps, uniformly, of all."""
     return wanted.where is None and wanted.sampler == Uniform() and isinstance(wanted.unit, Step)
+
+
+def _name(sampler: Prioritized, key: str | None, anchor: tuple[Any, ...]) -> str:
+    return json.dumps([repr(sampler), key, anchor])
 
 
 def _key(where: Where) -> str:

@@ -111,8 +111,8 @@ class Resident:
         return positions if self.high <= self.slots else positions % self.slots
 
     def positions(self, rows: np.ndarray) -> np.ndarray:
-        """Return the positions of rows of the ring."""
-        return self.low + (rows - self.low) % self.slots
+        """Return the positions of rows of the ring; not to be written to."""
+        return rows if self.high <= self.slots else self.low + (rows - self.low) % self.slots
 
     def held(self, positions: np.ndarray) -> np.ndarray:
         """Return which of the positions hold a step, bool."""
