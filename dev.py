@@ -3,6 +3,7 @@
     python3 dev.py run demo [ARGS]    the command line, here the demo
     python3 dev.py test [ARGS]        ruff, mypy --strict and pytest (ARGS go to pytest)
     python3 dev.py bench [ARGS]       the benchmarks
+    python3 dev.py peers [ARGS]       expdb beside other replay buffers, each in an environment that this makes
 
 The first call makes the environment `.venv` in the checkout; nothing outside the checkout is changed. It needs neither
 a venv module nor root, and it works where the system's Python is externally managed (PEP 668): `pip install --target`
@@ -78,6 +79,9 @@ def main(arguments: list[str]) -> None:
         case ["bench", *rest]:
             python = environment(["test", "lint", "bench"])
             call(python, "-m", "benchmarks", *rest)
+        case ["peers", *rest]:
+            python = environment(["test", "lint", "bench"])
+            call(python, "-m", "benchmarks.peers", *rest)
         case _:
             sys.exit(__doc__)
 

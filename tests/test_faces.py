@@ -142,7 +142,7 @@ def test_examples_run_twice_and_stay_short(name, tmp_path):
         assert db.buffers()
 
 
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+BLOCKS = re.findall(r"```python\n(.*?)```", README + (ROOT / "docs" / "sampling.md").read_text(), re.DOTALL)
 
 
 def test_the_readme_has_code():

@@ -189,3 +189,101 @@ def test_memory_follows_what_others_write(open_db, seed, resident_bytes):
             world.act()
         if len(world.buffer):
             assert_equal_to_truth(learner, world)
+
+
+LENGTHS = 40
+
+
+def actor(location, number):
+    """Write episodes, relabel and delete some, as a process of its own."""
+    with expdb.open(location) as db:
+        buffer = db.buffer("b")
+        for k in range(12):
+            name = f"e{number}-{k}"
+            with buffer.episode(f"t{number}", episode_id=name, flush_steps=7) as episode:
+                for t in range(LENGTHS):
+                    episode.append(obs=1e6 * number + 1e3 * k + t, reward=float(t), terminated=t == LENGTHS - 1)
+            buffer.update({"episode_id": name}, reward=-1.0)
+            if k % 4 == 3:
+                buffer.delete(QueryBuilder().eq("episode_id", name).and_().gte("step", 35))
+
+
+def test_a_learner_beside_other_processes_never_draws_what_was_not(open_db, location):
+    import multiprocessing
+
+    learner = open_db(max_lag=0.0).buffer("b", capacity=700)
+    processes = [multiprocessing.get_context("spawn").Process(target=actor, args=(location, number)) for number in (1, 2)]
+    for process in processes:
+        process.start()
+    rounds, sampler = 0, expdb.Prioritized()
+    while any(process.is_alive() for process in processes) or rounds < 20:
+        batch = learner.sample(64, sampler=sampler, unit=NStep(3), wait=60)
+        same = np.floor(batch["obs"] / 1e3) == np.floor(batch["next_obs"] / 1e3)
+        ended = batch["discount"] == 0
+        assert (same | ended).all()
+        assert (batch["next_obs"] - batch["obs"] == batch["n_steps"])[~ended].all()
+        relabelled = (batch["reward"] == -batch["n_steps"]).sum()
+        held = learner.update_priorities(batch["position"], np.abs(batch["reward"]) + 1)
+        assert 0 <= held <= 64
+        assert 0 <= relabelled <= 64
+        sequences = learner.sample(8, QueryBuilder().eq("reward", -1.0).or_().gte("reward", 0), unit=Sequence(6, burn_in=2))
+        steps = np.where(sequences["mask"], sequences["obs"] - np.arange(8), np.nan)
+        assert (np.nanmax(steps, 1) == np.nanmin(steps, 1)).all()
+        rounds += 1
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    truth = {row["position"]: row for row in learner.page(1, 10_000)}
+    batch = learner.sample(len(truth), sampler=ALL)
+    assert set(batch["position"].tolist()) == truth.keys()
+    assert all(truth[p]["reward"] == r for p, r in zip(batch["position"].tolist(), batch["reward"].tolist(), strict=True))
+    learner._sampling.save()
+    stored = learner.get(batch["position"], fields=["priority"])["priority"]
+    held = learner.sample(len(truth), sampler=ALL, fields=["position", "priority"])
+    mine = dict(zip(held["position"].tolist(), held["priority"].tolist(), strict=True))
+    assert [mine[p] for p in batch["position"].tolist()] == pytest.approx(stored.tolist(), nan_ok=True)
+
+
+@pytest.mark.parametrize("resident_bytes", [0, 1500, 10**9])
+def test_fields_come_late_and_leave_memory_as_the_buffer_grows(open_db, resident_bytes):
+    buffer = open_db().buffer("b")
+    other = open_db(resident_bytes=resident_bytes, max_lag=0.0).buffer("b")
+    for k in range(30):
+        given = {"x": np.full(8, k, np.float32), "n": k}
+        if k >= 10:
+            given["late"] = float(k)
+        if k >= 20:
+            given["text"] = f"text {k}"
+        buffer.store(episode_id="e", obs=np.array([k, k], np.int32), **given)
+        if k % 3 == 2:
+            batch = other.sample(k, unit=NStep(1), sampler=ALL, rng=k)
+            assert sorted(batch["n"].tolist()) == list(range(k))
+            for row in batch.to_list():
+                n = row["n"]
+                assert row["x"].tolist() == [n] * 8
+                assert row["next_obs"].tolist() == [n + 1] * 2
+                if k >= 10:
+                    assert row["late"] == (float(n) if n >= 10 else None)
+                if k >= 20:
+                    assert row["text"] == (f"text {n}" if n >= 20 else None)
+    if resident_bytes == 1500:
+        assert set(other._sampling.resident.fields) == {"late", "n", "obs"}, "the widest field left"
+
+
+def test_a_damaged_chunk_is_an_error_that_names_it(tmp_path):
+    path = tmp_path / "runs.db"
+    with expdb.open(path) as db:
+        for k in range(3):
+            with db.buffer("b").episode(f"t{k}") as episode:
+                episode.extend({"x": np.arange(50)})
+        with db._engine.writing() as session:
+            ((id,),) = session.ask("SELECT id FROM chunks ORDER BY id LIMIT 1 OFFSET 1")
+            session.ask("UPDATE chunks SET data = CAST(substr(data, 1, 700) || x'FF' || substr(data, 702) AS BLOB) WHERE id = ?", id)
+    with expdb.open(path) as db:
+        buffer = db.buffer("b")
+        for _ in range(3):
+            with pytest.raises(expdb.ChunkDamaged, match=f"chunk {id} does not match its checksum"):
+                buffer.sample(8, unit=NStep(1, next_fields=("x",)))
+        with db._engine.writing() as session:
+            session.ask("DELETE FROM steps WHERE episode = 1")
+        assert set(buffer.sample(100, sampler=ALL)["x"].tolist()) == set(range(50))

@@ -105,3 +105,16 @@ def test_a_query_sees_the_newest_commits(db, filled):
     for k in range(3):
         filled.store(x=k)
         assert db.sql("SELECT count(*) AS n FROM experience").to_pylist() == [{"n": 4 + k}]
+
+
+def test_the_views_priority_is_the_very_number_that_was_given(open_db):
+    import numpy as np
+
+    buffer = open_db().buffer("b")
+    buffer.store_batch({"x": np.arange(2100)})
+    rng = np.random.default_rng(0)
+    given = rng.integers(0, 0x7FEFFFFFFFFFFFFF, 2093).view(np.float64)
+    given = np.concatenate((given, [0.0, 5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, 1.0, 0.1]))
+    assert buffer.update_priorities(np.arange(2099), given) == 2099
+    found = open_db().sql("SELECT priority FROM experience ORDER BY position")["priority"].to_pylist()
+    assert found == [*given.tolist(), None]

@@ -100,7 +100,8 @@ def _load(store: Store, session: Session, r: Resident, state: State) -> Change:
         if any(field.nbytes >= WIDE for field in r.fields.values()):
             _copy_each(store, session, r, spans, positions)
         else:
-            chunks = read_chunks(store, session, np.unique(segments.chunk))
+            used = segments.chunk if at is None else segments.chunk[np.unique(index)]
+            chunks = read_chunks(store, session, np.unique(used))
             for name, field in {**SYSTEM, **r.fields}.items():
                 values = gather(chunks, spans, name, field)
                 if f"has_{name}" in r.columns:

@@ -144,7 +144,8 @@ class Resident:
         behind = np.flatnonzero(before >= 0)
         candidates = before[behind]
         # Its slot may hold another step by now, which does not lead here; or still itself, evicted and outside.
-        gone = (self.columns["after"].take(candidates) != rows[behind]) | (self.positions(candidates) >= self.high)
+        positions = self.positions(candidates)
+        gone = (self.columns["after"].take(candidates) != rows[behind]) | (positions < self.low) | (positions >= self.high)
         before[behind[gone]] = UNKNOWN
         return before
 

@@ -1,0 +1,49 @@
+"""The sum tree draws in proportion, never what weighs nothing, and is a function of its weights."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from expdb.replay import sumtree
+from expdb.replay.sumtree import SumTree
+
+WEIGHTS = st.lists(st.sampled_from([0.0, 0.0, 1e-300, 1e-9, 0.3, 1.0, 7.0, 1e9]), min_size=1, max_size=600).filter(any)
+
+
+@given(WEIGHTS, st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=50))
+def test_a_share_falls_on_its_row_and_never_on_one_without_weight(weights, shares):
+    tree = SumTree(len(weights))
+    tree.set(np.arange(len(weights)), np.array(weights))
+    found = tree.find(np.array([*shares, 0.0, np.nextafter(1.0, 0.0)]))
+    assert (tree.weights[found] > 0).all()
+    assert found.max() < len(weights)
+    sums = np.cumsum(weights)
+    for row, share in zip(found.tolist(), shares, strict=False):
+        low, high = sums[row] - weights[row], sums[row]
+        assert low - 1e-9 * sums[-1] <= share * sums[-1] <= high + 1e-9 * sums[-1]
+
+
+@given(st.lists(st.tuples(st.integers(0, 999), st.sampled_from([0.0, 0.1, 2.5, 1e7])), min_size=1, max_size=200))
+def test_sums_depend_on_the_weights_and_not_on_how_they_came(updates):
+    one, whole = SumTree(1000), SumTree(1000)
+    for row, weight in updates:
+        one.set(np.array([row]), np.array([weight]))
+    rows, weights = (np.array(part) for part in zip(*updates, strict=True))
+    whole.set(rows, weights)  # of a row given twice, the last one counts
+    assert (one.weights == whole.weights).all()
+    whole.sum_up()
+    assert all((a == b).all() for a, b in zip(one._levels, whole._levels, strict=True))
+    assert one.total == whole.total
+
+
+def test_more_levels_draw_the_same(monkeypatch):
+    weights = np.random.default_rng(0).random(5000)
+    flat = SumTree(5000)
+    monkeypatch.setattr(sumtree, "TOP", 4)
+    deep = SumTree(5000)
+    for tree in (flat, deep):
+        tree.set(np.arange(5000), weights)
+    shares = np.random.default_rng(1).random(2000)
+    assert len(deep._levels) > len(flat._levels)
+    assert (flat.find(shares) == deep.find(shares)).all()
+    assert flat.minimum() == weights.min()
