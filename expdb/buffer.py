@@ -22,6 +22,7 @@ from expdb.storage.ingest import columns_of, rows_of
 from expdb.storage.intake import EPISODE_KEYS, STEP_KEYS, Intake
 from expdb.storage.pending import Episode, Pending
 from expdb.storage.query import Condition, Where
+from expdb.storage.resident import Budget
 from expdb.storage.stats import buffer_stats
 from expdb.storage.store import Store, evicted
 from expdb.storage.values import as_flag, as_int, as_real, as_reward, as_tags, as_text
@@ -39,10 +40,10 @@ class ReplayBuffer:
     to everybody; positions are int64, count up from 0 and are never used twice.
     """
 
-    def __init__(self, store: Store, run: str, database: Any, resident_bytes: int):
+    def __init__(self, store: Store, run: str, database: Any, budget: Budget):
         self._store, self._database = store, database
         self._intake = Intake(store, run)
-        self._sampling = Sampling(store, resident_bytes)
+        self._sampling = Sampling(store, budget)
         self._rng: np.random.Generator | None = None
 
     def __repr__(self) -> str:

@@ -19,6 +19,7 @@ from expdb.storage import catalog, change, copying, opening
 from expdb.storage.adhoc import run_sql
 from expdb.storage.check import check_schema
 from expdb.storage.engine import Engine
+from expdb.storage.resident import Budget
 from expdb.storage.signature import Field
 from expdb.storage.store import Store
 from expdb.storage.values import as_text
@@ -52,7 +53,8 @@ def open(
     when closed. `durability="full"` syncs every write to the disk, "normal" may lose the last seconds of a file when the
     power fails, and nothing when a process dies; PostgreSQL syncs always. `run` names what this process writes (default:
     a new uuid). `timeout` is how long, in seconds, to wait for other writers. `resident_bytes` bounds the memory for
-    fields and chunks that are kept for sampling, per handle (default: a quarter of the machine's, at most 4 GiB).
+    fields and chunks that are kept for sampling by this handle (default: a quarter of the machine's, at most 4 GiB, for
+    all handles of the process that do not say).
     `max_lag` is how old, in seconds, a sample from PostgreSQL may be; 0 asks the server before every sample. From a file
     every sample sees all that was written before it.
 
@@ -100,7 +102,7 @@ class ExperienceDB:
         self.location = engine.location
         self._given_run = run
         self.run = as_text(run, "run") if run is not None else uuid.uuid4().hex
-        self._resident_bytes = _default_budget() if options["resident_bytes"] is None else options["resident_bytes"]
+        self._budget = _of_process() if options["resident_bytes"] is None else Budget(options["resident_bytes"])
         self._buffers: dict[str, ReplayBuffer] = {}
         self._lock = threading.RLock()
         self._closed = False
@@ -162,7 +164,7 @@ class ExperienceDB:
         assert found is not None
         id, stored, stored_fields = found
         if known is None or known._store.id != id:
-            known = ReplayBuffer(Store(self._engine, id, name, stored_fields), self.run, self, self._resident_bytes)
+            known = ReplayBuffer(Store(self._engine, id, name, stored_fields), self.run, self, self._budget)
         if not isinstance(capacity, _Keep) and capacity != stored:
             kept = change.raise_capacity(known._store, capacity)
             if kept is not True:
@@ -252,13 +254,14 @@ class ExperienceDB:
             buffer._forked(self.run)
 
 
-def _default_budget() -> int:
-    """Return a quarter of the machine's memory, at most 4 GiB, in bytes."""
+@functools.cache
+def _of_process() -> Budget:
+    """Return the budget that all handles share which have none of their own: a quarter of the memory, at most 4 GiB."""
     try:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not everywhere
         memory = 8 << 30
-    return min(memory // 4, 4 << 30)
+    return Budget(min(memory // 4, 4 << 30))
 
 
 def _discard(folder: str, pid: int) -> None:

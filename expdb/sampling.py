@@ -25,7 +25,7 @@ from expdb.storage.engine import Session
 from expdb.storage.matches import Matches
 from expdb.storage.query import Condition, Where, key_of
 from expdb.storage.refresh import load_priorities, refresh
-from expdb.storage.resident import Resident
+from expdb.storage.resident import Budget, Resident
 from expdb.storage.signature import SYSTEM
 from expdb.storage.store import State, Store
 from expdb.storage.tables import EPISODE_COLUMNS
@@ -80,7 +80,7 @@ class Wanted:
 class Sampling:
     """What a process holds to sample one buffer: its rows in memory, and what was worked out from them."""
 
-    def __init__(self, store: Store, budget: int):
+    def __init__(self, store: Store, budget: Budget):
         self._store, self._budget = store, budget
         self.start_anew()
 
@@ -141,7 +141,7 @@ class Sampling:
                 if not r.complete and _is_plain(wanted):
                     return self._from_database(session, state, wanted, news)
                 self._refresh(session, state, news)
-                self._cache.limit = max(0, self._budget - r.nbytes)
+                self._cache.limit = max(0, self._budget.left_for(r) - r.nbytes)
                 return self._batch(session, state, wanted, self._plan(fields, unit, sampler))
 
     def _refresh(self, session: Session, state: State, news: object, seconds: float | None = None) -> None:
@@ -230,7 +230,7 @@ class Sampling:
         return Window(r.low, r.high, allowed, lambda: self._listed(session, wanted), unit.what)
 
     def _may_start(self, positions: np.ndarray) -> np.ndarray:
-        return self.resident.columns["after"].take(positions % self.resident.slots) >= 0
+        return self.resident.columns[":after"].take(positions % self.resident.slots) >= 0
 
     def _listed(self, session: Session | None, wanted: Wanted) -> np.ndarray:
         """Return the positions to draw from, ascending; worked out anew when something has changed."""
@@ -427,7 +427,7 @@ class Sampling:
                 return 0
             rows = r.rows(positions)
             r.columns["priority"][rows] = values
-            r.columns["unsaved"][rows] = True
+            r.columns[":unsaved"][rows] = True
             self._unsaved = True
             self._greatest = max(self._greatest, float(values.max()))
             for draws in self._draws.values():
@@ -452,7 +452,7 @@ class Sampling:
             with self._store.writing() as (session, _):
                 version = priorities.write(self._store, session, *[np.concatenate(parts) for parts in zip(*unsaved, strict=True)])
             if r.priorities is not None:
-                r.columns["unsaved"][:] = False
+                r.columns[":unsaved"][:] = False
             self._unsaved, self._left = False, []
             if r.priorities is not None and version == r.priorities + 1:
                 r.priorities = version  # else others have written as well, and it is all read again
@@ -461,7 +461,7 @@ class Sampling:
         r = self.resident
         if r.priorities is None:
             return []
-        rows = np.flatnonzero(r.columns["unsaved"][: r.slots])
+        rows = np.flatnonzero(r.columns[":unsaved"][: r.slots])
         positions = r.positions(rows)
         held = positions < r.high
         return [(positions[held], r.columns["priority"][rows[held]])]
@@ -507,7 +507,7 @@ class Sampling:
             differ = (old != values) & ~(np.isnan(old) & np.isnan(values))
             r.columns["priority"][rows[differ]] = values[differ]
             if not store.engine.read_only:
-                r.columns["unsaved"][rows[differ]] = True
+                r.columns[":unsaved"][rows[differ]] = True
                 self._unsaved = self._unsaved or bool(differ.any())
 
     # -- what each becomes --------------------------------------------------------------------------------------------

@@ -226,6 +226,19 @@ def test_a_new_step_has_the_greatest_priority_so_far(db):
     assert chances(fixed) == {0: round(5 / 7.5, 6), 1: round(1 / 7.5, 6), **{p: round(0.5 / 7.5, 6) for p in (2, 3, 4)}}
 
 
+def test_what_capacity_has_taken_is_not_drawn_though_nothing_new_has_come(db):
+    buffer = db.buffer("b")
+    buffer.store_batch({"x": np.arange(50)})
+    query, sampler = QueryBuilder().gte("position", 0), Prioritized()
+    for options in ({"where": query}, {"sampler": sampler}, {"sampler": Uniform(over="task")}, {"unit": Episode()}):
+        where = options.pop("where", None)
+        buffer.set_capacity(None)
+        buffer.store_batch([{"x": k, "terminated": True} for k in range(50)])
+        assert buffer.sample(200, where, rng=0, **options).size == 200
+        buffer.set_capacity(5)
+        assert set(buffer.sample(200, where, rng=0, **options)["position"].reshape(-1).tolist()) == {row["position"] for row in buffer.page(1, 9)}
+
+
 # -- priorities -------------------------------------------------------------------------------------------------------
 
 

@@ -287,3 +287,27 @@ def test_a_damaged_chunk_is_an_error_that_names_it(tmp_path):
         with db._engine.writing() as session:
             session.ask("DELETE FROM steps WHERE episode = 1")
         assert set(buffer.sample(100, sampler=ALL)["x"].tolist()) == set(range(50))
+
+
+def test_a_field_may_be_called_as_what_is_kept_about_steps(db):
+    buffer = db.buffer("b")
+    names = ("after", "before", "ordinal", "whole", "present", "unsaved", "zero")
+    for t in range(6):
+        buffer.store(episode_id="e", **{name: t + k for k, name in enumerate(names)})
+    batch = buffer.sample(5, unit=NStep(1, next_fields=names), sampler=ALL)
+    for k, name in enumerate(names):
+        assert (batch[name] == batch["step"] + k).all()
+        assert (batch[f"next_{name}"] == batch["step"] + k + 1).all()
+    buffer.sample(5, sampler=expdb.Prioritized())
+    assert buffer.update_priorities([1], [2.0]) == 1
+
+
+def test_buffers_share_the_memory_they_are_given(open_db):
+    db = open_db(resident_bytes=30_000)
+    for name in ("a", "b"):
+        db.buffer(name).store_batch({"x": np.zeros((100, 25)), "k": np.arange(100)})
+    for _ in range(2):
+        for name in ("a", "b"):
+            batch = db.buffer(name).sample(100, sampler=ALL)
+            assert sorted(batch["k"].tolist()) == list(range(100))
+    assert [set(db.buffer(name)._sampling.resident.fields) for name in ("a", "b")] == [{"x", "k"}, {"k"}]

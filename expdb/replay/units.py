@@ -128,7 +128,7 @@ class NStep:
         """Return which of the steps may be drawn."""
         (_, wanted) = self.anchor
         if wanted == 1:
-            return trajectories.take("after", rows) >= 0
+            return trajectories.take(":after", rows) >= 0
         enough: np.ndarray = _walk(trajectories, rows, np.full(len(rows), wanted))[1] >= wanted
         return enough
 
@@ -141,7 +141,7 @@ class NStep:
                 "discount": np.where(terminated, 0.0, self.gamma),
                 "n_steps": np.ones(len(rows), np.int64),
             }
-            return Layout(rows, columns, next_rows=trajectories.take("after", rows))
+            return Layout(rows, columns, next_rows=trajectories.take(":after", rows))
         kept = None
         if low == high:
             steps = np.full(len(rows), low)
@@ -167,7 +167,7 @@ class NStep:
             "discount": np.where(terminated, 0.0, np.float64(self.gamma) ** taken),
             "n_steps": taken,
         }
-        return Layout(rows, columns, next_rows=trajectories.take("after", last), kept=kept)
+        return Layout(rows, columns, next_rows=trajectories.take(":after", last), kept=kept)
 
 
 def _walk(trajectories: Trajectories, rows: np.ndarray, steps: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
@@ -175,7 +175,7 @@ def _walk(trajectories: Trajectories, rows: np.ndarray, steps: np.ndarray) -> tu
 
     A terminated step is the last one, whatever comes after it.
     """
-    after = trajectories.take("after", rows)
+    after = trajectories.take(":after", rows)
     taken = (after >= 0).astype(np.int64)
     path = [rows]
     current = rows
@@ -184,7 +184,7 @@ def _walk(trajectories: Trajectories, rows: np.ndarray, steps: np.ndarray) -> tu
         if not len(on):
             break
         further = after[on]
-        beyond = trajectories.take("after", further)
+        beyond = trajectories.take(":after", further)
         known = beyond >= 0
         on, further, beyond = on[known], further[known], beyond[known]
         current, after = current.copy(), after.copy()
@@ -232,7 +232,7 @@ class Sequence:
 
     def may_start(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
         """Return which of the steps may be drawn."""
-        found: np.ndarray = trajectories.take("ordinal", rows) % self.stride == 0
+        found: np.ndarray = trajectories.take(":ordinal", rows) % self.stride == 0
         if not self.pad:
             some = np.flatnonzero(found)
             found[some] &= (_forward(trajectories, rows[some], self.length)[:, -1] >= 0) & (
@@ -277,11 +277,11 @@ class Episode:
 
     def may_start(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
         """Return which of the steps may be drawn."""
-        return trajectories.take("whole", rows) > 0
+        return trajectories.take(":whole", rows) > 0
 
     def layout(self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator) -> Layout:
         """Return the rows that each drawn step becomes."""
-        lengths = trajectories.take("whole", rows).astype(np.int64)
+        lengths = trajectories.take(":whole", rows).astype(np.int64)
         longest = int(lengths.max(initial=1)) if self.max_length is None else self.max_length
         layout = _padded(trajectories, _forward(trajectories, rows, longest))
         layout.ragged = not self.pad
@@ -295,7 +295,7 @@ def _forward(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.nda
     """Return the rows of `count` steps from each row on, [B, count]; UNKNOWN after an end."""
     # Mostly an episode's steps stand side by side, which is checked at once; where they do not, they are walked along.
     found = (rows[:, None] + np.arange(count)) % trajectories.slots
-    after = trajectories.take("after", found[:, :-1].reshape(-1)).reshape(len(rows), count - 1)
+    after = trajectories.take(":after", found[:, :-1].reshape(-1)).reshape(len(rows), count - 1)
     joined = np.logical_and.accumulate(after == found[:, 1:], 1)
     found[:, 1:][~joined] = UNKNOWN
     broken = np.flatnonzero(~joined.all(1)) if count > 1 else rows[:0]
@@ -324,7 +324,7 @@ def _backward(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.nd
 def _padded(trajectories: Trajectories, found: np.ndarray) -> Layout:
     mask = found >= 0
     rows = np.where(mask, found, trajectories.zero)
-    first = (trajectories.take("ordinal", rows.reshape(-1)).reshape(rows.shape) == 0) & mask
+    first = (trajectories.take(":ordinal", rows.reshape(-1)).reshape(rows.shape) == 0) & mask
     columns = {"mask": mask, "is_first": first, "length": mask.sum(1)}
     return Layout(rows, columns, mask)
 

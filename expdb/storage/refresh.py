@@ -29,7 +29,9 @@ def refresh(store: Store, session: Session, resident: Resident, state: State, se
     if r.high == r.low == 0:
         r.low = r.high = state.low
         r.revision, r.deleted = state.revision, state.deleted
-    r.evict(state.low)
+    if state.low > r.low:
+        r.evict(state.low)
+        r.record(Change(r.high, r.high))
     if r.known is None or r.known.version != store.fields.version or (state.size > r.size and r.over(state.size)):
         r.settle_fields(store.fields, state.size)
     deleted = state.deleted != r.deleted and r.high > r.low
@@ -86,15 +88,15 @@ def _load(store: Store, session: Session, r: Resident, state: State) -> Change:
 
     r.high = end  # from here on the rows of these positions are known
     if at is not None:
-        r.write("present", begin, end, False)
+        r.write(":present", begin, end, False)
         at = r.rows(positions)
-    put("present", True)
+    put(":present", True)
     put("episode", segments.episode[index])
-    put("ordinal", segments.ordinal[index] + positions - segments.first[index])
-    r.write("whole", begin, end, 0)
+    put(":ordinal", segments.ordinal[index] + positions - segments.first[index])
+    r.write(":whole", begin, end, 0)
     if "priority" in r.columns:
         r.write("priority", begin, end, np.nan)
-        r.write("unsaved", begin, end, False)
+        r.write(":unsaved", begin, end, False)
     if r.fields and len(positions):
         spans = _spans(segments, index, positions)
         if any(field.nbytes >= WIDE for field in r.fields.values()):
@@ -163,14 +165,24 @@ def _alive(store: Store, session: Session, begin: int, end: int) -> np.ndarray:
 def _spans(segments: Segments, index: np.ndarray, positions: np.ndarray) -> Spans:
     """Return the runs of neighbouring rows of one chunk."""
     # Within a segment rows are neighbours wherever positions are.
-    ends = np.flatnonzero((np.diff(index) != 0) | (np.diff(positions) != 1)) + 1
+    ends = _breaks(index, positions)
     chunk = segments.chunk[index[np.concatenate(([0], ends))]]
+    if not len(ends):
+        row = int(segments.chunk_row[index[0]] + positions[0] - segments.first[index[0]])
+        return [(int(chunk[0]), row, row + len(positions))]
     starts, stops = np.concatenate(([0], ends)), np.concatenate((ends, [len(positions)]))
     row = segments.chunk_row[index] + positions - segments.first[index]
     joined = (np.diff(chunk) == 0) & (row[starts[1:]] == row[stops[:-1] - 1] + 1)
     starts, stops = starts[np.concatenate(([True], ~joined))], stops[np.concatenate((~joined, [True]))]
     chunk = segments.chunk[index[starts]]
     return list(zip(chunk.tolist(), row[starts].tolist(), (row[stops - 1] + 1).tolist(), strict=True))
+
+
+def _breaks(index: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Return where, among steps of segments, another segment begins, or positions are missing."""
+    if index[-1] == index[0] and positions[-1] - positions[0] == len(positions) - 1:
+        return NONE  # most often, and most often there is one step
+    return np.flatnonzero((index[1:] != index[:-1]) | (positions[1:] != positions[:-1] + 1)) + 1
 
 
 def _steps(store: Store, session: Session, condition: str, *params: int) -> tuple[np.ndarray, ...]:
@@ -220,14 +232,14 @@ def _link(r: Resident, segments: Segments, index: np.ndarray, positions: np.ndar
     """Link new steps with each other and with what is loaded; return the older positions that this changed."""
     if not len(positions):
         return NONE
-    after, before, rows = r.columns["after"], r.columns["before"], r.rows(positions)
+    after, before, rows = r.columns[":after"], r.columns[":before"], r.rows(positions)
     after[rows], before[rows] = UNKNOWN, UNKNOWN
     ordered = details.ordered[np.searchsorted(details.id, segments.episode)]
     for id in details.id[~details.ordered].tolist():
         r.unordered[id] = NONE  # see _order
         r.open.pop(id, None)
     # Runs of neighbouring steps, by episode and ordinal. Where hands have deleted, a segment has several.
-    breaks = np.flatnonzero((np.diff(index) != 0) | (np.diff(positions) != 1)) + 1
+    breaks = _breaks(index, positions)
     start, stop = np.concatenate(([0], breaks)), np.concatenate((breaks, [len(positions)])) - 1
     inside = np.ones(len(positions), np.bool_)
     inside[stop] = False
@@ -288,9 +300,9 @@ def _end(r: Resident, found: _Ends, details: _Details, begin: int) -> np.ndarray
     details.place[at[tailed]] = places
     follows = np.where(r.columns["terminated"][rows], r.zero, UNKNOWN)
     follows[tailed] = places
-    r.columns["after"][rows] = follows
+    r.columns[":after"][rows] = follows
     whole = ended & details.complete[at] & (found.count == details.length[at]) & (found.first >= r.low)
-    r.columns["whole"][found.first[whole] % r.slots] = details.length[at[whole]]
+    r.columns[":whole"][found.first[whole] % r.slots] = details.length[at[whole]]
     for k in np.flatnonzero(~ended).tolist():
         r.open[int(found.episode[k])] = OpenEpisode(*[int(array[k]) for array in (found.last, found.ordinal, found.first, found.count)])
     older = np.concatenate((found.last, found.first[whole]))
@@ -337,15 +349,15 @@ def _order(store: Store, session: Session, r: Resident) -> None:
         )  # fmt: skip
         positions = np.array([row[0] for row in rows], np.int64)
         mine = r.rows(positions)
-        for name in ("after", "before"):
+        for name in (":after", ":before"):
             r.columns[name][mine] = UNKNOWN
-        r.columns["whole"][mine] = 0
+        r.columns[":whole"][mine] = 0
         relinked = positions
         if len(positions) and len(positions) == details.length[0]:
             r.unordered[id] = positions
-            r.columns["after"][mine[:-1]] = mine[1:]
-            r.columns["before"][mine[1:]] = mine[:-1]
-            r.columns["ordinal"][mine] = np.arange(len(mine))
+            r.columns[":after"][mine[:-1]] = mine[1:]
+            r.columns[":before"][mine[1:]] = mine[:-1]
+            r.columns[":ordinal"][mine] = np.arange(len(mine))
             r.reserve(r.high, 1, None)
             _end(r, _Ends(np.array([id]), positions[:1], positions[-1:], details.length[:1], details.length[:1]), details, r.high)
             r.open.pop(id, None)
@@ -362,16 +374,16 @@ def _order(store: Store, session: Session, r: Resident) -> None:
 def _unlink_deleted(store: Store, session: Session, r: Resident) -> None:
     """Take out the steps that were deleted, and part what they stood between."""
     window = np.arange(r.low, r.high)
-    gone = window[r.columns["present"][r.rows(window)] & ~_alive(store, session, r.low, r.high)]
+    gone = window[r.columns[":present"][r.rows(window)] & ~_alive(store, session, r.low, r.high)]
     rows = r.rows(gone)
     before = r.preceding(rows)
-    r.columns["after"][before[before >= 0]] = UNKNOWN
-    r.columns["after"][rows] = UNKNOWN
-    r.columns["present"][rows] = False
+    r.columns[":after"][before[before >= 0]] = UNKNOWN
+    r.columns[":after"][rows] = UNKNOWN
+    r.columns[":present"][rows] = False
     r.gaps = r.gaps or len(gone) > 0
     episodes = np.unique(r.columns["episode"][rows])
-    starts = r.rows(window)[r.columns["whole"][r.rows(window)] > 0]
-    r.columns["whole"][starts[np.isin(r.columns["episode"][starts], episodes)]] = 0
+    starts = r.rows(window)[r.columns[":whole"][r.rows(window)] > 0]
+    r.columns[":whole"][starts[np.isin(r.columns["episode"][starts], episodes)]] = 0
     for id in episodes.tolist():
         if id in r.open:
             r.open[id].first = -1
@@ -388,7 +400,7 @@ def _revise(store: Store, session: Session, r: Resident, revision: int) -> tuple
     if len(positions):
         _overwrite(r, *changed)
         rows = r.rows(positions)
-        after = r.columns["after"]
+        after = r.columns[":after"]
         last = (after[rows] == UNKNOWN) | (after[rows] == r.zero)
         after[rows[last]] = np.where(r.columns["terminated"][rows[last]], r.zero, UNKNOWN)
         relinked = positions[last]
@@ -409,9 +421,9 @@ def _revise(store: Store, session: Session, r: Resident, revision: int) -> tuple
             if id in r.unordered:
                 r.unordered[id] = NONE  # it may have ended
         window = r.rows(np.arange(r.low, r.high)) if r.high > r.low else NONE
-        starts = window[r.columns["whole"][window] > 0]
+        starts = window[r.columns[":whole"][window] > 0]
         broken = starts[np.isin(r.columns["episode"][starts], details.id[~details.complete])]
-        r.columns["whole"][broken] = 0
+        r.columns[":whole"][broken] = 0
         relinked = np.concatenate((relinked, r.positions(broken))) if len(broken) else relinked
     return positions, ids, relinked
 
@@ -424,13 +436,13 @@ def load_priorities(store: Store, session: Session, r: Resident, state: State) -
     if r.priorities is None:
         r.version += 1
         r.columns["priority"] = np.full(r.slots + 1 + r.tail_rows, np.nan)
-        r.columns["unsaved"] = np.zeros(r.slots + 1 + r.tail_rows, np.bool_)
+        r.columns[":unsaved"] = np.zeros(r.slots + 1 + r.tail_rows, np.bool_)
     found = []
     for block, values in priorities.changed(store, session, r.priorities or 0).items():
         positions = np.arange(block << priorities.BLOCK_BITS, (block + 1) << priorities.BLOCK_BITS)
         wanted = (positions >= r.low) & (positions < r.high) & ~np.isnan(values)
         rows = r.rows(positions[wanted])
-        wanted[wanted] &= ~r.columns["unsaved"][rows]
+        wanted[wanted] &= ~r.columns[":unsaved"][rows]
         r.columns["priority"][r.rows(positions[wanted])] = values[wanted]
         found.append(positions[wanted])
     if found:

@@ -5,12 +5,13 @@ and behind that the tails: the observations after an episode's last step. So wha
 batch is one `take` a column. What fills the arrays is in refresh.py.
 
 Arrays of one entry a row, beside the fields: the columns that every batch has (`episode`, `step`, `reward`, `terminated`,
-`truncated`), the links `after` and `before` (rows, or UNKNOWN), `ordinal` (steps of the episode written before), `whole`
-(the length of a complete episode, at its first step, while every step of it is held), `present` (not deleted) and, from
-the first use on, `priority`.
+`truncated`), and under names that no field can have the links `:after` and `:before` (rows, or UNKNOWN), `:ordinal` (steps
+of the episode written before), `:whole` (the length of a complete episode, at its first step, while every step of it is
+held), `:present` (not deleted) and, from the first use on, `priority` and `:unsaved`.
 """
 
 import threading
+import weakref
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,9 +26,9 @@ UNKNOWN = -1
 
 BOOKS: dict[str, Any] = {
     "episode": np.int64, "step": np.int64, "reward": np.float64, "terminated": np.bool_, "truncated": np.bool_,
-    "after": np.int64, "before": np.int64, "ordinal": np.int32, "whole": np.int32, "present": np.bool_,
+    ":after": np.int64, ":before": np.int64, ":ordinal": np.int32, ":whole": np.int32, ":present": np.bool_,
 }  # fmt: skip
-LINKS = ("after", "before")
+LINKS = (":after", ":before")
 NONE = np.empty(0, np.int64)
 MANY_OPEN = 4096  # episodes that runs left open are forgotten with their steps
 JOURNAL = 4096  # entries kept for those who follow; whoever is further behind begins anew
@@ -69,10 +70,26 @@ class Tails:
     taken: deque[tuple[int, int]] = field(default_factory=deque)  # position of the step before, row
 
 
+class Budget:
+    """Bytes of memory that several buffers share for their fields."""
+
+    def __init__(self, limit: int):
+        self.limit = limit
+        self._taken: weakref.WeakKeyDictionary[Resident, int] = weakref.WeakKeyDictionary()
+
+    def left_for(self, resident: "Resident") -> int:
+        """Return what the others leave to one of them."""
+        return max(0, self.limit - sum(taken for other, taken in list(self._taken.items()) if other is not resident))
+
+    def take(self, resident: "Resident", nbytes: int) -> None:
+        """Note what one of them holds."""
+        self._taken[resident] = nbytes
+
+
 class Resident:
     """What is held in memory of one buffer: positions `low` to `high`. Use it under its lock."""
 
-    def __init__(self, budget: int):
+    def __init__(self, budget: Budget):
         self.lock = threading.RLock()
         self.budget = budget
         self.version = 0  # counts changes of what columns there are
@@ -120,13 +137,13 @@ class Resident:
         if not self.gaps:
             return inside
         found = np.zeros(len(positions), np.bool_)
-        found[inside] = self.columns["present"][self.rows(positions[inside])]
+        found[inside] = self.columns[":present"][self.rows(positions[inside])]
         return found
 
     def everyone(self) -> np.ndarray:
         """Return all positions held, ascending."""
         positions = np.arange(self.low, self.high)
-        return positions if not self.gaps else positions[self.columns["present"][self.rows(positions)]]
+        return positions if not self.gaps else positions[self.columns[":present"][self.rows(positions)]]
 
     def take(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return a copy of some rows of a column."""
@@ -134,18 +151,18 @@ class Resident:
 
     def following(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows of the steps after; UNKNOWN where there is none in the ring (a tail is none)."""
-        after = self.columns["after"].take(rows)
+        after = self.columns[":after"].take(rows)
         after[after >= self.slots] = UNKNOWN
         return after
 
     def preceding(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows of the steps before; UNKNOWN where there is none, or it is not held any more."""
-        before = self.columns["before"].take(rows)
+        before = self.columns[":before"].take(rows)
         behind = np.flatnonzero(before >= 0)
         candidates = before[behind]
         # Its slot may hold another step by now, which does not lead here; or still itself, evicted and outside.
         positions = self.positions(candidates)
-        gone = (self.columns["after"].take(candidates) != rows[behind]) | (positions < self.low) | (positions >= self.high)
+        gone = (self.columns[":after"].take(candidates) != rows[behind]) | (positions < self.low) | (positions >= self.high)
         before[behind[gone]] = UNKNOWN
         return before
 
@@ -153,21 +170,25 @@ class Resident:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return sum(array.nbytes for array in self.columns.values())
+        """Bytes of all arrays, without rows that were never written, which take no memory."""
+        used = (min(self.high, self.slots) + 1 + self.tail_rows) / (self.slots + 1 + self.tail_rows)
+        return int(used * sum(array.nbytes for array in self.columns.values()))
 
     def over(self, rows: int) -> bool:
         """Return whether the fields of so many rows are more than the budget."""
-        return rows * sum(one.nbytes + 1 for one in self.fields.values()) > self.budget
+        return rows * self._width() > self.budget.left_for(self)
+
+    def _width(self) -> int:
+        return sum(one.nbytes + (f"has_{name}" in self.columns) for name, one in self.fields.items())
 
     def settle_fields(self, fields: Fields, rows: int) -> None:
         """Have arrays for the fields of fixed width, the narrowest first, as far as `rows` of them fit the budget."""
-        chosen, width = {}, 0
+        chosen, width, budget = {}, 0, self.budget.left_for(self)
         for name, one in sorted(fields.types.items(), key=lambda item: (item[1].varies, 0 if item[1].varies else item[1].nbytes)):
             extra = 0 if one.varies else one.nbytes + (name in fields.optional)
             # A field that was left out stays out: what is loaded has it not.
             late = self.known is not None and name in self.known.types and name not in self.fields
-            if not one.varies and not late and (width + extra) * rows <= self.budget:
+            if not one.varies and not late and (width + extra) * rows <= budget:
                 chosen[name], width = one, width + extra
         total = self.slots + 1 + self.tail_rows
         for name, one in chosen.items():
@@ -182,6 +203,7 @@ class Resident:
             del self.columns[name]
             self.columns.pop(f"has_{name}", None)
         self.fields, self.known = chosen, fields
+        self.budget.take(self, rows * self._width())
         self.version += 1
 
     def reserve(self, high: int, tails: int, capacity: int | None) -> None:
