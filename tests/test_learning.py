@@ -286,6 +286,8 @@ def test_priorities_of_evicted_steps_never_reach_another(db):
     buffer.delete(QueryBuilder().eq("position", 7))
     assert buffer.update_priorities([7, 8], [1.0, 1.0]) == 1
     assert 7 not in buffer.sample(1000, sampler=sampler, rng=0)["position"]
+    buffer.store_batch({"x": np.arange(100)})  # what is yet to be written is gone before it is
+    assert buffer.count() == 10
 
 
 @pytest.mark.parametrize("wrong", [[-1.0], [float("nan")], [float("inf")], [1.0, 2.0]])

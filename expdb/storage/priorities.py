@@ -32,6 +32,8 @@ def write(store: Store, session: Session, positions: np.ndarray, priorities: np.
     ((version, low),) = session.ask("UPDATE buffers SET priorities = priorities + 1 WHERE id = ? RETURNING priorities, low", store.id)
     inside = positions >= low
     positions, priorities = positions[inside], priorities[inside]
+    if not len(positions):
+        return int(version)
     order = np.argsort(positions >> BLOCK_BITS, kind="stable")
     positions, priorities = positions[order], priorities[order]
     blocks, starts = np.unique(positions >> BLOCK_BITS, return_index=True)
@@ -41,11 +43,10 @@ def write(store: Store, session: Session, positions: np.ndarray, priorities: np.
         values = stored[block] if block in stored else np.full(BLOCK, np.nan)
         values[positions[start:stop] & (BLOCK - 1)] = priorities[start:stop]
         rows.append((store.id, block, version, store.dialect.as_block(values)))
-    if rows:
-        session.many(
-            "INSERT INTO priorities (buffer_id, block, version, data) VALUES (?, ?, ?, ?) "
-            "ON CONFLICT (buffer_id, block) DO UPDATE SET version = excluded.version, data = excluded.data", rows,
-        )  # fmt: skip
+    session.many(
+        "INSERT INTO priorities (buffer_id, block, version, data) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT (buffer_id, block) DO UPDATE SET version = excluded.version, data = excluded.data", rows,
+    )  # fmt: skip
     return int(version)
 
 
