@@ -1,0 +1,271 @@
+"""Drawing by priority: sum trees that follow the rows in memory, and priorities on their way to the database."""
+
+from __future__ import annotations  # NumPy imports its random module when it is first named
+
+import base64
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from expdb.replay.population import check_size
+from expdb.replay.samplers import Prioritized
+from expdb.replay.sumtree import SumTree
+from expdb.replay.units import NStep
+from expdb.sampling.memory import remembered
+from expdb.sampling.populations import Populations, Wanted
+from expdb.storage import priorities
+from expdb.storage.engine import Session
+from expdb.storage.refresh import load_priorities
+from expdb.storage.resident import Resident
+from expdb.storage.store import Store
+
+SAVE_SECONDS = 1.0  # after which changed priorities are written
+
+
+@dataclass
+class Draws:
+    """What a prioritized sampler knows of one population: the sum tree and how often it was drawn from."""
+
+    sampler: Prioritized
+    calls: int = 0
+    tree: SumTree = field(default_factory=lambda: SumTree(0))
+    member: np.ndarray = field(default_factory=lambda: np.zeros(0, np.bool_))  # by row
+    epoch: int = -1  # of the resident, at which the tree is right
+    slots: int = 0
+    low: int = 0
+    high: int = 0
+    again: list[np.ndarray] = field(default_factory=list)  # positions given a priority while the tree was behind
+    restored: tuple[int, np.ndarray] | None = None  # first position and weights, from a saved state
+
+
+class ByPriority:
+    """The priorities of a buffer's steps as this process has them, and the sum trees that draw by them."""
+
+    def __init__(self, store: Store, resident: Resident, populations: Populations):
+        self._store, self._resident, self._populations = store, resident, populations
+        self._draws: dict[Any, Draws] = {}
+        self._restored: dict[str, dict[str, Any]] = {}
+        self._greatest = 0.0  # priority that any step was given
+        self._unsaved = False
+        self._left: list[tuple[np.ndarray, np.ndarray]] = []  # unsaved priorities of rows that were forgotten
+        self._saved = time.monotonic()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the sum trees."""
+        return sum(draws.tree.nbytes + draws.member.nbytes for draws in self._draws.values())
+
+    def draw(
+        self, session: Session | None, wanted: Wanted, sampler: Prioritized
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the positions drawn, with `probability` and `weight`."""
+        r = self._resident
+        if r.priorities is None:
+            assert session is not None
+            self._load_priorities(session)
+        name = (sampler, wanted.key, wanted.unit.anchor)
+        draws = remembered(self._draws, name, lambda: self._new_draws(_name(*name), sampler))
+        if draws.epoch != r.epoch or draws.again:
+            self._follow(session, wanted, draws)
+        total = draws.tree.total
+        if not total > 0.0:
+            check_size(0, wanted.size, wanted.unit.what + " of a priority above 0", replace=True)
+        rows = draws.tree.find(sampler.strata(wanted.size, wanted.rng))
+        mass = draws.tree.weights.take(rows)
+        least = draws.tree.minimum() if sampler.normalise == "buffer" else None
+        said = {"probability": mass / total, "weight": sampler.weights(mass, draws.calls, least)}
+        draws.calls += 1
+        return r.positions(rows), said
+
+    def _load_priorities(self, session: Session) -> None:
+        r = self._resident
+        load_priorities(self._store, session, r, self._store.state(session))
+        known = r.take("priority", r.rows(r.everyone())) if r.high > r.low else np.empty(0)
+        with np.errstate(invalid="ignore"):
+            self._greatest = max(self._greatest, float(np.nanmax(known)) if not np.isnan(known).all() else 0.0)
+
+    def _new_draws(self, name: str, sampler: Prioritized) -> Draws:
+        saved = self._restored.pop(name, None)
+        if saved is None:
+            return Draws(sampler)
+        return Draws(sampler, saved["calls"], restored=(saved["first"], _numbers(saved["weights"])))
+
+    def _follow(self, session: Session | None, wanted: Wanted, draws: Draws) -> None:
+        """Bring a sum tree up to date with the rows."""
+        r, unit = self._resident, wanted.unit
+        changes = r.since(draws.epoch) if draws.epoch >= 0 else None
+        if draws.slots != r.slots:
+            held = np.arange(max(draws.low, r.low), draws.high)
+            old, new = held % max(draws.slots, 1), held % max(r.slots, 1)
+            tree, member = SumTree(r.slots), np.zeros(r.slots, np.bool_)
+            tree.weights[new], member[new] = draws.tree.weights[old], draws.member[old]
+            tree.sum_up()
+            draws.tree, draws.member, draws.slots = tree, member, r.slots
+        else:  # evicted, and their rows may hold new steps
+            self._weigh(draws, np.arange(draws.low, min(r.low, draws.high)), lambda rows: np.zeros(len(rows), np.bool_))
+        again = [*draws.again, *[change.prioritised for change in changes or ()]]
+        simple = wanted.key is None and (not unit.anchor or isinstance(unit, NStep) or unit.anchor[0] == "stride")
+        if changes is None or not simple or any(change.deleted for change in changes):
+            chosen = np.zeros(r.slots, np.bool_)
+            listed = self._populations.listed(session, wanted)
+            chosen[r.rows(listed) if len(listed) else listed] = True
+            self._weigh(draws, np.arange(r.low, r.high), lambda rows: chosen[rows])
+        else:
+            dirty = [np.arange(max(draws.high, r.low), r.high)]
+            relinked = np.unique(np.concatenate([change.relinked for change in changes]))
+            relinked = relinked[r.held(relinked)]
+            for _ in range(unit.anchor[1] if isinstance(unit, NStep) else 1):
+                dirty.append(relinked)
+                before = r.preceding(r.rows(relinked))
+                relinked = r.positions(before[before >= 0])
+            some = np.unique(np.concatenate(dirty))
+            self._weigh(draws, some[r.held(some)], lambda rows: unit.may_start(r, rows))
+        if again:
+            positions = np.unique(np.concatenate(again))
+            rows = r.rows(positions[r.held(positions)])
+            rows = rows[draws.member[rows]]
+            draws.tree.set(rows, draws.sampler.mass(r.take("priority", rows), self._start()))
+        draws.epoch, draws.low, draws.high, draws.again, draws.restored = r.epoch, r.low, r.high, [], None
+
+    def _weigh(self, draws: Draws, positions: np.ndarray, chosen: Callable[[np.ndarray], np.ndarray]) -> None:
+        """Give steps that may be drawn now their weight, and take that of those that may not be drawn any more."""
+        if not len(positions):
+            return
+        r = self._resident
+        rows = r.rows(positions)
+        is_chosen, was = chosen(rows), draws.member[rows]
+        lost, gained = rows[was & ~is_chosen], is_chosen & ~was
+        draws.member[rows] = is_chosen
+        draws.tree.set(lost, 0.0)
+        weights = draws.sampler.mass(r.take("priority", rows[gained]), self._start())
+        if draws.restored is not None:
+            first, saved = draws.restored
+            place = positions[gained] - first
+            known = np.flatnonzero((place >= 0) & (place < len(saved)))
+            known = known[saved[place[known]] >= 0]
+            weights[known] = saved[place[known]]
+        draws.tree.set(rows[gained], weights)
+
+    def _start(self) -> float:
+        """Return the priority of a step that was never given one, with initial="max"."""
+        return self._greatest or 1.0
+
+    def update(self, positions: np.ndarray, values: np.ndarray) -> int:
+        """Set the priority of steps and return how many of the updates met a step that is held."""
+        r = self._resident
+        held = r.held(positions)
+        count = int(held.sum())
+        if count < len(positions):
+            positions, values = positions[held], values[held]
+        if not count:
+            return 0
+        rows = r.rows(positions)
+        r.columns["priority"][rows] = values
+        r.columns[":unsaved"][rows] = True
+        self._unsaved = True
+        self._greatest = max(self._greatest, float(values.max()))
+        for draws in self._draws.values():
+            if draws.epoch == r.epoch:
+                members = draws.member[rows]
+                mine, theirs = (rows, values) if members.all() else (rows[members], values[members])
+                draws.tree.set(mine, draws.sampler.mass(theirs, self._start()))
+            else:
+                draws.again.append(positions)
+        self.save(SAVE_SECONDS)
+        return count
+
+    def save(self, after: float = 0.0) -> None:
+        """Write the priorities that have changed, if the last time was longer ago than `after` seconds."""
+        now = time.monotonic()
+        if not self._unsaved or now - self._saved < after:
+            return
+        r = self._resident
+        with r.lock:
+            self._saved = now
+            unsaved = [*self._left, *self._unsaved_priorities()]
+            self._unsaved = False
+            if not unsaved:  # all of it was evicted
+                return
+            positions, values = (np.concatenate(parts) for parts in zip(*unsaved, strict=True))
+            try:
+                with self._store.writing() as (session, _):
+                    version = priorities.write(self._store, session, positions, values)
+            except BaseException:
+                self._unsaved = True
+                raise
+            self._left = []
+            if r.priorities is not None:
+                r.columns[":unsaved"][:] = False
+                if version == r.priorities + 1:
+                    r.priorities = version  # else others have written as well, and it is all read again
+
+    def _unsaved_priorities(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        r = self._resident
+        if r.priorities is None:
+            return []
+        rows = np.flatnonzero(r.columns[":unsaved"][: r.slots])
+        positions = r.positions(rows)
+        held = positions < r.high
+        return [(positions[held], r.columns["priority"][rows[held]])]
+
+    def forget(self) -> None:
+        """Keep what is unsaved, before the rows are forgotten."""
+        self._left += self._unsaved_priorities()
+
+    def hurry(self) -> None:
+        """Write what has waited for long enough."""
+        if self._unsaved:
+            self.save(0.0 if self._left else SAVE_SECONDS)
+
+    def state(self) -> dict[str, Any]:
+        """Return priorities, sum trees and call counts as plain JSON values."""
+        r = self._resident
+        with r.lock:
+            self.save()
+            held = None
+            if r.priorities is not None:
+                window = np.arange(r.low, r.high)
+                held = {"first": r.low, "values": _text(r.take("priority", r.rows(window)) if len(window) else np.empty(0))}
+            saved = dict(self._restored)
+            for name, draws in self._draws.items():
+                rows = np.arange(draws.low, draws.high) % max(draws.slots, 1)
+                weights = np.where(draws.member[rows], draws.tree.weights[rows], -1.0)
+                saved[_name(*name)] = {"calls": draws.calls, "first": draws.low, "weights": _text(weights)}
+            return {"greatest": self._greatest, "priorities": held, "samplers": saved}
+
+    def restore(self, state: dict[str, Any], session: Session | None) -> None:
+        """Go on from a state; a session, with the rows up to date, is needed where it has priorities."""
+        r, given = self._resident, state["priorities"]
+        if given is not None:
+            assert session is not None
+            values = _numbers(given["values"])
+            if r.priorities is None:
+                self._load_priorities(session)
+            positions = np.arange(given["first"], given["first"] + len(values))
+            held = r.held(positions)
+            rows, values = r.rows(positions[held]) if held.any() else positions[:0], values[held]
+            old = r.columns["priority"][rows]
+            differ = (old != values) & ~(np.isnan(old) & np.isnan(values))
+            r.columns["priority"][rows[differ]] = values[differ]
+            if not self._store.engine.read_only and differ.any():
+                r.columns[":unsaved"][rows[differ]] = True
+                self._unsaved = True
+        self._draws.clear()
+        self._restored = dict(state["samplers"])
+        self._greatest = float(state["greatest"])
+
+
+def _name(sampler: Prioritized, key: str | None, anchor: tuple[Any, ...]) -> str:
+    return json.dumps([repr(sampler), key, anchor])
+
+
+def _text(values: np.ndarray) -> str:
+    return base64.b64encode(values.astype("<f8").tobytes()).decode()
+
+
+def _numbers(text: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text, validate=True), "<f8").astype(np.float64)

@@ -1,0 +1,185 @@
+"""Batches: which keys there are, where each comes from, and the arrays."""
+
+from __future__ import annotations  # NumPy imports its random module when it is first named
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from expdb import errors
+from expdb.batch import Batch
+from expdb.replay import units
+from expdb.replay.samplers import Prioritized, Sampler
+from expdb.replay.units import Episode, Layout, NStep, Unit
+from expdb.replay.units import Sequence as SequenceUnit
+from expdb.sampling.memory import remembered
+from expdb.storage import read
+from expdb.storage.chunk_cache import ChunkCache
+from expdb.storage.engine import Session
+from expdb.storage.resident import Resident
+from expdb.storage.signature import SYSTEM
+from expdb.storage.store import State, Store
+from expdb.storage.tables import EPISODE_COLUMNS
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where the keys of a batch come from."""
+
+    keys: list[tuple[str, str, str]]  # key, source, name there
+    stored: list[str]  # read from the database, a value a step
+    of_episodes: list[str]  # read from the database, a value a drawn step
+    following: list[str]  # fields of what follows that are read from the database
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether nothing has to be read."""
+        return not (self.stored or self.of_episodes or self.following)
+
+
+class Collator:
+    """Makes batches of rows in memory, and of what has to be read for them."""
+
+    def __init__(self, store: Store, resident: Resident):
+        self._store, self._resident = store, resident
+        self.cache = ChunkCache()
+        self._plans: dict[Any, Plan] = {}
+        self._planned = -1  # version of the resident that the plans are of
+
+    def plan(self, fields: tuple[str, ...] | None, unit: Unit, sampler: Sampler) -> Plan:
+        """Return where the keys of a batch come from; raise QueryError for a key that there is not."""
+        r = self._resident
+        if self._planned != r.version:
+            self._plans, self._planned = {}, r.version
+        return remembered(self._plans, (fields, unit, type(sampler)), lambda: self._planned_keys(fields, unit, sampler))
+
+    def _planned_keys(self, fields: tuple[str, ...] | None, unit: Unit, sampler: Sampler) -> Plan:
+        r, types, optional = self._resident, self._store.fields.types, self._store.fields.optional
+        own: dict[str, str] = {}
+        derived: list[str] = []
+        if isinstance(unit, NStep):
+            derived = units.derived_fields(unit, list(types), r.tail_fields)
+            own = dict.fromkeys(("reward", "terminated", "truncated", "discount", "n_steps"), "unit")
+            if unit.bounds[1] == 1:
+                own = dict.fromkeys(("discount", "n_steps"), "unit")
+        elif isinstance(unit, (SequenceUnit, Episode)):
+            own = dict.fromkeys(("is_first", "length"), "unit")
+            if not (isinstance(unit, Episode) and not unit.pad):
+                own["mask"] = "unit"
+        if isinstance(sampler, Prioritized):
+            own |= dict.fromkeys(("probability", "weight"), "sampler")
+        following = {f"next_{name}": name for name in derived}
+        everything = ["position", "episode", *SYSTEM, *types, *following]
+        names = dict.fromkeys(everything + [name for name in own if name not in everything] if fields is None else fields)
+        keys: list[tuple[str, str, str]] = []
+        stored: list[str] = []
+        of_episodes: list[str] = []
+        after: list[str] = []
+        for name in names:
+            if name in own:
+                keys.append((name, own[name], name))
+            elif name in following:
+                field_name = following[name]
+                source = "next" if field_name in r.fields else "next_stored"
+                after += [field_name] if source == "next_stored" else []
+                keys.append((name, source, field_name))
+                if field_name in optional:
+                    keys.append((f"has_{name}", source, f"has_{field_name}"))
+            elif name in ("position", "episode", "buffer"):
+                keys.append((name, name, name))
+            elif name in r.fields or name in SYSTEM or (name == "priority" and r.priorities is not None):
+                keys.append((name, "row", name))
+                if name in optional:
+                    keys.append((f"has_{name}", "row", f"has_{name}"))
+            else:
+                if name not in types:
+                    try:
+                        read.table_column(self._store, name)
+                    except errors.QueryError:
+                        there = ", ".join([*everything, *[one for one in own if one not in everything]])
+                        raise errors.QueryError(f"no key {name} in this batch: there are {there}, and the columns of the view") from None
+                source = "episode_stored" if name in EPISODE_COLUMNS else "stored"
+                (of_episodes if source == "episode_stored" else stored).append(name)
+                keys.append((name, source, name))
+                if name in optional:
+                    keys.append((f"has_{name}", source, f"has_{name}"))
+        return Plan(keys, stored, of_episodes, after)
+
+    def collate(
+        self, session: Session | None, state: State | None, plan: Plan, positions: np.ndarray, layout: Layout, drawn: dict[str, np.ndarray]
+    ) -> Batch:
+        """Gather the columns of a batch."""
+        r, columns = self._resident, self._resident.columns
+        count, mask, rows = len(positions), layout.mask, layout.rows
+        shape, flat = rows.shape, rows.reshape(-1)
+        sources: dict[str, dict[str, np.ndarray]] = {"unit": layout.columns, "sampler": drawn}
+        if session is not None and state is not None:
+            if plan.stored:
+                sources["stored"] = self._stored(session, state, plan.stored, flat, mask)
+            if plan.of_episodes:
+                sources["episode_stored"] = read.fetch(self._store, session, state, positions, plan.of_episodes)
+            if plan.following:
+                sources["next_stored"] = self._stored_after(session, state, plan.following, layout)
+        out: dict[str, np.ndarray] = {}
+        for key, source, name in plan.keys:
+            if source == "row":
+                array = columns[name].take(flat, 0)
+                out[key] = array if mask is None else array.reshape(*shape, *array.shape[1:])
+            elif source == "next":
+                assert layout.next_rows is not None
+                out[key] = columns[name].take(layout.next_rows, 0)
+            elif source == "position":
+                out[key] = positions if mask is None else np.where(mask, r.positions(flat).reshape(shape), -1)
+            elif source == "episode":
+                out[key] = r.take("episode", rows if mask is None else r.rows(positions))
+            elif source == "buffer":
+                out[key] = read.as_objects([self._store.name] * count)
+            elif source == "stored":
+                array = sources[source][name]
+                out[key] = array if mask is None else array.reshape(*shape, *array.shape[1:])
+            else:
+                out[key] = sources[source][name]
+        if layout.ragged and mask is not None:
+            lengths = layout.columns["length"].tolist()
+            for key, array in out.items():
+                if array.ndim > 1 and array.shape[:2] == mask.shape and key not in ("probability", "weight", "length", "episode"):
+                    out[key] = read.as_objects([array[k, :length].copy() for k, length in enumerate(lengths)])
+        return Batch(out, count)
+
+    def _stored(
+        self, session: Session, state: State, names: list[str], flat: np.ndarray, mask: np.ndarray | None
+    ) -> dict[str, np.ndarray]:
+        """Read what is not in memory, for steps; nothing where there is none."""
+        there = np.arange(len(flat)) if mask is None else np.flatnonzero(mask.reshape(-1))
+        positions = self._resident.positions(flat[there])
+        found = read.fetch(self._store, session, state, positions, names, cache=self.cache)
+        return found if mask is None else {name: _spread(array, there, len(flat)) for name, array in found.items()}
+
+    def _stored_after(self, session: Session, state: State, names: list[str], layout: Layout) -> dict[str, np.ndarray]:
+        """Read what is not in memory, for what follows steps: other steps, or the last observations of episodes."""
+        r, rows = self._resident, layout.next_rows
+        assert rows is not None
+        steps, tails = np.flatnonzero(rows < r.slots), np.flatnonzero(rows > r.slots)
+        found = read.fetch(self._store, session, state, r.positions(rows[steps]), names, cache=self.cache)
+        out = {name: _spread(array, steps, len(rows)) for name, array in found.items()}
+        episodes = r.take("episode", layout.rows[tails])  # a transition stays in its episode
+        known = read.tails(self._store, session, episodes) if len(tails) else {}
+        for k, episode in zip(tails.tolist(), episodes.tolist(), strict=True):
+            tail = known[episode]
+            for name in set(names) & set(tail.fields):
+                out[name][k] = read.gather({0: tail.chunk}, [(0, tail.row, tail.row + 1)], name, self._store.fields.types[name])[0]
+                if f"has_{name}" in out:
+                    out[f"has_{name}"][k] = True
+        return out
+
+
+def _spread(array: np.ndarray, places: np.ndarray, count: int) -> np.ndarray:
+    """Return an array of `count` entries with some values at their places, and zeros, or None, elsewhere."""
+    out = np.full((count, *array.shape[1:]), None) if array.dtype == object else np.zeros((count, *array.shape[1:]), array.dtype)
+    if array.dtype == object:
+        for place, value in zip(places.tolist(), array, strict=True):
+            out[place] = value
+    else:
+        out[places] = array
+    return out

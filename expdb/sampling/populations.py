@@ -1,0 +1,182 @@
+"""Which steps there are to draw from: those that the query matches and the unit may start from."""
+
+from __future__ import annotations  # NumPy imports its random module when it is first named
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from expdb.replay.population import Grouped, Listed, Population, Window, check_size
+from expdb.replay.samplers import Ordered, Prioritized, Sampler, Uniform
+from expdb.replay.units import Episode, NStep, Unit
+from expdb.sampling.memory import remember, remembered
+from expdb.sampling.tasks import TaskNumbers
+from expdb.storage import select
+from expdb.storage.engine import Session
+from expdb.storage.matches import Matches
+from expdb.storage.query import Condition, Where, key_of
+from expdb.storage.resident import Resident
+from expdb.storage.store import Store
+
+
+@dataclass
+class Wanted:
+    """One call of `sample`."""
+
+    size: int
+    where: Where
+    key: str | None
+    condition: Condition | None
+    sampler: Sampler
+    unit: Unit
+    fields: tuple[str, ...] | None
+    rng: np.random.Generator
+
+    @property
+    def by_priority(self) -> bool:
+        """Whether stored priorities decide what is meant, or in which order."""
+        return (self.condition is not None and "priority" in self.condition.names) or (
+            isinstance(self.sampler, Ordered) and self.sampler.column == "priority"
+        )
+
+
+class Populations:
+    """The steps to draw from, by query and unit, each worked out anew when something has changed."""
+
+    def __init__(self, store: Store, resident: Resident):
+        self._store, self._resident = store, resident
+        self._conditions: dict[str, Condition | None] = {}
+        self._matches: dict[str, Matches] = {}
+        self._lists: dict[Any, tuple[int, Any]] = {}  # epoch of the resident, and what was right then
+        self._tasks = TaskNumbers()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the lists."""
+        return sum(found.nbytes for _, found in self._lists.values() if isinstance(found, np.ndarray))
+
+    def condition(self, key: str, where: Where) -> Condition | None:
+        """Return the compiled query, remembered by its key."""
+        if isinstance(where, np.ndarray):
+            return self._store.compiled(where)
+        return remembered(self._conditions, key, lambda: self._store.compiled(where))
+
+    def are_current(self, wanted: Wanted) -> bool:
+        """Return whether what is in memory is enough to draw, without a look at the database."""
+        r, sampler = self._resident, wanted.sampler
+        if wanted.condition is not None and not isinstance(wanted.where, np.ndarray):
+            known = self._matches.get(wanted.key or "")
+            if known is None or known.epoch != r.epoch or "priority" in wanted.condition.names:
+                return False
+        if isinstance(sampler, Prioritized):
+            return r.priorities is not None
+        if isinstance(sampler, Uniform) and sampler.over == "task":
+            return self._tasks.epoch == r.epoch
+        return not isinstance(sampler, Ordered)
+
+    def population(self, session: Session | None, wanted: Wanted) -> Population:
+        """Return the steps that the unit may start from and the query matches."""
+        r, unit = self._resident, wanted.unit
+        if wanted.key is not None or isinstance(unit, Episode):
+            return Listed(self.listed(session, wanted), unit.what)
+        allowed: Callable[[np.ndarray], np.ndarray] | None = None
+        if unit.anchor:
+            allowed = self._may_start if type(unit) is NStep and unit.anchor[1] == 1 and not r.gaps else (
+                lambda positions: r.held(positions) & unit.may_start(r, r.rows(positions))
+            )
+        elif r.gaps:
+            allowed = r.held
+        return Window(r.low, r.high, allowed, lambda: self.listed(session, wanted), unit.what)
+
+    def _may_start(self, positions: np.ndarray) -> np.ndarray:
+        return self._resident.columns[":after"].take(positions % self._resident.slots) >= 0
+
+    def listed(self, session: Session | None, wanted: Wanted) -> np.ndarray:
+        """Return the positions to draw from, ascending; worked out anew when something has changed."""
+        r, unit = self._resident, wanted.unit
+        name = (wanted.key, unit.anchor)
+        known = self._lists.get(name)
+        if known is not None and known[0] == r.epoch and not (wanted.condition and "priority" in wanted.condition.names):
+            return known[1]  # type: ignore[no-any-return]
+        if wanted.key is None:
+            matching = r.everyone()
+        elif isinstance(wanted.where, np.ndarray):
+            given = np.unique(wanted.where.astype(np.int64))
+            matching = given[r.held(given)]
+        else:
+            matching = self._matching(session, wanted)
+        if isinstance(unit, Episode):
+            everyone = r.everyone()
+            starts = everyone[unit.may_start(r, r.rows(everyone))]
+            if wanted.key is not None:
+                episodes = np.unique(r.take("episode", r.rows(matching)))
+                starts = starts[np.isin(r.take("episode", r.rows(starts)), episodes)]
+            matching = starts
+        elif unit.anchor and len(matching):
+            matching = matching[unit.may_start(r, r.rows(matching))]
+        remember(self._lists, name, (r.epoch, matching))
+        return matching
+
+    def _matching(self, session: Session | None, wanted: Wanted) -> np.ndarray:
+        assert wanted.key is not None
+        assert wanted.condition is not None
+        condition = wanted.condition
+        known = remembered(self._matches, wanted.key, lambda: Matches(condition))
+        if known.epoch != self._resident.epoch or "priority" in condition.names:
+            assert session is not None
+            known.follow(self._store, session, self._resident)
+        return known.positions
+
+    def grouped(self, session: Session | None, wanted: Wanted, population: Population, over: str) -> Grouped:
+        """Return the steps of a population by episode or task."""
+        r = self._resident
+        if over == "task" and self._tasks.epoch != r.epoch:
+            assert session is not None
+            self._tasks.follow(self._store, session, r)
+        name = (wanted.key, wanted.unit.anchor, over)
+        known = self._lists.get(name)
+        if known is not None and known[0] == r.epoch and not (wanted.condition and "priority" in wanted.condition.names):
+            return known[1]  # type: ignore[no-any-return]
+        positions = population.listed()
+        groups = r.take("episode", r.rows(positions)) if len(positions) else positions
+        what = f"{over}s with {wanted.unit.what}"
+        found = Grouped(positions, self._tasks.of(groups) if over == "task" else groups, what)
+        remember(self._lists, name, (r.epoch, found))
+        return found
+
+    def first(self, session: Session, wanted: Wanted, sampler: Ordered) -> np.ndarray:
+        """Return the first positions in an order that the unit may start from."""
+        r, size, unit = self._resident, wanted.size, wanted.unit
+        found = np.empty(0, np.int64)
+        offset, limit = 0, size
+        episodes: list[int] = []
+        while len(found) < size:
+            page = select.ordered(self._store, session, wanted.condition, sampler.column, sampler.descending, limit, offset)
+            offset, limit = offset + len(page), limit * 2
+            rows = r.rows(page) if len(page) else page
+            if isinstance(unit, Episode) and len(page):
+                starts = self.listed(None, Wanted(size, None, None, None, sampler, unit, None, wanted.rng))
+                owners = r.take("episode", r.rows(starts)) if len(starts) else starts
+                start_of = dict(zip(owners.tolist(), starts.tolist(), strict=True))
+                ids = [id for id in dict.fromkeys(r.take("episode", rows).tolist()) if id in start_of and id not in episodes]
+                episodes += ids
+                chosen = np.array([start_of[id] for id in ids], np.int64)
+            else:
+                chosen = page[unit.may_start(r, rows)] if len(page) else page
+            found = np.concatenate((found, chosen))
+            if len(page) < limit // 2:
+                break
+        check_size(len(found), size, unit.what, replace=False)
+        return found[:size]
+
+
+def key_of_any(where: Where) -> str:
+    """Return what tells a query from others."""
+    if isinstance(where, np.ndarray):
+        return f"positions {where.dtype} {base64.b64encode(where.tobytes()).decode()}"
+    found = key_of(where)
+    assert found is not None
+    return found
