@@ -60,8 +60,6 @@ class Populations:
 
     def condition(self, key: str, where: Where) -> Condition | None:
         """Return the compiled query, remembered by its key."""
-        if isinstance(where, np.ndarray):
-            return self._store.compiled(where)
         return remembered(self._conditions, key, lambda: self._store.compiled(where))
 
     def are_current(self, wanted: Wanted) -> bool:
