@@ -3,7 +3,7 @@
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -264,8 +264,11 @@ class ReplayBuffer:
 
         Raises InvalidValue for a priority that is negative, NaN or infinite. Of duplicates the last counts.
         """
-        wanted = _positions(np.asarray(positions).reshape(-1))
-        given = np.asarray(values, np.float64).reshape(-1)
+        try:
+            wanted = _positions(np.asarray(positions).reshape(-1))
+            given = np.asarray(values, np.float64).reshape(-1)
+        except (TypeError, ValueError) as error:
+            raise errors.InvalidValue(f"positions or priorities are no arrays of numbers ({error}): give one number for each") from None
         if wanted.shape != given.shape:
             raise errors.InvalidValue(f"{len(wanted)} positions and {len(given)} priorities: give one for each")
         if not (np.isfinite(given) & (given >= 0)).all():
@@ -334,7 +337,11 @@ class ReplayBuffer:
             raise errors.InvalidValue(f"unit is {unit!r}: give one such as expdb.Step() or expdb.NStep(1)")
         if not isinstance(sampler, (Uniform, Prioritized, Ordered, Newest)):
             raise errors.InvalidValue(f"sampler is {sampler!r}: give one such as expdb.Uniform()")
+        if fields is not None and not isinstance(fields, Iterable):
+            raise errors.InvalidValue(f"fields is {fields!r}: give a list of names")
         names = None if fields is None else (fields,) if isinstance(fields, str) else tuple(fields)
+        if names is not None and not all(isinstance(name, str) for name in names):
+            raise errors.InvalidValue(f"fields is {fields!r}: give a list of names")
         generator = self._generator(rng)
         if wait is None:
             return self._sampling.sample(size, where, sampler, unit, names, generator)

@@ -1,5 +1,6 @@
 """ExperienceDB: the front door. Open a database, get buffers, ask questions in SQL."""
 
+import atexit
 import functools
 import os
 import shutil
@@ -267,6 +268,13 @@ def _of_process() -> Budget:
 def _discard(folder: str, pid: int) -> None:
     if pid == os.getpid():  # a forked child leaves the parent its files
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@atexit.register
+def _at_exit() -> None:
+    for handle in list(_handles):
+        if not handle._closed:
+            handle._save_priorities()
 
 
 _handles: "weakref.WeakSet[ExperienceDB]" = weakref.WeakSet()

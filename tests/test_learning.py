@@ -462,3 +462,65 @@ def test_sampling_resumes_bit_identically(open_db):
 def test_settings_that_make_no_sense_are_refused(make):
     with pytest.raises(expdb.InvalidValue, match="give"):
         make()
+
+
+def test_priorities_too_large_to_add_up_still_draw(db):
+    buffer = db.buffer("b")
+    buffer.store_batch({"x": np.arange(4)})
+    buffer.update_priorities([0, 1, 2], [1.7e308, 1.7e308, 1e308])
+    for alpha in (1.0, 2.0):
+        batch = buffer.sample(300, sampler=Prioritized(alpha=alpha), rng=0)
+        assert set(batch["position"].tolist()) >= {0, 1, 2}
+        assert np.isfinite(batch["weight"]).all()
+        assert batch["probability"].min() > 0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda b: b.sample(1, fields=5), lambda b: b.sample(1, fields=[[1]]), lambda b: b.update_priorities([0], ["a"]),
+        lambda b: b.update_priorities([0], [object()]), lambda b: b.update_priorities([0, 1], [[1], [1, 2]]),
+        lambda b: b.update_priorities([[0], [1, 2]], [1, 2]), lambda b: b.update_priorities([0.5], [1.0]),
+        lambda b: b.sample(1, unit=NStep(1, next_fields=5)), lambda b: b.sample(1, unit=NStep(1, next_fields=(5,))),
+        lambda b: b.sample(1, unit=NStep), lambda b: b.sample(1, sampler=Uniform), lambda b: b.sample(1, wait="x"), lambda b: b.sample(1, sampler=Ordered("nope")),
+    ],
+)  # fmt: skip
+def test_arguments_that_make_no_sense_are_refused_in_one_line(filled, call):
+    for _ in range(2):
+        with pytest.raises(expdb.ExpDBError) as caught:
+            call(filled)
+        assert "\n" not in str(caught.value)
+        filled.sample(1, sampler=Prioritized())
+
+
+def test_numpys_integers_are_as_good_as_pythons(filled):
+    unit = Sequence(np.int64(2), stride=np.int64(2))
+    filled.sample(2, sampler=Prioritized(), unit=unit)
+    filled.sample(2, sampler=Prioritized(), unit=NStep(np.int64(3), end="redraw"))
+    assert json.dumps(filled.sampling_state())
+    assert unit == Sequence(2, stride=2)
+
+
+def test_a_state_that_is_broken_is_refused_and_changes_nothing(filled):
+    sampler = Prioritized()
+    filled.sample(4, sampler=sampler)
+    state = filled.sampling_state()
+    (name,) = state["samplers"]
+    for wrong in ({"samplers": {name: {}}}, {"samplers": {name: {"calls": 1, "first": 0, "weights": "?"}}}, {"greatest": float("nan")}):
+        with pytest.raises(expdb.InvalidValue, match="sampling_state"):
+            filled.restore_sampling({**state, **wrong})
+    assert filled.sampling_state() == state
+
+
+def test_priorities_are_written_when_a_program_ends_without_closing(tmp_path):
+    import subprocess
+    import sys
+
+    code = (
+        "import expdb; b = expdb.open('runs.db').buffer('b'); b.store_batch({'x': [1, 2]}); "
+        "b.sample(2, sampler=expdb.Prioritized()); print(b.update_priorities([0, 1], [3.0, 4.0]))"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("2\n", "")
+    with expdb.open(tmp_path / "runs.db") as db:
+        assert db.buffer("b").get([0, 1], fields=["priority"])["priority"].tolist() == [3.0, 4.0]

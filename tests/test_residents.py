@@ -311,3 +311,138 @@ def test_buffers_share_the_memory_they_are_given(open_db):
             batch = db.buffer(name).sample(100, sampler=ALL)
             assert sorted(batch["k"].tolist()) == list(range(100))
     assert [set(db.buffer(name)._sampling.resident.fields) for name in ("a", "b")] == [{"x", "k"}, {"k"}]
+
+
+# -- what a tester found ----------------------------------------------------------------------------------------------
+
+
+def positions(buffer, **options):
+    """All positions that 300 draws give."""
+    return sorted(set(buffer.sample(300, rng=0, **options)["position"].reshape(-1).tolist()) - {-1})
+
+
+def agree(open_db, buffer, **options):
+    """Assert that a handle that has seen it all draws as one does that comes now, and return what both draw."""
+    fresh = open_db(max_lag=0.0).buffer(buffer.name)
+    found = []
+    for one in (buffer, fresh):
+        try:
+            found.append({key: value.tolist() for key, value in one.sample(64, rng=3, **options).items()})
+        except expdb.TooFewRows:
+            found.append(None)
+    assert repr(found[0]) == repr(found[1])
+    return found[0]
+
+
+@pytest.mark.parametrize("unit", [Sequence(2, burn_in=1, pad=False), NStep(3, end="redraw"), Sequence(2, stride=2)], ids=str)
+def test_rows_without_a_step_lead_nowhere(db, unit):
+    buffer = db.buffer("b")
+    for _ in range(5):
+        junk = [np.full(200 * j, 2**60 + 7) for j in range(1, 40)]
+        del junk
+        buffer.clear()
+        buffer.store_batch([{"obs": float(i), "terminated": i % 30 == 29} for i in range(60)])
+        buffer.delete(QueryBuilder().in_("step", list(range(10, 20, 2))))
+        buffer._sampling.start_anew()
+        assert buffer.sample(200, unit=unit, rng=0).size == 200
+
+
+def test_sum_trees_start_anew_after_a_failed_refresh(open_db, tmp_path):
+    path = tmp_path / "runs.db"
+    sampler = expdb.Prioritized(alpha=1.0, epsilon=0.0)
+    with expdb.open(path) as one, expdb.open(path) as two:
+        buffer, other = one.buffer("b"), two.buffer("b")
+        buffer.store_batch({"x": np.arange(4.0)})
+        buffer.update_priorities(range(4), [1.0] * 4)
+        buffer.sample(2, sampler=sampler)
+        other.store(x=5.0)
+        with two._engine.writing() as session:
+            ((id, data),) = session.ask("SELECT id, data FROM chunks ORDER BY id DESC LIMIT 1")
+            session.ask("UPDATE chunks SET data = ? WHERE id = ?", data[:-3] + b"abc", id)
+        with pytest.raises(expdb.ChunkDamaged):
+            buffer.sample(2, sampler=sampler)
+        other.update_priorities([0], [1000.0])
+        with two._engine.writing() as session:
+            session.ask("UPDATE chunks SET data = ? WHERE id = ?", data, id)
+        batch = buffer.sample(300, sampler=sampler, rng=0)
+        assert {0, 4} <= set(batch["position"].tolist())
+        assert batch["probability"].max() == pytest.approx(1000 / 2003)
+
+
+def test_a_step_that_terminates_later_ends_the_ways_that_led_over_it(open_db):
+    buffer = open_db(max_lag=0.0).buffer("b")
+    buffer.store_batch([{"obs": float(i), "episode_id": "e"} for i in range(10)])
+    unit = NStep(3, end="redraw")
+    for sampler in (expdb.Prioritized(), Uniform()):
+        assert positions(buffer, sampler=sampler, unit=unit) == [0, 1, 2, 3, 4, 5, 6]
+    buffer.update({"position": 4}, terminated=True)
+    for sampler in (expdb.Prioritized(), Uniform()):
+        assert positions(buffer, sampler=sampler, unit=unit) == [0, 1, 2, 5, 6]
+    buffer.update({"position": 4}, terminated=False)
+    buffer.update({"position": 9}, terminated=True)
+    for sampler in (expdb.Prioritized(), Uniform()):
+        assert positions(buffer, sampler=sampler, unit=unit) == [0, 1, 2, 3, 4, 5, 6, 7]
+    agree(open_db, buffer, unit=NStep(2))
+
+
+def test_a_handle_that_has_seen_more_draws_the_same(open_db):
+    buffer = open_db(max_lag=0.0).buffer("b")
+    sampler = expdb.Prioritized()
+    for k in range(37):
+        buffer.store_batch([{"x": float(j), "task_id": "abc"[(k * j) % 3], "terminated": True} for j in range(7)])
+        for one in (sampler, Uniform(over="task"), Uniform()):
+            buffer.sample(4, sampler=one)
+    buffer.set_capacity(100)
+    for one in (sampler, Uniform(over="task"), Uniform(over="episode"), Uniform(), expdb.Newest(30)):
+        agree(open_db, buffer, sampler=one)
+    state = buffer.sampling_state()
+    fresh = open_db(max_lag=0.0).buffer("b")
+    fresh.restore_sampling(state)
+    for _ in range(3):
+        assert fresh.sample(8, sampler=sampler)["position"].tolist() == buffer.sample(8, sampler=sampler)["position"].tolist()
+
+
+def test_new_steps_begin_with_the_greatest_priority_of_any_process(open_db):
+    one, two = (open_db(max_lag=0.0).buffer("b") for _ in range(2))
+    sampler = expdb.Prioritized(alpha=1.0, epsilon=0.0)
+    one.store_batch({"x": np.arange(4)})
+    for buffer in (one, two):
+        buffer.sample(2, sampler=sampler)
+    two.update_priorities([0], [100.0])
+    two._sampling.save()
+    one.sample(2, sampler=sampler)
+    two.store(x=4)
+    for buffer in (one, two):
+        batch = buffer.sample(500, sampler=sampler, rng=0)
+        assert batch["probability"][batch["position"] == 4][0] == pytest.approx(100 / 203)
+
+
+@pytest.mark.parametrize("resident_bytes", [None, 0])
+def test_what_is_not_there_is_told_so(open_db, resident_bytes):
+    buffer = open_db(resident_bytes=resident_bytes).buffer("b")
+    buffer.store(obs=1.0, episode_id="a")
+    buffer.store(episode_id="a", q=1)
+    buffer.store(obs=2.0, episode_id="a", terminated=True)
+    order = expdb.Ordered("position")
+    assert buffer.sample(3, unit=NStep(), sampler=order)["has_next_obs"].tolist() == [False, True, False]
+    assert buffer.sample(3, unit=Sequence(3), sampler=order)["has_obs"].tolist() == [[True, False, True], [False, True, False], [True, False, False]]
+    buffer.update_priorities([0, 1, 2], [1.0, 2.0, 3.0])
+    for _ in range(2):
+        assert buffer.sample(3, unit=Sequence(2), sampler=order, fields=["priority"])["priority"].tolist() == [[1.0, 2.0], [2.0, 3.0], [3.0, 0.0]]
+        buffer.sample(1, sampler=expdb.Prioritized())
+
+
+def test_episodes_out_of_order_that_lost_steps_are_the_same_for_all(open_db):
+    buffer = open_db(max_lag=0.0).buffer("b")
+    for position, step in enumerate((0, 2, 1)):
+        buffer.store(x=float(position), obs=float(step), episode_id="e", step=step, terminated=position == 2)
+    for unit in (Sequence(1, stride=2), NStep(1)):
+        agree(open_db, buffer, unit=unit)
+    buffer.set_capacity(2)
+    for unit in (Sequence(1, stride=2), NStep(1), Sequence(3)):
+        agree(open_db, buffer, unit=unit)
+    buffer.set_capacity(1)
+    agree(open_db, buffer, unit=NStep(1))
+    buffer.update({"episode_id": "e"}, truncated=True)
+    assert agree(open_db, buffer, unit=NStep(1)) is None
+    agree(open_db, buffer, unit=Sequence(1, stride=2))

@@ -10,6 +10,8 @@ import numpy as np
 
 from expdb.errors import InvalidValue
 
+MOST_MASS = 1e200  # sums of many of these are finite; what is greater weighs as much
+
 
 @dataclass(frozen=True)
 class Uniform:
@@ -63,7 +65,8 @@ class Prioritized:
     def mass(self, priorities: np.ndarray, greatest: float) -> np.ndarray:
         """Return what steps of these priorities (NaN for never given) weigh in the draw: p^alpha."""
         start = greatest if self.initial == "max" else self.initial
-        return (np.where(np.isnan(priorities), start, priorities) + self.epsilon) ** self.alpha
+        with np.errstate(over="ignore"):
+            return np.minimum((np.where(np.isnan(priorities), start, priorities) + self.epsilon) ** self.alpha, MOST_MASS)
 
     def beta_at(self, call: int) -> float:
         """Return beta at a call, counted from 0."""
@@ -110,6 +113,7 @@ class Newest:
     def __post_init__(self) -> None:
         if isinstance(self.k, bool) or not isinstance(self.k, (int, np.integer)) or self.k < 1:
             raise InvalidValue(f"k is {self.k!r}: give a whole number from 1")
+        object.__setattr__(self, "k", int(self.k))
 
 
 Sampler = Uniform | Prioritized | Ordered | Newest

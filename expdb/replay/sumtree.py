@@ -53,10 +53,16 @@ class SumTree:
         """Return the least weight above 0."""
         return float(self.weights.min(initial=np.inf, where=self.weights > 0))
 
-    def find(self, shares: np.ndarray) -> np.ndarray:
-        """Return the row at each share of the total, from 0 to less than 1; never one of weight 0."""
+    def find(self, shares: np.ndarray, first: int = 0) -> np.ndarray:
+        """Return the row at each share of the total, from 0 to less than 1, counted from a first row on and around.
+
+        Never one of weight 0.
+        """
         sums = self._top.cumsum()
-        rest = _below(shares * sums[-1], sums[-1:])
+        target = shares * sums[-1]
+        if first:
+            target = (target + self._before(first)) % sums[-1]
+        rest = _below(target, sums[-1:])
         at = np.asarray(sums.searchsorted(rest, "right"), np.int64)
         rest -= sums.take(at) - self._top.take(at)
         firsts = np.arange(0, len(at) * WIDTH, WIDTH)
@@ -69,6 +75,16 @@ class SumTree:
             rest -= sums.take(place) - block.take(place)
             at = at * WIDTH + child
         return at
+
+
+    def _before(self, row: int) -> float:
+        """Return the sum of the weights before a row."""
+        total = 0.0
+        for level in self._levels:
+            row, place = divmod(row, WIDTH)
+            if place:
+                total += float(level[row, :place].sum())
+        return total + float(self._top[:row].sum())
 
 
 def _below(values: np.ndarray, limit: np.ndarray) -> np.ndarray:

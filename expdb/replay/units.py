@@ -87,7 +87,7 @@ class NStep:
     they are left out of the batch, which is then smaller. A step whose successor is unknown, because its episode is
     open, was aborted, or was truncated without `end(...)`, is never drawn.
 
-    `next_fields` names the fields to derive; by default those that `end` ever received, and `obs`, `observation` and
+    `next_fields` names the fields to derive; by default those that `end` received for an episode that was loaded, and `obs`, `observation` and
     `state`, unless the user stored a `next_<field>` for them.
     """
 
@@ -100,19 +100,20 @@ class NStep:
 
     def __post_init__(self) -> None:
         bounds = tuple(self.n) if isinstance(self.n, (tuple, list)) else (self.n, self.n)
-        whole = len(bounds) == 2 and all(isinstance(one, (int, np.integer)) and not isinstance(one, bool) for one in bounds)
-        if not whole or not 1 <= bounds[0] <= bounds[1]:
+        sound = len(bounds) == 2 and all(isinstance(one, (int, np.integer)) and not isinstance(one, bool) for one in bounds)
+        if not sound or not 1 <= bounds[0] <= bounds[1]:
             raise InvalidValue(f"n is {self.n!r}: give a number of steps from 1, or a range such as (1, 5), bounds inclusive")
-        if isinstance(self.n, list):
-            object.__setattr__(self, "n", bounds)
+        whole = (int(bounds[0]), int(bounds[1]))
+        object.__setattr__(self, "n", whole if isinstance(self.n, (tuple, list)) else whole[0])
         if isinstance(self.gamma, bool) or not isinstance(self.gamma, (int, float)) or not 0.0 <= self.gamma <= 1.0:
             raise InvalidValue(f"gamma is {self.gamma!r}: give a number from 0 to 1")
         if self.end not in ("shorten", "redraw", "drop"):
             raise InvalidValue(f"end is {self.end!r}: give 'shorten', 'redraw' or 'drop'")
-        if isinstance(self.next_fields, str):
-            raise InvalidValue(f"next_fields is {self.next_fields!r}: give a tuple of names")
         if self.next_fields is not None:
-            object.__setattr__(self, "next_fields", tuple(self.next_fields))
+            given = self.next_fields
+            if not isinstance(given, (tuple, list)) or not all(isinstance(name, str) for name in given):
+                raise InvalidValue(f"next_fields is {given!r}: give a tuple of names")
+            object.__setattr__(self, "next_fields", tuple(given))
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -220,6 +221,7 @@ class Sequence:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
                 raise InvalidValue(f"{name} is {value!r}: give a whole number from {least}")
+            object.__setattr__(self, name, int(value))
         if not isinstance(self.pad, bool):
             raise InvalidValue(f"pad is {self.pad!r}: give True or False")
 
@@ -267,6 +269,7 @@ class Episode:
         value = self.max_length
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
             raise InvalidValue(f"max_length is {value!r}: give a number of steps from 1, or None")
+        object.__setattr__(self, "max_length", None if value is None else int(value))
         if not isinstance(self.pad, bool):
             raise InvalidValue(f"pad is {self.pad!r}: give True or False")
 

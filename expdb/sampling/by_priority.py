@@ -48,8 +48,7 @@ class ByPriority:
     def __init__(self, store: Store, resident: Resident, populations: Populations):
         self._store, self._resident, self._populations = store, resident, populations
         self._draws: dict[Any, Draws] = {}
-        self._restored: dict[str, dict[str, Any]] = {}
-        self._greatest = 0.0  # priority that any step was given
+        self._restored: dict[str, tuple[int, int, np.ndarray]] = {}  # calls, first position, weights
         self._unsaved = False
         self._left: list[tuple[np.ndarray, np.ndarray]] = []  # unsaved priorities of rows that were forgotten
         self._saved = time.monotonic()
@@ -66,7 +65,7 @@ class ByPriority:
         r = self._resident
         if r.priorities is None:
             assert session is not None
-            self._load_priorities(session)
+            load_priorities(self._store, session, r, self._store.state(session))
         name = (sampler, wanted.key, wanted.unit.anchor)
         draws = remembered(self._draws, name, lambda: self._new_draws(_name(*name), sampler))
         if draws.epoch != r.epoch or draws.again:
@@ -74,31 +73,28 @@ class ByPriority:
         total = draws.tree.total
         if not total > 0.0:
             check_size(0, wanted.size, wanted.unit.what + " of a priority above 0", replace=True)
-        rows = draws.tree.find(sampler.strata(wanted.size, wanted.rng))
+        # From the oldest step on, wherever in the ring that is: so that the ring's size decides nothing.
+        rows = draws.tree.find(sampler.strata(wanted.size, wanted.rng), r.low % r.slots)
         mass = draws.tree.weights.take(rows)
         least = draws.tree.minimum() if sampler.normalise == "buffer" else None
         said = {"probability": mass / total, "weight": sampler.weights(mass, draws.calls, least)}
         draws.calls += 1
         return r.positions(rows), said
 
-    def _load_priorities(self, session: Session) -> None:
-        r = self._resident
-        load_priorities(self._store, session, r, self._store.state(session))
-        known = r.take("priority", r.rows(r.everyone())) if r.high > r.low else np.empty(0)
-        with np.errstate(invalid="ignore"):
-            self._greatest = max(self._greatest, float(np.nanmax(known)) if not np.isnan(known).all() else 0.0)
-
     def _new_draws(self, name: str, sampler: Prioritized) -> Draws:
         saved = self._restored.pop(name, None)
         if saved is None:
             return Draws(sampler)
-        return Draws(sampler, saved["calls"], restored=(saved["first"], _numbers(saved["weights"])))
+        calls, first, weights = saved
+        return Draws(sampler, calls, restored=(first, weights))
 
     def _follow(self, session: Session | None, wanted: Wanted, draws: Draws) -> None:
         """Bring a sum tree up to date with the rows."""
         r, unit = self._resident, wanted.unit
         changes = r.since(draws.epoch) if draws.epoch >= 0 else None
-        if draws.slots != r.slots:
+        if changes is None:  # nothing is known of what it was made of
+            draws.tree, draws.member, draws.slots = SumTree(r.slots), np.zeros(r.slots, np.bool_), r.slots
+        elif draws.slots != r.slots:
             held = np.arange(max(draws.low, r.low), draws.high)
             old, new = held % max(draws.slots, 1), held % max(r.slots, 1)
             tree, member = SumTree(r.slots), np.zeros(r.slots, np.bool_)
@@ -152,7 +148,7 @@ class ByPriority:
 
     def _start(self) -> float:
         """Return the priority of a step that was never given one, with initial="max"."""
-        return self._greatest or 1.0
+        return self._resident.greatest or 1.0
 
     def update(self, positions: np.ndarray, values: np.ndarray) -> int:
         """Set the priority of steps and return how many of the updates met a step that is held."""
@@ -167,7 +163,7 @@ class ByPriority:
         r.columns["priority"][rows] = values
         r.columns[":unsaved"][rows] = True
         self._unsaved = True
-        self._greatest = max(self._greatest, float(values.max()))
+        r.greatest = max(r.greatest, float(values.max()))
         for draws in self._draws.values():
             if draws.epoch == r.epoch:
                 members = draws.member[rows]
@@ -230,22 +226,25 @@ class ByPriority:
             if r.priorities is not None:
                 window = np.arange(r.low, r.high)
                 held = {"first": r.low, "values": _text(r.take("priority", r.rows(window)) if len(window) else np.empty(0))}
-            saved = dict(self._restored)
+            saved = {name: {"calls": calls, "first": first, "weights": _text(weights)} for name, (calls, first, weights) in self._restored.items()}
             for name, draws in self._draws.items():
                 rows = np.arange(draws.low, draws.high) % max(draws.slots, 1)
                 weights = np.where(draws.member[rows], draws.tree.weights[rows], -1.0)
                 saved[_name(*name)] = {"calls": draws.calls, "first": draws.low, "weights": _text(weights)}
-            return {"greatest": self._greatest, "priorities": held, "samplers": saved}
+            return {"greatest": r.greatest, "priorities": held, "samplers": saved}
 
     def restore(self, state: dict[str, Any], session: Session | None) -> None:
         """Go on from a state; a session, with the rows up to date, is needed where it has priorities."""
-        r, given = self._resident, state["priorities"]
+        r, given, greatest = self._resident, state["priorities"], float(state["greatest"])
+        samplers = {name: (int(one["calls"]), int(one["first"]), _numbers(one["weights"])) for name, one in state["samplers"].items()}
+        if not 0.0 <= greatest < float("inf"):
+            raise ValueError(f"greatest {greatest}")
         if given is not None:
             assert session is not None
-            values = _numbers(given["values"])
+            values, first = _numbers(given["values"]), int(given["first"])
             if r.priorities is None:
-                self._load_priorities(session)
-            positions = np.arange(given["first"], given["first"] + len(values))
+                load_priorities(self._store, session, r, self._store.state(session))
+            positions = np.arange(first, first + len(values))
             held = r.held(positions)
             rows, values = r.rows(positions[held]) if held.any() else positions[:0], values[held]
             old = r.columns["priority"][rows]
@@ -255,8 +254,7 @@ class ByPriority:
                 r.columns[":unsaved"][rows[differ]] = True
                 self._unsaved = True
         self._draws.clear()
-        self._restored = dict(state["samplers"])
-        self._greatest = float(state["greatest"])
+        self._restored, r.greatest = samplers, greatest
 
 
 def _name(sampler: Prioritized, key: str | None, anchor: tuple[Any, ...]) -> str:

@@ -134,7 +134,7 @@ class Populations:
         if over == "task" and self._tasks.epoch != r.epoch:
             assert session is not None
             self._tasks.follow(self._store, session, r)
-        name = (wanted.key, wanted.unit.anchor, over)
+        name = (wanted.key, wanted.unit.anchor, wanted.unit.what, over)
         known = self._lists.get(name)
         if known is not None and known[0] == r.epoch and not (wanted.condition and "priority" in wanted.condition.names):
             return known[1]  # type: ignore[no-any-return]

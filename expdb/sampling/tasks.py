@@ -11,6 +11,8 @@ from expdb.storage.query import Condition
 from expdb.storage.resident import Resident
 from expdb.storage.store import Store
 
+MANY = 4096
+
 
 class TaskNumbers:
     """The task of each episode held, as a number."""
@@ -24,6 +26,8 @@ class TaskNumbers:
     def follow(self, store: Store, session: Session, resident: Resident) -> None:
         """Bring it up to date with the resident."""
         changes = resident.since(self.epoch) if self.epoch >= 0 else None
+        if changes is None or len(self._by_episode) > 2 * resident.size + MANY:  # most of them are evicted
+            self._numbers, self._by_episode, changes = {}, {}, None
         last = max(self._by_episode, default=-1) if changes is not None else -1
         again = np.unique(np.concatenate([change.episodes for change in changes])) if changes else np.empty(0, np.int64)
         for id, task in sorted(select.tasks_of_episodes(store, session, last, again)):
@@ -33,8 +37,10 @@ class TaskNumbers:
         self.epoch = resident.epoch
 
     def of(self, episodes: np.ndarray) -> np.ndarray:
-        """Return the number of each episode's task."""
-        return self._codes[self._ids.searchsorted(episodes)]
+        """Return the number of each episode's task, counted as they come first: whoever looks gets the same."""
+        codes = self._codes[self._ids.searchsorted(episodes)]
+        _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+        return first.argsort().argsort()[inverse]
 
 
 def draw_tasks(store: Store, session: Session, n: int, condition: Condition | None, rng: np.random.Generator) -> list[str]:

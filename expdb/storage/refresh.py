@@ -10,7 +10,7 @@ from expdb.storage import priorities
 from expdb.storage.columns import Buffer
 from expdb.storage.engine import Session
 from expdb.storage.read import Segments, Spans, blank, gather, read_chunks
-from expdb.storage.resident import NONE, UNKNOWN, Change, OpenEpisode, Resident
+from expdb.storage.resident import LINKS, NONE, UNKNOWN, Change, OpenEpisode, Resident
 from expdb.storage.signature import SYSTEM
 from expdb.storage.store import State, Store
 
@@ -27,6 +27,10 @@ def refresh(store: Store, session: Session, resident: Resident, state: State, se
     if state.low > r.high or r.high > state.added:
         r.forget()
     if r.high == r.low == 0:
+        r.low = r.high = state.low
+        r.revision, r.deleted = state.revision, state.deleted
+    if any(name in r.fields and f"has_{name}" not in r.columns for name in store.fields.optional):
+        r.forget()  # which last observations have the field is not known
         r.low = r.high = state.low
         r.revision, r.deleted = state.revision, state.deleted
     if state.low > r.low:
@@ -92,8 +96,11 @@ def _load(store: Store, session: Session, r: Resident, state: State) -> Change:
         at = r.rows(positions)
     put(":present", True)
     put("episode", segments.episode[index])
+    r.write(":ordinal", begin, end, 0)
     put(":ordinal", segments.ordinal[index] + positions - segments.first[index])
     r.write(":whole", begin, end, 0)
+    for name in LINKS:
+        r.write(name, begin, end, UNKNOWN)
     if "priority" in r.columns:
         r.write("priority", begin, end, np.nan)
         r.write(":unsaved", begin, end, False)
@@ -233,7 +240,6 @@ def _link(r: Resident, segments: Segments, index: np.ndarray, positions: np.ndar
     if not len(positions):
         return NONE
     after, before, rows = r.columns[":after"], r.columns[":before"], r.rows(positions)
-    after[rows], before[rows] = UNKNOWN, UNKNOWN
     ordered = details.ordered[np.searchsorted(details.id, segments.episode)]
     for id in details.id[~details.ordered].tolist():
         r.unordered[id] = NONE  # see _order
@@ -364,6 +370,10 @@ def _order(store: Store, session: Session, r: Resident) -> None:
             _load_tails(store, session, r, details)
         else:
             del r.unordered[id]
+            written = session.ask("SELECT first, last, ordinal FROM segments WHERE buffer_id = ? AND episode = ?", store.id, id)
+            for first, last, ordinal in written:
+                held = positions[(positions >= first) & (positions <= last)]
+                r.columns[":ordinal"][r.rows(held)] = ordinal + held - first
         if len(relinked):
             r.record(Change(r.high, r.high, relinked=relinked))
 
@@ -398,12 +408,9 @@ def _revise(store: Store, session: Session, r: Resident, revision: int) -> tuple
     changed = tuple(values[loaded] for values in changed)
     positions, relinked = changed[0], NONE
     if len(positions):
+        turned = positions[r.columns["terminated"][r.rows(positions)] != changed[3]]
         _overwrite(r, *changed)
-        rows = r.rows(positions)
-        after = r.columns[":after"]
-        last = (after[rows] == UNKNOWN) | (after[rows] == r.zero)
-        after[rows[last]] = np.where(r.columns["terminated"][rows[last]], r.zero, UNKNOWN)
-        relinked = positions[last]
+        relinked = _terminate(store, session, r, turned)
     found = session.ask("SELECT id FROM episodes WHERE buffer_id = ? AND revision > ?", store.id, r.revision)
     ids = np.array(sorted(row[0] for row in found), np.int64)
     mine = [id for id in ids.tolist() if id in r.open]
@@ -428,6 +435,22 @@ def _revise(store: Store, session: Session, r: Resident, revision: int) -> tuple
     return positions, ids, relinked
 
 
+def _terminate(store: Store, session: Session, r: Resident, turned: np.ndarray) -> np.ndarray:
+    """Say what follows steps that terminate now, or do not any more: of the last ones of their episodes; return them all."""
+    if not len(turned):
+        return turned
+    rows = r.rows(turned)
+    details = _Details.read(store, session, np.unique(r.columns["episode"][rows]))
+    at = np.searchsorted(details.id, r.columns["episode"][rows])
+    for id in details.id[~details.ordered].tolist():
+        r.unordered[id] = NONE  # see _order
+    after = r.columns[":after"]
+    free = (after[rows] == UNKNOWN) | (after[rows] == r.zero)
+    last = free & details.ordered[at] & (r.columns[":ordinal"][rows] == details.length[at] - 1)
+    after[rows[last]] = np.where(r.columns["terminated"][rows[last]], r.zero, UNKNOWN)
+    return turned
+
+
 # -- priorities -------------------------------------------------------------------------------------------------------
 
 
@@ -436,6 +459,7 @@ def load_priorities(store: Store, session: Session, r: Resident, state: State) -
     if r.priorities is None:
         r.version += 1
         r.columns["priority"] = np.full(r.slots + 1 + r.tail_rows, np.nan)
+        r.columns["priority"][r.slots :] = 0
         r.columns[":unsaved"] = np.zeros(r.slots + 1 + r.tail_rows, np.bool_)
     found = []
     for block, values in priorities.changed(store, session, r.priorities or 0).items():
@@ -445,6 +469,7 @@ def load_priorities(store: Store, session: Session, r: Resident, state: State) -
         wanted[wanted] &= ~r.columns[":unsaved"][rows]
         r.columns["priority"][r.rows(positions[wanted])] = values[wanted]
         found.append(positions[wanted])
+        r.greatest = max(r.greatest, float(values[wanted].max(initial=0.0)))
     if found:
         r.record(Change(r.high, r.high, prioritised=np.concatenate(found)))
     r.priorities = state.priorities

@@ -92,6 +92,7 @@ class Resident:
     def __init__(self, budget: Budget):
         self.lock = threading.RLock()
         self.budget = budget
+        self.greatest = 0.0  # priority that any step was given
         self.version = 0  # counts changes of what columns there are
         self.epoch = 0  # never falls: what follows the rows would take an old state for the present one
         self.forget()
@@ -198,7 +199,7 @@ class Resident:
                     blank(self.columns[name], slice(self.slots))
                     self.columns[f"has_{name}"] = np.zeros(total, np.bool_)
             if name in fields.optional and f"has_{name}" not in self.columns:
-                self.columns[f"has_{name}"] = np.ones(total, np.bool_)
+                self.columns[f"has_{name}"] = np.zeros(total, np.bool_)
         for name in self.fields.keys() - chosen.keys():
             del self.columns[name]
             self.columns.pop(f"has_{name}", None)
