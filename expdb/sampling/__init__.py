@@ -66,6 +66,9 @@ class Sampling:
             self._by_priority.hurry()
             if wanted.by_priority:
                 self._by_priority.save()
+            if not self._asked and _is_plain(wanted):
+                with store.engine.reading() as session:
+                    return self._from_database(session, store.state(session), wanted, None)
             news = store.engine.news(self._seen)
             if news is None and r.complete and self._populations.are_current(wanted):
                 plan = self._collator.plan(fields, unit, sampler)
