@@ -23,6 +23,7 @@ from expdb.storage.refresh import load_priorities
 from expdb.storage.resident import Resident
 from expdb.storage.store import Store
 
+MANY_UPDATES = 1000  # that a sum tree may lag behind, before it is made anew
 SAVE_SECONDS = 1.0  # after which changed priorities are written
 
 
@@ -169,8 +170,10 @@ class ByPriority:
                 members = draws.member[rows]
                 mine, theirs = (rows, values) if members.all() else (rows[members], values[members])
                 draws.tree.set(mine, draws.sampler.mass(theirs, self._start()))
-            else:
+            elif len(draws.again) < MANY_UPDATES:
                 draws.again.append(positions)
+            else:  # a sampler that is not used any more
+                draws.epoch, draws.again = -1, []
         self.save(SAVE_SECONDS)
         return count
 
@@ -230,6 +233,8 @@ class ByPriority:
             for name, draws in self._draws.items():
                 rows = np.arange(draws.low, draws.high) % max(draws.slots, 1)
                 weights = np.where(draws.member[rows], draws.tree.weights[rows], -1.0)
+                for positions in draws.again:  # what they weigh follows from their priorities
+                    weights[positions[(positions >= draws.low) & (positions < draws.high)] - draws.low] = -1.0
                 saved[_name(*name)] = {"calls": draws.calls, "first": draws.low, "weights": _text(weights)}
             return {"greatest": r.greatest, "priorities": held, "samplers": saved}
 
