@@ -121,11 +121,15 @@ def table(found: dict[str, dict[str, Any]], absent: list[str], steps: int) -> st
     shown = [side for side in NAMES if any(side in row for row in found.values())]
     lines = [f"| | {' | '.join(NAMES[side] for side in shown)} |", "|---" * (len(shown) + 1) + "|"]
     for work, row in found.items():
-        cells = ["-" if side not in row else "fails" if row[side] is None else f"{row[side] / row['expdb']:.2g}" for side in shown]
+        cells = ["-" if side not in row else "fails" if row[side] is None else _times(row[side] / row["expdb"]) for side in shown]
         lines.append(f"| {WORKS[work]} | {' | '.join(cells)} |")
     missing = f" Not installed: {', '.join(NAMES[side] for side in absent)}." if absent else ""
     lines += ["", f"Time a call as a multiple of expdb's, {steps:,} steps, medians of one run; {os.cpu_count()} cores, Python {platform.python_version()}.{missing}"]
     return "\n".join(lines)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2g}" if ratio < 10 else f"{ratio:.0f}"
 
 
 def main() -> None:
