@@ -255,15 +255,5 @@ def _filling(what: str, path: Path, budget: int, quick: bool, mark: float) -> It
             buffer.sample(1, unit=NStep(1, next_fields=()))
             return time.perf_counter() - begun
 
-    with expdb.open(path, resident_bytes=budget) as db:
-        db.buffer("b").sample(1, unit=NStep(1, next_fields=()))
-        size = db.buffer("b").stats()["resident_bytes"]
-
-    def touch(_: int) -> float:
-        begun = time.perf_counter()
-        np.empty(size, np.uint8)[:] = 1
-        return time.perf_counter() - begun
-
-    found = alternate(3 if quick else 7, raw=raw, ours=ours, touch=touch)
+    found = alternate(3 if quick else 7, raw=raw, ours=ours)
     yield row(f"loading {what} into memory / raw read of the chunks and crc32", found["ours"] / found["raw"], mark)
-    yield row("the same, without what it takes to write once to as much fresh memory", (found["ours"] - found["touch"]) / found["raw"], mark)
