@@ -264,6 +264,10 @@ def test_priorities_are_there_next_week_and_for_other_processes(open_db):
     assert buffer.count(QueryBuilder().gt("priority", 1e5)) == 1
     buffer.update_priorities([5], [2e6])
     assert sorted(buffer.sample(2, QueryBuilder().gt("priority", 1e5), sampler=Uniform(replace=False))["position"].tolist()) == [5, 2999]
+    few = QueryBuilder().gt("priority", 1e5)
+    assert set(buffer.sample(50, few, sampler=sampler, rng=0)["position"].tolist()) == {5, 2999}
+    buffer.update_priorities([5], [1.0])
+    assert set(buffer.sample(50, few, sampler=sampler, rng=0)["position"].tolist()) == {2999}
     buffer.store_batch({"x": np.arange(2500)})
     assert buffer.update_priorities([5, 2999, 5499, 9999, -1], [1.0] * 5) == 2
     assert db.sql("SELECT priority FROM experience WHERE position IN (5498, 5499)")["priority"].to_pylist() == [None, 1.0]

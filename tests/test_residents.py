@@ -7,6 +7,7 @@ import expdb
 from expdb import Episode, NStep, QueryBuilder, Sequence, Step, Uniform
 
 ALL = Uniform(replace=False)
+PRIORITIZED = expdb.Prioritized()
 
 
 class World:
@@ -158,6 +159,15 @@ def assert_equal_to_truth(buffer, world):
             for row in [] if batch is None else batch.to_list():
                 got = tuple(row[key] for key in ("obs", "reward", "next_obs", "discount", "n_steps"))
                 assert got == pytest.approx(known[row["position"]]), (row["position"], unit)
+        known = {p: truth.transition(truth.rows[p], 2, 0.9) for p in matches}
+        for unit, allowed in (
+            (Step(), matches), (NStep(1), {p for p, found in known.items() if found}),
+            (NStep(2, end="redraw"), {p for p, found in known.items() if found and found[4] == 2}),
+        ):  # fmt: skip
+            if allowed:  # all weigh the same, so that the probability tells how many there are
+                batch = buffer.sample(40, where, sampler=PRIORITIZED, unit=unit)
+                assert set(batch["position"].tolist()) <= allowed
+                assert batch["probability"] == pytest.approx(1 / len(allowed))
         starts = truth.whole()
         names = {truth.rows[p]["episode_id"] for p in matches}
         batch = everything(buffer, Episode(), where)

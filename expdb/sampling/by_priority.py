@@ -20,7 +20,7 @@ from expdb.sampling.populations import Populations, Wanted
 from expdb.storage import priorities
 from expdb.storage.engine import Session
 from expdb.storage.refresh import load_priorities
-from expdb.storage.resident import Resident
+from expdb.storage.resident import NONE, Resident
 from expdb.storage.store import Store
 
 MANY_UPDATES = 1000  # that a sum tree may lag behind, before it is made anew
@@ -69,6 +69,8 @@ class ByPriority:
             load_priorities(self._store, session, r, self._store.state(session))
         name = (sampler, wanted.key, wanted.unit.anchor)
         draws = remembered(self._draws, name, lambda: self._new_draws(_name(*name), sampler))
+        if wanted.condition is not None and "priority" in wanted.condition.names:
+            draws.epoch = -1  # whatever was updated since may match or not
         if draws.epoch != r.epoch or draws.again:
             self._follow(session, wanted, draws)
         total = draws.tree.total
@@ -105,14 +107,15 @@ class ByPriority:
         else:  # evicted, and their rows may hold new steps
             self._weigh(draws, np.arange(draws.low, min(r.low, draws.high)), lambda rows: np.zeros(len(rows), np.bool_))
         again = [*draws.again, *[change.prioritised for change in changes or ()]]
-        simple = wanted.key is None and (not unit.anchor or isinstance(unit, NStep) or unit.anchor[0] == "stride")
-        if changes is None or not simple or any(change.deleted for change in changes):
+        looked = self._looked_at(session, wanted, draws.epoch)
+        simple = not unit.anchor or isinstance(unit, NStep) or unit.anchor[0] == "stride"
+        if changes is None or looked is None or not simple or any(change.deleted for change in changes):
             chosen = np.zeros(r.slots, np.bool_)
             listed = self._populations.listed(session, wanted)
             chosen[r.rows(listed) if len(listed) else listed] = True
             self._weigh(draws, np.arange(r.low, r.high), lambda rows: chosen[rows])
         else:
-            dirty = [np.arange(max(draws.high, r.low), r.high)]
+            dirty = [np.arange(max(draws.high, r.low), r.high), looked]
             relinked = np.unique(np.concatenate([change.relinked for change in changes]))
             relinked = relinked[r.held(relinked)]
             for _ in range(unit.anchor[1] if isinstance(unit, NStep) else 1):
@@ -120,13 +123,25 @@ class ByPriority:
                 before = r.preceding(r.rows(relinked))
                 relinked = r.positions(before[before >= 0])
             some = np.unique(np.concatenate(dirty))
-            self._weigh(draws, some[r.held(some)], lambda rows: unit.may_start(r, rows))
+            matches = None if wanted.key is None else self._populations.matches(session, wanted)
+            self._weigh(
+                draws, some[r.held(some)],
+                lambda rows: unit.may_start(r, rows) & (True if matches is None else matches.contain(r.positions(rows))),
+            )  # fmt: skip
         if again:
             positions = np.unique(np.concatenate(again))
             rows = r.rows(positions[r.held(positions)])
             rows = rows[draws.member[rows]]
             draws.tree.set(rows, draws.sampler.mass(r.take("priority", rows), self._start()))
         draws.epoch, draws.low, draws.high, draws.again, draws.restored = r.epoch, r.low, r.high, [], None
+
+    def _looked_at(self, session: Session | None, wanted: Wanted, epoch: int) -> np.ndarray | None:
+        """Return the known positions whose match may have changed since an epoch, None where that is not known."""
+        if wanted.key is None:
+            return NONE
+        if isinstance(wanted.where, np.ndarray):
+            return None
+        return self._populations.matches(session, wanted).looked_at(epoch)
 
     def _weigh(self, draws: Draws, positions: np.ndarray, chosen: Callable[[np.ndarray], np.ndarray]) -> None:
         """Give steps that may be drawn now their weight, and take that of those that may not be drawn any more."""

@@ -18,7 +18,7 @@ from expdb.storage import select
 from expdb.storage.engine import Session
 from expdb.storage.matches import Matches
 from expdb.storage.query import Condition, Where, key_of
-from expdb.storage.resident import Resident
+from expdb.storage.resident import NONE, Resident
 from expdb.storage.store import Store
 
 
@@ -100,15 +100,14 @@ class Populations:
         if known is not None and known[0] == r.epoch and not (wanted.condition and "priority" in wanted.condition.names):
             return known[1]  # type: ignore[no-any-return]
         if wanted.key is None:
-            matching = r.everyone()
+            matching = r.everyone() if not isinstance(unit, Episode) else NONE
         elif isinstance(wanted.where, np.ndarray):
             given = np.unique(wanted.where.astype(np.int64))
             matching = given[r.held(given)]
         else:
-            matching = self._matching(session, wanted)
+            matching = self.matches(session, wanted).positions
         if isinstance(unit, Episode):
-            everyone = r.everyone()
-            starts = everyone[unit.may_start(r, r.rows(everyone))]
+            starts = r.starts()
             if wanted.key is not None:
                 episodes = np.unique(r.take("episode", r.rows(matching)))
                 starts = starts[np.isin(r.take("episode", r.rows(starts)), episodes)]
@@ -118,7 +117,8 @@ class Populations:
         remember(self._lists, name, (r.epoch, matching))
         return matching
 
-    def _matching(self, session: Session | None, wanted: Wanted) -> np.ndarray:
+    def matches(self, session: Session | None, wanted: Wanted) -> Matches:
+        """Return the positions that the query matches, brought up to date; a session is needed where they are not."""
         assert wanted.key is not None
         assert wanted.condition is not None
         condition = wanted.condition
@@ -126,7 +126,7 @@ class Populations:
         if known.epoch != self._resident.epoch or "priority" in condition.names:
             assert session is not None
             known.follow(self._store, session, self._resident)
-        return known.positions
+        return known
 
     def grouped(self, session: Session | None, wanted: Wanted, population: Population, over: str) -> Grouped:
         """Return the steps of a population by episode or task."""

@@ -1,11 +1,13 @@
 """The positions that match a query, remembered: found once, and followed from there."""
 
+from collections import deque
+
 import numpy as np
 
 from expdb.storage import select
 from expdb.storage.engine import Session
 from expdb.storage.query import Condition
-from expdb.storage.resident import Change, Resident
+from expdb.storage.resident import JOURNAL, NONE, Change, Resident
 from expdb.storage.store import Store
 
 # Columns of an episode that change with every step it gets: its other columns change by an update only.
@@ -20,25 +22,43 @@ class Matches:
         self.epoch = -1  # of the resident, at which they are right
         self._found = np.empty(0, np.int64)  # with room at the end
         self._begin = self._end = 0
+        self._looked: deque[tuple[int, np.ndarray | None]] = deque(maxlen=JOURNAL)  # epoch, known positions looked at again
 
     @property
     def positions(self) -> np.ndarray:
         """The matching positions, ascending; not to be written to."""
         return self._found[self._begin : self._end]
 
+    def contain(self, positions: np.ndarray) -> np.ndarray:
+        """Return which of the positions match, bool."""
+        mine = self.positions
+        place = mine.searchsorted(positions)
+        found = place < len(mine)
+        found[found] = mine[place[found]] == positions[found]
+        return found
+
+    def looked_at(self, epoch: int) -> np.ndarray | None:
+        """Return the positions that may match otherwise than they did at an epoch, new ones aside; None if not known."""
+        since = [positions for at, positions in self._looked if at > epoch]
+        if any(positions is None for positions in since) or (self._looked and self._looked[0][0] > epoch):
+            return None
+        return np.concatenate([NONE, *[positions for positions in since if positions is not None]])
+
     def follow(self, store: Store, session: Session, resident: Resident) -> None:
         """Bring them up to date with the resident, which is up to date with the session."""
         changes = resident.since(self.epoch) if self.epoch >= 0 and "priority" not in self.condition.names else None
+        again: np.ndarray | None = None
         if changes is None:
             self._set(select.positions(store, session, self.condition))
         else:
-            self._advance(store, session, resident, changes)
+            again = self._advance(store, session, resident, changes)
         self.epoch = resident.epoch
+        self._looked.append((self.epoch, again))
 
     def _set(self, found: np.ndarray) -> None:
         self._found, self._begin, self._end = found, 0, len(found)
 
-    def _advance(self, store: Store, session: Session, resident: Resident, changes: list[Change]) -> None:
+    def _advance(self, store: Store, session: Session, resident: Resident, changes: list[Change]) -> np.ndarray:
         self._begin += int(self.positions.searchsorted(resident.low))
         if any(change.deleted for change in changes):
             self._set(self.positions[resident.held(self.positions)])
@@ -53,6 +73,7 @@ class Matches:
             self._append(np.sort(np.concatenate((kept, matching))))
         if known < resident.high:
             self._append(select.positions(store, session, self.condition, after=known - 1))
+        return again
 
     def _again(self, store: Store, session: Session, resident: Resident, changes: list[Change], known: int) -> np.ndarray:
         """Return the known positions that have to be looked at again, ascending."""

@@ -146,6 +146,12 @@ class Resident:
         positions = np.arange(self.low, self.high)
         return positions if not self.gaps else positions[self.columns[":present"][self.rows(positions)]]
 
+    def starts(self) -> np.ndarray:
+        """Return the first positions of complete episodes of which every step is held, ascending."""
+        rows = np.flatnonzero(self.columns[":whole"][: self.slots])
+        positions = self.positions(rows)
+        return np.sort(positions[(positions >= self.low) & (positions < self.high)])
+
     def take(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return a copy of some rows of a column."""
         return self.columns[name].take(rows, 0)
