@@ -163,10 +163,13 @@ def assert_equal_to_truth(buffer, world):
         for unit, allowed in (
             (Step(), matches), (NStep(1), {p for p, found in known.items() if found}),
             (NStep(2, end="redraw"), {p for p, found in known.items() if found and found[4] == 2}),
+            (Sequence(3, pad=False), {p for p in matches if all(truth.rows[p]["obs"] + d in truth.at for d in (1, 2))}),
+            (Sequence(2, burn_in=1, pad=False), {p for p in matches if all(truth.rows[p]["obs"] + d in truth.at for d in (-1, 1))}),
         ):  # fmt: skip
             if allowed:  # all weigh the same, so that the probability tells how many there are
                 batch = buffer.sample(40, where, sampler=PRIORITIZED, unit=unit)
-                assert set(batch["position"].tolist()) <= allowed
+                anchors = batch["position"] if batch["position"].ndim == 1 else batch["position"][:, unit.burn_in]
+                assert set(anchors.tolist()) <= allowed
                 assert batch["probability"] == pytest.approx(1 / len(allowed))
         starts = truth.whole()
         names = {truth.rows[p]["episode_id"] for p in matches}

@@ -64,6 +64,11 @@ class Step:
         """What decides which steps may be drawn; units that are the same in it may draw the same steps."""
         return ()
 
+    @property
+    def reach(self) -> int | None:
+        """How many steps, itself and those before, may be drawn or not by what a step's successor is; None if unknown."""
+        return 1
+
     def may_start(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
         """Return which of the steps may be drawn."""
         return np.ones(len(rows), np.bool_)
@@ -124,6 +129,11 @@ class NStep:
     def anchor(self) -> tuple[Any, ...]:
         """What decides which steps may be drawn."""
         return ("successors", self.bounds[0] if self.end == "redraw" else 1)
+
+    @property
+    def reach(self) -> int | None:
+        """How many steps may be drawn or not by what one's successor is."""
+        return int(self.anchor[1])
 
     def may_start(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
         """Return which of the steps may be drawn."""
@@ -232,6 +242,11 @@ class Sequence:
             return ("stride", self.stride) if self.stride > 1 else ()
         return ("sequence", self.length, self.burn_in, self.stride)
 
+    @property
+    def reach(self) -> int | None:
+        """How many steps may be drawn or not by what one's successor is; unknown where eviction of others decides too."""
+        return 1 if self.pad else None if self.burn_in else self.length
+
     def may_start(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
         """Return which of the steps may be drawn."""
         found: np.ndarray = trajectories.take(":ordinal", rows) % self.stride == 0
@@ -277,6 +292,11 @@ class Episode:
     def anchor(self) -> tuple[Any, ...]:
         """What decides which steps may be drawn."""
         return ("episode",)
+
+    @property
+    def reach(self) -> int | None:
+        """Unknown: the first step of an episode may be drawn or not by what any other is."""
+        return None
 
     def may_start(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
         """Return which of the steps may be drawn."""

@@ -14,7 +14,6 @@ import numpy as np
 from expdb.replay.population import check_size
 from expdb.replay.samplers import Prioritized
 from expdb.replay.sumtree import SumTree
-from expdb.replay.units import NStep
 from expdb.sampling.memory import remembered
 from expdb.sampling.populations import Populations, Wanted
 from expdb.storage import priorities
@@ -108,8 +107,7 @@ class ByPriority:
             self._weigh(draws, np.arange(draws.low, min(r.low, draws.high)), lambda rows: np.zeros(len(rows), np.bool_))
         again = [*draws.again, *[change.prioritised for change in changes or ()]]
         looked = self._looked_at(session, wanted, draws.epoch)
-        simple = not unit.anchor or isinstance(unit, NStep) or unit.anchor[0] == "stride"
-        if changes is None or looked is None or not simple or any(change.deleted for change in changes):
+        if changes is None or looked is None or unit.reach is None or any(change.deleted for change in changes):
             chosen = np.zeros(r.slots, np.bool_)
             listed = self._populations.listed(session, wanted)
             chosen[r.rows(listed) if len(listed) else listed] = True
@@ -118,7 +116,7 @@ class ByPriority:
             dirty = [np.arange(max(draws.high, r.low), r.high), looked]
             relinked = np.unique(np.concatenate([change.relinked for change in changes]))
             relinked = relinked[r.held(relinked)]
-            for _ in range(unit.anchor[1] if isinstance(unit, NStep) else 1):
+            for _ in range(unit.reach):
                 dirty.append(relinked)
                 before = r.preceding(r.rows(relinked))
                 relinked = r.positions(before[before >= 0])

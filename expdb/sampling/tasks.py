@@ -39,8 +39,11 @@ class TaskNumbers:
     def of(self, episodes: np.ndarray) -> np.ndarray:
         """Return the number of each episode's task, counted as they come first: whoever looks gets the same."""
         codes = self._codes[self._ids.searchsorted(episodes)]
-        _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-        return first.argsort().argsort()[inverse]
+        first = np.full(len(self._numbers), len(codes))
+        first[codes[::-1]] = np.arange(len(codes))[::-1]  # of several assignments the last counts: the first place
+        rank = np.empty(len(first), np.int64)
+        rank[first.argsort(kind="stable")] = np.arange(len(first))
+        return rank[codes]
 
 
 def draw_tasks(store: Store, session: Session, n: int, condition: Condition | None, rng: np.random.Generator) -> list[str]:
