@@ -2,7 +2,7 @@
 
 Row `position % slots` of every array holds a step. Behind the ring lies the zero row, which stands for what is not there,
 and behind that the tails: the observations after an episode's last step. So whatever follows a step is a row, and a
-batch is one `take` a column. What fills the arrays is in refresh.py.
+batch is one `take` a column. What fills the arrays is in refresh.py, what links them in links.py.
 
 Arrays of one entry a row, beside the fields: the columns that every batch has (`episode`, `step`, `reward`, `terminated`,
 `truncated`), and under names that no field can have the links `:after` and `:before` (rows, or UNKNOWN), `:ordinal` (steps
