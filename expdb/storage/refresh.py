@@ -24,13 +24,11 @@ def refresh(store: Store, session: Session, resident: Resident, state: State, se
     What is loaded is right at any time, `complete` says whether it is all.
     """
     r, deadline = resident, None if seconds is None else time.perf_counter() + seconds
-    if state.low > r.high or r.high > state.added:
+    # Of a field that some rows lack from now on it is not known which last observations have it.
+    lacking = any(name in r.fields and f"has_{name}" not in r.columns for name in store.fields.optional)
+    if lacking or state.low > r.high or r.high > state.added:
         r.forget()
     if r.high == r.low == 0:
-        r.low = r.high = state.low
-        r.revision, r.deleted = state.revision, state.deleted
-    if any(name in r.fields and f"has_{name}" not in r.columns for name in store.fields.optional):
-        r.forget()  # which last observations have the field is not known
         r.low = r.high = state.low
         r.revision, r.deleted = state.revision, state.deleted
     if state.low > r.low:
