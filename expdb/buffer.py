@@ -345,7 +345,9 @@ class ReplayBuffer:
         generator = self._generator(rng)
         if wait is None:
             return self._sampling.sample(size, where, sampler, unit, names, generator)
-        deadline = time.monotonic() + as_real(wait, "wait")
+        if not as_real(wait, "wait") >= 0:
+            raise errors.InvalidValue(f"wait is {wait!r}: give seconds from 0, or None")
+        deadline = time.monotonic() + wait
         pause = 0.001
         while True:
             try:
@@ -362,7 +364,7 @@ class ReplayBuffer:
         The state of the random generator, priorities, and of each prioritized sampler its sum tree and its calls (for
         beta). With the same data, `restore_sampling` makes the next samples the very same, in any process.
         """
-        return {"format": 1, "generator": self._generator(None).bit_generator.state, **self._sampling.state()}
+        return {"format": 1, "buffer": self.name, "generator": self._generator(None).bit_generator.state, **self._sampling.state()}
 
     def restore_sampling(self, state: Mapping[str, Any]) -> None:
         """Go on from what `sampling_state` returned; steps stored since then keep what they have.
@@ -372,9 +374,11 @@ class ReplayBuffer:
         try:
             if state["format"] != 1:
                 raise ValueError(f"format {state['format']}")
+            if state["buffer"] != self.name:
+                raise ValueError(f"it is of the buffer {state['buffer']!r}, not of {self.name!r}")
             generator = np.random.default_rng()
             generator.bit_generator.state = state["generator"]
-            self._sampling.restore({key: state[key] for key in ("greatest", "priorities", "samplers")})
+            self._sampling.restore({key: state[key] for key in ("greatest", "priorities", "samplers", "calls")})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise errors.InvalidValue(f"no state of sampling_state(): {error!r}; give what it returned, unchanged") from error
         self._rng = generator

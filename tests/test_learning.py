@@ -510,7 +510,7 @@ def test_a_state_that_is_broken_is_refused_and_changes_nothing(filled):
     filled.sample(4, sampler=sampler)
     state = filled.sampling_state()
     (name,) = state["samplers"]
-    for wrong in ({"samplers": {name: {}}}, {"samplers": {name: {"calls": 1, "first": 0, "weights": "?"}}}, {"greatest": float("nan")}):
+    for wrong in ({"samplers": {name: {}}}, {"samplers": {name: {"first": 0, "weights": "?"}}}, {"calls": 3}, {"greatest": float("nan")}):
         with pytest.raises(expdb.InvalidValue, match="sampling_state"):
             filled.restore_sampling({**state, **wrong})
     assert filled.sampling_state() == state
@@ -528,3 +528,52 @@ def test_priorities_are_written_when_a_program_ends_without_closing(tmp_path):
     assert (done.stdout, done.stderr) == ("2\n", "")
     with expdb.open(tmp_path / "runs.db") as db:
         assert db.buffer("b").get([0, 1], fields=["priority"])["priority"].tolist() == [3.0, 4.0]
+
+
+def test_a_successor_that_the_user_stored_is_that_of_the_last_step_taken(open_db):
+    for resident_bytes in (None, 0):
+        buffer = open_db(resident_bytes=resident_bytes).buffer(f"b{resident_bytes}")
+        with buffer.episode("e") as episode:
+            for t in range(8):
+                episode.append(obs=np.array([t], np.float32), reward=1.0, next_obs=np.array([t + 1], np.float32), terminated=t == 7)
+        for n in (1, 3, (3, 3)):
+            batch = buffer.sample(8, sampler=Ordered("position"), unit=NStep(n, gamma=0.9))
+            assert batch["next_obs"][:, 0].tolist() == [min(t + (n if n == 1 else 3), 8) for t in range(8)]
+
+
+def test_an_empty_buffer_is_waited_for_whatever_is_asked_of_it(open_db):
+    import threading
+
+    buffer, other = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
+    asked = ({"fields": ["obs"]}, {"unit": NStep(2, next_fields=("obs",))}, {"unit": NStep(2), "fields": ["obs", "next_obs"]}, {"sampler": Prioritized()})
+    for options in asked:
+        with pytest.raises(expdb.TooFewRows):
+            buffer.sample(1, **options)
+    writer = threading.Timer(0.1, lambda: other.store_batch([{"obs": float(t), "episode_id": "e"} for t in range(4)]))
+    writer.start()
+    for options in asked:
+        assert buffer.sample(2, wait=30, **options).size == 2
+    writer.join()
+
+
+def test_beta_may_be_annealed_by_hand(filled):
+    filled.update_priorities(np.arange(36), np.arange(1.0, 37.0))
+    for k in range(20):
+        batch = filled.sample(64, sampler=Prioritized(alpha=1.0, beta=k / 20, epsilon=0.0), rng=0)
+        weight = batch["probability"] ** -(k / 20)
+        assert batch["weight"] == pytest.approx(weight / weight.max())
+    assert len(filled._sampling._by_priority._draws) == 1, "one sum tree serves every beta"
+
+
+def test_a_sampler_in_the_place_of_the_query_is_told_so(filled):
+    for wrong in (NStep(3), Prioritized(), [1, 2], "x", 5):
+        with pytest.raises(expdb.QueryError, match="a query is"):
+            filled.sample(4, wrong)
+    with pytest.raises(expdb.QueryError):
+        filled.sample(4, {"task_id": object()})
+
+
+def test_the_state_of_another_buffer_is_refused(filled, db):
+    filled.sample(4, sampler=Prioritized())
+    with pytest.raises(expdb.InvalidValue, match="of the buffer 'b', not of 'other'"):
+        db.buffer("other").restore_sampling(filled.sampling_state())

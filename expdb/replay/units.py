@@ -49,6 +49,7 @@ class Layout:
     columns: dict[str, np.ndarray] = field(default_factory=dict)
     mask: np.ndarray | None = None  # [B, L], where `rows` are steps and not the zero row
     next_rows: np.ndarray | None = None  # [B], of what follows
+    last_rows: np.ndarray | None = None  # [B], of the last step taken, where that is another one
     kept: np.ndarray | None = None  # which of the drawn steps are in it, where some are left out
     ragged: bool = False  # whether each row of the batch gets arrays of its own length
 
@@ -93,15 +94,13 @@ class NStep:
     open, was aborted, or was truncated without `end(...)`, is never drawn.
 
     `next_fields` names the fields to derive; by default those that `end` received for an episode that was loaded, and `obs`, `observation` and
-    `state`, unless the user stored a `next_<field>` for them.
+    `state`, unless the user stored a `next_<field>` for them: then that of the last step taken is what follows.
     """
 
     n: int | tuple[int, int] = 1
     gamma: float = 1.0
     end: Literal["shorten", "redraw", "drop"] = "shorten"
     next_fields: tuple[str, ...] | None = None
-
-    what: ClassVar[str] = "steps with a known successor"
 
     def __post_init__(self) -> None:
         bounds = tuple(self.n) if isinstance(self.n, (tuple, list)) else (self.n, self.n)
@@ -119,6 +118,12 @@ class NStep:
             if not isinstance(given, (tuple, list)) or not all(isinstance(name, str) for name in given):
                 raise InvalidValue(f"next_fields is {given!r}: give a tuple of names")
             object.__setattr__(self, "next_fields", tuple(given))
+
+    @property
+    def what(self) -> str:
+        """Name what may be drawn, for people."""
+        low = self.bounds[0] if self.end == "redraw" else 1
+        return "steps with a known successor" if low == 1 else f"steps with {low} known successors"
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -178,7 +183,7 @@ class NStep:
             "discount": np.where(terminated, 0.0, np.float64(self.gamma) ** taken),
             "n_steps": taken,
         }
-        return Layout(rows, columns, next_rows=trajectories.take(":after", last), kept=kept)
+        return Layout(rows, columns, next_rows=trajectories.take(":after", last), last_rows=last, kept=kept)
 
 
 def _walk(trajectories: Trajectories, rows: np.ndarray, steps: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from expdb import errors
 from expdb.batch import Batch
-from expdb.replay.population import Window
+from expdb.replay.population import Window, check_size
 from expdb.replay.samplers import Newest, Ordered, Prioritized, Sampler, Uniform
 from expdb.replay.units import Step, Unit
 from expdb.sampling.by_priority import ByPriority
@@ -70,7 +70,7 @@ class Sampling:
                 with store.engine.reading() as session:
                     return self._from_database(session, store.state(session), wanted, None)
             news = store.engine.news(self._seen)
-            if news is None and r.complete and self._populations.are_current(wanted):
+            if news is None and r.complete and r.size and self._populations.are_current(wanted):
                 plan = self._collator.plan(fields, unit, sampler)
                 if plan.in_memory:
                     return self._batch(None, None, wanted, plan)
@@ -79,6 +79,7 @@ class Sampling:
                 if not r.complete and _is_plain(wanted):
                     return self._from_database(session, state, wanted, news)
                 self._refresh(session, state, news)
+                check_size(state.size, 1, unit.what, replace=True)  # before fields are asked for that nobody has stored yet
                 self._collator.cache.limit = max(0, self._budget.left_for(r) - r.nbytes)
                 return self._batch(session, state, wanted, self._collator.plan(fields, unit, sampler))
 

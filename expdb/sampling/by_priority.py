@@ -28,10 +28,9 @@ SAVE_SECONDS = 1.0  # after which changed priorities are written
 
 @dataclass
 class Draws:
-    """What a prioritized sampler knows of one population: the sum tree and how often it was drawn from."""
+    """What a prioritized sampler knows of one population: the sum tree."""
 
     sampler: Prioritized
-    calls: int = 0
     tree: SumTree = field(default_factory=lambda: SumTree(0))
     member: np.ndarray = field(default_factory=lambda: np.zeros(0, np.bool_))  # by row
     epoch: int = -1  # of the resident, at which the tree is right
@@ -48,7 +47,8 @@ class ByPriority:
     def __init__(self, store: Store, resident: Resident, populations: Populations):
         self._store, self._resident, self._populations = store, resident, populations
         self._draws: dict[Any, Draws] = {}
-        self._restored: dict[str, tuple[int, int, np.ndarray]] = {}  # calls, first position, weights
+        self._restored: dict[str, tuple[int, np.ndarray]] = {}  # first position, weights
+        self._calls: dict[str, int] = {}  # of samplers that anneal beta
         self._unsaved = False
         self._left: list[tuple[np.ndarray, np.ndarray]] = []  # unsaved priorities of rows that were forgotten
         self._saved = time.monotonic()
@@ -66,8 +66,9 @@ class ByPriority:
         if r.priorities is None:
             assert session is not None
             load_priorities(self._store, session, r, self._store.state(session))
-        name = (sampler, wanted.key, wanted.unit.anchor)
-        draws = remembered(self._draws, name, lambda: self._new_draws(_name(*name), sampler))
+        # The tree does not depend on beta, which some anneal by hand.
+        name = (sampler.alpha, sampler.epsilon, sampler.initial, wanted.key, wanted.unit.anchor)
+        draws = remembered(self._draws, name, lambda: self._new_draws(_name(name), sampler))
         if wanted.condition is not None and "priority" in wanted.condition.names:
             draws.epoch = -1  # whatever was updated since may match or not
         if draws.epoch != r.epoch or draws.again:
@@ -79,16 +80,19 @@ class ByPriority:
         rows = draws.tree.find(sampler.strata(wanted.size, wanted.rng), r.low % r.slots)
         mass = draws.tree.weights.take(rows)
         least = draws.tree.minimum() if sampler.normalise == "buffer" else None
-        said = {"probability": mass / total, "weight": sampler.weights(mass, draws.calls, least)}
-        draws.calls += 1
+        call = 0
+        if sampler.anneal_steps is not None:
+            schedule = _name((name, sampler.beta, sampler.anneal_steps))
+            call = self._calls.get(schedule, 0)
+            self._calls[schedule] = call + 1
+        said = {"probability": mass / total, "weight": sampler.weights(mass, call, least)}
         return r.positions(rows), said
 
     def _new_draws(self, name: str, sampler: Prioritized) -> Draws:
         saved = self._restored.pop(name, None)
         if saved is None:
             return Draws(sampler)
-        calls, first, weights = saved
-        return Draws(sampler, calls, restored=(first, weights))
+        return Draws(sampler, restored=saved)
 
     def _follow(self, session: Session | None, wanted: Wanted, draws: Draws) -> None:
         """Bring a sum tree up to date with the rows."""
@@ -242,19 +246,20 @@ class ByPriority:
             if r.priorities is not None:
                 window = np.arange(r.low, r.high)
                 held = {"first": r.low, "values": _text(r.take("priority", r.rows(window)) if len(window) else np.empty(0))}
-            saved = {name: {"calls": calls, "first": first, "weights": _text(weights)} for name, (calls, first, weights) in self._restored.items()}
+            saved = {name: {"first": first, "weights": _text(weights)} for name, (first, weights) in self._restored.items()}
             for name, draws in self._draws.items():
                 rows = np.arange(draws.low, draws.high) % max(draws.slots, 1)
                 weights = np.where(draws.member[rows], draws.tree.weights[rows], -1.0)
                 for positions in draws.again:  # what they weigh follows from their priorities
                     weights[positions[(positions >= draws.low) & (positions < draws.high)] - draws.low] = -1.0
-                saved[_name(*name)] = {"calls": draws.calls, "first": draws.low, "weights": _text(weights)}
-            return {"greatest": r.greatest, "priorities": held, "samplers": saved}
+                saved[_name(name)] = {"first": draws.low, "weights": _text(weights)}
+            return {"greatest": r.greatest, "priorities": held, "samplers": saved, "calls": dict(self._calls)}
 
     def restore(self, state: dict[str, Any], session: Session | None) -> None:
         """Go on from a state; a session, with the rows up to date, is needed where it has priorities."""
         r, given, greatest = self._resident, state["priorities"], float(state["greatest"])
-        samplers = {name: (int(one["calls"]), int(one["first"]), _numbers(one["weights"])) for name, one in state["samplers"].items()}
+        samplers = {name: (int(one["first"]), _numbers(one["weights"])) for name, one in state["samplers"].items()}
+        calls = {str(name): int(count) for name, count in state["calls"].items()}
         if not 0.0 <= greatest < float("inf"):
             raise ValueError(f"greatest {greatest}")
         if given is not None:
@@ -272,11 +277,11 @@ class ByPriority:
                 r.columns[":unsaved"][rows[differ]] = True
                 self._unsaved = True
         self._draws.clear()
-        self._restored, r.greatest = samplers, greatest
+        self._restored, self._calls, r.greatest = samplers, calls, greatest
 
 
-def _name(sampler: Prioritized, key: str | None, anchor: tuple[Any, ...]) -> str:
-    return json.dumps([repr(sampler), key, anchor])
+def _name(parts: tuple[Any, ...]) -> str:
+    return json.dumps(parts)
 
 
 def _text(values: np.ndarray) -> str:

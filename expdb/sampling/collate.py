@@ -18,7 +18,7 @@ from expdb.storage import read
 from expdb.storage.chunk_cache import ChunkCache
 from expdb.storage.engine import Session
 from expdb.storage.resident import Resident
-from expdb.storage.signature import SYSTEM
+from expdb.storage.signature import GIVEN_SUCCESSORS, SYSTEM
 from expdb.storage.store import State, Store
 from expdb.storage.tables import EPISODE_COLUMNS
 
@@ -31,11 +31,12 @@ class Plan:
     stored: list[str]  # read from the database, a value a step
     of_episodes: list[str]  # read from the database, a value a drawn step
     following: list[str]  # fields of what follows that are read from the database
+    last: list[str]  # fields of the last step taken that are read from the database
 
     @property
     def in_memory(self) -> bool:
         """Whether nothing has to be read."""
-        return not (self.stored or self.of_episodes or self.following)
+        return not (self.stored or self.of_episodes or self.following or self.last)
 
 
 class Collator:
@@ -76,6 +77,7 @@ class Collator:
         stored: list[str] = []
         of_episodes: list[str] = []
         after: list[str] = []
+        last: list[str] = []
         for name in names:
             if name in own:
                 keys.append((name, own[name], name))
@@ -88,6 +90,12 @@ class Collator:
                     keys.append((f"has_{name}", source, f"has_{field_name}"))
             elif name in ("position", "episode", "buffer"):
                 keys.append((name, name, name))
+            elif name in types and isinstance(unit, NStep) and unit.bounds[1] > 1 and name.split(".", 1)[0] in GIVEN_SUCCESSORS:
+                source = "last" if name in r.fields else "last_stored"
+                last += [name] if source == "last_stored" else []
+                keys.append((name, source, name))
+                if name in optional:
+                    keys.append((f"has_{name}", source, f"has_{name}"))
             elif name in r.fields or name in SYSTEM or (name == "priority" and r.priorities is not None):
                 keys.append((name, "row", name))
                 if name in optional:
@@ -104,7 +112,7 @@ class Collator:
                 keys.append((name, source, name))
                 if name in optional:
                     keys.append((f"has_{name}", source, f"has_{name}"))
-        return Plan(keys, stored, of_episodes, after)
+        return Plan(keys, stored, of_episodes, after, last)
 
     def collate(
         self, session: Session | None, state: State | None, plan: Plan, positions: np.ndarray, layout: Layout, drawn: dict[str, np.ndarray]
@@ -121,6 +129,9 @@ class Collator:
                 sources["episode_stored"] = read.fetch(self._store, session, state, positions, plan.of_episodes)
             if plan.following:
                 sources["next_stored"] = self._stored_after(session, state, plan.following, layout)
+            if plan.last:
+                assert layout.last_rows is not None
+                sources["last_stored"] = self._stored(session, state, plan.last, layout.last_rows, None)
         out: dict[str, np.ndarray] = {}
         for key, source, name in plan.keys:
             if source == "row":
@@ -129,6 +140,9 @@ class Collator:
             elif source == "next":
                 assert layout.next_rows is not None
                 out[key] = columns[name].take(layout.next_rows, 0)
+            elif source == "last":
+                assert layout.last_rows is not None
+                out[key] = columns[name].take(layout.last_rows, 0)
             elif source == "position":
                 out[key] = positions if mask is None else np.where(mask, r.positions(flat).reshape(shape), -1)
             elif source == "episode":

@@ -28,7 +28,7 @@ def key_of(where: Where) -> str | None:
     if isinstance(where, np.ndarray):
         return None
     built = where.build() if isinstance(where, QueryBuilder) else where
-    return json.dumps(built, default=_plain)
+    return json.dumps(built, default=lambda value: value.item() if isinstance(value, np.generic) else repr(value))
 
 
 class QueryBuilder:
