@@ -151,6 +151,10 @@ def test_every_anchor_is_as_likely_with_queries_gaps_and_eviction(db, unit):
             members = {e: [p for p in rows if rows[p]["episode"] == e] for e in wide}
             allowed = {members[e][0] for e in wide if len(members[e]) == wide[e] and (where is None or any(p in allowed for p in members[e]))}
         assert_uniform(found.tolist(), sorted(allowed))
+        for over, of in (("episode", "episode"), ("task", "task_id")):
+            owner = {p: rows[p][of] for p in allowed}
+            found = drawn(buffer, unit=unit, where=where, sampler=Uniform(over=over), rounds=20)
+            assert_uniform([owner[p] for p in found.tolist()], sorted(set(owner.values())))
 
 
 def test_every_episode_or_task_is_as_likely_and_then_its_steps(filled):

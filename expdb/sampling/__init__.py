@@ -66,7 +66,7 @@ class Sampling:
             self._by_priority.hurry()
             if wanted.by_priority:
                 self._by_priority.save()
-            if not self._asked and _is_plain(wanted):
+            if not self._asked and not r.complete and _is_plain(wanted):
                 with store.engine.reading() as session:
                     return self._from_database(session, store.state(session), wanted, None)
             news = store.engine.news(self._seen)
