@@ -47,7 +47,8 @@ from expdb.errors import (
     UnknownEpisode,
 )
 from expdb.replay.samplers import Newest, Ordered, Prioritized, Uniform
-from expdb.replay.units import Episode, NStep, Sequence, Step
+from expdb.replay.sequences import Episode, Group, Sequence
+from expdb.replay.units import NStep, Stack, Step
 from expdb.storage.query import QueryBuilder
 from expdb.storage.signature import Field
 from expdb.writer import EpisodeWriter
@@ -78,6 +79,7 @@ __all__ = [
     "Field",
     "FieldMismatch",
     "ForkedWithOpenConnection",
+    "Group",
     "InvalidValue",
     "NStep",
     "Newest",
@@ -94,6 +96,7 @@ __all__ = [
     "ServerTooOld",
     "SqlError",
     "SqlRefused",
+    "Stack",
     "Step",
     "StorageFull",
     "TooFewRows",

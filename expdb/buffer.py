@@ -12,9 +12,7 @@ import pyarrow as pa
 from expdb import errors, sampling
 from expdb.batch import Batch
 from expdb.replay.samplers import Newest, Ordered, Prioritized, Sampler, Uniform
-from expdb.replay.units import Episode as EpisodeUnit
-from expdb.replay.units import NStep, Step, Unit
-from expdb.replay.units import Sequence as SequenceUnit
+from expdb.replay.units import Step, Unit
 from expdb.sampling import Sampling
 from expdb.storage import change, read, select, write
 from expdb.storage.check import check_buffer
@@ -323,17 +321,20 @@ class ReplayBuffer:
         fields: Sequence[str] | None = None,
         rng: Seed = None,
         wait: float | None = None,
+        shard: tuple[int, int] | None = None,
     ) -> Batch:
         """Draw `size` steps that match, as one snapshot, and return what each becomes.
 
         `sampler` says which are drawn, `unit` what each becomes, `fields` selects keys and may name columns of the view
         (`task_id`, `tags`), `rng` is a seed or a generator. Raises TooFewRows where nothing matches, or less than asked
-        for without replacement; with `wait`, only after that many seconds in which it did not change.
+        for without replacement; with `wait`, only after that many seconds in which it did not change. With `shard=(k, n)` only
+        the k-th of n parts of the episodes (of the groups with `Group`) is drawn from, counted from 0: for learners or
+        loader workers that are to see different steps.
 
         >>> buffer.sample(256, sampler=expdb.Prioritized(), unit=expdb.NStep(3, gamma=0.99))  # doctest: +SKIP
         """
         size = whole(size, "the size of a sample", 1)
-        if not isinstance(unit, (Step, NStep, SequenceUnit, EpisodeUnit)):
+        if not isinstance(unit, Unit):
             raise errors.InvalidValue(f"unit is {unit!r}: give one such as expdb.Step() or expdb.NStep(1)")
         if not isinstance(sampler, (Uniform, Prioritized, Ordered, Newest)):
             raise errors.InvalidValue(f"sampler is {sampler!r}: give one such as expdb.Uniform()")
@@ -342,16 +343,16 @@ class ReplayBuffer:
         names = None if fields is None else (fields,) if isinstance(fields, str) else tuple(fields)
         if names is not None and not all(isinstance(name, str) for name in names):
             raise errors.InvalidValue(f"fields is {fields!r}: give a list of names")
-        generator = self._generator(rng)
+        generator, part = self._generator(rng), None if shard is None else _shard(shard)
         if wait is None:
-            return self._sampling.sample(size, where, sampler, unit, names, generator)
+            return self._sampling.sample(size, where, sampler, unit, names, part, generator)
         if not as_real(wait, "wait") >= 0:
             raise errors.InvalidValue(f"wait is {wait!r}: give seconds from 0, or None")
         deadline = time.monotonic() + wait
         pause = 0.001
         while True:
             try:
-                return self._sampling.sample(size, where, sampler, unit, names, generator)
+                return self._sampling.sample(size, where, sampler, unit, names, part, generator)
             except errors.TooFewRows:
                 if time.monotonic() >= deadline:
                     raise
@@ -470,6 +471,13 @@ def whole(value: Any, what: str, least: int) -> int:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or not least <= int(value) < 2**31 << 31:
         raise errors.InvalidValue(f"{what} is {value!r}: give a whole number from {least}")
     return int(value)
+
+
+def _shard(given: Any) -> tuple[int, int]:
+    sound = isinstance(given, (tuple, list)) and len(given) == 2 and all(isinstance(one, (int, np.integer)) for one in given)
+    if not sound or not 0 <= given[0] < given[1]:
+        raise errors.InvalidValue(f"shard is {given!r}: give (k, n), the k-th of n parts, from (0, n) to (n - 1, n)")
+    return int(given[0]), int(given[1])
 
 
 def _checked_column(name: str, value: Any) -> Any:

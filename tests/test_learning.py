@@ -8,12 +8,12 @@ import pytest
 from test_sampling import assert_uniform
 
 import expdb
-from expdb import Episode, Newest, NStep, Ordered, Prioritized, QueryBuilder, Sequence, Step, Uniform
+from expdb import Episode, Group, Newest, NStep, Ordered, Prioritized, QueryBuilder, Sequence, Stack, Step, Uniform
 
 SAMPLERS = [
     Uniform(), Uniform(replace=False), Uniform(over="episode"), Uniform(over="task"), Prioritized(), Ordered("reward", descending=True), Newest(10),
 ]  # fmt: skip
-UNITS = [Step(), NStep(3, gamma=0.9), Sequence(4, burn_in=1), Episode()]
+UNITS = [Step(), NStep(3, gamma=0.9), Sequence(4, burn_in=1), Episode(), Stack(3), NStep(2, gamma=0.9, stack=3), Group(2)]
 LENGTHS = (5, 1, 7, 3, 8, 2, 6)  # of complete episodes, terminated in turn; one more is open
 
 
@@ -59,9 +59,19 @@ def may_be_drawn(unit, matching):
             chosen[p] = ok
         elif isinstance(unit, Episode):
             chosen[p] = t == 0 and k < 7 and any(other in matching for other, j, _ in starts() if j == k)
+        elif isinstance(unit, Group):
+            chosen[p] = t == 0 and any(k == rollouts[0] for rollouts in groups(unit, matching))
         else:
             chosen[p] = p in matching
     return [p for p, ok in chosen.items() if ok]
+
+
+def groups(unit, matching):
+    """The episodes of each group, the newest of each task of which a step matches."""
+    for task in range(3):
+        rollouts = sorted({k for p, k, _ in starts() if p in matching and k < 7 and k % 3 == task})[-unit.size :]
+        if len(rollouts) == unit.size:
+            yield rollouts
 
 
 @pytest.mark.parametrize(("sampler", "unit", "query"), list(itertools.product(SAMPLERS, UNITS, [False, True])), ids=cell)
@@ -77,20 +87,38 @@ def test_a_cell_of_the_table(filled, sampler, unit, query):
         batch = filled.sample(size, where, sampler=sampler, unit=unit, rng=seed)
         assert batch.size == size
         position = batch["position"]
-        anchors = position if position.ndim == 1 else position[:, getattr(unit, "burn_in", 0)]
+        anchors = position if position.ndim == 1 else position[:, getattr(unit, "burn_in", 0)].reshape(size, -1)[:, 0]
         seen |= set(anchors.tolist())
         if not getattr(sampler, "replace", True) or isinstance(sampler, Ordered):
             assert len(set(anchors.tolist())) == size
         for j, anchor in enumerate(anchors.tolist()):
             k, t = rows[anchor]
             if isinstance(unit, NStep):
-                taken = min(3, (LENGTHS[k] if k < 7 else 3) - t)
+                taken = min(unit.n, (LENGTHS[k] if k < 7 else 3) - t)
                 taken -= k < 7 and t + taken == LENGTHS[k] and k % 2 == 1 and k < 4  # truncated, and nobody knows what came then
                 assert batch["n_steps"][j] == taken
                 assert batch["reward"][j] == pytest.approx(sum(0.9**i * (t + i) for i in range(taken)))
                 ended = k < 7 and k % 2 == 0 and t + taken == LENGTHS[k]
                 assert batch["discount"][j] == pytest.approx(0.0 if ended else 0.9**taken)
-                assert batch["next_obs"][j] == (0.0 if ended and k < 4 else 100 * k + t + taken)
+                after = 0.0 if ended and k < 4 else 100 * k + t + taken
+                if unit.stack == 1:
+                    assert batch["next_obs"][j] == after
+                else:
+                    frames = [100 * k + max(0, t + taken - i) for i in (2, 1)]
+                    assert batch["next_obs"][j].tolist() == [*frames, after]
+                    assert batch["obs"][j].tolist() == [100 * k + max(0, t - i) for i in (2, 1, 0)]
+            elif isinstance(unit, Stack):
+                assert batch["obs"][j].tolist() == [100 * k + max(0, t - i) for i in (2, 1, 0)]
+                assert batch["action"][j] == t
+            elif isinstance(unit, Group):
+                (rollouts,) = [one for one in groups(unit, matching) if one[0] == k]
+                assert batch["length"][j].tolist() == [LENGTHS[one] for one in rollouts]
+                for i, one in enumerate(rollouts):
+                    assert batch["obs"][j, i, batch["mask"][j, i]].tolist() == [100 * one + step for step in range(LENGTHS[one])]
+                    assert not batch["mask"][j, i, LENGTHS[one] :].any()
+                    assert batch["episode_return"][j, i] == sum(range(LENGTHS[one]))
+                assert batch["group_mean"][j] == pytest.approx(np.mean(batch["episode_return"][j]))
+                assert batch["group_std"][j] == pytest.approx(np.std(batch["episode_return"][j]))
             elif isinstance(unit, Step):
                 assert batch["obs"][j] == 100 * k + t
             else:
@@ -108,6 +136,9 @@ def test_a_cell_of_the_table(filled, sampler, unit, query):
         order = sorted(matching, key=lambda p: (-rows[p][1], p))
         if isinstance(unit, Episode):
             order = list(dict.fromkeys(p - rows[p][1] for p in order))
+        elif isinstance(unit, Group):
+            first = {p: next((one[0] for one in groups(unit, matching) if k in one), -1) for p, (k, _) in rows.items()}
+            order = list(dict.fromkeys(next((q for q, one in rows.items() if one == (first[p], 0)), -1) for p in order))
         assert anchors.tolist() == [p for p in order if p in allowed][:size]
     elif isinstance(sampler, Newest):
         assert seen == set(allowed[-10:])

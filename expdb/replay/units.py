@@ -1,64 +1,31 @@
 """Units say what each drawn step becomes. They are settings, frozen, and work with every sampler and query.
 
-A unit says which steps may be drawn (its anchors), and which rows an anchor becomes (its layout). Rows are places in the
-arrays of what is held in memory, which `Trajectories` describes.
+A unit says which steps may be drawn (its anchors), and which rows an anchor becomes (its layout). Here are those that
+make transitions; sequences.py has those that make sequences, episodes and groups.
 """
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from expdb.errors import InvalidValue
+from expdb.replay.layout import UNKNOWN, Layout, Trajectories, backward, walk
 
-SUCCESSOR_FIELDS = ("obs", "observation", "state")
-UNKNOWN = -1
+OBSERVATIONS = ("obs", "observation", "state")
 
 
-class Trajectories(Protocol):
-    """Rows in memory and how they follow each other."""
+class Unit:
+    """What is the same for all units, unless one says otherwise: every step may be drawn."""
 
-    @property
-    def slots(self) -> int:
-        """Rows of steps; those behind hold what is not a step."""
+    by_episode: ClassVar[bool] = False  # whether first steps of complete episodes are drawn, by any step that matches
 
     @property
-    def zero(self) -> int:
-        """The row that stands for what is not there."""
-
-    def take(self, name: str, rows: np.ndarray) -> np.ndarray:
-        """Return a copy of some rows of a column."""
-
-    def following(self, rows: np.ndarray) -> np.ndarray:
-        """Return the rows of the steps after, UNKNOWN where there is none."""
-
-    def preceding(self, rows: np.ndarray) -> np.ndarray:
-        """Return the rows of the steps before, UNKNOWN where there is none."""
-
-    def positions(self, rows: np.ndarray) -> np.ndarray:
-        """Return the positions of rows."""
-
-
-@dataclass
-class Layout:
-    """What drawn steps become: rows [B] or [B, L], and what the unit adds or replaces."""
-
-    rows: np.ndarray
-    columns: dict[str, np.ndarray] = field(default_factory=dict)
-    mask: np.ndarray | None = None  # [B, L], where `rows` are steps and not the zero row
-    next_rows: np.ndarray | None = None  # [B], of what follows
-    last_rows: np.ndarray | None = None  # [B], of the last step taken, where that is another one
-    kept: np.ndarray | None = None  # which of the drawn steps are in it, where some are left out
-    ragged: bool = False  # whether each row of the batch gets arrays of its own length
-
-
-@dataclass(frozen=True)
-class Step:
-    """The step as it is stored."""
-
-    what: ClassVar[str] = "steps"
+    def what(self) -> str:
+        """Name what may be drawn, for people."""
+        return "steps"
 
     @property
     def anchor(self) -> tuple[Any, ...]:
@@ -70,6 +37,11 @@ class Step:
         """How many steps, itself and those before, may be drawn or not by what a step's successor is; None if unknown."""
         return 1
 
+    @property
+    def lookback(self) -> int:
+        """How many steps after one that is gone may not be drawn because of it."""
+        return 0
+
     def may_start(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
         """Return which of the steps may be drawn."""
         return np.ones(len(rows), np.bool_)
@@ -80,7 +52,58 @@ class Step:
 
 
 @dataclass(frozen=True)
-class NStep:
+class Step(Unit):
+    """The step as it is stored."""
+
+
+@dataclass(frozen=True)
+class Stack(Unit):
+    """The step with the last `k` frames: observations are [B, k, ...], the oldest first, the step's own last.
+
+    Frames are stored once and put together when they are drawn. Before the first step of an episode there are no
+    frames: its first one is repeated (as gymnasium's `FrameStackObservation` does with `padding_type="reset"`). Steps
+    are never drawn of which an earlier frame is gone, evicted or deleted. `stack_fields` names the fields to stack, by
+    default `obs`, `observation` and `state`, with their parts.
+    """
+
+    k: int
+    stack_fields: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "k", _whole("k", self.k))
+        object.__setattr__(self, "stack_fields", _names("stack_fields", self.stack_fields))
+
+    @property
+    def what(self) -> str:
+        """Name what may be drawn, for people."""
+        return "steps with all of their frames"
+
+    @property
+    def stack(self) -> int:
+        """How many frames an observation has."""
+        return self.k
+
+    @property
+    def anchor(self) -> tuple[Any, ...]:
+        """What decides which steps may be drawn."""
+        return ("stack", self.k) if self.k > 1 else ()
+
+    @property
+    def lookback(self) -> int:
+        """How many steps after one that is gone lack a frame."""
+        return self.k - 1
+
+    def may_start(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
+        """Return which of the steps may be drawn."""
+        return _has_frames(trajectories, rows, self.k)
+
+    def layout(self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator) -> Layout:
+        """Return the rows that each drawn step becomes."""
+        return Layout(rows, stacks=_stacks(trajectories, rows, rows[:, None], self.k))
+
+
+@dataclass(frozen=True)
+class NStep(Unit):
     """The step, and what its episode came to `n` steps later: `next_<field>`, `discount`, `n_steps`.
 
     `reward` is the sum over the steps taken, each discounted by `gamma` once more than the one before; `discount` is what
@@ -95,12 +118,16 @@ class NStep:
 
     `next_fields` names the fields to derive; by default those that `end` received for an episode that was loaded, and `obs`, `observation` and
     `state`, unless the user stored a `next_<field>` for them: then that of the last step taken is what follows.
+
+    With `stack` observations and what follows them are stacks of so many frames, [B, stack, ...], as `Stack` says.
     """
 
     n: int | tuple[int, int] = 1
     gamma: float = 1.0
     end: Literal["shorten", "redraw", "drop"] = "shorten"
     next_fields: tuple[str, ...] | None = None
+    stack: int = 1
+    stack_fields: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         bounds = tuple(self.n) if isinstance(self.n, (tuple, list)) else (self.n, self.n)
@@ -113,11 +140,9 @@ class NStep:
             raise InvalidValue(f"gamma is {self.gamma!r}: give a number from 0 to 1")
         if self.end not in ("shorten", "redraw", "drop"):
             raise InvalidValue(f"end is {self.end!r}: give 'shorten', 'redraw' or 'drop'")
-        if self.next_fields is not None:
-            given = self.next_fields
-            if not isinstance(given, (tuple, list)) or not all(isinstance(name, str) for name in given):
-                raise InvalidValue(f"next_fields is {given!r}: give a tuple of names")
-            object.__setattr__(self, "next_fields", tuple(given))
+        object.__setattr__(self, "next_fields", _names("next_fields", self.next_fields))
+        object.__setattr__(self, "stack", _whole("stack", self.stack))
+        object.__setattr__(self, "stack_fields", _names("stack_fields", self.stack_fields))
 
     @property
     def what(self) -> str:
@@ -133,23 +158,40 @@ class NStep:
     @property
     def anchor(self) -> tuple[Any, ...]:
         """What decides which steps may be drawn."""
-        return ("successors", self.bounds[0] if self.end == "redraw" else 1)
+        wanted = ("successors", self.bounds[0] if self.end == "redraw" else 1)
+        return wanted if self.stack == 1 else (*wanted, "stack", self.stack)
 
     @property
     def reach(self) -> int | None:
         """How many steps may be drawn or not by what one's successor is."""
         return int(self.anchor[1])
 
+    @property
+    def lookback(self) -> int:
+        """How many steps after one that is gone lack a frame."""
+        return self.stack - 1
+
     def may_start(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
         """Return which of the steps may be drawn."""
-        (_, wanted) = self.anchor
+        wanted = int(self.anchor[1])
         if wanted == 1:
-            return trajectories.take(":after", rows) >= 0
-        enough: np.ndarray = _walk(trajectories, rows, np.full(len(rows), wanted))[1] >= wanted
-        return enough
+            found: np.ndarray = trajectories.take(":after", rows) >= 0
+        else:
+            found = walk(trajectories, rows, np.full(len(rows), wanted))[1] >= wanted
+        return found if self.stack == 1 else found & _has_frames(trajectories, rows, self.stack)
 
     def layout(self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator) -> Layout:
         """Return the rows that each drawn step becomes."""
+        layout = self._transitions(trajectories, rows, rng)
+        if self.stack > 1:
+            rows = layout.rows
+            last = rows if layout.last_rows is None else layout.last_rows
+            assert layout.next_rows is not None
+            layout.stacks = _stacks(trajectories, rows, rows[:, None], self.stack)
+            layout.next_stacks = _stacks(trajectories, last, np.stack((last, layout.next_rows), 1), self.stack)
+        return layout
+
+    def _transitions(self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator) -> Layout:
         low, high = self.bounds
         if high == 1:
             terminated = trajectories.take("terminated", rows)
@@ -162,11 +204,11 @@ class NStep:
         if low == high:
             steps = np.full(len(rows), low)
         elif self.end == "redraw":
-            there = _walk(trajectories, rows, np.full(len(rows), high))[1]
+            there = walk(trajectories, rows, np.full(len(rows), high))[1]
             steps = rng.integers(low, there, endpoint=True)
         else:
             steps = rng.integers(low, high, len(rows), endpoint=True)
-        path, taken = _walk(trajectories, rows, steps)
+        path, taken = walk(trajectories, rows, steps)
         if self.end == "drop":
             kept = taken == steps
             rows, taken, path = rows[kept], taken[kept], [part[kept] for part in path]
@@ -186,184 +228,60 @@ class NStep:
         return Layout(rows, columns, next_rows=trajectories.take(":after", last), last_rows=last, kept=kept)
 
 
-def _walk(trajectories: Trajectories, rows: np.ndarray, steps: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-    """Follow up to `steps` steps of which each has a known successor; return the rows of the k-th ones and how many.
-
-    A terminated step is the last one, whatever comes after it.
-    """
-    after = trajectories.take(":after", rows)
-    taken = (after >= 0).astype(np.int64)
-    path = [rows]
-    current = rows
-    for k in range(1, int(steps.max(initial=0))):
-        on = np.flatnonzero((taken == k) & (k < steps) & (after < trajectories.slots) & ~trajectories.take("terminated", current))
-        if not len(on):
-            break
-        further = after[on]
-        beyond = trajectories.take(":after", further)
-        known = beyond >= 0
-        on, further, beyond = on[known], further[known], beyond[known]
-        current, after = current.copy(), after.copy()
-        current[on], after[on] = further, beyond
-        taken[on] += 1
-        path.append(current)
-    return path, taken
-
-
-@dataclass(frozen=True)
-class Sequence:
-    """`length` consecutive steps of one episode from the drawn one on, after up to `burn_in` steps that precede it.
-
-    Arrays are [B, burn_in + length]: the drawn step is in column `burn_in`, whatever is there before it. Where there is
-    no step, before the episode's first one held or after its last one, `mask` is False, and the arrays hold zeros (None
-    for objects, -1 for positions). `is_first` tells the first step of an episode. `episode` and `length`, the number of
-    steps there, are [B], and so are the columns of episodes that `fields` names, `weight` and `probability`.
-
-    Only every `stride`-th step of an episode, from its first one, may be drawn. With `pad=False` only steps may be drawn
-    that have all of the others. For prioritized replay give a sequence's priority to the step it was drawn by:
-    `batch["position"][:, burn_in]`.
-    """
-
-    length: int
-    burn_in: int = 0
-    stride: int = 1
-    pad: bool = True
-
-    what: ClassVar[str] = "sequences"
-
-    def __post_init__(self) -> None:
-        for name, least in (("length", 1), ("burn_in", 0), ("stride", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-                raise InvalidValue(f"{name} is {value!r}: give a whole number from {least}")
-            object.__setattr__(self, name, int(value))
-        if not isinstance(self.pad, bool):
-            raise InvalidValue(f"pad is {self.pad!r}: give True or False")
-
-    @property
-    def anchor(self) -> tuple[Any, ...]:
-        """What decides which steps may be drawn."""
-        if self.pad:
-            return ("stride", self.stride) if self.stride > 1 else ()
-        return ("sequence", self.length, self.burn_in, self.stride)
-
-    @property
-    def reach(self) -> int | None:
-        """How many steps may be drawn or not by what one's successor is; unknown where eviction of others decides too."""
-        return 1 if self.pad else None if self.burn_in else self.length
-
-    def may_start(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
-        """Return which of the steps may be drawn."""
-        found: np.ndarray = trajectories.take(":ordinal", rows) % self.stride == 0
-        if not self.pad:
-            some = np.flatnonzero(found)
-            found[some] &= (_forward(trajectories, rows[some], self.length)[:, -1] >= 0) & (
-                _backward(trajectories, rows[some], self.burn_in)[:, :1] >= 0
-            ).all(1)
-        return found
-
-    def layout(self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator) -> Layout:
-        """Return the rows that each drawn step becomes."""
-        found = _forward(trajectories, rows, self.length)
-        if self.burn_in:
-            found = np.concatenate((_backward(trajectories, rows, self.burn_in), found), 1)
-        return _padded(trajectories, found)
-
-
-@dataclass(frozen=True)
-class Episode:
-    """The whole episode: complete, with no step evicted or deleted; arrays are [B, T], with `mask` and `is_first`.
-
-    An episode may be drawn where any of its steps matches the query, and is one thing to draw, however many match or
-    however long it is; its priority is that of its first step, `batch["position"][:, 0]`. T is the length of the longest
-    in the batch. With `max_length` the first `max_length` steps of longer ones are taken, and T is `max_length`. With
-    `pad=False` there is no mask, and each value is an object array of one array an episode.
-    """
-
-    max_length: int | None = None
-    pad: bool = True
-
-    what: ClassVar[str] = "complete episodes"
-
-    def __post_init__(self) -> None:
-        value = self.max_length
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
-            raise InvalidValue(f"max_length is {value!r}: give a number of steps from 1, or None")
-        object.__setattr__(self, "max_length", None if value is None else int(value))
-        if not isinstance(self.pad, bool):
-            raise InvalidValue(f"pad is {self.pad!r}: give True or False")
-
-    @property
-    def anchor(self) -> tuple[Any, ...]:
-        """What decides which steps may be drawn."""
-        return ("episode",)
-
-    @property
-    def reach(self) -> int | None:
-        """Unknown: the first step of an episode may be drawn or not by what any other is."""
-        return None
-
-    def may_start(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
-        """Return which of the steps may be drawn."""
-        return trajectories.take(":whole", rows) > 0
-
-    def layout(self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator) -> Layout:
-        """Return the rows that each drawn step becomes."""
-        lengths = trajectories.take(":whole", rows).astype(np.int64)
-        longest = int(lengths.max(initial=1)) if self.max_length is None else self.max_length
-        layout = _padded(trajectories, _forward(trajectories, rows, longest))
-        layout.ragged = not self.pad
-        return layout
-
-
-Unit = Step | NStep | Sequence | Episode
-
-
-def _forward(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.ndarray:
-    """Return the rows of `count` steps from each row on, [B, count]; UNKNOWN after an end."""
-    # Mostly an episode's steps stand side by side, which is checked at once; where they do not, they are walked along.
-    found = (rows[:, None] + np.arange(count)) % trajectories.slots
-    after = trajectories.take(":after", found[:, :-1].reshape(-1)).reshape(len(rows), count - 1)
-    joined = np.logical_and.accumulate(after == found[:, 1:], 1)
-    found[:, 1:][~joined] = UNKNOWN
-    broken = np.flatnonzero(~joined.all(1)) if count > 1 else rows[:0]
-    ends = after[broken, (~joined[broken]).argmax(1)] if len(broken) else broken
-    if ((ends >= 0) & (ends < trajectories.slots)).any():  # one goes on elsewhere
-        found[:, 0] = current = rows
-        for column in range(1, count):
-            current = np.where(current >= 0, trajectories.following(np.maximum(current, 0)), UNKNOWN)
-            found[:, column] = current
+def _has_frames(trajectories: Trajectories, rows: np.ndarray, stack: int) -> np.ndarray:
+    """Return which of the steps have the frames before them, as many as a stack wants and their episode had."""
+    had = np.minimum(trajectories.take(":ordinal", rows), stack - 1)
+    found: np.ndarray = (backward(trajectories, rows, stack - 1) >= 0).sum(1) >= had
     return found
 
 
-def _backward(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.ndarray:
-    """Return the rows of the `count` steps before each row, [B, count]; UNKNOWN before a beginning."""
-    found = np.full((len(rows), count), UNKNOWN)
-    current, on = rows, np.arange(len(rows))
-    for column in range(count - 1, -1, -1):
-        current = trajectories.preceding(current)
-        on, current = on[current >= 0], current[current >= 0]
-        if not len(on):
-            break
-        found[on, column] = current
-    return found
-
-
-def _padded(trajectories: Trajectories, found: np.ndarray) -> Layout:
-    mask = found >= 0
-    rows = np.where(mask, found, trajectories.zero)
-    first = (trajectories.take(":ordinal", rows.reshape(-1)).reshape(rows.shape) == 0) & mask
-    columns = {"mask": mask, "is_first": first, "length": mask.sum(1)}
-    return Layout(rows, columns, mask)
+def _stacks(trajectories: Trajectories, rows: np.ndarray, newest: np.ndarray, stack: int) -> np.ndarray:
+    """Return [B, stack] rows: the newest, and before them those before `rows`, the first one repeated."""
+    found = np.concatenate((backward(trajectories, rows, max(0, stack - newest.shape[1])), newest), 1)[:, -stack:]
+    first = found[np.arange(len(found)), (found >= 0).argmax(1)]
+    return np.where(found == UNKNOWN, first[:, None], found)
 
 
 def derived_fields(unit: NStep, known: list[str], ended_with: set[str]) -> list[str]:
     """Return the fields whose successors a batch gets; none of those for which the user stored `next_<field>`."""
     if unit.next_fields is not None:
-        parts = {name: [one for one in known if one == name or one.startswith(f"{name}.")] for name in unit.next_fields}
-        unknown = [name for name, found in parts.items() if not found]
-        if unknown:
-            raise InvalidValue(f"next_fields names {', '.join(unknown)}: the fields are {', '.join(known) or 'none yet'}")
-        return [one for found in parts.values() for one in found]
-    heads = {name for name in known if name.split(".", 1)[0] in SUCCESSOR_FIELDS}
+        return _named("next_fields", unit.next_fields, known)
+    heads = {name for name in known if name.split(".", 1)[0] in OBSERVATIONS}
     return [name for name in known if name in heads | ended_with and f"next_{name}" not in known]
+
+
+def stacked_fields(unit: Unit, known: list[str], derived: list[str]) -> list[str]:
+    """Return the fields that are stacks of frames in a batch; raise InvalidValue where what follows cannot be one."""
+    if not isinstance(unit, (Stack, NStep)) or unit.stack == 1:
+        return []
+    if unit.stack_fields is not None:
+        found = _named("stack_fields", unit.stack_fields, known)
+    else:
+        found = [name for name in known if name.split(".", 1)[0] in OBSERVATIONS]
+    for name in found:
+        if isinstance(unit, NStep) and name not in derived and f"next_{name}" in known:
+            raise InvalidValue(f"next_{name} was stored with each step and cannot be stacked: name next_fields=({name!r},) to derive it")
+    return found
+
+
+def _named(what: str, given: tuple[str, ...], known: list[str]) -> list[str]:
+    """Return the known fields that the names mean, each a field or the head of several."""
+    parts = {name: [one for one in known if one == name or one.startswith(f"{name}.")] for name in given}
+    unknown = [name for name, found in parts.items() if not found]
+    if unknown:
+        raise InvalidValue(f"{what} names {', '.join(unknown)}: the fields are {', '.join(known) or 'none yet'}")
+    return [one for found in parts.values() for one in found]
+
+
+def _names(what: str, given: Any) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    if not isinstance(given, (tuple, list)) or not all(isinstance(name, str) for name in given):
+        raise InvalidValue(f"{what} is {given!r}: give a tuple of names")
+    return tuple(given)
+
+
+def _whole(what: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise InvalidValue(f"{what} is {value!r}: give a whole number from 1")
+    return int(value)

@@ -10,6 +10,7 @@ from expdb import errors
 from expdb.batch import Batch
 from expdb.replay.population import Window, check_size
 from expdb.replay.samplers import Newest, Ordered, Prioritized, Sampler, Uniform
+from expdb.replay.sequences import Group
 from expdb.replay.units import Step, Unit
 from expdb.sampling.by_priority import ByPriority
 from expdb.sampling.collate import Collator, Plan
@@ -55,12 +56,13 @@ class Sampling:
         sampler: Sampler,
         unit: Unit,
         fields: tuple[str, ...] | None,
+        shard: tuple[int, int] | None,
         rng: np.random.Generator,
     ) -> Batch:
         """Draw a batch from what is stored at this moment."""
         key = None if where is None else key_of_any(where)
         condition = None if key is None else self._populations.condition(key, where)
-        wanted = Wanted(size, where, key, condition, sampler, unit, fields, rng)
+        wanted = Wanted(size, where, key, condition, sampler, unit, fields, shard, rng)
         r, store = self.resident, self._store
         with r.lock:
             self._by_priority.hurry()
@@ -114,7 +116,10 @@ class Sampling:
         r = self.resident
         positions, drawn = self._draw(session, wanted)
         rows = r.rows(positions)
-        layout = wanted.unit.layout(r, rows, wanted.rng)
+        if isinstance(wanted.unit, Group):
+            layout = wanted.unit.together(r, self._populations.rollouts(session, wanted, positions))
+        else:
+            layout = wanted.unit.layout(r, rows, wanted.rng)
         if layout.kept is not None:
             positions, drawn = positions[layout.kept], {name: array[layout.kept] for name, array in drawn.items()}
         return self._collator.collate(session, state, plan, positions, layout, drawn)
@@ -175,4 +180,4 @@ class Sampling:
 
 def _is_plain(wanted: Wanted) -> bool:
     """Return whether a sample needs nothing but positions: single steps, uniformly, of all."""
-    return wanted.where is None and wanted.sampler == Uniform() and isinstance(wanted.unit, Step)
+    return wanted.where is None and wanted.sampler == Uniform() and isinstance(wanted.unit, Step) and wanted.shard is None

@@ -67,7 +67,7 @@ class ByPriority:
             assert session is not None
             load_priorities(self._store, session, r, self._store.state(session))
         # The tree does not depend on beta, which some anneal by hand.
-        name = (sampler.alpha, sampler.epsilon, sampler.initial, wanted.key, wanted.unit.anchor)
+        name = (sampler.alpha, sampler.epsilon, sampler.initial, wanted.key, wanted.anchor)
         draws = remembered(self._draws, name, lambda: self._new_draws(_name(name), sampler))
         if wanted.condition is not None and "priority" in wanted.condition.names:
             draws.epoch = -1  # whatever was updated since may match or not
@@ -120,15 +120,21 @@ class ByPriority:
             dirty = [np.arange(max(draws.high, r.low), r.high), looked]
             relinked = np.unique(np.concatenate([change.relinked for change in changes]))
             relinked = relinked[r.held(relinked)]
+            orphaned = np.unique(np.concatenate([relinked, *[change.orphaned for change in changes]]))
+            orphaned = orphaned[r.held(orphaned)]
             for _ in range(unit.reach):
                 dirty.append(relinked)
                 before = r.preceding(r.rows(relinked))
                 relinked = r.positions(before[before >= 0])
+            for _ in range(unit.lookback):
+                dirty.append(orphaned)
+                after = r.following(r.rows(orphaned))
+                orphaned = r.positions(after[after >= 0])
             some = np.unique(np.concatenate(dirty))
             matches = None if wanted.key is None else self._populations.matches(session, wanted)
             self._weigh(
                 draws, some[r.held(some)],
-                lambda rows: unit.may_start(r, rows) & (True if matches is None else matches.contain(r.positions(rows))),
+                lambda rows: wanted.may_start(r, rows) & (True if matches is None else matches.contain(r.positions(rows))),
             )  # fmt: skip
         if again:
             positions = np.unique(np.concatenate(again))

@@ -10,9 +10,10 @@ import numpy as np
 from expdb import errors
 from expdb.batch import Batch
 from expdb.replay import units
+from expdb.replay.layout import Layout
 from expdb.replay.samplers import Prioritized, Sampler
-from expdb.replay.units import Episode, Layout, NStep, Unit
-from expdb.replay.units import Sequence as SequenceUnit
+from expdb.replay.sequences import Episode, Group, Sequence
+from expdb.replay.units import NStep, Unit
 from expdb.sampling.memory import remembered
 from expdb.storage import read
 from expdb.storage.chunk_cache import ChunkCache
@@ -32,11 +33,12 @@ class Plan:
     of_episodes: list[str]  # read from the database, a value a drawn step
     following: list[str]  # fields of what follows that are read from the database
     last: list[str]  # fields of the last step taken that are read from the database
+    frames: list[str]  # fields of stacks that are read from the database
 
     @property
     def in_memory(self) -> bool:
         """Whether nothing has to be read."""
-        return not (self.stored or self.of_episodes or self.following or self.last)
+        return not (self.stored or self.of_episodes or self.following or self.last or self.frames)
 
 
 class Collator:
@@ -64,12 +66,15 @@ class Collator:
             own = dict.fromkeys(("reward", "terminated", "truncated", "discount", "n_steps"), "unit")
             if unit.bounds[1] == 1:
                 own = dict.fromkeys(("discount", "n_steps"), "unit")
-        elif isinstance(unit, (SequenceUnit, Episode)):
+        elif isinstance(unit, (Sequence, Episode, Group)):
             own = dict.fromkeys(("is_first", "length"), "unit")
             if not (isinstance(unit, Episode) and not unit.pad):
                 own["mask"] = "unit"
+            if isinstance(unit, Group):
+                own |= dict.fromkeys(("episode_return", "group_size", "group_mean", "group_std"), "unit")
         if isinstance(sampler, Prioritized):
             own |= dict.fromkeys(("probability", "weight"), "sampler")
+        stacked = units.stacked_fields(unit, list(types), derived)
         following = {f"next_{name}": name for name in derived}
         everything = ["position", "episode", *SYSTEM, *types, *following]
         names = dict.fromkeys(everything + [name for name in own if name not in everything] if fields is None else fields)
@@ -78,16 +83,25 @@ class Collator:
         of_episodes: list[str] = []
         after: list[str] = []
         last: list[str] = []
+        frames: list[str] = []
         for name in names:
             if name in own:
                 keys.append((name, own[name], name))
             elif name in following:
                 field_name = following[name]
-                source = "next" if field_name in r.fields else "next_stored"
-                after += [field_name] if source == "next_stored" else []
+                source = "next_stack" if field_name in stacked else "next"
+                if field_name not in r.fields:
+                    (frames if field_name in stacked else after).append(field_name)
+                    source += "_stored"
                 keys.append((name, source, field_name))
                 if field_name in optional:
                     keys.append((f"has_{name}", source, f"has_{field_name}"))
+            elif name in stacked:
+                source = "stack" if name in r.fields else "stack_stored"
+                frames += [name] if source == "stack_stored" else []
+                keys.append((name, source, name))
+                if name in optional:
+                    keys.append((f"has_{name}", source, f"has_{name}"))
             elif name in ("position", "episode", "buffer"):
                 keys.append((name, name, name))
             elif name in types and isinstance(unit, NStep) and unit.bounds[1] > 1 and name.split(".", 1)[0] in GIVEN_SUCCESSORS:
@@ -112,7 +126,7 @@ class Collator:
                 keys.append((name, source, name))
                 if name in optional:
                     keys.append((f"has_{name}", source, f"has_{name}"))
-        return Plan(keys, stored, of_episodes, after, last)
+        return Plan(keys, stored, of_episodes, after, last, list(dict.fromkeys(frames)))
 
     def collate(
         self, session: Session | None, state: State | None, plan: Plan, positions: np.ndarray, layout: Layout, drawn: dict[str, np.ndarray]
@@ -126,12 +140,14 @@ class Collator:
             if plan.stored:
                 sources["stored"] = self._stored(session, state, plan.stored, flat, mask)
             if plan.of_episodes:
-                sources["episode_stored"] = read.fetch(self._store, session, state, positions, plan.of_episodes)
+                sources["episode_stored"] = self._of_episodes(session, state, plan.of_episodes, positions, layout)
             if plan.following:
                 sources["next_stored"] = self._stored_after(session, state, plan.following, layout)
             if plan.last:
                 assert layout.last_rows is not None
                 sources["last_stored"] = self._stored(session, state, plan.last, layout.last_rows, None)
+            if plan.frames:
+                sources["stack_stored"], sources["next_stack_stored"] = self._frames(session, state, plan.frames, layout)
         out: dict[str, np.ndarray] = {}
         for key, source, name in plan.keys:
             if source == "row":
@@ -143,12 +159,19 @@ class Collator:
             elif source == "last":
                 assert layout.last_rows is not None
                 out[key] = columns[name].take(layout.last_rows, 0)
+            elif source == "stack":
+                assert layout.stacks is not None
+                out[key] = columns[name].take(layout.stacks, 0)
+            elif source == "next_stack":
+                assert layout.next_stacks is not None
+                out[key] = columns[name].take(layout.next_stacks, 0)
             elif source == "position":
                 out[key] = positions if mask is None else np.where(mask, r.positions(flat).reshape(shape), -1)
             elif source == "episode":
-                out[key] = r.take("episode", rows if mask is None else r.rows(positions))
+                out[key] = r.take("episode", rows) if mask is None else self._episodes(positions, layout)
             elif source == "buffer":
-                out[key] = read.as_objects([self._store.name] * count)
+                shape = (count,) if layout.firsts is None else layout.firsts.shape
+                out[key] = np.full(shape, self._store.name, object)
             elif source == "stored":
                 array = sources[source][name]
                 out[key] = array if mask is None else array.reshape(*shape, *array.shape[1:])
@@ -161,6 +184,40 @@ class Collator:
                     out[key] = read.as_objects([array[k, :length].copy() for k, length in enumerate(lengths)])
         return Batch(out, count)
 
+    def _episodes(self, positions: np.ndarray, layout: Layout) -> np.ndarray:
+        """Return the episode of each row that stands for one, -1 for none."""
+        r, firsts = self._resident, layout.firsts
+        if firsts is None:
+            return r.take("episode", r.rows(positions))
+        return np.where(firsts >= 0, r.take("episode", np.maximum(firsts, 0)), -1)
+
+    def _of_episodes(
+        self, session: Session, state: State, names: list[str], positions: np.ndarray, layout: Layout
+    ) -> dict[str, np.ndarray]:
+        """Read columns of episodes, a value for each row that stands for one; nothing for none."""
+        firsts = layout.firsts
+        if firsts is None:
+            return read.fetch(self._store, session, state, positions, names)
+        there = np.flatnonzero(firsts.reshape(-1) >= 0)
+        found = read.fetch(self._store, session, state, self._resident.positions(firsts.reshape(-1)[there]), names)
+        return {name: _spread(array, there, firsts.size).reshape(firsts.shape) for name, array in found.items()}
+
+    def _frames(
+        self, session: Session, state: State, names: list[str], layout: Layout
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Read the frames of stacks, each once, and put together the stacks of steps and of what follows them."""
+        stacks, following = layout.stacks, layout.next_stacks
+        assert stacks is not None
+        wanted = stacks if following is None else np.concatenate((stacks, following), 1)
+        rows, place = np.unique(wanted, return_inverse=True)
+        place = place.reshape(wanted.shape)
+        before = np.empty(len(rows), np.int64)
+        before[place] = layout.rows[:, None]  # any of the steps that want a row: a stack stays in its episode
+        found = self._read_rows(session, state, names, rows, before)
+        width = stacks.shape[1]
+        mine, theirs = ({name: array[part] for name, array in found.items()} for part in (place[:, :width], place[:, width:]))
+        return mine, theirs
+
     def _stored(
         self, session: Session, state: State, names: list[str], flat: np.ndarray, mask: np.ndarray | None
     ) -> dict[str, np.ndarray]:
@@ -172,12 +229,19 @@ class Collator:
 
     def _stored_after(self, session: Session, state: State, names: list[str], layout: Layout) -> dict[str, np.ndarray]:
         """Read what is not in memory, for what follows steps: other steps, or the last observations of episodes."""
-        r, rows = self._resident, layout.next_rows
+        rows = layout.next_rows
         assert rows is not None
+        return self._read_rows(session, state, names, rows, layout.rows)
+
+    def _read_rows(
+        self, session: Session, state: State, names: list[str], rows: np.ndarray, before: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Read fields of rows that are steps, last observations of the episodes of the steps `before`, or nothing."""
+        r = self._resident
         steps, tails = np.flatnonzero(rows < r.slots), np.flatnonzero(rows > r.slots)
         found = read.fetch(self._store, session, state, r.positions(rows[steps]), names, cache=self.cache)
         out = {name: _spread(array, steps, len(rows)) for name, array in found.items()}
-        episodes = r.take("episode", layout.rows[tails])  # a transition stays in its episode
+        episodes = r.take("episode", before[tails])  # a transition stays in its episode
         known = read.tails(self._store, session, episodes) if len(tails) else {}
         for k, episode in zip(tails.tolist(), episodes.tolist(), strict=True):
             tail = known[episode]

@@ -11,9 +11,10 @@ import numpy as np
 
 from expdb.replay.population import Grouped, Listed, Population, Window, check_size
 from expdb.replay.samplers import Ordered, Prioritized, Sampler, Uniform
-from expdb.replay.units import Episode, NStep, Unit
+from expdb.replay.sequences import Group, Rollouts
+from expdb.replay.units import NStep, Unit
+from expdb.sampling.episodes import GroupNumbers, TaskNumbers
 from expdb.sampling.memory import remember, remembered
-from expdb.sampling.tasks import TaskNumbers
 from expdb.storage import select
 from expdb.storage.engine import Session
 from expdb.storage.matches import Matches
@@ -33,7 +34,24 @@ class Wanted:
     sampler: Sampler
     unit: Unit
     fields: tuple[str, ...] | None
+    shard: tuple[int, int] | None
     rng: np.random.Generator
+
+    @property
+    def anchor(self) -> tuple[Any, ...]:
+        """What decides, beside the query, which steps may be drawn."""
+        return self.unit.anchor if self.shard is None else (*self.unit.anchor, "shard", *self.shard)
+
+    def may_start(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
+        """Return which of the steps may be drawn."""
+        found = self.unit.may_start(resident, rows)
+        return found if self.shard is None else found & self._in_shard(resident, rows)
+
+    def _in_shard(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
+        assert self.shard is not None
+        index, count = self.shard
+        found: np.ndarray = resident.take("episode", rows) % count == index
+        return found
 
     @property
     def by_priority(self) -> bool:
@@ -51,7 +69,7 @@ class Populations:
         self._conditions: dict[str, Condition | None] = {}
         self._matches: dict[str, Matches] = {}
         self._lists: dict[Any, tuple[int, Any]] = {}  # epoch of the resident, and what was right then
-        self._tasks = TaskNumbers()
+        self._tasks, self._groups = TaskNumbers(), GroupNumbers()
 
     @property
     def nbytes(self) -> int:
@@ -69,6 +87,8 @@ class Populations:
             known = self._matches.get(wanted.key or "")
             if known is None or known.epoch != r.epoch or "priority" in wanted.condition.names:
                 return False
+        if isinstance(wanted.unit, Group) and self._groups.epoch != r.epoch:
+            return False
         if isinstance(sampler, Prioritized):
             return r.priorities is not None
         if isinstance(sampler, Uniform) and sampler.over == "task":
@@ -78,12 +98,12 @@ class Populations:
     def population(self, session: Session | None, wanted: Wanted) -> Population:
         """Return the steps that the unit may start from and the query matches."""
         r, unit = self._resident, wanted.unit
-        if wanted.key is not None or isinstance(unit, Episode):
+        if wanted.key is not None or unit.by_episode:
             return Listed(self.listed(session, wanted), unit.what)
         allowed: Callable[[np.ndarray], np.ndarray] | None = None
-        if unit.anchor:
-            allowed = self._may_start if type(unit) is NStep and unit.anchor[1] == 1 and not r.gaps else (
-                lambda positions: r.held(positions) & unit.may_start(r, r.rows(positions))
+        if wanted.anchor:
+            allowed = self._may_start if isinstance(unit, NStep) and wanted.anchor == ("successors", 1) and not r.gaps else (
+                lambda positions: r.held(positions) & wanted.may_start(r, r.rows(positions))
             )
         elif r.gaps:
             allowed = r.held
@@ -95,27 +115,50 @@ class Populations:
     def listed(self, session: Session | None, wanted: Wanted) -> np.ndarray:
         """Return the positions to draw from, ascending; worked out anew when something has changed."""
         r, unit = self._resident, wanted.unit
-        name = (wanted.key, unit.anchor)
+        name = (wanted.key, wanted.anchor)
         known = self._lists.get(name)
         if known is not None and known[0] == r.epoch and not (wanted.condition and "priority" in wanted.condition.names):
             return known[1]  # type: ignore[no-any-return]
         if wanted.key is None:
-            matching = r.everyone() if not isinstance(unit, Episode) else NONE
+            matching = r.everyone() if not unit.by_episode else NONE
         elif isinstance(wanted.where, np.ndarray):
             given = np.unique(wanted.where.astype(np.int64))
             matching = given[r.held(given)]
         else:
             matching = self.matches(session, wanted).positions
-        if isinstance(unit, Episode):
+        if unit.by_episode:
             starts = r.starts()
             if wanted.key is not None:
                 episodes = np.unique(r.take("episode", r.rows(matching)))
                 starts = starts[np.isin(r.take("episode", r.rows(starts)), episodes)]
-            matching = starts
-        elif unit.anchor and len(matching):
-            matching = matching[unit.may_start(r, r.rows(matching))]
+            matching = starts if not isinstance(unit, Group) else self._gather(session, name, unit, starts)
+        if wanted.anchor and len(matching):
+            matching = matching[wanted.may_start(r, r.rows(matching))]
         remember(self._lists, name, (r.epoch, matching))
         return matching
+
+    def _gather(self, session: Session | None, name: Any, unit: Group, starts: np.ndarray) -> np.ndarray:
+        """Return the first step of the first rollout of each group, and remember the groups."""
+        r = self._resident
+        if self._groups.epoch != r.epoch:
+            assert session is not None
+            self._groups.follow(self._store, session, r)
+        groups, returns = self._groups.of(r.take("episode", r.rows(starts))) if len(starts) else (starts, starts.astype(np.float64))
+        rollouts = unit.gather(groups, starts, returns)
+        remember(self._lists, (*name, "rollouts"), (r.epoch, rollouts))
+        return rollouts.starts[:, 0]
+
+    def rollouts(self, session: Session | None, wanted: Wanted, positions: np.ndarray) -> Rollouts:
+        """Return the groups that were drawn by these positions, with rows."""
+        r = self._resident
+        name = (wanted.key, wanted.anchor, "rollouts")
+        if self._lists.get(name, (-1, None))[0] != r.epoch:
+            self._lists.pop((wanted.key, wanted.anchor), None)
+            self.listed(session, wanted)
+        known: Rollouts = self._lists[name][1]
+        drawn = known.of(known.starts[:, 0].searchsorted(positions))
+        there = drawn.starts >= 0
+        return Rollouts(np.where(there, r.rows(drawn.starts), drawn.starts), drawn.returns)
 
     def matches(self, session: Session | None, wanted: Wanted) -> Matches:
         """Return the positions that the query matches, brought up to date; a session is needed where they are not."""
@@ -134,14 +177,14 @@ class Populations:
         if over == "task" and self._tasks.epoch != r.epoch:
             assert session is not None
             self._tasks.follow(self._store, session, r)
-        name = (wanted.key, wanted.unit.anchor, wanted.unit.what, over)
+        name = (wanted.key, wanted.anchor, wanted.unit.what, over)
         known = self._lists.get(name)
         if known is not None and known[0] == r.epoch and not (wanted.condition and "priority" in wanted.condition.names):
             return known[1]  # type: ignore[no-any-return]
         positions = population.listed()
         groups = r.take("episode", r.rows(positions)) if len(positions) else positions
         what = f"{over}s with {wanted.unit.what}"
-        found = Grouped(positions, self._tasks.of(groups) if over == "task" else groups, what)
+        found = Grouped(positions, self._tasks.ranked(groups) if over == "task" else groups, what)
         remember(self._lists, name, (r.epoch, found))
         return found
 
@@ -150,25 +193,38 @@ class Populations:
         r, size, unit = self._resident, wanted.size, wanted.unit
         found = np.empty(0, np.int64)
         offset, limit = 0, size
-        episodes: list[int] = []
+        seen: set[int] = set()
+        start_of: dict[int, int] = {}
         while len(found) < size:
             page = select.ordered(self._store, session, wanted.condition, sampler.column, sampler.descending, limit, offset)
             offset, limit = offset + len(page), limit * 2
             rows = r.rows(page) if len(page) else page
-            if isinstance(unit, Episode) and len(page):
-                starts = self.listed(None, Wanted(size, None, None, None, sampler, unit, None, wanted.rng))
-                owners = r.take("episode", r.rows(starts)) if len(starts) else starts
-                start_of = dict(zip(owners.tolist(), starts.tolist(), strict=True))
-                ids = [id for id in dict.fromkeys(r.take("episode", rows).tolist()) if id in start_of and id not in episodes]
-                episodes += ids
-                chosen = np.array([start_of[id] for id in ids], np.int64)
+            if unit.by_episode and len(page):
+                if not start_of:
+                    start_of = self._starts_by_episode(session, wanted)
+                ahead = [start_of[id] for id in dict.fromkeys(r.take("episode", rows).tolist()) if id in start_of]
+                fresh = [start for start in dict.fromkeys(ahead) if start not in seen]
+                seen.update(fresh)
+                chosen = np.array(fresh, np.int64)
             else:
-                chosen = page[unit.may_start(r, rows)] if len(page) else page
+                chosen = page[wanted.may_start(r, rows)] if len(page) else page
             found = np.concatenate((found, chosen))
             if len(page) < limit // 2:
                 break
         check_size(len(found), size, unit.what, replace=False)
         return found[:size]
+
+    def _starts_by_episode(self, session: Session, wanted: Wanted) -> dict[int, int]:
+        """Return the step that stands for each episode that may be drawn: its first, or that of its group's first."""
+        r = self._resident
+        starts = self.listed(session, wanted)
+        if not len(starts):
+            return {}
+        if isinstance(wanted.unit, Group):
+            members = self.rollouts(session, wanted, starts).starts
+            owners = [(episode, start) for start, rows in zip(starts.tolist(), members, strict=True) for episode in r.take("episode", rows[rows >= 0]).tolist()]
+            return dict(owners)
+        return dict(zip(r.take("episode", r.rows(starts)).tolist(), starts.tolist(), strict=True))
 
 
 def key_of_any(where: Where) -> str:

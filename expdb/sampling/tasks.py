@@ -1,4 +1,4 @@
-"""Whole tasks: which are drawn, and the task of each episode in memory."""
+"""Whole tasks: which are drawn."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -8,42 +8,7 @@ from expdb.replay.population import check_size, distinct_draws
 from expdb.storage import select
 from expdb.storage.engine import Session
 from expdb.storage.query import Condition
-from expdb.storage.resident import Resident
 from expdb.storage.store import Store
-
-MANY = 4096
-
-
-class TaskNumbers:
-    """The task of each episode held, as a number."""
-
-    def __init__(self) -> None:
-        self.epoch = -1
-        self._numbers: dict[str, int] = {}
-        self._by_episode: dict[int, int] = {}
-        self._ids = self._codes = np.empty(0, np.int64)
-
-    def follow(self, store: Store, session: Session, resident: Resident) -> None:
-        """Bring it up to date with the resident."""
-        changes = resident.since(self.epoch) if self.epoch >= 0 else None
-        if changes is None or len(self._by_episode) > 2 * resident.size + MANY:  # most of them are evicted
-            self._numbers, self._by_episode, changes = {}, {}, None
-        last = max(self._by_episode, default=-1) if changes is not None else -1
-        again = np.unique(np.concatenate([change.episodes for change in changes])) if changes else np.empty(0, np.int64)
-        for id, task in sorted(select.tasks_of_episodes(store, session, last, again)):
-            self._by_episode[id] = self._numbers.setdefault(task, len(self._numbers))
-        self._ids = np.array(sorted(self._by_episode), np.int64)
-        self._codes = np.array([self._by_episode[id] for id in self._ids.tolist()], np.int64)
-        self.epoch = resident.epoch
-
-    def of(self, episodes: np.ndarray) -> np.ndarray:
-        """Return the number of each episode's task, counted as they come first: whoever looks gets the same."""
-        codes = self._codes[self._ids.searchsorted(episodes)]
-        first = np.full(len(self._numbers), len(codes))
-        first[codes[::-1]] = np.arange(len(codes))[::-1]  # of several assignments the last counts: the first place
-        rank = np.empty(len(first), np.int64)
-        rank[first.argsort(kind="stable")] = np.arange(len(first))
-        return rank[codes]
 
 
 def draw_tasks(store: Store, session: Session, n: int, condition: Condition | None, rng: np.random.Generator) -> list[str]:

@@ -32,8 +32,8 @@ def refresh(store: Store, session: Session, resident: Resident, state: State, se
         r.low = r.high = state.low
         r.revision, r.deleted = state.revision, state.deleted
     if state.low > r.low:
-        r.evict(state.low)
-        r.record(Change(r.high, r.high))
+        orphaned = r.evict(state.low)
+        r.record(Change(r.high, r.high, orphaned=orphaned))
     if r.known is None or r.known.version != store.fields.version or (state.size > r.size and r.over(state.size)):
         r.settle_fields(store.fields, state.size)
     deleted = state.deleted != r.deleted and r.high > r.low

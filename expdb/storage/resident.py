@@ -49,6 +49,7 @@ class Change:
     prioritised: np.ndarray = field(default_factory=_none)  # rows whose priority another process has set
     episodes: np.ndarray = field(default_factory=_none)  # episodes whose own columns were changed
     advanced: np.ndarray = field(default_factory=_none)  # episodes that have new steps
+    orphaned: np.ndarray = field(default_factory=_none)  # rows held of which the step before was evicted
     deleted: bool = False
 
 
@@ -242,15 +243,20 @@ class Resident:
         self.tails.taken = deque((position, row + shift) for position, row in self.tails.taken)
         self.slots, self.tail_rows = slots, tail_rows
 
-    def evict(self, low: int) -> None:
-        """Let go of the positions before `low`."""
+    def evict(self, low: int) -> np.ndarray:
+        """Let go of the positions before `low`; return those held that followed one of them."""
         if low <= self.low:
-            return
+            return NONE
+        gone = np.arange(self.low, min(low, self.high))
+        after = self.following(self.rows(gone)) if len(gone) else gone
+        orphaned = self.positions(after[after >= 0])
+        orphaned = orphaned[orphaned >= low]
         self.low, self.high = low, max(low, self.high)
         if len(self.open) > MANY_OPEN:
             self.open = {id: one for id, one in self.open.items() if one.last >= low}
         while self.tails.taken and self.tails.taken[0][0] < low:
             self.tails.free.append(self.tails.taken.popleft()[1])
+        return orphaned
 
     def write(self, name: str, first: int, stop: int, values: Any) -> None:
         """Set a column of the positions from `first` up to `stop`: to values of each, or to one for all."""

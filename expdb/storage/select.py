@@ -101,13 +101,21 @@ def ordered(store: Store, session: Session, where: Condition | None, column: str
     return np.fromiter((row[0] for row in rows), np.int64, len(rows))
 
 
-def tasks_of_episodes(store: Store, session: Session, after: int, ids: np.ndarray) -> list[tuple[int, str]]:
+def tasks_of_episodes(store: Store, session: Session, after: int, ids: np.ndarray) -> list[tuple[int, str, None]]:
     """Return id and task of the episodes whose id is above one, or among some."""
-    rows = session.ask("SELECT id, task_id FROM episodes WHERE buffer_id = ? AND id > ?", store.id, after)
-    if len(ids):
-        listed = store.dialect.as_list(ids)
-        rows += session.ask(f"SELECT id, task_id FROM episodes WHERE buffer_id = ? AND id {store.dialect.AMONG}", store.id, listed)
-    return [(id, task) for id, task in rows]
+    return [(id, task, None) for id, task in _of_episodes(store, session, "task_id", after, ids)]
+
+
+def groups_of_episodes(store: Store, session: Session, after: int, ids: np.ndarray) -> list[tuple[int, tuple[int, str], float | None]]:
+    """Return id, group and return of the episodes whose id is above one, or among some; the task where there is no group."""
+    rows = _of_episodes(store, session, "group_id, task_id, episode_return", after, ids)
+    return [(id, (0, task) if group is None else (1, group), gained) for id, group, task, gained in rows]
+
+
+def _of_episodes(store: Store, session: Session, columns: str, after: int, ids: np.ndarray) -> list[Any]:
+    asked = f"SELECT id, {columns} FROM episodes WHERE buffer_id = ? AND id "
+    rows = list(session.ask(f"{asked} > ?", store.id, after))
+    return rows + list(session.ask(f"{asked} {store.dialect.AMONG}", store.id, store.dialect.as_list(ids))) if len(ids) else rows
 
 
 def tasks(store: Store, session: Session, where: Condition | None) -> list[str]:

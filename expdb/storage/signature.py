@@ -32,7 +32,7 @@ NUMERIC = (
 )
 OTHER = ("text", "bytes", "json")
 
-BATCH_KEYS = ("discount", "n_steps", "mask", "length", "is_first", "weight", "probability")
+BATCH_KEYS = ("discount", "n_steps", "mask", "length", "is_first", "weight", "probability", "group_size", "group_mean", "group_std")
 GIVEN_SUCCESSORS = ("next_obs", "next_observation", "next_state")
 
 
