@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import expdb
-from expdb import Episode, NStep, QueryBuilder, Sequence, Step, Uniform
+from expdb import Episode, Group, NStep, QueryBuilder, Sequence, Stack, Step, Uniform
 
 ALL = Uniform(replace=False)
 PRIORITIZED = expdb.Prioritized()
@@ -88,6 +88,7 @@ class Truth:
         written = {row["episode_id"]: row for row in world.buffer.episodes().to_pylist()}
         self.length = {name: row["length"] for name, row in written.items()}
         self.status = {name: row["status"] for name, row in written.items()}
+        self.gained = {name: row["episode_return"] for name, row in written.items()}
         self.tails = world.tails
 
     def after(self, row):
@@ -113,6 +114,20 @@ class Truth:
             if k == n or follows not in self.at:
                 return row["obs"], total, follows, gamma**k, k
             current = self.at[follows]
+
+    def stack(self, row, k):
+        """The obs of the last k frames, the first one of the episode repeated; None where one of them is gone."""
+        frames = [row["obs"] - min(j, row["obs"] % 1000) for j in range(k - 1, -1, -1)]
+        return frames if all(obs in self.at for obs in frames) else None
+
+    def groups(self, matches, size):
+        """The first positions of the newest rollouts of each task of which a step matches, by their first."""
+        names = {self.rows[p]["episode_id"] for p in matches}
+        by_task = {}
+        for p in sorted(self.whole()):
+            if self.rows[p]["episode_id"] in names:
+                by_task.setdefault(self.rows[p]["task_id"], []).append(p)
+        return {starts[-size:][0]: starts[-size:] for starts in by_task.values() if len(starts) >= size}
 
     def whole(self):
         """The first positions of complete episodes of which every step is held."""
@@ -164,6 +179,8 @@ def assert_equal_to_truth(buffer, world):
             (Step(), matches), (NStep(1), {p for p, found in known.items() if found}),
             (NStep(2, end="redraw"), {p for p, found in known.items() if found and found[4] == 2}),
             (Sequence(3, pad=False), {p for p in matches if all(truth.rows[p]["obs"] + d in truth.at for d in (1, 2))}),
+            (Stack(3), {p for p in matches if truth.stack(truth.rows[p], 3)}),
+            (NStep(2, stack=3), {p for p, found in known.items() if found and truth.stack(truth.rows[p], 3)}),
             (Sequence(2, burn_in=1, pad=False), {p for p in matches if all(truth.rows[p]["obs"] + d in truth.at for d in (-1, 1))}),
         ):  # fmt: skip
             if allowed:  # all weigh the same, so that the probability tells how many there are
@@ -171,6 +188,29 @@ def assert_equal_to_truth(buffer, world):
                 anchors = batch["position"] if batch["position"].ndim == 1 else batch["position"][:, unit.burn_in]
                 assert set(anchors.tolist()) <= allowed
                 assert batch["probability"] == pytest.approx(1 / len(allowed))
+        for unit in (Stack(4), NStep(2, gamma=0.9, stack=3)):
+            known = {p: truth.stack(truth.rows[p], unit.stack) for p in matches}
+            known = {p: frames for p, frames in known.items() if frames and (isinstance(unit, Stack) or truth.transition(truth.rows[p], 2, 0.9))}
+            batch = everything(buffer, unit, where)
+            assert (set() if batch is None else set(batch["position"].tolist())) == known.keys()
+            for row in [] if batch is None else batch.to_list():
+                assert row["obs"].tolist() == known[row["position"]]
+                if isinstance(unit, NStep):
+                    _, _, follows, _, n = truth.transition(truth.rows[row["position"]], 2, 0.9)
+                    last = truth.at[truth.rows[row["position"]]["obs"] + n - 1]
+                    assert row["next_obs"].tolist() == [*truth.stack(last, 2), follows]
+        groups = truth.groups(matches, 2)
+        batch = everything(buffer, Group(2), where, fields=["position", "obs", "mask", "text", "episode_return", "group_mean", "episode_id"])
+        assert (set() if batch is None else set(batch["position"][:, 0, 0].tolist())) == groups.keys()
+        for k in range(0 if batch is None else batch.size):
+            rollouts = groups[int(batch["position"][k, 0, 0])]
+            names = [truth.rows[p]["episode_id"] for p in rollouts]
+            assert batch["episode_id"][k].tolist() == names
+            assert batch["episode_return"][k].tolist() == pytest.approx([truth.gained[name] for name in names])
+            for i, p in enumerate(rollouts):
+                line = [truth.rows[p]["obs"] + t for t in range(truth.length[names[i]])]
+                assert batch["obs"][k, i, batch["mask"][k, i]].tolist() == line
+                assert batch["text"][k, i, batch["mask"][k, i]].tolist() == [truth.at[obs]["text"] for obs in line]
         starts = truth.whole()
         names = {truth.rows[p]["episode_id"] for p in matches}
         batch = everything(buffer, Episode(), where)

@@ -1,0 +1,199 @@
+"""Groups of rollouts, stacks of frames, and shards: what the tables of test_learning and test_residents leave out."""
+
+import numpy as np
+import pytest
+
+import expdb
+from expdb import Group, NStep, Prioritized, QueryBuilder, Stack, Uniform
+
+ALL = Uniform(replace=False)
+
+
+def rollout(buffer, group, rewards, **given):
+    """Write an episode of some steps whose last one has the reward; None for one that comes late."""
+    with buffer.episode(given.pop("task", "prompt"), group_id=group, **given) as episode:
+        for t, reward in enumerate(rewards):
+            episode.append(obs=float(t), reward=reward, terminated=t == len(rewards) - 1)
+    return episode.episode_id
+
+
+def test_rollouts_of_a_group_come_together_with_returns_and_statistics(db):
+    buffer = db.buffer("b")
+    for k in range(6):  # interleaved, of two groups
+        rollout(buffer, "ab"[k % 2], [0.0] * k + [float(k)])
+    batch = buffer.sample(2, unit=Group(3), sampler=ALL, fields=["mask", "length", "episode_return", "group_size", "group_mean", "group_std", "group_id", "reward", "is_first", "episode"])
+    order = np.argsort(batch["group_id"][:, 0])
+    assert batch["mask"].shape == batch["reward"].shape == (2, 3, 6)
+    assert batch["group_id"][order].tolist() == [["a"] * 3, ["b"] * 3]
+    assert batch["episode_return"][order].tolist() == [[0, 2, 4], [1, 3, 5]]
+    assert batch["length"][order].tolist() == [[1, 3, 5], [2, 4, 6]]
+    assert (batch["mask"].sum(2) == batch["length"]).all()
+    assert batch["is_first"][:, :, 0].all()
+    assert not batch["is_first"][:, :, 1:].any()
+    assert batch["group_mean"][order].tolist() == [2.0, 3.0]
+    assert batch["group_std"] == pytest.approx(np.std([0, 2, 4]))
+    assert batch["group_size"].tolist() == [3, 3]
+    assert len(set(batch["episode"].reshape(-1).tolist())) == 6
+
+
+def test_a_group_waits_for_its_late_rewards(db):
+    buffer = db.buffer("b")
+    ids = [rollout(buffer, "a", [None, None]) for _ in range(2)]
+    with pytest.raises(expdb.TooFewRows, match="no groups of 2 complete rollouts with known returns"):
+        buffer.sample(1, unit=Group(2))
+    buffer.update(QueryBuilder().eq("episode_id", ids[0]).and_().eq("step", 1), reward=1.0)
+    with pytest.raises(expdb.TooFewRows):
+        buffer.sample(1, unit=Group(2))
+    buffer.update(QueryBuilder().eq("episode_id", ids[1]).and_().eq("step", 1), reward=-1.0)
+    assert buffer.sample(1, unit=Group(2))["episode_return"].tolist() == [[1.0, -1.0]]
+    buffer.update(QueryBuilder().eq("episode_id", ids[0]).and_().eq("step", 1), reward=3.0)
+    assert buffer.sample(1, unit=Group(2))["group_mean"].tolist() == [1.0]
+
+
+def test_groups_that_tell_nothing_are_skipped_by_choice(db):
+    buffer = db.buffer("b")
+    for rewards in ([0.1, 0.1, 0.1], [0.0, 1.0, 0.0], [1.0, 1.0, 1.0]):
+        for reward in rewards:
+            rollout(buffer, str(rewards), [reward])
+    assert buffer.sample(3, unit=Group(3), sampler=ALL).size == 3
+    with pytest.raises(expdb.TooFewRows, match="and 1 held"):
+        buffer.sample(3, unit=Group(3, min_spread=1e-6), sampler=ALL)
+    assert buffer.sample(1, unit=Group(3, min_spread=1e-6), sampler=ALL)["episode_return"].tolist() == [[0.0, 1.0, 0.0]]
+    with pytest.raises(expdb.TooFewRows, match=r"that differ by 0\.5"):
+        buffer.sample(1, unit=Group(3, min_spread=0.5))
+
+
+def test_incomplete_groups_are_padded_where_they_are_wanted(db):
+    buffer = db.buffer("b")
+    rollout(buffer, "a", [1.0, 2.0])
+    rollout(buffer, "a", [5.0])
+    with buffer.episode("prompt", group_id="a") as episode:
+        episode.append(obs=0.0, reward=9.0)
+        episode.flush()
+        with pytest.raises(expdb.TooFewRows):
+            buffer.sample(1, unit=Group(3))
+        batch = buffer.sample(1, unit=Group(3, complete=False), fields=["obs", "mask", "length", "episode", "episode_return", "group_size", "group_mean", "task_id", "position", "buffer"])
+        assert batch["mask"][0].tolist() == [[True, True], [True, False], [False, False]], "the open one does not count"
+        assert batch["length"].tolist() == [[2, 1, 0]]
+        assert batch["episode"][0, 2] == -1
+        assert batch["position"][0].tolist() == [[0, 1], [2, -1], [-1, -1]]
+        assert batch["task_id"].tolist() == [["prompt", "prompt", None]]
+        assert np.isnan(batch["episode_return"][0, 2])
+        assert batch["group_size"].tolist() == [2]
+        assert batch["group_mean"].tolist() == [4.0]
+
+
+def test_a_query_chooses_the_rollouts_and_the_newest_of_too_many_are_taken(db):
+    buffer = db.buffer("b")
+    for k in range(5):
+        rollout(buffer, "a", [float(k)], policy_version=k % 2)
+    assert buffer.sample(1, unit=Group(2))["episode_return"].tolist() == [[3.0, 4.0]]
+    assert buffer.sample(1, QueryBuilder().eq("policy_version", 1), unit=Group(2))["episode_return"].tolist() == [[1.0, 3.0]]
+    assert buffer.sample(1, {"policy_version": 0}, unit=Group(3, max_length=4))["mask"].shape == (1, 3, 4)
+
+
+def test_groups_have_a_priority(db):
+    buffer = db.buffer("b")
+    for group in "abc":
+        for k in range(2):
+            rollout(buffer, group, [float(k)])
+    batch = buffer.sample(3, unit=Group(2), sampler=ALL, fields=["position", "group_id"])
+    values = [{"a": 0.0, "b": 1.0, "c": 3.0}[name] for name in batch["group_id"][:, 0]]
+    assert buffer.update_priorities(batch["position"][:, 0, 0], values) == 3
+    batch = buffer.sample(400, unit=Group(2), sampler=Prioritized(alpha=1.0, epsilon=0.0), fields=["group_id", "probability"], rng=0)
+    assert (batch["group_id"] == "c").sum() == 600  # of 800: stratified
+    assert set(batch["probability"].round(9).tolist()) == {0.25, 0.75}
+
+
+@pytest.mark.parametrize("given", [{"size": 0}, {"size": True}, {"size": 2, "complete": 1}, {"size": 2, "min_spread": -1}, {"size": 2, "max_length": 0}])
+def test_settings_of_a_group_that_make_no_sense_are_refused(given):
+    with pytest.raises(expdb.InvalidValue, match="give"):
+        Group(**given)
+
+
+# -- stacks -----------------------------------------------------------------------------------------------------------
+
+
+def frames(buffer, episode, count, first=0):
+    with buffer.episode(f"t{episode}") as one:
+        for t in range(first, count):
+            one.append(obs={"image": np.full((2, 3), 10 * episode + t, np.uint8), "speed": float(t)}, action=t, reward=1.0, terminated=False, truncated=t == count - 1)
+        one.end(obs={"image": np.full((2, 3), 10 * episode + count, np.uint8), "speed": float(count)})
+
+
+@pytest.mark.parametrize("resident_bytes", [None, 0])
+def test_frames_are_stacked_from_what_is_stored_once(open_db, resident_bytes):
+    buffer = open_db(resident_bytes=resident_bytes).buffer("b", capacity=12)
+    for episode in range(4):
+        frames(buffer, episode, 5)  # 12 held: the last two steps of episode 1, of which no stack can be made
+    batch = buffer.sample(10, unit=NStep(2, gamma=0.5, stack=3, stack_fields=("obs.image",)), sampler=ALL)
+    assert batch["obs.image"].shape == batch["next_obs.image"].shape == (10, 3, 2, 3)
+    assert batch["obs.image"].dtype == np.uint8
+    assert batch["obs.speed"].shape == (10,)
+    for action, image, after, n in zip(batch["action"], batch["obs.image"], batch["next_obs.image"], batch["n_steps"], strict=True):
+        episode, t = divmod(int(image[2, 0, 0]), 10)
+        assert episode in (2, 3)
+        assert t == action
+        assert image[:, 0, 0].tolist() == [10 * episode + max(0, t - d) for d in (2, 1, 0)]
+        assert after[:, 0, 0].tolist() == [10 * episode + max(0, t + n - d) for d in (2, 1, 0)]
+    whole = buffer.sample(10, unit=Stack(2), sampler=ALL)
+    assert whole["obs.image"].shape == (10, 2, 2, 3)
+    assert whole["obs.speed"].shape == (10, 2)
+    one = buffer.sample(4, unit=Stack(1))
+    assert one["obs.image"].shape == (4, 2, 3)
+
+
+def test_a_frame_that_is_deleted_takes_its_stacks_along(db):
+    buffer = db.buffer("b")
+    frames(buffer, 0, 8)
+    buffer.delete(QueryBuilder().eq("position", 3))
+    batch = buffer.sample(5, unit=Stack(3), sampler=ALL)
+    assert sorted(batch["position"].tolist()) == [0, 1, 2, 6, 7]
+    with pytest.raises(expdb.TooFewRows, match="steps with all of their frames"):
+        buffer.sample(6, unit=Stack(3), sampler=ALL)
+
+
+def test_what_cannot_be_stacked_says_why(db):
+    buffer = db.buffer("b")
+    for t in range(4):
+        buffer.store(obs=float(t), next_obs=t + 1.0, truncated=t == 3)
+    with pytest.raises(expdb.InvalidValue, match=r"name next_fields=\('obs',\)"):
+        buffer.sample(1, unit=NStep(1, stack=2))
+    batch = buffer.sample(3, unit=NStep(1, stack=2, next_fields=("obs",)), sampler=ALL)
+    assert sorted(batch["next_obs"].tolist()) == [[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]]
+    with pytest.raises(expdb.InvalidValue, match="stack_fields names pixels: the fields are"):
+        buffer.sample(1, unit=Stack(2, stack_fields=("pixels",)))
+    with pytest.raises(expdb.InvalidValue, match="k is 0: give a whole number from 1"):
+        Stack(0)
+    with pytest.raises(expdb.InvalidValue, match="stack is True"):
+        NStep(1, stack=True)
+
+
+# -- shards -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unit", [expdb.Step(), NStep(1), expdb.Sequence(2), expdb.Episode(), Group(2), Stack(2)], ids=str)
+@pytest.mark.parametrize("sampler", [Uniform(), Prioritized()], ids=str)
+def test_shards_share_nothing_and_leave_nothing_out(db, unit, sampler):
+    buffer = db.buffer("b")
+    for k in range(18):
+        rollout(buffer, f"g{k % 9}", [0.0, 0.0, float(k)], task=f"t{k % 4}")
+
+    def anchors(**options):
+        batch = buffer.sample(400, unit=unit, sampler=sampler, rng=3, **options)
+        return set(batch["position"].reshape(400, -1)[:, 0].tolist())
+
+    parts = [anchors(shard=(k, 3)) for k in range(3)]
+    assert set().union(*parts) == anchors()
+    assert sum(map(len, parts)) == len(anchors())
+    assert all(parts)
+    some = [anchors(shard=(k, 3), where=QueryBuilder().in_("task_id", ["t0", "t1"])) for k in range(3)]
+    assert sum(map(len, some)) == len(set().union(*some)) > 0
+    assert anchors(shard=[0, 1]) == anchors()
+
+
+@pytest.mark.parametrize("shard", [(2, 2), (-1, 2), 3, (0,), (0.0, 2)])
+def test_a_shard_that_makes_no_sense_is_refused(db, shard):
+    db.buffer("b").store(obs=1.0)
+    with pytest.raises(expdb.InvalidValue, match="give"):
+        db.buffer("b").sample(1, shard=shard)
