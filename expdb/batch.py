@@ -51,10 +51,12 @@ class Batch(Mapping[str, np.ndarray]):
             return [{} for _ in range(self.size)]
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    def to_torch(self, device: Any = None) -> dict[str, Any]:
+    def to_torch(self, device: Any = None, *, non_blocking: bool = False) -> dict[str, Any]:
         """Return the arrays as torch tensors, on a device if one is named; object arrays become lists.
 
-        float64 becomes torch's default dtype, as losses are computed in it; every other dtype stays.
+        float64 becomes torch's default dtype, as losses are computed in it; every other dtype stays. On the CPU a tensor
+        shares the memory of its array unless its dtype changes. With `non_blocking` arrays in pinned memory are on their
+        way to the device when this returns: see `expdb.integrations.torch.pinned`.
         """
         import torch
 
@@ -67,7 +69,7 @@ class Batch(Mapping[str, np.ndarray]):
                 array = array.astype(np.int64)  # torch computes with none of them
             tensor = torch.from_numpy(np.ascontiguousarray(array))
             dtype = torch.get_default_dtype() if array.dtype == np.float64 else tensor.dtype
-            out[name] = tensor.to(device=device, dtype=dtype)
+            out[name] = tensor.to(device=device, dtype=dtype, non_blocking=non_blocking)
         return out
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:

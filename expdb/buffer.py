@@ -3,7 +3,7 @@
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -27,6 +27,8 @@ from expdb.storage.values import as_flag, as_int, as_real, as_reward, as_tags, a
 from expdb.writer import EpisodeWriter
 
 Seed: TypeAlias = "int | np.random.Generator | None"
+
+Empty: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 
 UPDATABLE = ("reward", "terminated", "truncated", "tags", "policy_version")
 
@@ -322,6 +324,7 @@ class ReplayBuffer:
         rng: Seed = None,
         wait: float | None = None,
         shard: tuple[int, int] | None = None,
+        empty: Empty = np.empty,
     ) -> Batch:
         """Draw `size` steps that match, as one snapshot, and return what each becomes.
 
@@ -329,7 +332,8 @@ class ReplayBuffer:
         (`task_id`, `tags`), `rng` is a seed or a generator. Raises TooFewRows where nothing matches, or less than asked
         for without replacement; with `wait`, only after that many seconds in which it did not change. With `shard=(k, n)` only
         the k-th of n parts of the episodes (of the groups with `Group`) is drawn from, counted from 0: for learners or
-        loader workers that are to see different steps.
+        loader workers that are to see different steps. `empty(shape, dtype)` makes the arrays that fields held in memory
+        are gathered into: `expdb.integrations.torch.pinned`, say.
 
         >>> buffer.sample(256, sampler=expdb.Prioritized(), unit=expdb.NStep(3, gamma=0.99))  # doctest: +SKIP
         """
@@ -345,14 +349,14 @@ class ReplayBuffer:
             raise errors.InvalidValue(f"fields is {fields!r}: give a list of names")
         generator, part = self._generator(rng), None if shard is None else _shard(shard)
         if wait is None:
-            return self._sampling.sample(size, where, sampler, unit, names, part, generator)
+            return self._sampling.sample(size, where, sampler, unit, names, part, generator, empty)
         if not as_real(wait, "wait") >= 0:
             raise errors.InvalidValue(f"wait is {wait!r}: give seconds from 0, or None")
         deadline = time.monotonic() + wait
         pause = 0.001
         while True:
             try:
-                return self._sampling.sample(size, where, sampler, unit, names, part, generator)
+                return self._sampling.sample(size, where, sampler, unit, names, part, generator, empty)
             except errors.TooFewRows:
                 if time.monotonic() >= deadline:
                     raise

@@ -117,8 +117,8 @@ def test_settings_of_a_group_that_make_no_sense_are_refused(given):
 def frames(buffer, episode, count, first=0):
     with buffer.episode(f"t{episode}") as one:
         for t in range(first, count):
-            one.append(obs={"image": np.full((2, 3), 10 * episode + t, np.uint8), "speed": float(t)}, action=t, reward=1.0, terminated=False, truncated=t == count - 1)
-        one.end(obs={"image": np.full((2, 3), 10 * episode + count, np.uint8), "speed": float(count)})
+            one.append(obs={"image": np.full((32, 33), 10 * episode + t, np.uint8), "speed": float(t)}, action=t, reward=1.0, terminated=False, truncated=t == count - 1)
+        one.end(obs={"image": np.full((32, 33), 10 * episode + count, np.uint8), "speed": float(count)})
 
 
 @pytest.mark.parametrize("resident_bytes", [None, 0])
@@ -127,7 +127,7 @@ def test_frames_are_stacked_from_what_is_stored_once(open_db, resident_bytes):
     for episode in range(4):
         frames(buffer, episode, 5)  # 12 held: the last two steps of episode 1, of which no stack can be made
     batch = buffer.sample(10, unit=NStep(2, gamma=0.5, stack=3, stack_fields=("obs.image",)), sampler=ALL)
-    assert batch["obs.image"].shape == batch["next_obs.image"].shape == (10, 3, 2, 3)
+    assert batch["obs.image"].shape == batch["next_obs.image"].shape == (10, 3, 32, 33)
     assert batch["obs.image"].dtype == np.uint8
     assert batch["obs.speed"].shape == (10,)
     for action, image, after, n in zip(batch["action"], batch["obs.image"], batch["next_obs.image"], batch["n_steps"], strict=True):
@@ -137,10 +137,10 @@ def test_frames_are_stacked_from_what_is_stored_once(open_db, resident_bytes):
         assert image[:, 0, 0].tolist() == [10 * episode + max(0, t - d) for d in (2, 1, 0)]
         assert after[:, 0, 0].tolist() == [10 * episode + max(0, t + n - d) for d in (2, 1, 0)]
     whole = buffer.sample(10, unit=Stack(2), sampler=ALL)
-    assert whole["obs.image"].shape == (10, 2, 2, 3)
+    assert whole["obs.image"].shape == (10, 2, 32, 33)
     assert whole["obs.speed"].shape == (10, 2)
     one = buffer.sample(4, unit=Stack(1))
-    assert one["obs.image"].shape == (4, 2, 3)
+    assert one["obs.image"].shape == (4, 32, 33)
 
 
 def test_a_frame_that_is_deleted_takes_its_stacks_along(db):

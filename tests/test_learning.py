@@ -421,13 +421,15 @@ def test_columns_of_episodes_come_once_a_sequence(filled):
 
 def test_two_samples_share_no_memory_with_each_other_or_the_buffer(filled):
     for unit in UNITS:
-        first, second = (filled.sample(4, unit=unit, sampler=Uniform(replace=False), rng=1) for _ in range(2))
+        first, second = (filled.sample(3, unit=unit, sampler=Uniform(replace=False), rng=1) for _ in range(2))
         for key in first:
             assert not np.shares_memory(first[key], second[key]) or first[key].dtype == object
             for held in filled._sampling.resident.columns.values():
                 assert not np.shares_memory(first[key], held)
             first[key][...] = 0
-        third = filled.sample(4, unit=unit, sampler=Uniform(replace=False), rng=1)
+        for key, other in itertools.combinations(third := filled.sample(3, unit=unit), 2):
+            assert not np.shares_memory(third[key], third[other])
+        third = filled.sample(3, unit=unit, sampler=Uniform(replace=False), rng=1)
         assert all((second[key] == third[key]).all() for key in second if second[key].dtype != object)
 
 

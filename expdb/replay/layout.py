@@ -33,6 +33,9 @@ class Trajectories(Protocol):
     def preceding(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows of the steps before, UNKNOWN where there is none."""
 
+    def standing(self, rows: np.ndarray) -> np.ndarray:
+        """Return which rows hold a step that is not evicted."""
+
     def positions(self, rows: np.ndarray) -> np.ndarray:
         """Return the positions of rows."""
 
@@ -96,14 +99,25 @@ def forward(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.ndar
 
 def backward(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.ndarray:
     """Return the rows of the `count` steps before each row, [B, count]; UNKNOWN before a beginning."""
-    found = np.full((len(rows), count), UNKNOWN)
-    current, on = rows, np.arange(len(rows))
-    for column in range(count - 1, -1, -1):
-        current = trajectories.preceding(current)
-        on, current = on[current >= 0], current[current >= 0]
-        if not len(on):
-            break
-        found[on, column] = current
+    if not count:
+        return np.empty((len(rows), 0), np.int64)
+    # As forward: side by side at first.
+    window = (rows[:, None] - np.arange(count, -1, -1)) % trajectories.slots
+    found, ahead = window[:, :-1], window[:, 1:]
+    joined = (trajectories.take(":after", found) == ahead) & trajectories.standing(found)
+    if joined.all():
+        return found
+    joined = np.logical_and.accumulate(joined[:, ::-1], 1)[:, ::-1]
+    found[~joined] = UNKNOWN
+    broken = np.flatnonzero(~joined[:, 0])
+    column = count - 1 - joined[broken].sum(1)  # the one where the walk goes on
+    current = trajectories.preceding(window[broken, column + 1])
+    while (on := np.flatnonzero(current >= 0)).size:
+        broken, column, current = broken[on], column[on], current[on]
+        found[broken, column] = current
+        on = np.flatnonzero(column > 0)
+        broken, column = broken[on], column[on] - 1
+        current = trajectories.preceding(current[on])
     return found
 
 

@@ -188,7 +188,10 @@ class NStep(Unit):
             last = rows if layout.last_rows is None else layout.last_rows
             assert layout.next_rows is not None
             layout.stacks = _stacks(trajectories, rows, rows[:, None], self.stack)
-            layout.next_stacks = _stacks(trajectories, last, np.stack((last, layout.next_rows), 1), self.stack)
+            if last is rows:
+                layout.next_stacks = np.concatenate((layout.stacks[:, 1:], layout.next_rows[:, None]), 1)
+            else:
+                layout.next_stacks = _stacks(trajectories, last, np.stack((last, layout.next_rows), 1), self.stack)
         return layout
 
     def _transitions(self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator) -> Layout:
@@ -238,6 +241,8 @@ def _has_frames(trajectories: Trajectories, rows: np.ndarray, stack: int) -> np.
 def _stacks(trajectories: Trajectories, rows: np.ndarray, newest: np.ndarray, stack: int) -> np.ndarray:
     """Return [B, stack] rows: the newest, and before them those before `rows`, the first one repeated."""
     found = np.concatenate((backward(trajectories, rows, max(0, stack - newest.shape[1])), newest), 1)[:, -stack:]
+    if (found[:, 0] >= 0).all():
+        return found
     first = found[np.arange(len(found)), (found >= 0).argmax(1)]
     return np.where(found == UNKNOWN, first[:, None], found)
 

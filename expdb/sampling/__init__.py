@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -58,11 +59,12 @@ class Sampling:
         fields: tuple[str, ...] | None,
         shard: tuple[int, int] | None,
         rng: np.random.Generator,
+        empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray],
     ) -> Batch:
         """Draw a batch from what is stored at this moment."""
         key = None if where is None else key_of_any(where)
         condition = None if key is None else self._populations.condition(key, where)
-        wanted = Wanted(size, where, key, condition, sampler, unit, fields, shard, rng)
+        wanted = Wanted(size, where, key, condition, sampler, unit, fields, shard, rng, empty)
         r, store = self.resident, self._store
         with r.lock:
             self._by_priority.hurry()
@@ -122,7 +124,7 @@ class Sampling:
             layout = wanted.unit.layout(r, rows, wanted.rng)
         if layout.kept is not None:
             positions, drawn = positions[layout.kept], {name: array[layout.kept] for name, array in drawn.items()}
-        return self._collator.collate(session, state, plan, positions, layout, drawn)
+        return self._collator.collate(session, state, plan, positions, layout, drawn, wanted.empty)
 
     def _draw(self, session: Session | None, wanted: Wanted) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Return the positions drawn, and what the sampler says of them."""

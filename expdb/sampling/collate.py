@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,9 +130,23 @@ class Collator:
         return Plan(keys, stored, of_episodes, after, last, list(dict.fromkeys(frames)))
 
     def collate(
-        self, session: Session | None, state: State | None, plan: Plan, positions: np.ndarray, layout: Layout, drawn: dict[str, np.ndarray]
+        self,
+        session: Session | None,
+        state: State | None,
+        plan: Plan,
+        positions: np.ndarray,
+        layout: Layout,
+        drawn: dict[str, np.ndarray],
+        empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray],
     ) -> Batch:
         """Gather the columns of a batch."""
+
+        def gathered(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
+            if empty is np.empty:
+                return column.take(rows, 0)
+            out = empty((*rows.shape, *column.shape[1:]), column.dtype)
+            return column.take(rows, 0, out, "clip")  # the default mode would gather into a copy of `out` first
+
         r, columns = self._resident, self._resident.columns
         count, mask, rows = len(positions), layout.mask, layout.rows
         shape, flat = rows.shape, rows.reshape(-1)
@@ -151,20 +166,20 @@ class Collator:
         out: dict[str, np.ndarray] = {}
         for key, source, name in plan.keys:
             if source == "row":
-                array = columns[name].take(flat, 0)
+                array = gathered(columns[name], flat)
                 out[key] = array if mask is None else array.reshape(*shape, *array.shape[1:])
             elif source == "next":
                 assert layout.next_rows is not None
-                out[key] = columns[name].take(layout.next_rows, 0)
+                out[key] = gathered(columns[name], layout.next_rows)
             elif source == "last":
                 assert layout.last_rows is not None
-                out[key] = columns[name].take(layout.last_rows, 0)
+                out[key] = gathered(columns[name], layout.last_rows)
             elif source == "stack":
                 assert layout.stacks is not None
-                out[key] = columns[name].take(layout.stacks, 0)
+                out[key] = gathered(columns[name], layout.stacks)
             elif source == "next_stack":
                 assert layout.next_stacks is not None
-                out[key] = columns[name].take(layout.next_stacks, 0)
+                out[key] = gathered(columns[name], layout.next_stacks)
             elif source == "position":
                 out[key] = positions if mask is None else np.where(mask, r.positions(flat).reshape(shape), -1)
             elif source == "episode":
@@ -215,7 +230,7 @@ class Collator:
         before[place] = layout.rows[:, None]  # any of the steps that want a row: a stack stays in its episode
         found = self._read_rows(session, state, names, rows, before)
         width = stacks.shape[1]
-        mine, theirs = ({name: array[part] for name, array in found.items()} for part in (place[:, :width], place[:, width:]))
+        mine, theirs = ({name: array.take(part, 0) for name, array in found.items()} for part in (place[:, :width], place[:, width:]))
         return mine, theirs
 
     def _stored(
@@ -240,6 +255,8 @@ class Collator:
         r = self._resident
         steps, tails = np.flatnonzero(rows < r.slots), np.flatnonzero(rows > r.slots)
         found = read.fetch(self._store, session, state, r.positions(rows[steps]), names, cache=self.cache)
+        if len(steps) == len(rows):
+            return found
         out = {name: _spread(array, steps, len(rows)) for name, array in found.items()}
         episodes = r.take("episode", before[tails])  # a transition stays in its episode
         known = read.tails(self._store, session, episodes) if len(tails) else {}

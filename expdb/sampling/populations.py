@@ -36,6 +36,7 @@ class Wanted:
     fields: tuple[str, ...] | None
     shard: tuple[int, int] | None
     rng: np.random.Generator
+    empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 
     @property
     def anchor(self) -> tuple[Any, ...]:

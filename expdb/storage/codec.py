@@ -366,9 +366,15 @@ class Chunk:
         self._buffers: dict[str, tuple[int, list[Buffer]]] = {}
 
     @property
-    def nbytes(self) -> int:
-        """Bytes that it takes in memory, with what has been decompressed so far."""
-        return len(self.data) + sum(len(buffer) for _, buffers in self._buffers.values() for buffer in buffers)
+    def decompressed_bytes(self) -> int:
+        """Bytes of what has been decompressed so far."""
+        if self._metadata is None or not self._metadata.compressed:
+            return 0
+        return sum([len(buffer) for _, buffers in self._buffers.values() for buffer in buffers])
+
+    def close(self) -> None:
+        """Let go of what has been decompressed."""
+        self._buffers.clear()
 
     def raw(self, name: str, start: int, stop: int) -> Buffer:
         """Return the bytes of rows [start, stop) of a fixed-width field, C order; nulls are zeros."""

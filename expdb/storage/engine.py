@@ -45,7 +45,7 @@ class Session:
 
     def each(self, statement: str, *params: Any) -> Iterator[Any]:
         """Run a plain statement and yield its rows; all of them are to be taken."""
-        return iter(self._run(statement, params))
+        return iter(self.ask(statement, *params))
 
     def ask_all(self, *questions: tuple[Any, ...], last: bool = False) -> list[list[Any]]:
         """Run several plain statements, each given with its parameters, at the price of one trip to a server.

@@ -169,10 +169,15 @@ class Resident:
         behind = np.flatnonzero(before >= 0)
         candidates = before[behind]
         # Its slot may hold another step by now, which does not lead here; or still itself, evicted and outside.
-        positions = self.positions(candidates)
-        gone = (self.columns[":after"].take(candidates) != rows[behind]) | (positions < self.low) | (positions >= self.high)
+        gone = (self.columns[":after"].take(candidates) != rows[behind]) | ~self.standing(candidates)
         before[behind[gone]] = UNKNOWN
         return before
+
+    def standing(self, rows: np.ndarray) -> np.ndarray:
+        """Return which rows hold a step that is not evicted; deleted ones may be among them."""
+        positions = self.positions(rows)
+        found: np.ndarray = positions < self.high
+        return found if self.high > self.slots else found & (positions >= self.low)
 
     # -- room ---------------------------------------------------------------------------------------------------------
 

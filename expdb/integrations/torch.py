@@ -1,0 +1,283 @@
+"""PyTorch: datasets and a loader that draw from a buffer, and memory from which a device copies directly.
+
+>>> from torch.utils.data import DataLoader
+>>> from expdb.integrations.torch import Samples
+>>> for batch in DataLoader(Samples(buffer, 256, unit=expdb.NStep(3)), batch_size=None, num_workers=2):  # doctest: +SKIP
+...     loss = learner(batch["obs"], batch["reward"])
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+import expdb
+
+__all__ = ["Episodes", "Loader", "Samples", "pad", "pinned"]
+
+MESSAGE_BYTES = 256 << 10  # that a worker of Loader sends at once, rather than a batch
+MESSAGE_BATCHES = 64
+PIPE_BYTES = 1 << 20  # of a larger message the memory is shared
+
+Tensors = dict[str, Any]
+
+
+class Samples(IterableDataset[Tensors]):
+    """Draw batches from a buffer: `buffer.sample(size, where, ...)` as tensors, `batches` times a pass, or for ever.
+
+    Give it to a `DataLoader` with `batch_size=None`, as each item is a batch. In workers, by fork or spawn, each draws
+    through a connection of its own from random numbers of its own; `torch.manual_seed` decides which. With `disjoint`
+    each worker draws from a part of the episodes that no other draws from; `shard=(k, n)` is the part of all of them,
+    where several learners share the buffer (rank and world size). `batches` are split among the workers. With `wait`
+    an empty buffer is waited for that many seconds.
+
+    Batches are drawn ahead, `prefetch_factor` a worker, and so are that much older than what is stored when they are used.
+    """
+
+    def __init__(
+        self,
+        buffer: expdb.ReplayBuffer,
+        size: int,
+        where: Any = None,
+        *,
+        sampler: Any = expdb.Uniform(),  # noqa: B008 (frozen)
+        unit: Any = expdb.Step(),  # noqa: B008 (frozen)
+        fields: Sequence[str] | None = None,
+        batches: int | None = None,
+        disjoint: bool = False,
+        shard: tuple[int, int] = (0, 1),
+        wait: float | None = None,
+    ):
+        if batches is not None and (isinstance(batches, bool) or not isinstance(batches, int) or batches < 1):
+            raise expdb.InvalidValue(f"batches is {batches!r}: give a number from 1, or None for no end")
+        self.buffer, self.size, self.where = buffer, size, where
+        self.options = {"sampler": sampler, "unit": unit, "fields": fields, "wait": wait}
+        self.batches, self.disjoint, self.shard = batches, disjoint, shard
+        self._passes = 0
+
+    def __len__(self) -> int:
+        """Return the number of batches of a pass; raise TypeError where there is no end."""
+        if self.batches is None:
+            raise TypeError("Samples without batches= has no end, and no length")
+        return self.batches
+
+    def __iter__(self) -> Iterator[Tensors]:
+        """Draw."""
+        for batch, _ in self.drawn():
+            yield batch
+
+    def drawn(self, most: int = 1) -> Iterator[tuple[Tensors, int]]:
+        """Draw the batches of this worker, or of this process where there are none; up to `most` at once."""
+        info = get_worker_info()
+        seed = int(torch.empty((), dtype=torch.int64).random_()) if info is None else info.seed
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        rng = np.random.default_rng((seed, self._passes))
+        self._passes += 1  # workers that persist are not given another seed
+        (part, parts), left = self.shard, self.batches
+        if self.disjoint:
+            part, parts = part * workers + worker, parts * workers
+        if left is not None:
+            left = left // workers + (worker < left % workers)
+        while left is None or left > 0:
+            many = most if left is None else min(most, left)
+            batch = self.buffer.sample(many * self.size, self.where, rng=rng, shard=None if parts == 1 else (part, parts), **self.options)
+            yield batch.to_torch(), many
+            left = None if left is None else left - many
+
+    @property
+    def divisible(self) -> bool:
+        """Whether a large batch is as good as several: draws that know nothing of each other, of equal shapes."""
+        sampler, unit = self.options["sampler"], self.options["unit"]
+        independent = (isinstance(sampler, expdb.Uniform) and sampler.replace) or isinstance(sampler, expdb.Newest)
+        dropping = isinstance(unit, expdb.NStep) and unit.end == "drop"
+        return independent and not dropping and not isinstance(unit, (expdb.Episode, expdb.Group))
+
+
+class Loader(DataLoader[Tensors]):
+    """Load `Samples` by workers, many small batches a message: a `DataLoader` whose cost a batch is a fraction.
+
+    A message takes about as long as ten samples of small steps, so a `DataLoader` that sends one a batch is slower than
+    no loader. Here each worker sends about 256 KB at once, in one block of memory, of which the batches are parts. Takes
+    what `DataLoader` takes but `batch_size`, `sampler` and `collate_fn`; `prefetch_factor` counts messages. Batches
+    of a message share a block: it is freed when none of them is used any more.
+    """
+
+    def __init__(self, samples: Samples, *, num_workers: int = 0, **options: Any):
+        self.samples = samples
+        dataset: Any = _Messages(samples) if num_workers else samples
+        super().__init__(dataset, batch_size=None, num_workers=num_workers, **options)
+
+    def __len__(self) -> int:
+        """Return the number of batches of a pass; raise TypeError where there is no end."""
+        return len(self.samples)
+
+    def __iter__(self) -> Iterator[Tensors]:  # type: ignore[override]
+        """Draw."""
+        if not self.num_workers:
+            yield from super().__iter__()
+            return
+        for message in super().__iter__():
+            yield from message.batches()
+
+
+class _Messages(IterableDataset["_Message"]):
+    """The batches of some samples, packed."""
+
+    def __init__(self, samples: Samples):
+        self.samples = samples
+
+    def __iter__(self) -> Iterator[_Message]:
+        many, alike = 1, list[Tensors]()
+        if self.samples.divisible:
+            many = _how_many(self.samples.buffer.sample(self.samples.size, self.samples.where, rng=0, **self.samples.options).to_torch())
+            for batch, count in self.samples.drawn(many):
+                yield _Message([_parted(batch, count)], count)
+            return
+        for batch in self.samples:
+            if alike and (len(alike) == many or _shapes(batch) != _shapes(alike[0])):
+                yield _Message([_parted(one, 1) for one in alike], len(alike))
+                alike = []
+            many = many if alike else _how_many(batch)
+            alike.append(batch)
+        if alike:
+            yield _Message([_parted(one, 1) for one in alike], len(alike))
+
+
+def _how_many(batch: Tensors) -> int:
+    """Return how many such batches make a message."""
+    nbytes = sum(value.nbytes for value in batch.values() if isinstance(value, torch.Tensor))
+    return max(1, min(MESSAGE_BATCHES, MESSAGE_BYTES // max(1, nbytes)))
+
+
+def _shapes(batch: Tensors) -> list[tuple[str, Any]]:
+    return [(name, value.shape if isinstance(value, torch.Tensor) else None) for name, value in batch.items()]
+
+
+def _parted(batch: Tensors, count: int) -> Tensors:
+    """Return a batch as `count` ones: tensors [count, size, ...], and lists of lists."""
+    out: Tensors = {}
+    for name, value in batch.items():
+        size = len(value) // count
+        parted = isinstance(value, torch.Tensor)
+        out[name] = value.view(count, size, *value.shape[1:]) if parted else [value[k : k + size] for k in range(0, len(value), size)]
+    return out
+
+
+class _Message:
+    """Batches of equal shapes in one block of memory: a value after the other, of all batches."""
+
+    def __init__(self, parts: list[Tensors], count: int):
+        self.names, self.lists = list(parts[0]), dict[str, list[Any]]()
+        self.places: list[tuple[str, torch.dtype, tuple[int, ...], int]] = []
+        end, tensors = 0, []
+        for name, value in parts[0].items():
+            values = [part[name] for part in parts]
+            if isinstance(value, torch.Tensor):
+                self.places.append((name, value.dtype, (count, *value.shape[1:]), end))
+                tensors.append(values)
+                end += -(-sum(one.nbytes for one in values) // 64) * 64
+            else:
+                self.lists[name] = [row for one in values for row in one]
+        self.block = torch.empty(end, dtype=torch.uint8)
+        for values, view in zip(tensors, self._views(), strict=True):
+            torch.cat(values, out=view)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Shared memory costs a connection to the worker, about a millisecond: small blocks go through the pipe.
+        if self.block.nbytes > PIPE_BYTES:
+            return self.__dict__
+        return {**self.__dict__, "block": bytearray(self.block.numpy())}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if isinstance(state["block"], bytearray):
+            state["block"] = torch.frombuffer(state["block"], dtype=torch.uint8)
+        self.__dict__.update(state)
+
+    def pin_memory(self, *_: Any) -> _Message:
+        """Move to pinned memory; DataLoader calls it with `pin_memory=True`."""
+        self.block = self.block.pin_memory()
+        return self
+
+    def _views(self) -> list[torch.Tensor]:
+        out = []
+        for _, dtype, shape, start in self.places:
+            nbytes = math.prod(shape) * dtype.itemsize
+            out.append(self.block[start : start + nbytes].view(dtype).view(shape))
+        return out
+
+    def batches(self) -> Iterator[Tensors]:
+        """Take the batches apart, without copying."""
+        columns: dict[str, Any] = dict.fromkeys(self.names)
+        columns |= self.lists
+        for (name, *_), view in zip(self.places, self._views(), strict=True):
+            columns[name] = view.unbind(0)
+        for values in zip(*columns.values(), strict=True):
+            yield dict(zip(columns, values, strict=True))
+
+
+class Episodes(Dataset[Tensors]):
+    """The complete episodes of a buffer, as they are when this is made: item k is the k-th, tensors [T, ...].
+
+    `where` chooses those of which a step matches; episodes of which a step is gone are left out. `fields` selects keys,
+    as for `buffer.get`. Give it to a `DataLoader` with `collate_fn=pad`: it shuffles, and its workers take different
+    episodes. Raises expdb.Evicted for an episode that has been evicted since.
+    """
+
+    def __init__(self, buffer: expdb.ReplayBuffer, where: Any = None, *, fields: Sequence[str] | None = None):
+        self.buffer, self.fields = buffer, fields
+        told = buffer.episodes(where)
+        complete = np.array([status == "complete" for status in told["status"].to_pylist()], np.bool_)
+        ids, lengths = (told[name].to_numpy()[complete] for name in ("episode", "length"))
+        parts = [(batch["episode"], batch["step"], batch["position"]) for batch in buffer.scan(fields=("episode", "step", "position"), size=1 << 16)]
+        owners, steps, positions = (np.concatenate(columns) for columns in zip(*parts, strict=True)) if parts else (np.empty(0, np.int64),) * 3
+        order = np.lexsort((positions, steps, owners))
+        owners, positions = owners[order], positions[order]
+        first, after = owners.searchsorted(ids), owners.searchsorted(ids, "right")
+        whole = after - first == lengths
+        self.ids = ids[whole]
+        self._steps = [positions[a:b] for a, b in zip(first[whole].tolist(), after[whole].tolist(), strict=True)]
+
+    def __len__(self) -> int:
+        """Return the number of episodes."""
+        return len(self._steps)
+
+    def __getitem__(self, index: int) -> Tensors:
+        """Return an episode."""
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Tensors]:
+        """Return episodes, read at once."""
+        steps = [self._steps[index] for index in indices]
+        found = self.buffer.get(np.concatenate(steps), fields=self.fields).to_torch()
+        ends = np.cumsum([len(one) for one in steps]).tolist()
+        return [{name: values[end - len(one) : end] for name, values in found.items()} for one, end in zip(steps, ends, strict=True)]
+
+
+def pad(episodes: Sequence[Tensors]) -> Tensors:
+    """Put episodes together: [B, T, ...] with zeros after an end and `mask` [B, T] False there; objects stay lists."""
+    lengths = [len(next(iter(episode.values()))) for episode in episodes]
+    out: Tensors = {}
+    for name, value in episodes[0].items():
+        values = [episode[name] for episode in episodes]
+        out[name] = torch.nn.utils.rnn.pad_sequence(values, batch_first=True) if isinstance(value, torch.Tensor) else values
+    out["mask"] = torch.arange(max(lengths))[None, :] < torch.tensor(lengths)[:, None]
+    return out
+
+
+def pinned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """Return an array in pinned memory, from which an accelerator copies by itself; in plain memory where there is none.
+
+    A sample that is gathered into it goes to the device without another copy on the CPU:
+
+    >>> batch = buffer.sample(256, empty=pinned).to_torch("cuda", non_blocking=True)  # doctest: +SKIP
+    """
+    if dtype.hasobject:
+        return np.empty(shape, dtype)
+    kind = torch.from_numpy(np.empty(0, dtype)).dtype
+    array: np.ndarray = torch.empty(shape, dtype=kind, pin_memory=torch.accelerator.is_available()).numpy()
+    return array

@@ -1,0 +1,169 @@
+"""PyTorch: datasets, loaders with workers by fork and spawn, and what is copied."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import expdb
+from expdb import Episode, NStep, Prioritized, QueryBuilder, Uniform
+from expdb.integrations.torch import Episodes, Loader, Samples, pad, pinned
+
+
+@pytest.fixture
+def buffer(db):
+    found = db.buffer("b")
+    for k in range(12):
+        with found.episode(f"t{k % 3}", task_name=f"name {k % 2}") as episode:
+            for t in range(k % 5 + 2):
+                episode.append(obs=np.array([k, t], np.float32), action=t, text=f"{k}/{t}", reward=1.0, terminated=t == k % 5 + 1)
+    return found
+
+
+def seen(batches):
+    return [tuple(batch["position"].reshape(-1).tolist()) for batch in batches]
+
+
+def test_samples_are_tensors_that_the_seed_of_torch_decides(buffer):
+    samples = Samples(buffer, 8, QueryBuilder().eq("task_name", "name 1"), sampler=Prioritized(), unit=NStep(2), batches=5)
+    torch.manual_seed(1)
+    first, second = list(DataLoader(samples, batch_size=None)), list(samples)
+    assert len(first) == len(samples) == 5
+    assert first[0]["obs"].shape == (8, 2)
+    assert first[0]["reward"].dtype == torch.float32
+    assert first[0]["next_obs"].dtype == torch.float32
+    assert (first[0]["obs"][:, 0] % 2 == 1).all()
+    assert seen(first) != seen(second)
+    torch.manual_seed(1)
+    again = Samples(buffer, 8, QueryBuilder().eq("task_name", "name 1"), sampler=Prioritized(), unit=NStep(2), batches=5)
+    assert seen(DataLoader(again, batch_size=None)) == seen(first)
+    with pytest.raises(TypeError, match="no end"):
+        len(Samples(buffer, 8))
+    endless = iter(DataLoader(Samples(buffer, 8), batch_size=None))
+    assert len([next(endless) for _ in range(20)]) == 20
+    with pytest.raises(expdb.InvalidValue, match="batches is 0"):
+        Samples(buffer, 8, batches=0)
+
+
+@pytest.mark.parametrize("kind", [DataLoader, Loader])
+@pytest.mark.parametrize("sampler", [Uniform(), Prioritized()], ids=str)
+def test_workers_draw_each_from_numbers_and_episodes_of_its_own(buffer, kind, sampler):
+    options = {"batch_size": None} if kind is DataLoader else {}
+
+    def drawn(persistent=False, **given):
+        torch.manual_seed(3)
+        loader = kind(Samples(buffer, 16, sampler=sampler, batches=21, **given), num_workers=2, persistent_workers=persistent, multiprocessing_context="fork", **options)
+        return [list(loader) for _ in range(2)]
+
+    one, two = drawn()
+    assert len(one) == len(two) == 21
+    assert len(set(seen(one + two))) == 42, "neither workers nor passes repeat each other"
+    assert seen(drawn()[0]) == seen(one)
+    persistent = drawn(persistent=True)
+    assert len(set(seen(persistent[0] + persistent[1]))) == 42
+    assert {tuple(value.shape) for batch in one for name, value in batch.items() if name == "obs"} == {(16, 2)}
+    assert all(batch["text"][j] == f"{int(batch['obs'][j, 0])}/{int(batch['obs'][j, 1])}" for batch in one for j in range(16))
+    parts = [frozenset((batch["episode"] % 2).tolist()) for batch in drawn(disjoint=True)[0]]
+    assert set(parts) == {frozenset({0}), frozenset({1})}
+    ranked = {episode % 4 for batch in drawn(disjoint=True, shard=(1, 2))[0] for episode in batch["episode"].tolist()}
+    assert ranked == {2, 3}, "two workers of the second of two learners"
+
+
+def test_spawned_workers_open_the_database_themselves_and_see_what_is_written(open_db):
+    buffer = open_db(max_lag=0.0).buffer("b")
+    loader = Loader(Samples(buffer, 4, unit=Episode(), wait=60), num_workers=1, multiprocessing_context="spawn", prefetch_factor=1)
+    batches = iter(loader)
+    with buffer.episode("t") as episode:
+        for t in range(3):
+            episode.append(obs=float(t), reward=1.0, terminated=t == 2)
+    assert next(batches)["mask"].shape == (4, 3)
+    with buffer.episode("t") as episode:
+        for t in range(7):
+            episode.append(obs=float(t), reward=1.0, terminated=t == 6)
+    shapes = {tuple(next(batches)["mask"].shape) for _ in range(200)}
+    assert shapes <= {(4, 3), (4, 7)}
+    assert (4, 7) in shapes
+    del batches, loader
+
+
+def test_a_loader_sends_what_a_plain_one_sends(buffer):
+    given = {"sampler": Prioritized(), "unit": Episode(), "batches": 30}
+    torch.manual_seed(5)
+    plain = list(DataLoader(Samples(buffer, 3, **given), batch_size=None, num_workers=1, multiprocessing_context="fork"))
+    torch.manual_seed(5)
+    packed = list(Loader(Samples(buffer, 3, **given), num_workers=1, multiprocessing_context="fork"))
+    assert len(plain) == len(packed) == 30
+    for one, two in zip(plain, packed, strict=True):
+        assert one.keys() == two.keys()
+        for name, value in one.items():
+            assert value == two[name] if isinstance(value, list) else torch.equal(value, two[name]), name
+    assert len(Loader(Samples(buffer, 3, **given))) == 30
+    assert seen(Loader(Samples(buffer, 3, **given)))
+
+
+def test_large_batches_are_shared_rather_than_sent(db):
+    buffer = db.buffer("b")
+    for k in range(40):
+        buffer.store(obs=np.full((100, 100), k, np.uint8), action=k)
+    for batch in Loader(Samples(buffer, 300, batches=3), num_workers=1, multiprocessing_context="fork"):
+        assert batch["obs"].is_shared()
+        assert (batch["obs"][:, 99, 99] == batch["action"]).all()
+
+
+def test_a_training_loop_with_a_plain_loader(buffer):
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    before = model.weight.detach().clone()
+    for batch in DataLoader(Samples(buffer, 8, batches=4), batch_size=None, num_workers=1, multiprocessing_context="fork"):
+        loss = torch.nn.functional.mse_loss(model(batch["obs"])[:, 0], batch["reward"])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert not torch.equal(before, model.weight)
+
+
+def test_episodes_are_a_dataset_that_a_loader_shuffles(buffer):
+    for t in range(3):
+        buffer.store(task_id="open", obs=np.array([99, t], np.float32), action=t, text="")
+    episodes = Episodes(buffer)
+    assert len(episodes) == 12
+    for k, item in enumerate(episodes):
+        assert item["obs"].tolist() == [[k, t] for t in range(k % 5 + 2)]
+        assert item["text"] == [f"{k}/{t}" for t in range(k % 5 + 2)]
+        if k == 11:
+            break
+    few = Episodes(buffer, {"task_id": "t1"}, fields=["obs", "reward"])
+    assert [int(few[k]["obs"][0, 0]) for k in range(len(few))] == [1, 4, 7, 10]
+    assert list(few[0]) == ["obs", "reward"]
+    loader = DataLoader(Episodes(buffer, fields=["obs"]), batch_size=5, shuffle=True, collate_fn=pad, num_workers=2, multiprocessing_context="fork")
+    batches = list(loader)
+    assert [len(batch["mask"]) for batch in batches] == [5, 5, 2]
+    assert sorted(int(k) for batch in batches for k in batch["obs"][:, 0, 0]) == list(range(12))
+    for batch in batches:
+        lengths = batch["obs"][:, 0, 0] % 5 + 2
+        assert (batch["mask"].sum(1) == lengths).all()
+        assert batch["obs"].shape[1] == lengths.max()
+    buffer.delete({"task_id": "t1"})
+    with pytest.raises(expdb.Evicted):
+        few[0]
+    assert len(Episodes(buffer)) == 8
+    assert len(Episodes(buffer, {"task_id": "t1"})) == 0
+
+
+def test_arrays_become_tensors_without_a_copy(buffer):
+    for unit in (NStep(1), expdb.Stack(2), expdb.Sequence(3)):
+        made = []
+
+        def empty(shape, dtype, made=made):
+            made.append(pinned(shape, dtype))
+            return made[-1]
+
+        plain, batch = buffer.sample(6, unit=unit, rng=2), buffer.sample(6, unit=unit, rng=2, empty=empty)
+        tensors = batch.to_torch(non_blocking=True)
+        mine = {array.__array_interface__["data"][0] for array in made}
+        for name in ("obs", "action", "terminated"):
+            assert tensors[name].data_ptr() in mine
+            assert tensors[name].data_ptr() == batch[name].__array_interface__["data"][0]
+        for name, array in plain.items():
+            assert np.array_equal(array, batch[name]), name
+    assert pinned((2,), np.dtype(object)).dtype == object
