@@ -31,7 +31,7 @@ class EpisodeWriter:
     """Write one new episode; made by `buffer.episode(...)`, used with `with`.
 
     `append` gathers steps, and flushes at a limit; what `flush` or the end of the block has returned is durable. Leaving
-    the block completes the episode; an exception in it flushes what was appended and marks the episode aborted.
+    the block completes the episode; an exception in it flushes what was appended and marks the episode aborted, as `abort` does.
 
     >>> with buffer.episode("CartPole-v1/17") as episode:  # doctest: +SKIP
     ...     episode.append(obs=obs, action=action, reward=reward, terminated=terminated, truncated=truncated)
@@ -99,6 +99,10 @@ class EpisodeWriter:
     def end(self, **last: Any) -> None:
         """Complete the episode, keeping the observation after its last step: what `next_<field>` of that step is."""
         self._close("complete", last)
+
+    def abort(self, **last: Any) -> None:
+        """Flush, and mark the episode aborted; what it came to is kept, where given, as by `end`."""
+        self._close("aborted", last)
 
     def _close(self, status: str, last: Mapping[str, Any]) -> None:
         if self._closed or self._pid != os.getpid():

@@ -1,0 +1,158 @@
+"""Recording environments: single, and vectors in three autoreset modes, spaces with parts, and episodes cut off."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+import expdb
+from expdb import Episode, NStep, Uniform
+from expdb.integrations.gymnasium import record
+
+
+class Counter(gym.Env):
+    """Ends after `length` steps; each observation tells the episode and the step, in a space with parts.
+
+    The arrays of an observation are the same every time, written over, if `reuse`.
+    """
+
+    action_space = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)))
+    observation_space = spaces.Dict({
+        "at": spaces.Box(0, 1000, (2,), np.int64), "more": spaces.Tuple((spaces.Discrete(1000), spaces.Dict({"b": spaces.MultiBinary(3)}))),
+    })  # fmt: skip
+
+    def __init__(self, length=3, reuse=True):
+        self.reuse = reuse
+        self.length, self.episode, self.t = length, 0, 0
+        self.at = np.zeros(2, np.int64)
+
+    def observe(self):
+        if not self.reuse:  # gymnasium's own final_obs would be written over
+            self.at = np.zeros(2, np.int64)
+        self.at[:] = self.episode, self.t
+        return {"at": self.at, "more": (self.t, {"b": np.array([1, 0, self.t % 2], np.int8)})}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode, self.t = self.episode + 1, 0
+        return self.observe(), {"about": {"reset": True}}
+
+    def step(self, action):
+        self.t += 1
+        ends = self.t == self.length
+        return self.observe(), float(self.t), ends and self.length % 2 == 1, ends and self.length % 2 == 0, {"about": {"t": self.t}}
+
+
+@pytest.fixture
+def buffer(tmp_path):
+    with expdb.open(tmp_path / "runs.db") as db:
+        yield db.buffer("b")
+        assert db.check() == []
+
+
+def assert_recorded(buffer, agent, lengths):
+    """The complete episodes of an agent are as the counter counted."""
+    told = [row for row in buffer.episodes({"agent_id": agent}).to_pylist() if row["status"] == "complete"]
+    assert [row["length"] for row in told] == lengths
+    for k, row in enumerate(told):
+        batch = buffer.sample(row["length"], {"episode_id": row["episode_id"]}, unit=NStep(1), sampler=Uniform(replace=False), fields=None)
+        batch = {name: array[np.argsort(batch["step"])] for name, array in batch.items()}
+        steps = np.arange(row["length"])
+        assert batch["obs.at"].tolist() == [[k + 1, t] for t in steps]
+        assert batch["next_obs.at"].tolist() == [[k + 1, t + 1] for t in steps], "the final observation, not that of the next episode"
+        assert batch["obs.more.0"].tolist() == steps.tolist()
+        assert batch["next_obs.more.1.b"].tolist() == [[1, 0, (t + 1) % 2] for t in steps]
+        assert batch["reward"].tolist() == [t + 1 for t in steps]
+        assert batch["action.0"].dtype == np.int64
+        assert batch["action.1"].shape == (row["length"], 2)
+        ends = [t == row["length"] - 1 for t in steps]
+        assert batch["terminated"].tolist() == [end and row["length"] % 2 == 1 for end in ends]
+        assert batch["truncated"].tolist() == [end and row["length"] % 2 == 0 for end in ends]
+
+
+def test_a_single_environment_is_recorded_as_it_is_played(buffer):
+    with record(Counter(), buffer, task_id="count", agent_id="a", policy_version=4, tags={"kind": "test"}) as env:
+        env.reset(seed=7)
+        for t in range(10):
+            env.annotate(logprob=-float(t))
+            *_, terminated, truncated, _ = env.step(env.action_space.sample())
+            if terminated or truncated:
+                env.policy_version += 1
+                env.reset()
+    assert_recorded(buffer, "a", [3, 3, 3])
+    told = buffer.episodes().to_pylist()
+    assert [row["status"] for row in told] == ["complete"] * 3 + ["aborted"]
+    assert [row["policy_version"] for row in told] == [4, 5, 6, 7]
+    assert told[0]["task_id"] == told[0]["task_name"] == "count"
+    assert [row["episode_tags"] for row in told[:2]] == ['{"kind":"test","seed":7}', '{"kind":"test"}']
+    assert [row["logprob"] for row in buffer.page(1, 100)] == [-float(t) for t in range(10)]
+    assert buffer.sample(10, unit=NStep(1), sampler=Uniform(replace=False)).size == 10, "the one that was cut off too"
+    assert buffer.sample(3, unit=Episode(), sampler=Uniform(replace=False)).size == 3
+    with pytest.raises(expdb.TooFewRows):
+        buffer.sample(4, unit=Episode(), sampler=Uniform(replace=False))
+
+
+def test_a_reset_cuts_an_episode_off_and_an_empty_one_leaves_nothing(buffer):
+    env = record(Counter(5), buffer, flush_steps=1)
+    env.reset()
+    env.reset()
+    env.step(env.action_space.sample())
+    assert len(buffer) == 1, "flush_steps=1 shows each step at once"
+    env.reset()
+    env.step(env.action_space.sample())
+    env.flush()
+    assert [row["status"] for row in buffer.episodes().to_pylist()] == ["aborted", "open"]
+    env.close()
+    assert [(row["status"], row["length"]) for row in buffer.episodes().to_pylist()] == [("aborted", 1), ("aborted", 1)]
+    assert buffer.episodes().to_pylist()[0]["task_id"] == "Counter"
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+def test_vector_environments_are_recorded_in_every_autoreset_mode(buffer, mode, kind):
+    lengths = [3, 1, 4]
+    envs = record(kind([lambda length=length: Counter(length, reuse=False) for length in lengths], autoreset_mode=mode), buffer, task_id="count", agent_id="v")
+    envs.reset(seed=5)
+    for t in range(12):
+        envs.annotate(time=np.full(3, t))
+        _, _, terminated, truncated, _ = envs.step(envs.action_space.sample())
+        if mode is AutoresetMode.DISABLED and (terminated | truncated).any():
+            envs.reset(options={"reset_mask": terminated | truncated})
+    envs.close()
+    lost = mode is AutoresetMode.NEXT_STEP  # a step that only resets
+    for k, length in enumerate(lengths):
+        count = (12 + lost) // (length + lost)
+        assert_recorded(buffer, f"v/{k}", [length] * count)
+    first = {row["agent_id"]: row["episode_tags"] for row in reversed(buffer.episodes().to_pylist())}
+    assert first == {f"v/{k}": f'{{"seed":{5 + k}}}' for k in range(3)}
+    assert set(buffer.tasks()) == {"count"}
+    times = [row["time"] for row in buffer.page(1, 100) if row["agent_id"] == "v/1"]
+    assert times == (list(range(0, 12, 2)) if lost else list(range(12)))
+
+
+def test_mistakes_with_vector_environments_say_what_to_do(buffer):
+    envs = record(SyncVectorEnv([Counter] * 2, autoreset_mode=AutoresetMode.DISABLED), buffer)
+    envs.reset()
+    with pytest.raises(expdb.InvalidValue, match="give one for each of the 2 environments"):
+        envs.annotate(logprob=np.zeros(3))
+    for _ in range(3):
+        envs.step(envs.action_space.sample())
+    with pytest.raises((expdb.InvalidValue, AssertionError)):
+        envs.step(envs.action_space.sample())
+    with pytest.raises(expdb.InvalidValue, match="give one such as"):
+        record(Counter(), "runs.db")
+
+
+def test_a_registered_environment_is_a_task_by_its_id(buffer):
+    with record(gym.make("CartPole-v1"), buffer) as env:
+        env.reset(seed=0)
+        while not any(env.step(env.action_space.sample())[2:4]):
+            pass
+    assert buffer.tasks() == ["CartPole-v1"]
+    with record(gym.make_vec("CartPole-v1", 2, "vector_entry_point"), buffer, agent_id="vec") as envs:
+        envs.reset(seed=0)
+        for _ in range(60):
+            envs.step(envs.action_space.sample())
+    assert buffer.tasks() == ["CartPole-v1"]
+    assert buffer.count({"agent_id": "vec/1"}) > 40
