@@ -134,7 +134,7 @@ class ReplayBuffer:
         flush_steps, flush_bytes = whole(flush_steps, "flush_steps", 1), whole(flush_bytes, "flush_bytes", 1)
         flush_seconds = as_real(flush_seconds, "flush_seconds")
         given = {"task_name": task_name, "group_id": group_id, "policy_version": policy_version, "episode_tags": tags}
-        if episode_id is not None and write.find_episode(self._store, as_text(episode_id, "episode_id")) is not None:
+        if episode_id is not None and write.find_episodes(self._store, [as_text(episode_id, "episode_id")]):
             raise errors.EpisodeMismatch(f"episode {episode_id!r} exists already: choose another episode_id")
         episode = self._intake.new(task_id, agent_id, episode_id, given)
         return EpisodeWriter(_Sink(self._store), episode, flush_steps, flush_bytes, flush_seconds)

@@ -129,14 +129,19 @@ def test_the_demo_learns_and_goes_on_from_what_it_stored(tmp_path):
         assert db.check() == []
 
 
+LEARNERS = {"dqn_cartpole.py": 2, "recurrent_memory.py": 1, "group_policy.py": 1}  # how often they are run
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*.py")))
-def test_examples_run_twice_and_stay_short(name, tmp_path):
+def test_examples_run_again_and_stay_short(name, tmp_path):
     example = ROOT / "examples" / name
-    assert len(example.read_text().splitlines()) <= 80
-    for _ in range(2):
-        done = subprocess.run([sys.executable, "-W", "error", str(example), "example.db"], cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+    assert len(example.read_text().splitlines()) <= (130 if name in LEARNERS else 80)
+    quick = ["--quick"] if name in LEARNERS else []
+    for count in range(LEARNERS.get(name, 2)):
+        done = subprocess.run([sys.executable, "-W", "error", str(example), "example.db", *quick], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
         assert done.stdout.strip()
+        assert name != "dqn_cartpole.py" or ("going on after" in done.stdout) == bool(count)
     with expdb.open(tmp_path / "example.db") as db:
         assert db.check() == []
         assert db.buffers()

@@ -21,25 +21,32 @@ class _Numbers:
         self.epoch = -1
         self._read = read
         self._numbers: dict[Hashable, int] = {}
-        self._by_episode: dict[int, tuple[int, float | None]] = {}
-        self._ids = np.empty(0, np.int64)
-        self.count = 0
+        self._ids = self._codes = np.empty(0, np.int64)  # of episodes, ascending, and the number of each
+        self._more = np.empty(0)
+
+    @property
+    def count(self) -> int:
+        """How many numbers there are."""
+        return len(self._numbers)
 
     def follow(self, store: Store, session: Session, resident: Resident) -> None:
         """Bring it up to date with the resident."""
         changes = resident.since(self.epoch) if self.epoch >= 0 else None
-        if changes is None or len(self._by_episode) > 2 * resident.size + MANY:  # most of them are evicted
-            self._numbers, self._by_episode, changes = {}, {}, None
-        last = max(self._by_episode, default=-1) if changes is not None else -1
-        again = [ids for change in changes or () for ids in (change.episodes, change.advanced)]
-        ids = np.unique(np.concatenate(again)) if again else np.empty(0, np.int64)
-        for id, value, more in sorted(self._read(store, session, last, ids[ids <= last])):
-            self._by_episode[id] = self._numbers.setdefault(value, len(self._numbers)), more
-        self._ids = np.array(sorted(self._by_episode), np.int64)
-        found = [self._by_episode[id] for id in self._ids.tolist()]
-        self._codes = np.array([number for number, _ in found], np.int64)
-        self._more = np.array([more for _, more in found], np.float64)
-        self.epoch, self.count = resident.epoch, len(self._numbers)
+        if changes is None or len(self._ids) > 2 * resident.size + MANY:  # most of them are evicted
+            changes, self._numbers, self._ids, self._codes, self._more = None, {}, self._ids[:0], self._codes[:0], self._more[:0]
+        last = int(self._ids[-1]) if len(self._ids) else -1
+        changed = [ids for change in changes or () for ids in (change.episodes, change.advanced)]
+        again = np.unique(np.concatenate(changed)) if changed else self._ids[:0]
+        found = sorted(self._read(store, session, last, again[again <= last]))
+        ids = np.array([id for id, _, _ in found], np.int64)
+        codes = np.array([self._numbers.setdefault(value, len(self._numbers)) for _, value, _ in found], np.int64)
+        more = np.array([more for _, _, more in found], np.float64)
+        known = ids <= last
+        place = self._ids.searchsorted(ids[known])
+        self._codes[place], self._more[place] = codes[known], more[known]
+        self._ids = np.concatenate((self._ids, ids[~known]))
+        self._codes, self._more = np.concatenate((self._codes, codes[~known])), np.concatenate((self._more, more[~known]))
+        self.epoch = resident.epoch
 
     def of(self, episodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the number of each episode's value, and what was read with it, NaN for nothing."""

@@ -40,8 +40,9 @@ class Intake:
                 pending = Pending(self._store.fields)
                 opened: dict[Key, Episode | None] = {}
                 named: dict[str, Episode] = {}
+                stored = self._stored(rows)
                 for row, fields in rows:
-                    episode, implicit = self._episode_of(row, opened, named, pending)
+                    episode, implicit = self._episode_of(row, opened, named, stored, pending)
                     identity = id(episode)
                     if identity in pending.ended:
                         raise errors.EpisodeEnded(f"episode {episode.episode_id!r} has ended: give the next step another episode_id")
@@ -86,6 +87,7 @@ class Intake:
         row: Mapping[str, Any],
         opened: dict[Key, Episode | None],
         named: dict[str, Episode],
+        stored: dict[str, tuple[Episode, str]],
         pending: Pending,
     ) -> tuple[Episode, Key | None]:
         """Return the episode of a step to be stored, and its key among the open ones where it was not named."""
@@ -103,8 +105,11 @@ class Intake:
                 episode = self.new(task_id, agent_id, None, given)
             opened[key] = episode
         else:
-            as_text(episode_id, "episode_id")
-            episode = named.get(episode_id) or self._named.get(episode_id) or self._find_named(episode_id)
+            episode = named.get(episode_id) or self._named.get(episode_id)
+            if episode is None and episode_id in stored:
+                episode, status = stored[episode_id]
+                if status != "open":
+                    raise errors.EpisodeEnded(f"episode {episode_id!r} is {status}: give the step another episode_id")
             if episode is None:
                 episode = self.new(task_id, agent_id, episode_id, given)
             named[episode_id] = episode
@@ -117,14 +122,11 @@ class Intake:
             self._add_details(episode, given, pending)
         return episode, key
 
-    def _find_named(self, episode_id: Any) -> Episode | None:
-        found = write.find_episode(self._store, as_text(episode_id, "episode_id"))
-        if found is None:
-            return None
-        episode, status = found
-        if status != "open":
-            raise errors.EpisodeEnded(f"episode {episode_id!r} is {status}: give the step another episode_id")
-        return episode
+    def _stored(self, rows: Sequence[Row]) -> dict[str, tuple[Episode, str]]:
+        """Look up, all at once, the episodes that rows name and this handle does not know."""
+        named = dict.fromkeys(as_text(row["episode_id"], "episode_id") for row, _ in rows if row.get("episode_id") is not None)
+        unknown = [name for name in named if name not in self._named]
+        return write.find_episodes(self._store, unknown) if unknown else {}
 
     def new(self, task_id: Any, agent_id: Any, episode_id: Any, given: Mapping[str, Any]) -> Episode:
         """Return an episode of this run that is not stored yet; raise InvalidValue for what cannot name one."""
@@ -154,7 +156,7 @@ class Intake:
     def end(self, episode_id: Any, status: str) -> None:
         """End an open episode by its name; raise UnknownEpisode, or EpisodeEnded if it has ended."""
         with self._lock:
-            found = write.find_episode(self._store, as_text(episode_id, "episode_id"))
+            found = write.find_episodes(self._store, [as_text(episode_id, "episode_id")]).get(episode_id)
             if found is None:
                 raise errors.UnknownEpisode(f"no episode {episode_id!r} in buffer {self._store.name!r}: see buffer.episodes()")
             episode, current = found

@@ -7,6 +7,7 @@ evicts). What is slow and needs no lock, checking and encoding the fields, was d
 import json
 import time
 import uuid
+from collections.abc import Sequence
 
 import numpy as np
 import sqlalchemy as sa
@@ -228,17 +229,23 @@ def end_episode(store: Store, id: int, status: str, tail: Pending | None = None)
         rewrite.finish(store, session, news, id, given, tail.tail_types if tail is not None else {})
 
 
-def find_episode(store: Store, episode_id: str) -> tuple[Episode, str] | None:
-    """Return an episode by its name, and its status; None where there is none."""
+NAMES_AT_ONCE = 500
+
+
+def find_episodes(store: Store, names: Sequence[str]) -> dict[str, tuple[Episode, str]]:
+    """Return the episodes that there are of these names, and the status of each."""
     columns = (
         E.episode_id, E.run, E.task_id, E.agent_id, E.task_name, E.group_id, E.policy_version, E.episode_tags,
         E.started, E.id, E.length, E.last_step, E.ordered, E.status,
     )  # fmt: skip
     with store.engine.reading() as session:
-        found = session.rows(sa.select(*columns).where(E.buffer_id == store.id, E.episode_id == episode_id))
-    if not found:
-        return None
-    *values, ordered, status = found[0]
-    episode = Episode(*values)
-    episode.ordered = bool(ordered)
-    return episode, status
+        rows = [
+            row for start in range(0, len(names), NAMES_AT_ONCE)
+            for row in session.rows(sa.select(*columns).where(E.buffer_id == store.id, E.episode_id.in_(names[start : start + NAMES_AT_ONCE])))
+        ]  # fmt: skip
+    found = {}
+    for *values, ordered, status in rows:
+        episode = Episode(*values)
+        episode.ordered = bool(ordered)
+        found[episode.episode_id] = episode, status
+    return found
