@@ -7,13 +7,16 @@ example. Errors are one line, with the cure, and exit status 1.
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 import expdb
+from expdb import plot as pictures
 
 
 class _Group(click.Group):
@@ -185,6 +188,46 @@ def query(
             return click.echo(json.dumps(tasks) if as_json else "\n".join(tasks))
         rows = chosen.episodes(condition).to_pylist() if what == "episodes" else chosen.page(number, size, condition)
     _print(rows, as_json)
+
+
+@verb
+@click.argument("location")
+@click.argument("buffer", required=False)
+@click.argument("conditions", nargs=-1)
+@click.option("--by", type=click.Choice(["task", "run", "agent"]), default="task", show_default=True, help="What a curve is of.")
+@click.option("--smooth", type=click.IntRange(1), help="Episodes that a value is the mean of; by default a fiftieth of them.")
+@click.option("--to", "target", type=click.Path(dir_okay=False, writable=True), help="Write a picture, .png, .svg or .pdf, instead of drawing here.")
+@as_json
+def plot(
+    location: str, buffer: str | None, conditions: Sequence[str], by: Any, smooth: int | None, target: str | None, as_json: bool
+) -> None:
+    """Draw returns, lengths and rewards of the complete episodes of a buffer; of those with a step that meets all conditions.
+
+    BUFFER may be left out where there is only one. Needs the extra `plot`.
+
+    Example: expdb plot runs.db train --by run --to curves.png
+    """
+    with expdb.open(location, create=False, read_only=True) as db:
+        names = db.buffers()
+        if buffer is None and len(names) != 1:
+            raise click.UsageError(f"name a buffer: there are {', '.join(names)}" if names else f"{location} has no buffer: nothing was stored yet")
+        chosen = db.buffer(buffer or names[0])
+        found, count = pictures.curves(chosen, by, where=_condition(conditions, None), smooth=smooth)
+    if as_json:
+        return click.echo(json.dumps([
+            {"name": one.name, "steps": one.steps.tolist(), **{panel: [None if v != v else v for v in values.tolist()] for panel, values in one.values.items()}}
+            for one in found
+        ]))  # fmt: skip
+    if not found:
+        return click.echo("no complete episode to draw")
+    if target is not None:
+        pictures.save(pictures.draw(found, f"{chosen.name}, by {by}"), Path(target))
+        click.echo(f"{target}: {len(found)} curve{'s' * (len(found) != 1)}")
+    else:
+        for picture in pictures.characters(found, min(100, shutil.get_terminal_size((100, 30)).columns)):
+            click.echo(picture)
+    if count > len(found):
+        click.echo(f"the {len(found)} with the most episodes, of {count}")
 
 
 @verb

@@ -14,7 +14,7 @@ class DatabaseMissing(ExpDBError, FileNotFoundError):
 
 
 class DriverMissing(ExpDBError, ImportError):
-    """The package that talks to the server is not installed."""
+    """A package that this needs is not installed."""
 
 
 class AccessDenied(ExpDBError, PermissionError):

@@ -34,6 +34,7 @@ WORKS = {
     "prioritized": "prioritized sample + update of 256",
     "nstep": "5-step transitions, 64",
     "sequence": "sequences of 32 steps, 64",
+    "loader": "batches of 256 from a data loader, 2 workers",
 }
 BEGIN, END = "<!-- peers -->", "<!-- /peers -->"
 

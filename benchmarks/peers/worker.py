@@ -38,7 +38,7 @@ class Side:
 
     def works(self) -> list[str]:
         """Return the names of the works."""
-        return [name for name in ("uniform", "prioritized", "nstep", "sequence") if hasattr(self, name)]
+        return [name for name in ("uniform", "prioritized", "nstep", "sequence", "loader") if hasattr(self, name)]
 
 
 class Expdb(Side):
@@ -81,6 +81,15 @@ class Expdb(Side):
 
         buffer, unit = self._buffer(), expdb.Sequence(32)
         return lambda: buffer.sample(64, unit=unit)
+
+    def loader(self) -> Call:
+        import expdb
+        from expdb.integrations.torch import Loader, Samples
+
+        buffer = self._buffer()
+        buffer.sample(4, unit=expdb.NStep(1))  # everything is in memory before the workers are forked
+        batches = iter(Loader(Samples(buffer, 256), num_workers=2, multiprocessing_context="fork"))
+        return lambda: next(batches)
 
 
 class Plain(Side):
@@ -265,6 +274,9 @@ class Memmap(Side):
 
     def uniform(self) -> Call:
         return self._batches(256, timestep_level=True)
+
+    def loader(self) -> Call:
+        return self._batches(256, timestep_level=True, num_workers=2)
 
     def nstep(self) -> Call:
         return self._batches(64, n_steps=5)
