@@ -151,10 +151,16 @@ class ReplayBuffer:
     def _complete_open_episodes(self) -> None:
         self._intake.complete_all()
 
+    def _before_fork(self, deadline: float) -> None:
+        self._sampling.before_fork(deadline)
+
+    def _after_fork(self) -> None:
+        self._sampling.after_fork()
+
     def _forked(self, run: str) -> None:
-        """Start anew in a forked child, as another run: the open episodes are the parent's."""
+        """Be another run in a forked child: the open episodes are the parent's."""
         self._intake, self._rng = Intake(self._store, run), None
-        self._sampling.start_anew()  # another thread may have been at it; what is unsaved the parent saves
+        self._sampling.forked()
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

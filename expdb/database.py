@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 import uuid
 import weakref
 from collections.abc import Callable, Mapping
@@ -280,13 +281,40 @@ def _at_exit() -> None:
 _handles: "weakref.WeakSet[ExperienceDB]" = weakref.WeakSet()
 
 
-def _forked() -> None:
-    for handle in list(_handles):
-        handle._forked()
+FORK_SECONDS = 1.0  # that a fork waits for samples of other threads
 
+
+class _Fork:
+    """Lets a forked child go on with the rows that its parent has in memory; forks of several threads take turns."""
+
+    def __init__(self) -> None:
+        self.turn = threading.Lock()
+        self.held: list[ReplayBuffer] = []
+
+    def before(self) -> None:
+        self.turn.acquire()
+        deadline = time.monotonic() + FORK_SECONDS
+        self.held = [buffer for handle in list(_handles) for buffer in list(handle._buffers.values())]
+        for buffer in self.held:
+            buffer._before_fork(deadline)
+
+    def in_parent(self) -> None:
+        for buffer in self.held:
+            buffer._after_fork()
+        self.held = []
+        self.turn.release()
+
+    def in_child(self) -> None:
+        for handle in list(_handles):
+            handle._forked()
+        self.held = []
+        self.turn = threading.Lock()
+
+
+_fork = _Fork()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(before=_fork.before, after_in_parent=_fork.in_parent, after_in_child=_fork.in_child)
 
 
 def _reopened(location: str, run: str | None, options: dict[str, Any]) -> ExperienceDB:

@@ -259,6 +259,53 @@ def test_a_fork_while_a_thread_uses_the_file_is_refused_in_the_child(path, kind)
     assert sound(path) == 3
 
 
+def test_a_forked_child_samples_the_rows_that_its_parent_has_in_memory(path):
+    with expdb.open(path) as db:
+        buffer = db.buffer("b")
+        buffer.store_batch([{"x": k, "reward": 1.0} for k in range(3_000)])
+        buffer.sample(3_000, sampler=expdb.Prioritized())
+        buffer.update_priorities([5], [1e30])
+        in_memory = buffer.stats()["resident_bytes"]
+        assert in_memory > 3_000 * 8
+
+        def child():
+            rows = buffer.stats()["resident_bytes"]
+            buffer.store(x=-7)
+            drawn = set(buffer.sample(20_000)["x"].tolist())
+            return rows == in_memory, -7 in drawn, len(drawn) > 2_900, buffer.sample(50, sampler=expdb.Prioritized())["x"].max()
+
+        assert in_child(child) == (True, True, True, 5)
+        assert -7 in buffer.sample(20_000)["x"]
+        assert set(buffer.sample(200, sampler=expdb.Prioritized())["x"].tolist()) == {5, -7}  # a new step has the greatest
+    assert sound(path) == 3_001
+
+
+def test_a_child_forked_during_a_sample_of_another_thread_begins_with_nothing_in_memory(path):
+    with expdb.open(path) as db:
+        buffer = db.buffer("b")
+        buffer.store_batch([{"x": k} for k in range(100)])
+        buffer.sample(8, sampler=expdb.Prioritized())
+        whole = buffer.stats()["resident_bytes"]
+        inside, leave = threading.Event(), threading.Event()
+
+        def hold():
+            with buffer._sampling.resident.lock:
+                inside.set()
+                leave.wait()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        inside.wait()
+        try:
+            held, drawn = in_child(lambda: (buffer.stats()["resident_bytes"], sorted(set(buffer.sample(5_000)["x"].tolist()))))
+        finally:
+            leave.set()
+            thread.join()
+        assert held < whole
+        assert drawn == list(range(100))
+        assert buffer.sample(8).size == 8
+
+
 def test_an_episode_belongs_to_the_process_that_began_it(path):
     with expdb.open(path) as db:
         writer = db.buffer("b").episode("t")

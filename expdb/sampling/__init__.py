@@ -2,6 +2,8 @@
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +36,7 @@ class Sampling:
 
     def __init__(self, store: Store, budget: Budget):
         self._store, self._budget = store, budget
+        self._held = False  # by the thread that forks
         self.start_anew()
 
     def start_anew(self) -> None:
@@ -44,6 +47,26 @@ class Sampling:
         self._collator = Collator(self._store, self.resident)
         self._seen: object = None
         self._asked = False  # whether a sample was ever drawn
+
+    # -- forks: a child goes on with the rows that its parent has in memory, of which it shares the pages -----------------
+
+    def before_fork(self, deadline: float) -> None:
+        """Wait until no thread is at the rows, or until `deadline` on the monotonic clock."""
+        self._held = self.resident.lock.acquire(timeout=max(deadline - time.monotonic(), 0.0))
+
+    def after_fork(self) -> None:
+        """Go on, in the parent."""
+        if self._held:
+            self.resident.lock.release()
+
+    def forked(self) -> None:
+        """Go on, in the child: with the same rows, unless a thread of the parent was at them."""
+        if not self._held:
+            self.start_anew()
+            return
+        self.resident.lock = threading.RLock()
+        self._seen = None  # the child asks by connections of its own
+        self._by_priority.forked()
 
     @property
     def nbytes(self) -> int:

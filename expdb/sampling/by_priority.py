@@ -238,6 +238,13 @@ class ByPriority:
         """Keep what is unsaved, before the rows are forgotten."""
         self._left += self._unsaved_priorities()
 
+    def forked(self) -> None:
+        """Leave what is unsaved to the parent."""
+        r = self._resident
+        self._unsaved, self._left = False, []
+        if r.priorities is not None:
+            r.columns[":unsaved"][:] = False
+
     def hurry(self) -> None:
         """Write what has waited for long enough."""
         if self._unsaved:
