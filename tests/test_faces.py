@@ -147,18 +147,13 @@ def test_examples_run_again_and_stay_short(name, tmp_path):
         assert db.buffers()
 
 
-BLOCKS = re.findall(r"```python\n(.*?)```", README + (ROOT / "docs" / "sampling.md").read_text(), re.DOTALL)
-
-
-def test_the_readme_has_code():
-    assert len(BLOCKS) >= 2
-
-
-@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
-def test_the_readmes_code_runs(block, tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", ["README.md", "docs/sampling.md", "docs/training.md"])
+def test_the_code_of_the_pages_runs_and_runs_again(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for _ in range(2):
-        exec(compile(block, "README.md", "exec"), {})
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks * 2:
+        exec(compile(block, page, "exec"), {})
 
 
 def test_the_readmes_columns_are_those_of_the_view():
