@@ -5,6 +5,10 @@ class ExpDBError(Exception):
     """Anything that expdb refuses or finds wrong."""
 
 
+class ExpDBWarning(UserWarning):
+    """Something that a person should know of, and that does not keep expdb from going on."""
+
+
 class NotAnExperienceDatabase(ExpDBError, ValueError):
     """The file or database belongs to something else, is empty, or is no database at all."""
 

@@ -1,0 +1,58 @@
+"""Strike with every fault and print the table: `python3 dev.py torture [--minutes N] [--only NAME] [--seed N]`."""
+
+import argparse
+import os
+import platform
+import sqlite3
+import sys
+import tempfile
+import time
+import warnings
+from contextlib import ExitStack
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the tests' own modules, as pytest has them
+
+from torture import FAULTS, HEAD, Outcome, Place, line, run  # noqa: E402
+
+SHORT_MINUTES = 1.5
+
+
+def main() -> int:
+    """Run the short table, or as much of the long one as the minutes allow; return the number of faults that did not hold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=SHORT_MINUTES, help="about how long; 1.5 is the short table, 40 the long one")
+    parser.add_argument("--only", action="append", choices=sorted(FAULTS), help="one fault; may be repeated")
+    parser.add_argument("--seed", type=int, default=None, help="of the random instants, places and values (default: the time)")
+    given = parser.parse_args()
+    warnings.simplefilter("ignore", expdb_warning())  # the harness provokes what they warn of, and tests that they come
+    seed = int(time.time()) if given.seed is None else given.seed
+    share = min(1.0, max(0.0, (given.minutes - SHORT_MINUTES) / (40 - SHORT_MINUTES)))
+    failed, start = 0, time.monotonic()
+    print(HEAD, flush=True)
+    for key in given.only or FAULTS:
+        one = FAULTS[key]
+        with tempfile.TemporaryDirectory(prefix="expdb-torture-") as folder, ExitStack() as stack:
+            outcome, seconds = run(key, Place(Path(folder), seed, stack), round(one.short + share * (one.long - one.short)))
+        print(line(key, outcome, seconds), flush=True)
+        failed += bool(outcome.violations)
+        show(outcome)
+    system = f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
+    print(f"\n{time.strftime('%Y-%m-%d')}, {system}, seed {seed}, {(time.monotonic() - start) / 60:.1f} minutes; {failed} of the faults did not hold.")
+    return failed
+
+
+def show(outcome: Outcome) -> None:
+    """Print the first violations."""
+    for violation in outcome.violations[:10]:
+        print(f"  {violation[:400]}", file=sys.stderr, flush=True)
+
+
+def expdb_warning() -> type[Warning]:
+    """Return the class of the library's warnings."""
+    import expdb
+
+    return expdb.ExpDBWarning
+
+
+sys.exit(main())

@@ -1,0 +1,223 @@
+"""kill -9: of writers at random instants, and in the midst of changes to what is stored."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import random
+import signal
+import time
+from functools import partial
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torture.oracle import BUFFER, Log, content, step, verify, wrong_fields
+from torture.table import Outcome, Place, fault
+
+import expdb
+from expdb import QueryBuilder
+
+FORK = multiprocessing.get_context("fork")  # a tenth of the time of spawn; nothing is open when these fork
+CAPACITY = 4_000
+
+
+def killed(process: BaseProcess) -> None:
+    """Kill a process and wait until it is gone."""
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+
+
+def write_for_ever(location: str, writer: int, log: Log) -> None:
+    """Write steps in every way there is, noting what is acknowledged."""
+    number = 0
+    with expdb.open(location, timeout=120.0) as db:
+        buffer = db.buffer(BUFFER)
+        for turn in itertools.count():
+            match turn % 3:
+                case 0:
+                    log.add([buffer.store(task_id=f"w{writer}", **step(writer, number))], writer, number)
+                    number += 1
+                case 1:
+                    rows = [{"task_id": f"w{writer}", **step(writer, number + k, number, 7)} for k in range(7)]
+                    log.add(buffer.store_batch(rows).tolist(), writer, number)
+                    number += 7
+                case 2:
+                    episode = buffer.episode(f"w{writer}", flush_steps=1000)
+                    for flush in range(3):
+                        for k in range(5):
+                            episode.append(**step(writer, number + k, number, 5), terminated=flush == 2 and k == 4)
+                        log.add(episode.flush().tolist(), writer, number)
+                        number += 5
+                    episode.end(obs=content(writer, number)["obs"])
+
+
+def kill_writers(kind: str, processes: int, place: Place, kills: int) -> Outcome:
+    """Keep so many writers at work, kill one after the other, and look at what is there."""
+    location, rng = place.location(kind, f"kills{processes}"), random.Random(place.seed)
+    with expdb.open(location) as db:
+        db.buffer(BUFFER, capacity=CAPACITY)
+    log, numbers = Log(place.folder / f"{kind}{processes}.log"), itertools.count()
+
+    def begin() -> BaseProcess:
+        process = FORK.Process(target=write_for_ever, args=(location, next(numbers), log))
+        process.start()
+        return process
+
+    writers = [begin() for _ in range(processes)]
+    time.sleep(0.3)
+    for _ in range(kills):
+        time.sleep(rng.random() * 0.06)
+        which = rng.randrange(processes)
+        killed(writers[which])
+        writers[which] = begin()
+    time.sleep(0.2)
+    for process in writers:
+        killed(process)
+    acknowledged = log.read()
+    log.close()
+    with expdb.open(location, timeout=60.0) as db:
+        violations = verify(db, acknowledged)
+        added = db.buffer(BUFFER).stats()["added"]
+    if len(acknowledged) < 5 * kills:
+        violations.append(f"only {len(acknowledged)} steps were acknowledged: the writers hardly wrote")
+    return Outcome(kills + processes, violations, f"{len(acknowledged):,} steps acknowledged, {added - len(acknowledged):,} more stored")
+
+
+for _kind, _processes in itertools.product(("SQLite", "PostgreSQL"), (4, 32)):
+    _strike: Any = partial(kill_writers, _kind, _processes)
+    _strike.__name__ = f"kill_{_processes}_writers_{_kind.lower()}"
+    fault(
+        f"kill -9 of {_processes} writers, {_kind}", "0 acknowledged steps lost, 0 repeated, 0 torn batches, capacity exact", 25, 1_000
+    )(_strike)
+
+
+# -- changes ----------------------------------------------------------------------------------------------------------
+
+TASKS, STEPS = 8, 12
+
+
+def change_for_ever(location: str, first: int, notes: int) -> None:
+    """Relabel, delete and seal, noting before each change what it will be, and after it that it is done."""
+    def note(text: str) -> None:
+        os.write(notes, f"{text}\n".encode())
+
+    with expdb.open(location, timeout=60.0) as db:
+        buffer = db.buffer(BUFFER)
+        for turn in itertools.count(first):
+            task = f"t{turn % TASKS}"
+            match turn % 3:
+                case 0:
+                    note(f"relabel {task} {turn}")
+                    buffer.update(QueryBuilder().eq("task_id", task), reward=float(turn))
+                case 1:
+                    note(f"delete {task} {turn}")
+                    buffer.delete({"task_id": task})
+                case 2:  # steps stored one by one, which the end of the episode puts together into one chunk
+                    note(f"seal {task} {turn}")
+                    for k in range(STEPS):
+                        buffer.store(task_id=task, episode_id=f"e{turn}", reward=float(turn), **step(turn, k))
+                    buffer.end_episode(f"e{turn}")
+            note("done")
+
+
+def settled(db: expdb.ExperienceDB, notes: list[str]) -> list[str]:
+    """Return what is neither as before the last change nor as after it."""
+    if not notes:
+        return []
+    state: dict[str, dict[int, float]] = {f"t{k}": {} for k in range(TASKS)}  # episode (by its turn) to reward, by task
+
+    def changed(state: dict[str, dict[int, float]], text: str) -> dict[str, dict[int, float]]:
+        what, task, turn = text.split()
+        now = dict(state[task])
+        match what:
+            case "relabel":
+                now = dict.fromkeys(now, float(turn))
+            case "delete":
+                now = {}
+            case "seal":
+                now[int(turn)] = float(turn)
+            case "forget":
+                now.pop(int(turn), None)
+        return {**state, task: now}
+
+    *changes, last = [text for text in notes if text != "done"]
+    for text in changes:
+        state = changed(state, text)
+    after = changed(state, last)
+    allowed = [after] if notes[-1] == "done" else [state, after]
+    found: dict[str, dict[int, float]] = {f"t{k}": {} for k in range(TASKS)}
+    counts: dict[int, int] = {}
+    for rows in db.buffer(BUFFER).scan(fields=["task_id", "writer", "reward"]):
+        for row in rows.to_list():
+            before = found[row["task_id"]].setdefault(row["writer"], row["reward"])
+            if before != row["reward"]:
+                return [f"episode {row['writer']} has rewards {before} and {row['reward']}: half of a change"]
+            counts[row["writer"]] = counts.get(row["writer"], 0) + 1
+    what, task, turn = last.split()
+    if what == "seal" and notes[-1] != "done" and 0 < counts.get(int(turn), 0) < STEPS:
+        del found[task][int(turn)], counts[int(turn)]  # a step of it is a write of its own
+    problems = [f"episode {writer} has {count} of its {STEPS} steps" for writer, count in counts.items() if count != STEPS]
+    return problems + ([] if found in allowed else [f"after {last!r} (done: {notes[-1] == 'done'}) there are {found}, not {allowed}"])
+
+
+def kill_changes(kind: str, place: Place, kills: int) -> Outcome:
+    """Kill a process that relabels, deletes and seals, again and again, and look each time."""
+    location, rng, violations = place.location(kind, "changes"), random.Random(place.seed), list[str]()
+    path = place.folder / f"{kind}.changes"
+    notes = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    with expdb.open(location) as db:
+        db.buffer(BUFFER)
+    done, midway = 0, 0
+    for _ in range(kills):
+        turns = sum(text != "done" for text in path.read_text().splitlines())
+        process = FORK.Process(target=change_for_ever, args=(location, turns, notes))
+        process.start()
+        size = path.stat().st_size
+        while path.stat().st_size == size and process.is_alive():  # until it is at work
+            time.sleep(0.001)
+        time.sleep(rng.random() * 0.05)
+        killed(process)
+        lines = path.read_text().splitlines()
+        midway += lines[-1] != "done"
+        with expdb.open(location, timeout=60.0) as db:
+            violations += db.check() + settled(db, lines)
+            violations += [one for rows in _rows(db) for row in rows for one in wrong_fields(row)]
+            _forget(db, path, lines)
+        done += 1
+        if violations:
+            break
+    os.close(notes)
+    return Outcome(done, violations, f"{midway} of them in the midst of a change")
+
+
+def _rows(db: expdb.ExperienceDB) -> list[list[dict[str, Any]]]:
+    keys = ["position", "writer", "number", "obs", "text", "call"]
+    return [rows.to_list() for rows in db.buffer(BUFFER).scan(fields=keys)] if len(db.buffer(BUFFER)) else []
+
+
+def _forget(db: expdb.ExperienceDB, path: Path, lines: list[str]) -> None:
+    """Settle what was under way: whichever way the last change went, from here on it is the past."""
+    if lines[-1] == "done":
+        return
+    what, task, turn = lines[-1].split()
+    buffer, settled = db.buffer(BUFFER), "done\n"
+    match what:
+        case "relabel":
+            buffer.update({"task_id": task}, reward=float(turn))
+        case "delete":
+            buffer.delete({"task_id": task})
+        case "seal":
+            buffer.delete({"episode_id": f"e{turn}"})
+            settled = f"done\nforget {task} {turn}\ndone\n"
+    with path.open("a") as file:
+        file.write(settled)
+
+
+for _kind in ("SQLite", "PostgreSQL"):
+    _strike = partial(kill_changes, _kind)
+    _strike.__name__ = f"kill_changes_{_kind.lower()}"
+    fault(f"kill -9 while sealing, deleting, relabelling, {_kind}", "old or new, never between", 25, 500)(_strike)

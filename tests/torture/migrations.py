@@ -1,0 +1,127 @@
+"""Migrations that are killed at every step, and that eight processes begin at once."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+from torture.kills import FORK
+from torture.oracle import BUFFER, step, verify
+from torture.table import Outcome, Place, fault
+
+import expdb
+from expdb.storage import opening, schema
+from expdb.storage.engine import Engine
+
+
+def engine_of(location: str) -> Engine:
+    """Open the database past the check of its revision."""
+    where = opening.location_of(location)
+    assert where is not None
+    if isinstance(where, str):
+        return opening.SqliteEngine(where, read_only=False, durability="full", timeout=60.0)
+    return opening._server_engine(where, read_only=False, durability="full", timeout=60.0)
+
+
+def downgrade(location: str) -> None:
+    """Take the schema back to where there is none."""
+    engine = engine_of(location)
+    try:
+        with engine.writing() as session:
+            schema.run_migrations(session, "base", down=True)
+    finally:
+        engine.close()
+
+
+def upgrade_and_be_killed(location: str, after: int) -> None:
+    """Migrate, and be killed before the statement `after`."""
+    left = itertools.count()
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if next(left) == after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+
+        return call
+
+    op.execute, op.create_table, op.create_index = map(counted, (op.execute, op.create_table, op.create_index))
+    sa.Connection.exec_driver_sql = counted(sa.Connection.exec_driver_sql)  # type: ignore[method-assign]
+    expdb.upgrade(location)
+
+
+def seen(location: str) -> tuple[str | None, list[str]]:
+    """Return the revision of a database, and what its schema lacks of the newest."""
+    engine = engine_of(location)
+    try:
+        with engine.reading() as session:
+            return schema.stored_revision(session, engine.dialect), engine.dialect.schema_problems(session)
+    finally:
+        engine.close()
+
+
+def works(location: str, first: int) -> list[str]:
+    """Return what is wrong with a database that was migrated just now: steps are written and verified."""
+    with expdb.open(location) as db:
+        buffer = db.buffer(BUFFER)
+        return verify(db, {buffer.store(**step(first, k)): (first, k) for k in range(5)})
+
+
+def kill_migrations(kind: str, place: Place, rounds: int) -> Outcome:
+    """Kill a migration before each of its statements; the old schema or the new one must stand, and the next attempt succeed."""
+    location, violations, kills, without = place.location(kind, "migrations"), list[str](), 0, list[str]()
+    head = schema.known_revisions()[-1]
+    for _ in range(rounds):
+        expdb.open(location).close()
+        for after in itertools.count():
+            downgrade(location)
+            without = seen(location)[1] if after == 0 else without
+            process = FORK.Process(target=upgrade_and_be_killed, args=(location, after))
+            process.start()
+            process.join()
+            found, problems = seen(location)
+            whole = found == head and not problems
+            if not (whole or (found is None and problems == without)):
+                violations.append(f"killed before statement {after}: revision {found}, {problems}")
+            if process.exitcode == 0:
+                break
+            kills += 1
+            expdb.upgrade(location)
+            violations += works(location, kills)
+    return Outcome(kills, violations)
+
+
+def upgrade_at_once(location: str, barrier: Any) -> None:
+    barrier.wait()
+    expdb.upgrade(location)
+
+
+def migrate_at_once(kind: str, place: Place, rounds: int) -> Outcome:
+    """Let eight processes migrate one database at the same moment."""
+    location, violations = place.location(kind, "at_once"), list[str]()
+    for number in range(rounds):
+        expdb.open(location).close()
+        downgrade(location)
+        barrier = multiprocessing.get_context("fork").Barrier(8)
+        processes = [FORK.Process(target=upgrade_at_once, args=(location, barrier)) for _ in range(8)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        violations += [f"a process that migrated left with {process.exitcode}" for process in processes if process.exitcode]
+        violations += works(location, number)
+    return Outcome(rounds, violations)
+
+
+for _kind in ("SQLite", "PostgreSQL"):
+    for _function, _name in ((kill_migrations, "kill -9 before each statement of a migration"), (migrate_at_once, "8 processes migrating at once")):
+        _strike: Any = partial(_function, _kind)
+        _strike.__name__ = f"{_function.__name__}_{_kind.lower()}"
+        fault(f"{_name}, {_kind}", "old or new schema, never between", 1 if _function is kill_migrations else 3, 20)(_strike)

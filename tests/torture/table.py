@@ -1,0 +1,86 @@
+"""Faults by name, and the table of what held."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from postgres_server import Server
+
+
+@dataclass
+class Place:
+    """Where a fault does its harm: a folder, and a server of its own that is started when first asked for."""
+
+    folder: Path
+    seed: int
+    stack: ExitStack
+    _servers: dict[str, Server] = field(default_factory=dict)
+
+    def server(self, fsync: str = "off") -> Server:
+        """Return a server, one without fsync (which no kill of a client can tell) or one with it."""
+        if fsync not in self._servers:
+            server = Server(fsync=fsync, max_connections="200")
+            self.stack.callback(server.remove)
+            self._servers[fsync] = server
+        return self._servers[fsync]
+
+    def location(self, kind: str, name: str) -> str:
+        """Return a location for a new database, a file or one of the server."""
+        return str(self.folder / f"{name}.db") if kind == "SQLite" else self.server().url(self.server().database())
+
+
+@dataclass
+class Outcome:
+    """What came of a fault: how often it struck, what did not hold, and what else there is to say."""
+
+    count: int
+    violations: list[str]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault: how often it strikes in a short run and in a long one, and what must hold whenever it does."""
+
+    name: str
+    must_hold: str
+    short: int
+    long: int
+    strike: Callable[[Place, int], Outcome]
+
+
+FAULTS: dict[str, Fault] = {}
+
+
+def fault(name: str, must_hold: str, short: int, long: int) -> Callable[[Callable[[Place, int], Outcome]], Callable[[Place, int], Outcome]]:
+    """Enter a function in the table: it strikes so many times, and returns what came of it."""
+
+    def enter(strike: Callable[[Place, int], Outcome]) -> Callable[[Place, int], Outcome]:
+        FAULTS[strike.__name__] = Fault(name, must_hold, short, long, strike)
+        return strike
+
+    return enter
+
+
+def run(key: str, place: Place, count: int) -> tuple[Outcome, float]:
+    """Let a fault strike; an error that nobody expected is a violation too. Return the outcome and the seconds it took."""
+    start = time.monotonic()
+    try:
+        outcome = FAULTS[key].strike(place, count)
+    except Exception:
+        outcome = Outcome(0, ["the harness failed: " + traceback.format_exc()])
+    return outcome, time.monotonic() - start
+
+
+def line(key: str, outcome: Outcome, seconds: float) -> str:
+    """Return a row of the table in Markdown."""
+    held = f"**{len(outcome.violations)} violations**" if outcome.violations else "held"
+    return f"| {FAULTS[key].name} | {outcome.count:,} | {FAULTS[key].must_hold} | {held}{': ' * bool(outcome.note)}{outcome.note} | {seconds:.0f} s |"
+
+
+HEAD = "| fault | times | must hold | outcome | took |\n|---|---|---|---|---|"
