@@ -1,0 +1,174 @@
+"""Damage: flipped bits in the file, and mutated Arrow messages, each met by a process of its own."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import sqlite3
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from torture.oracle import BUFFER, step, wrong_fields
+from torture.table import Outcome, Place, fault
+
+import expdb
+from expdb.storage import codec
+
+STEPS = 240
+MEMORY = 1 << 30  # bytes that a process may take beyond what it has: a message that claims more is refused before
+FINE, REFUSED, BOOKS, WRONG, UNTYPED = range(5)
+WORDS = {FINE: "read as they were", REFUSED: "refused", BOOKS: "other rewards, names or steps (mutable columns)", WRONG: "wrong values", UNTYPED: "untyped errors"}
+
+
+def sample_file(path: Path) -> None:
+    """Make a file of steps in chunks of all kinds: fixed, varying and compressed."""
+    with expdb.open(path) as db:
+        buffer = db.buffer(BUFFER)
+        for number in range(0, STEPS, 24):
+            with buffer.episode(f"t{number % 3}", tags={"seed": number}) as episode:
+                for k in range(24):
+                    episode.append(**step(0, number + k, number, 24), reward=1.0, frame=_frame(number + k), terminated=k == 23)
+
+
+def _frame(number: int) -> np.ndarray:
+    return (np.arange(1500) // 50 + number).astype(np.uint8)
+
+
+def read_all(path: str) -> int:
+    """Read every step and field, and say what came of it."""
+    try:
+        with expdb.open(path, create=False) as db:
+            buffer, books, count = db.buffer(BUFFER), False, 0
+            for rows in buffer.scan(fields=["position", "writer", "number", "obs", "text", "call", "frame", "reward", "task_id", "step"]):
+                for row in rows.to_list():
+                    number = row["position"]
+                    if row["writer"] != 0 or row["number"] != number or wrong_fields(row) or not np.array_equal(row["frame"], _frame(number)):
+                        return WRONG
+                    books |= row["reward"] != 1.0 or row["task_id"] != f"t{number // 24 * 24 % 3}" or row["step"] != number % 24
+                    count += 1
+            batch = buffer.sample(64, sampler=expdb.Prioritized(), unit=expdb.NStep(2), fields=["number", "frame"], rng=0)
+            if not all(np.array_equal(frame, _frame(number)) for frame, number in zip(batch["frame"], batch["number"], strict=True)):
+                return WRONG
+            return BOOKS if books or count != STEPS else FINE
+    except expdb.ExpDBError:
+        return REFUSED
+
+
+def in_child(function: Callable[[], int]) -> int:
+    """Run something in a forked child with bounded memory; return what it returned, or minus the signal that killed it."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        status = UNTYPED
+        try:
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+            resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            signal.alarm(30)
+            status = function()
+        except BaseException as error:
+            if os.environ.get("TORTURE_VERBOSE"):
+                sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def judged(results: Counter[int], where: dict[int, list[str]]) -> Outcome:
+    """Return the outcome: a crash, a wrong value or an error without a type is a violation."""
+    violations = [f"{WORDS.get(kind, f'killed by signal {-kind}')}: {places}" for kind, places in where.items()]
+    note = ", ".join(f"{results[kind]} {WORDS[kind]}" for kind in (FINE, REFUSED, BOOKS) if results[kind])
+    return Outcome(sum(results.values()), violations, note)
+
+
+@fault("single bits of the file flipped", "0 wrong field values, 0 crashes", 300, 10_000)
+def flip_bits(place: Place, flips: int) -> Outcome:
+    path, rng = place.folder / "flips.db", random.Random(place.seed)
+    sample_file(path)
+    whole = path.read_bytes()
+    results, where = Counter[int](), dict[int, list[str]]()
+    for _ in range(flips):
+        at, bit = rng.randrange(len(whole)), rng.randrange(8)
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << bit
+        for left in place.folder.glob("flips.db*"):
+            left.unlink()
+        path.write_bytes(damaged)
+        result = in_child(lambda: read_all(str(path)))
+        results[result] += 1
+        if result not in (FINE, REFUSED, BOOKS):
+            where.setdefault(result, []).append(f"byte {at} bit {bit}")
+    return judged(results, where)
+
+
+def mutants(rng: random.Random, message: bytes) -> bytes:
+    """Return a message with something wrong: bits, bytes, numbers that say how long and how many, a part cut out or doubled."""
+    data = bytearray(message)
+    for _ in range(rng.choice((1, 1, 2, 8))):
+        at = rng.randrange(len(data)) if rng.random() < 0.5 else rng.randrange(min(len(data), 600))  # its metadata come first
+        match rng.randrange(5):
+            case 0:
+                data[at] ^= 1 << rng.randrange(8)
+            case 1:
+                data[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF))
+            case 2:
+                number = rng.choice((0, 1, -1, 1 << 30, 1 << 40, (1 << 63) - 1, -(1 << 63), rng.getrandbits(32)))
+                data[at // 8 * 8 : at // 8 * 8 + 8] = number.to_bytes(8, "little", signed=True)
+            case 3:
+                del data[at : at + rng.randrange(1, 64)]
+            case 4:
+                data[at:at] = data[at : at + rng.randrange(1, 64)]
+        if not data:
+            return b"\0"
+    return bytes(data)
+
+
+def _mutated(place: Place, count: int, *, forged: bool) -> Outcome:
+    path, rng = place.folder / "mutants.db", random.Random(place.seed)
+    sample_file(path)
+    with expdb.open(path) as db:
+        store = db.buffer(BUFFER)._store
+        with store.engine.reading() as session:
+            chunks = session.ask("SELECT id, rows, signature, crc, data FROM chunks WHERE buffer_id = ?", store.id)
+            decoders = {signature: store.decoder(session, signature) for _, _, signature, _, _ in chunks}
+    results, where = Counter[int](), dict[int, list[str]]()
+    for _ in range(count):
+        id, rows, signature, crc, data = rng.choice(chunks)
+        mutant = mutants(rng, data)
+        if mutant == data:
+            continue
+        if forged:
+            crc = codec.crc_of(decoders[signature].signature, id, rows, mutant)
+
+        def store_and_read(chunk: int = id, crc: int = crc, data: bytes = mutant) -> int:
+            connection = sqlite3.connect(path, isolation_level=None)
+            connection.execute("UPDATE chunks SET data = ?, bytes = ?, crc = ? WHERE id = ?", (data, len(data), crc, chunk))
+            connection.close()
+            return read_all(str(path))
+
+        whole = path.read_bytes()
+        result = in_child(store_and_read)
+        for left in place.folder.glob("mutants.db*"):
+            left.unlink()
+        path.write_bytes(whole)
+        results[result] += 1
+        if result not in ((FINE, REFUSED, BOOKS, WRONG) if forged else (REFUSED,)):
+            where.setdefault(result, []).append(f"chunk {id}, {len(mutant)} bytes")
+    outcome = judged(results, where)
+    if forged:
+        outcome.note += f", {results[WRONG]} with other values, which the forger chose"
+    return outcome
+
+
+@fault("mutated Arrow messages", "every one refused", 300, 10_000)
+def mutate_messages(place: Place, count: int) -> Outcome:
+    return _mutated(place, count, forged=False)
+
+
+@fault("mutated Arrow messages with a forged checksum", "0 crashes, no more memory than 1 GiB, typed errors", 300, 10_000)
+def forge_messages(place: Place, count: int) -> Outcome:
+    return _mutated(place, count, forged=True)
