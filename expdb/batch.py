@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from expdb.errors import InvalidValue
+
 
 class Batch(Mapping[str, np.ndarray]):
     """Hold named arrays, one row a step.
@@ -37,14 +39,20 @@ class Batch(Mapping[str, np.ndarray]):
         return f"Batch(size={self.size}, {columns})"
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Return a dict a row: Python numbers for scalars, arrays for tensors, None for unknown rewards."""
+        """Return a dict a row: Python numbers for scalars, arrays for tensors, None for unknown rewards and fields.
+
+        A row of sequences, stacks, episodes or groups holds arrays of steps: there an unknown reward stays NaN, and
+        `has_<field>` and `mask` say what is there.
+        """
         columns = {name: _cells(array) for name, array in self._columns.items()}
-        if "reward" in columns:
+        if "reward" in columns and self._columns["reward"].dtype == np.float64 and self._columns["reward"].ndim == 1:
             columns["reward"] = [None if reward != reward else reward for reward in columns["reward"]]
-        for name in [name for name in columns if name.startswith("has_") and name.removeprefix("has_") in columns]:
-            field = name.removeprefix("has_")
+        for name in list(columns):
+            field, there = name.removeprefix("has_"), self._columns[name]
+            if field == name or field not in columns or there.ndim != 1 or there.dtype != np.bool_:
+                continue
             columns[field] = [
-                value if there else None for value, there in zip(columns[field], self._columns[name].tolist(), strict=True)
+                value if is_there else None for value, is_there in zip(columns[field], there.tolist(), strict=True)
             ]
             del columns[name]
         if not columns:
@@ -54,7 +62,8 @@ class Batch(Mapping[str, np.ndarray]):
     def to_torch(self, device: Any = None, *, non_blocking: bool = False) -> dict[str, Any]:
         """Return the arrays as torch tensors, on a device if one is named; object arrays become lists.
 
-        float64 becomes torch's default dtype, as losses are computed in it; every other dtype stays. On the CPU a tensor
+        float64 becomes torch's default dtype, as losses are computed in it; unsigned integers of 16 bits and more become
+        int64, as torch computes with none of them (InvalidValue beyond 2**63 - 1); every other dtype stays. On the CPU a tensor
         shares the memory of its array unless its dtype changes. With `non_blocking` arrays in pinned memory are on their
         way to the device when this returns: see `expdb.integrations.torch.pinned`.
         """
@@ -66,7 +75,9 @@ class Batch(Mapping[str, np.ndarray]):
                 out[name] = array.tolist()
                 continue
             if array.dtype in (np.uint16, np.uint32, np.uint64):
-                array = array.astype(np.int64)  # torch computes with none of them
+                if array.size and int(array.max()) > np.iinfo(np.int64).max:
+                    raise InvalidValue(f"{name} holds {array.max()}, which torch has no integers for: leave it out with fields=")
+                array = array.astype(np.int64)
             tensor = torch.from_numpy(np.ascontiguousarray(array))
             dtype = torch.get_default_dtype() if array.dtype == np.float64 else tensor.dtype
             out[name] = tensor.to(device=device, dtype=dtype, non_blocking=non_blocking)

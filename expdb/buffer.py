@@ -353,6 +353,8 @@ class ReplayBuffer:
         names = None if fields is None else (fields,) if isinstance(fields, str) else tuple(fields)
         if names is not None and not all(isinstance(name, str) for name in names):
             raise errors.InvalidValue(f"fields is {fields!r}: give a list of names")
+        if not callable(empty):
+            raise errors.InvalidValue(f"empty is {empty!r}: give a function of a shape and a dtype, such as numpy.empty")
         generator, part = self._generator(rng), None if shard is None else _shard(shard)
         if wait is None:
             return self._sampling.sample(size, where, sampler, unit, names, part, generator, empty)

@@ -211,17 +211,25 @@ def plot(
         names = db.buffers()
         if buffer is None and len(names) != 1:
             raise click.UsageError(f"name a buffer: there are {', '.join(names)}" if names else f"{location} has no buffer: nothing was stored yet")
+        if buffer is not None and buffer not in names:
+            raise click.UsageError(f"no buffer {buffer!r} in {location}: there are {', '.join(names) or 'none'}; name it before the conditions")
         chosen = db.buffer(buffer or names[0])
         found, count = pictures.curves(chosen, by, where=_condition(conditions, None), smooth=smooth)
+    if target is not None and found:
+        try:
+            pictures.save(pictures.draw(found, f"{chosen.name}, by {by}"), Path(target))
+        except OSError as error:
+            raise click.ClickException(f"{target} cannot be written: {error.strerror or error}") from None
     if as_json:
         return click.echo(json.dumps([
             {"name": one.name, "steps": one.steps.tolist(), **{panel: [None if v != v else v for v in values.tolist()] for panel, values in one.values.items()}}
             for one in found
         ]))  # fmt: skip
     if not found:
+        if target is not None:
+            raise click.ClickException(f"no complete episode to draw: {target} was not written")
         return click.echo("no complete episode to draw")
     if target is not None:
-        pictures.save(pictures.draw(found, f"{chosen.name}, by {by}"), Path(target))
         click.echo(f"{target}: {len(found)} curve{'s' * (len(found) != 1)}")
     else:
         for picture in pictures.characters(found, min(100, shutil.get_terminal_size((100, 30)).columns)):

@@ -61,6 +61,14 @@ class DatabaseDamaged(ExpDBError, ValueError):
     """The database file itself is damaged."""
 
 
+class DatabaseUnreadable(ExpDBError, OSError):
+    """The disk under the database file reported an error."""
+
+
+class DatabaseReplaced(ExpDBError, RuntimeError):
+    """The file under an open handle was deleted or replaced by another."""
+
+
 class ChunkDamaged(DatabaseDamaged):
     """A stored chunk does not match its checksum or its signature."""
 

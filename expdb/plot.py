@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,9 @@ def draw(found: list[Curve], title: str) -> Figure:
         figure = Figure(figsize=(10, 3.4), layout="constrained")
         for axes, (panel, label) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
             for curve in found:
-                axes.plot(curve.steps, curve.values[panel], label=curve.name, linewidth=1.4)
+                values = curve.values[panel]
+                alone = np.isfinite(values).sum() == 1  # a line of one point cannot be seen
+                axes.plot(curve.steps, values, label=curve.name, linewidth=1.4, marker="o" if alone else None)
             axes.set_xlabel("steps")
             axes.set_title(label, fontsize=10)
             axes.spines[["top", "right"]].set_visible(False)
@@ -79,7 +82,8 @@ def save(figure: Figure, path: Path) -> None:
 
     if path.suffix.lower() not in ENDINGS:
         raise expdb.InvalidValue(f"{path.name} is no name for a picture: end it with {', '.join(ENDINGS)}")
-    with matplotlib.rc_context({"text.parse_math": False, "svg.hashsalt": "expdb"}):
+    with matplotlib.rc_context({"text.parse_math": False, "svg.hashsalt": "expdb"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # a name in letters that the font lacks is drawn as boxes
         figure.savefig(path, dpi=150, metadata={} if path.suffix.lower() == ".png" else {"Date" if path.suffix.lower() == ".svg" else "CreationDate": None})
 
 
@@ -106,13 +110,17 @@ def characters(found: list[Curve], width: int, height: int = 14) -> Iterator[str
 
 def _smoothed(values: np.ndarray, window: int) -> np.ndarray:
     """Return the mean of the last `window` values that are known, at each of them; NaN where none is."""
+    if window == 1:
+        return values.copy()
     known = ~np.isnan(values)
-    total, count = (np.concatenate(([0.0], np.cumsum(one))) for one in (np.where(known, values, 0.0), known))
+    sums = np.cumsum(np.where(known, values, 0.0), dtype=np.longdouble)  # differences of sums lose digits
+    total, count = (np.concatenate(([0.0], one)) for one in (sums, np.cumsum(known)))
     index = np.arange(1, len(values) + 1)
     first = np.maximum(index - window, 0)
     number = count[index] - count[first]
     found: np.ndarray = np.full(len(values), np.nan)
-    np.divide(total[index] - total[first], number, out=found, where=number > 0)
+    some = number > 0
+    found[some] = (total[index] - total[first])[some] / number[some]
     return found
 
 

@@ -197,3 +197,23 @@ def test_a_shard_that_makes_no_sense_is_refused(db, shard):
     db.buffer("b").store(obs=1.0)
     with pytest.raises(expdb.InvalidValue, match="give"):
         db.buffer("b").sample(1, shard=shard)
+
+
+def test_rows_of_sequences_and_groups_are_dicts_of_arrays(db):
+    buffer = db.buffer("b")
+    for k in range(4):
+        with buffer.episode("t", group_id="g") as episode:
+            episode.append(x=k, reward=float(k))
+            episode.append(x=k, y=1.0, terminated=True)
+    for unit in (expdb.Sequence(2), expdb.Episode(), expdb.Episode(pad=False), expdb.Group(4)):
+        (row, *_) = buffer.sample(1, unit=unit, rng=0).to_list()
+        assert np.shape(row["x"])[-1] == 2, unit
+        assert np.isnan(np.asarray(row["reward"], float)).any(), unit
+
+
+def test_the_spread_of_large_returns_is_finite(db):
+    buffer = db.buffer("b")
+    for k in (-1.0, 1.0):
+        with buffer.episode("t") as episode:
+            episode.append(reward=k * 1e200, terminated=True)
+    assert buffer.sample(1, unit=expdb.Group(2))["group_std"].tolist() == [1e200]

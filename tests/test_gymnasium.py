@@ -134,7 +134,7 @@ def test_vector_environments_are_recorded_in_every_autoreset_mode(buffer, mode, 
 def test_mistakes_with_vector_environments_say_what_to_do(buffer):
     envs = record(SyncVectorEnv([Counter] * 2, autoreset_mode=AutoresetMode.DISABLED), buffer)
     envs.reset()
-    with pytest.raises(expdb.InvalidValue, match="give one for each of the 2 environments"):
+    with pytest.raises(expdb.InvalidValue, match="an entry for each of the 2 environments"):
         envs.annotate(logprob=np.zeros(3))
     for _ in range(3):
         envs.step(envs.action_space.sample())
@@ -156,3 +156,74 @@ def test_a_registered_environment_is_a_task_by_its_id(buffer):
             envs.step(envs.action_space.sample())
     assert buffer.tasks() == ["CartPole-v1"]
     assert buffer.count({"agent_id": "vec/1"}) > 40
+
+
+class Speaker(gym.Env):
+    """Says which step of which environment it is."""
+
+    observation_space, action_space = gym.spaces.Text(20), gym.spaces.Tuple([gym.spaces.Discrete(3), gym.spaces.Box(0, 1, (2,))])
+
+    def __init__(self, name="e"):
+        self.name, self.t = name, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return f"{self.name} {self.t}", {}
+
+    def step(self, action):
+        self.t += 1
+        return f"{self.name} {self.t}", 1.0, self.t == 3, False, {}
+
+
+def test_each_environment_has_its_own_part_of_spaces_that_are_not_batched(buffer):
+    envs = record(SyncVectorEnv([lambda: Speaker("a"), lambda: Speaker("b")], autoreset_mode=AutoresetMode.SAME_STEP), buffer, agent_id="v")
+    envs.reset(seed=0)
+    for _ in range(3):
+        envs.step(envs.action_space.sample())
+    envs.close()
+    for k, name in enumerate("ab"):
+        rows = next(iter(buffer.scan({"agent_id": f"v/{k}"}))).to_list()
+        assert [row["obs"] for row in rows] == [f"{name} 0", f"{name} 1", f"{name} 2"]
+        assert np.shape(rows[0]["action.1"]) == (2,)
+
+
+@pytest.mark.parametrize("space", [gym.spaces.Sequence(gym.spaces.Discrete(2)), gym.spaces.Dict(a=gym.spaces.OneOf([gym.spaces.Discrete(2)]))])
+def test_spaces_without_fixed_fields_are_refused(buffer, space):
+    env = Counter()
+    env.observation_space = space
+    with pytest.raises(expdb.InvalidValue, match="wrap the environment"):
+        record(env, buffer)
+
+
+def test_an_environment_that_resets_itself_is_wrapped_the_other_way(buffer):
+    with pytest.raises(expdb.InvalidValue, match="Autoreset\\(record\\(env, buffer\\)\\)"):
+        record(gym.wrappers.Autoreset(Speaker()), buffer)
+    env = gym.wrappers.Autoreset(record(Speaker(), buffer))
+    env.reset()
+    for _ in range(8):
+        env.step(env.action_space.sample())
+    env.close()
+    assert [row["length"] for row in buffer.episodes().to_pylist()] == [3, 3]
+
+
+def test_mistakes_with_single_environments_say_what_to_do(buffer):
+    env = record(Counter(), buffer)
+    with pytest.raises(expdb.InvalidValue, match=r"call reset\(\)"):
+        env.step(env.action_space.sample())
+    env.reset()
+    while not any(env.step(env.action_space.sample())[2:4]):
+        pass
+    with pytest.raises(expdb.InvalidValue, match=r"call reset\(\)"):
+        env.step(env.action_space.sample())
+    with pytest.raises(expdb.ReservedName, match="annotate under another name"):
+        env.annotate(obs=1)
+    with pytest.raises(expdb.InvalidValue, match="no option 'agent'"):
+        record(Counter(), buffer, agent="dqn")
+    with pytest.raises(expdb.InvalidValue, match="give an environment"):
+        record("CartPole-v1", buffer)
+    envs = record(SyncVectorEnv([Counter] * 2), buffer)
+    with pytest.raises(expdb.InvalidValue, match="has not begun"):
+        envs.step(envs.action_space.sample())
+    with pytest.raises(expdb.InvalidValue, match="an entry for each of the 2"):
+        envs.annotate(logprob=3.0)

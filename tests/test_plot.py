@@ -77,12 +77,12 @@ def test_machines_read_curves_and_people_what_is_wrong(path, tmp_path):
     assert code == 0
     assert [(one["name"], one["return"]) for one in json.loads(said)][1:] == [("t1", [4, 10, 4, 10]), ("t2", [6, None, 6, None])]
     with expdb.open(path) as db:
-        db.buffer("other").store(obs=1.0)
+        db.buffer("other").store(obs=1.0, episode_id="open")
     assert call(path)[0] == 2
     assert "name a buffer: there are train, other" in call(path)[1]
     assert call(path, "other") == (0, "no complete episode to draw\n")
     code, said = call(path, "nowhere")
-    assert code == 1
+    assert code == 2
     assert "nowhere" in said
     with expdb.open(tmp_path / "many.db") as db:
         for k in range(30):
@@ -96,3 +96,25 @@ def test_a_missing_package_is_named(path, monkeypatch, package, arguments):
     code, said = call(path, *arguments)
     assert code == 1
     assert "pip install 'expdb[plot]'" in said
+
+
+def test_values_are_drawn_as_they_are(tmp_path):
+    with expdb.open(tmp_path / "a.db") as db:
+        for value in (1e17, 1.0, None, 4.0):
+            db.buffer("b").store(reward=value, terminated=True)
+        (curve,), _ = plot.curves(db.buffer("b"))
+    assert curve.values["return"][[0, 1, 3]].tolist() == [1e17, 1.0, 4.0]
+    picture = tmp_path / "a.png"
+    assert call(tmp_path / "a.db", "--to", picture, "--json")[0] == 0
+    assert picture.stat().st_size > 1000
+    code, said = call(tmp_path / "a.db", "--to", tmp_path / "nowhere" / "a.svg")
+    assert (code, said.count("\n")) == (1, 1)
+    assert "cannot be written" in said
+    assert call(tmp_path / "a.db", "--to", picture.with_suffix(".pdf"), "b", "task_id = none")[0] == 1
+
+
+def test_a_single_episode_can_be_seen(tmp_path):
+    with expdb.open(tmp_path / "a.db") as db:
+        db.buffer("b").store(reward=1.0, terminated=True)
+        figure = plot.draw(plot.curves(db.buffer("b"))[0], "title")
+    assert figure.axes[0].get_lines()[0].get_marker() == "o"

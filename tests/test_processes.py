@@ -415,6 +415,9 @@ def test_expdb_does_not_open_its_own_files():
         for node in ast.walk(ast.parse(source.read_text())):
             if isinstance(node, ast.Call):
                 name = ast.unparse(node.func)
+                if name == "os.open" and source.name == "sqlite_files.py":
+                    assert ast.unparse(node.args[0]) == "folder"
+                    continue
                 assert name not in ("io.open", "os.open", "mmap.mmap", "shutil.copy", "shutil.copyfile", "shutil.copytree"), source
                 assert not name.endswith((".read_bytes", ".open_binary")), source
                 if name == "open":

@@ -66,7 +66,7 @@ def test_workers_draw_each_from_numbers_and_episodes_of_its_own(buffer, kind, sa
     parts = [frozenset((batch["episode"] % 2).tolist()) for batch in drawn(disjoint=True)[0]]
     assert set(parts) == {frozenset({0}), frozenset({1})}
     ranked = {episode % 4 for batch in drawn(disjoint=True, shard=(1, 2))[0] for episode in batch["episode"].tolist()}
-    assert ranked == {2, 3}, "two workers of the second of two learners"
+    assert ranked == {1, 3}, "two workers of the second of two learners"
 
 
 def test_spawned_workers_open_the_database_themselves_and_see_what_is_written(open_db):
@@ -167,3 +167,24 @@ def test_arrays_become_tensors_without_a_copy(buffer):
         for name, array in plain.items():
             assert np.array_equal(array, batch[name]), name
     assert pinned((2,), np.dtype(object)).dtype == object
+
+
+def test_workers_divide_the_shard_of_their_learner(buffer):
+    whole = set(buffer.episodes()["episode"].to_pylist())
+    seen = []
+    for rank, workers in enumerate((1, 2)):
+        samples = Samples(buffer, 200, fields=["episode"], batches=6, disjoint=True, shard=(rank, 2))
+        seen.append({e for batch in DataLoader(samples, batch_size=None, num_workers=workers, multiprocessing_context="fork") for e in batch["episode"].tolist()})
+    assert seen[0].isdisjoint(seen[1])
+    assert seen[0] | seen[1] == whole
+
+
+def test_mistakes_with_loaders_say_what_to_do(buffer, db):
+    for call in (lambda: Samples(db, 4), lambda: Episodes(None), lambda: Loader(buffer), lambda: Loader(Samples(buffer, 4), collate_fn=pad), lambda: pad([])):
+        with pytest.raises(expdb.InvalidValue, match=r"give|Samples says"):
+            call()
+    with pytest.raises(expdb.InvalidValue, match="give a function"):
+        buffer.sample(2, empty=5)
+    assert set(Episodes(buffer, fields="step")[0]) == {"step"}
+    with pytest.raises(expdb.InvalidValue, match="no integers for"):
+        expdb.Batch({"x": np.array([2**63 + 5], np.uint64)}).to_torch()

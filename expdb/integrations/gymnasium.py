@@ -24,6 +24,9 @@ import expdb
 
 __all__ = ["Recorder", "VectorRecorder", "record"]
 
+_FLUSHING = {"flush_bytes", "flush_seconds", "flush_steps", "group_id"}
+_TAKEN = {"obs", "action", "reward", "terminated", "truncated", "step"}
+
 
 def record(
     env: Any,
@@ -49,13 +52,21 @@ def record(
     begin after it was set; `annotate(**fields)`, fields to store with the next step, arrays [num_envs, ...] for a vector
     environment; and `flush()`.
     """
+    if not isinstance(env, (gym.Env, VectorEnv)):
+        raise expdb.InvalidValue(f"env is {env!r}: give an environment such as gym.make('CartPole-v1')")
+    if not isinstance(buffer, expdb.ReplayBuffer):
+        raise expdb.InvalidValue(f"buffer is {buffer!r}: give one such as db.buffer('train')")
+    if unknown := set(flushing) - _FLUSHING:
+        raise expdb.InvalidValue(f"record has no option {min(unknown)!r}: there are task_id, task_name, agent_id, policy_version, tags, {', '.join(sorted(_FLUSHING))}")
+    for name in ("observation_space", "action_space"):
+        _check(getattr(env, f"single_{name}" if isinstance(env, VectorEnv) else name))
+    if _resets_itself(env):
+        raise expdb.InvalidValue("the environment resets itself, which cannot be told from a step: wrap the other way, Autoreset(record(env, buffer))")
     name = task_id or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
     tape = {
         "task_id": name, "task_name": task_name or name, "agent_id": agent_id, "policy_version": policy_version,
         "tags": dict(tags or {}), **flushing,
     }  # fmt: skip
-    if not isinstance(buffer, expdb.ReplayBuffer):
-        raise expdb.InvalidValue(f"buffer is {buffer!r}: give one such as db.buffer('train')")
     return VectorRecorder(env, buffer, tape) if isinstance(env, VectorEnv) else Recorder(env, buffer, tape)
 
 
@@ -66,13 +77,14 @@ class _Tape:
         self.buffer, self.options = buffer, options
         self.episode: expdb.EpisodeWriter | None = None
         self.obs: Any = None
+        self.begun = False  # between a reset and the end of the episode
 
     def begin(self, obs: Any, policy_version: int | None, seed: int | None) -> None:
         """Note the first observation; the episode is one with its first step."""
         self.cut()
         tags = self.options["tags"] | ({} if seed is None else {"seed": seed})
         self._opening = {**self.options, "policy_version": policy_version, "tags": tags or None}
-        self.obs = _named(copy.deepcopy(obs))
+        self.obs, self.begun = _named(copy.deepcopy(obs)), True
 
     def step(self, action: Any, after: Any, reward: Any, terminated: Any, truncated: Any, fields: dict[str, Any]) -> None:
         """Add a step; `after` is the observation after it, the last one where the episode ends."""
@@ -84,7 +96,7 @@ class _Tape:
         self.obs = _named(copy.deepcopy(after))  # some environments write each observation over the one before
         if terminated or truncated:
             self.episode.end(obs=self.obs)
-            self.episode = None
+            self.episode, self.begun = None, False
 
     def cut(self) -> None:
         """End an episode that does not come to its end."""
@@ -113,7 +125,9 @@ class Recorder(gym.Wrapper[Any, Any, Any, Any]):
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Take a step, and store it."""
+        """Take a step, and store it; raise expdb.InvalidValue before a reset, as the episode has not begun or has ended."""
+        if not self._tape.begun:
+            raise expdb.InvalidValue("there is no episode, or it has ended: call reset() before the next step")
         after, reward, terminated, truncated, info = self.env.step(action)
         fields, self._fields = self._fields, {}
         self._tape.step(action, after, reward, terminated, truncated, fields)
@@ -121,7 +135,7 @@ class Recorder(gym.Wrapper[Any, Any, Any, Any]):
 
     def annotate(self, **fields: Any) -> None:
         """Store fields with the next step."""
-        self._fields |= fields
+        self._fields |= _free(fields)
 
     def flush(self) -> None:
         """Write what was recorded: it is durable and visible to all when this returns."""
@@ -151,36 +165,41 @@ class VectorRecorder(VectorWrapper):
         obs, info = self.env.reset(seed=seed, options=options)
         for k in range(self.num_envs) if mask is None else np.flatnonzero(mask).tolist():
             given = seed[k] if isinstance(seed, (list, tuple)) else None if seed is None else seed + k  # as gymnasium does
-            self._tapes[k].begin(_part(obs, k), self.policy_version, given)
+            self._tapes[k].begin(self._seen(obs, k), self.policy_version, given)
             self._ended[k] = False
         return obs, info
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Take a step in every environment, and store them."""
+        """Take a step in every environment, and store them; raise expdb.InvalidValue where one has no episode to go on with."""
+        for k, tape in enumerate(self._tapes):
+            if not tape.begun and not (self._ended[k] and self._mode is AutoresetMode.NEXT_STEP):
+                what = "has ended: reset it with options={'reset_mask': ...}" if self._ended[k] else "has not begun: call reset()"
+                raise expdb.InvalidValue(f"environment {k} {what} before the next step")
         after, rewards, terminated, truncated, info = self.env.step(actions)
         fields, self._fields = self._fields, {}
         for k, tape in enumerate(self._tapes):
             if self._ended[k]:
-                if self._mode is AutoresetMode.DISABLED:
-                    raise expdb.InvalidValue(f"environment {k} has ended: reset it with options={{'reset_mask': ...}} before the next step")
-                tape.begin(_part(after, k), self.policy_version, None)  # this step only reset it, and its action was ignored
+                tape.begin(self._seen(after, k), self.policy_version, None)  # this step only reset it, and its action was ignored
                 self._ended[k] = False
                 continue
             ends = bool(terminated[k] or truncated[k])
-            last = info["final_obs"][k] if ends and self._mode is AutoresetMode.SAME_STEP else _part(after, k)
-            tape.step(_part(actions, k), last, rewards[k], terminated[k], truncated[k], {name: value[k] for name, value in fields.items()})
+            last = info["final_obs"][k] if ends and self._mode is AutoresetMode.SAME_STEP else self._seen(after, k)
+            tape.step(_part(actions, k, self.single_action_space), last, rewards[k], terminated[k], truncated[k], {name: value[k] for name, value in fields.items()})
             if ends and self._mode is AutoresetMode.SAME_STEP:
-                tape.begin(_part(after, k), self.policy_version, None)
+                tape.begin(self._seen(after, k), self.policy_version, None)
             else:
                 self._ended[k] = ends
         return after, rewards, terminated, truncated, info
 
     def annotate(self, **fields: Any) -> None:
         """Store fields with the next steps: arrays [num_envs, ...]."""
-        for name, value in fields.items():
-            if len(value) != self.num_envs:
-                raise expdb.InvalidValue(f"{name} has {len(value)} entries: give one for each of the {self.num_envs} environments")
+        for name, value in _free(fields).items():
+            if isinstance(value, (Mapping, str)) or np.ndim(value) == 0 or len(value) != self.num_envs:
+                raise expdb.InvalidValue(f"{name} is {value!r}: give an array or a list with an entry for each of the {self.num_envs} environments")
         self._fields |= fields
+
+    def _seen(self, obs: Any, k: int) -> Any:
+        return _part(obs, k, self.single_observation_space)
 
     def flush(self) -> None:
         """Write what was recorded: it is durable and visible to all when this returns."""
@@ -209,8 +228,35 @@ def _named(value: Any) -> Any:
     return {key: _named(part) for key, part in value.items()} if isinstance(value, Mapping) else value
 
 
-def _part(value: Any, k: int) -> Any:
-    """Return one environment's part of what a vector environment gives or takes."""
-    if isinstance(value, tuple):
-        return tuple(_part(one, k) for one in value)
-    return {key: _part(one, k) for key, one in value.items()} if isinstance(value, Mapping) else value[k]
+def _part(value: Any, k: int, space: gym.Space[Any]) -> Any:
+    """Return one environment's part of what a vector environment gives or takes: batched leaf by leaf, else one entry each."""
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(_part(one, k, part) for one, part in zip(value, space.spaces, strict=True))
+    if isinstance(space, gym.spaces.Dict):
+        return {key: _part(value[key], k, part) for key, part in space.spaces.items()}
+    return value[k]
+
+
+def _check(space: gym.Space[Any]) -> None:
+    """Raise where values of a space have no fields of their own."""
+    if isinstance(space, (gym.spaces.Sequence, gym.spaces.Graph, gym.spaces.OneOf)):
+        raise expdb.InvalidValue(f"a space {type(space).__name__} has values of changing structure: wrap the environment so that it has Box, Discrete, Text, Dict or Tuple")
+    if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
+        for part in space.spaces.values() if isinstance(space, gym.spaces.Dict) else space.spaces:
+            _check(part)
+
+
+def _resets_itself(env: Any) -> bool:
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, gym.wrappers.Autoreset):
+            return True
+        env = env.env
+    return False
+
+
+def _free(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return fields none of which the recorder stores itself."""
+    for name in fields:
+        if name.split(".")[0] in _TAKEN:
+            raise expdb.ReservedName(f"{name} is recorded already: annotate under another name")
+    return fields

@@ -53,6 +53,8 @@ class Samples(IterableDataset[Tensors]):
         shard: tuple[int, int] = (0, 1),
         wait: float | None = None,
     ):
+        if not isinstance(buffer, expdb.ReplayBuffer):
+            raise expdb.InvalidValue(f"buffer is {buffer!r}: give one such as db.buffer('train')")
         if batches is not None and (isinstance(batches, bool) or not isinstance(batches, int) or batches < 1):
             raise expdb.InvalidValue(f"batches is {batches!r}: give a number from 1, or None for no end")
         self.buffer, self.size, self.where = buffer, size, where
@@ -79,8 +81,8 @@ class Samples(IterableDataset[Tensors]):
         rng = np.random.default_rng((seed, self._passes))
         self._passes += 1  # workers that persist are not given another seed
         (part, parts), left = self.shard, self.batches
-        if self.disjoint:
-            part, parts = part * workers + worker, parts * workers
+        if self.disjoint:  # episodes go to parts by remainder, so these parts are parts of that part
+            part, parts = part + parts * worker, parts * workers
         if left is not None:
             left = left // workers + (worker < left % workers)
         while left is None or left > 0:
@@ -108,6 +110,10 @@ class Loader(DataLoader[Tensors]):
     """
 
     def __init__(self, samples: Samples, *, num_workers: int = 0, **options: Any):
+        if not isinstance(samples, Samples):
+            raise expdb.InvalidValue(f"samples is {samples!r}: give Samples(buffer, size, ...)")
+        if taken := {"batch_size", "sampler", "batch_sampler", "collate_fn", "shuffle", "drop_last"} & set(options):
+            raise expdb.InvalidValue(f"Loader takes no {min(taken)}: Samples says how batches are drawn, and items of it are batches")
         self.samples = samples
         dataset: Any = _Messages(samples) if num_workers else samples
         super().__init__(dataset, batch_size=None, num_workers=num_workers, **options)
@@ -229,7 +235,9 @@ class Episodes(Dataset[Tensors]):
     """
 
     def __init__(self, buffer: expdb.ReplayBuffer, where: Any = None, *, fields: Sequence[str] | None = None):
-        self.buffer, self.fields = buffer, fields
+        if not isinstance(buffer, expdb.ReplayBuffer):
+            raise expdb.InvalidValue(f"buffer is {buffer!r}: give one such as db.buffer('train')")
+        self.buffer, self.fields = buffer, [fields] if isinstance(fields, str) else fields
         told = buffer.episodes(where)
         complete = np.array([status == "complete" for status in told["status"].to_pylist()], np.bool_)
         ids, lengths = (told[name].to_numpy()[complete] for name in ("episode", "length"))
@@ -248,6 +256,8 @@ class Episodes(Dataset[Tensors]):
 
     def __getitem__(self, index: int) -> Tensors:
         """Return an episode."""
+        if not isinstance(index, (int, np.integer)):
+            raise TypeError(f"an index of episodes is an integer, not {index!r}")
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Tensors]:
@@ -260,6 +270,8 @@ class Episodes(Dataset[Tensors]):
 
 def pad(episodes: Sequence[Tensors]) -> Tensors:
     """Put episodes together: [B, T, ...] with zeros after an end and `mask` [B, T] False there; objects stay lists."""
+    if not episodes or not episodes[0]:
+        raise expdb.InvalidValue("there is nothing to pad: give a list of episodes with at least one field")
     lengths = [len(next(iter(episode.values()))) for episode in episodes]
     out: Tensors = {}
     for name, value in episodes[0].items():

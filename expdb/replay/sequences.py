@@ -164,7 +164,7 @@ class Group(Unit):
         if not isinstance(self.complete, bool):
             raise InvalidValue(f"complete is {self.complete!r}: give True or False")
         spread = self.min_spread
-        if isinstance(spread, bool) or not isinstance(spread, (int, float)) or not 0.0 <= spread < math.inf:
+        if isinstance(spread, bool) or not isinstance(spread, (int, float, np.floating)) or not 0.0 <= spread < math.inf:
             raise InvalidValue(f"min_spread is {spread!r}: give a standard deviation from 0")
         object.__setattr__(self, "max_length", _max_length(self.max_length))
 
@@ -241,7 +241,9 @@ class Rollouts:
         """The standard deviation of the returns of each group; exactly 0 where they are all the same."""
         apart = self.returns - self.mean[:, None]
         same = np.fmax.reduce(self.returns, 1, initial=-np.inf) == np.fmin.reduce(self.returns, 1, initial=np.inf)
-        found: np.ndarray = np.where(same, 0.0, np.sqrt(np.nansum(apart * apart, 1) / self.sizes))
+        _, exponent = np.frexp(np.fmax.reduce(abs(apart), 1, initial=0.0))  # squares of large returns would overflow
+        scaled = np.ldexp(apart, -exponent[:, None])
+        found: np.ndarray = np.where(same, 0.0, np.ldexp(np.sqrt(np.nansum(scaled * scaled, 1) / self.sizes), exponent))
         return found
 
     def of(self, index: np.ndarray) -> Rollouts:

@@ -136,7 +136,7 @@ class NStep(Unit):
             raise InvalidValue(f"n is {self.n!r}: give a number of steps from 1, or a range such as (1, 5), bounds inclusive")
         whole = (int(bounds[0]), int(bounds[1]))
         object.__setattr__(self, "n", whole if isinstance(self.n, (tuple, list)) else whole[0])
-        if isinstance(self.gamma, bool) or not isinstance(self.gamma, (int, float)) or not 0.0 <= self.gamma <= 1.0:
+        if isinstance(self.gamma, bool) or not isinstance(self.gamma, (int, float, np.floating)) or not 0.0 <= self.gamma <= 1.0:
             raise InvalidValue(f"gamma is {self.gamma!r}: give a number from 0 to 1")
         if self.end not in ("shorten", "redraw", "drop"):
             raise InvalidValue(f"end is {self.end!r}: give 'shorten', 'redraw' or 'drop'")

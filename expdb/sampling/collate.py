@@ -144,7 +144,10 @@ class Collator:
         def gathered(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
             if empty is np.empty:
                 return column.take(rows, 0)
-            out = empty((*rows.shape, *column.shape[1:]), column.dtype)
+            shape = (*rows.shape, *column.shape[1:])
+            out = empty(shape, column.dtype)
+            if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != column.dtype:
+                raise errors.InvalidValue(f"empty{shape, column.dtype} returned {type(out).__name__}: it is to return an array of that shape and dtype")
             return column.take(rows, 0, out, "clip")  # the default mode would gather into a copy of `out` first
 
         r, columns = self._resident, self._resident.columns

@@ -4,13 +4,14 @@ import os
 import sqlite3
 import uuid
 from contextlib import suppress
+from types import ModuleType
 from urllib.parse import unquote
 
 import sqlalchemy as sa
 
 from expdb import errors
 from expdb.storage import schema
-from expdb.storage.dialects import sqlite
+from expdb.storage.dialects import sqlite, sqlite_files
 from expdb.storage.dialects.sqlite_engine import SqliteEngine, connection_of
 from expdb.storage.engine import Engine
 
@@ -57,13 +58,21 @@ def _url_of(text: str) -> sa.URL:
 
 
 def open_engine(
-    location: Location, *, create: bool, read_only: bool, durability: str, timeout: float, max_lag: float = 0.1
+    location: Location,
+    *,
+    create: bool,
+    read_only: bool,
+    durability: str,
+    timeout: float,
+    max_lag: float = 0.1,
+    module: ModuleType | None = None,
 ) -> Engine:
     """Open a database, creating what is missing and may be; raise if it is not one that can be used."""
     engine: Engine
     if isinstance(location, str):
-        _provide_file(location, create=create and not read_only, cure=not read_only)
-        engine = SqliteEngine(location, read_only=read_only, durability=durability, timeout=timeout)
+        library = sqlite3 if module is None else module
+        _provide_file(location, library, create=create and not read_only, cure=not read_only)
+        engine = SqliteEngine(location, read_only=read_only, durability=durability, timeout=timeout, module=library)
     else:
         engine = _server_engine(location, read_only=read_only, durability=durability, timeout=timeout, max_lag=max_lag)
     try:
@@ -81,7 +90,7 @@ def upgrade(location: Location, timeout: float = 30.0) -> tuple[str | None, str]
     """Bring an existing database to the newest schema; return the revisions before and after."""
     engine: Engine
     if isinstance(location, str):
-        _provide_file(location, create=False, cure=False)
+        _provide_file(location, sqlite3, create=False, cure=False)
         engine = SqliteEngine(location, read_only=False, durability="full", timeout=timeout)
     else:
         engine = _server_engine(location, read_only=False, durability="full", timeout=timeout)
@@ -94,18 +103,18 @@ def upgrade(location: Location, timeout: float = 30.0) -> tuple[str | None, str]
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-def _provide_file(path: str, *, create: bool, cure: bool) -> None:
+def _provide_file(path: str, module: ModuleType, *, create: bool, cure: bool) -> None:
     if not os.path.exists(path):
         if not create:
             raise errors.DatabaseMissing(f"{path} does not exist: check the path{', or open it with create=True' * cure}")
-        create_file(path)
+        create_file(path, module)
     if os.path.isdir(path):
         raise errors.NotAnExperienceDatabase(f"{path} is a folder: name a file")
     with connection_of(path):
-        sqlite.identify(path)
+        sqlite.identify(path, module)
 
 
-def create_file(path: str) -> None:
+def create_file(path: str, module: ModuleType = sqlite3) -> None:
     """Make a new database file, complete or not at all.
 
     It is built under another name and linked into place, so that no other process ever meets it half made, whoever of
@@ -118,14 +127,14 @@ def create_file(path: str) -> None:
     try:
         try:
             with connection_of(draft):
-                connection = sqlite.connect(draft, create=True, durability="full", busy_ms=0)
+                connection = sqlite.connect(draft, module, create=True, durability="full", busy_ms=0)
                 sqlite.prepare_file(connection)
                 connection.close()
-            engine = SqliteEngine(draft, read_only=False, durability="full", timeout=30.0)
+            engine = SqliteEngine(draft, read_only=False, durability="full", timeout=30.0, module=module)
             with engine.writing() as session:
                 schema.run_migrations(session)
             engine.close()
-        except sqlite3.Error as error:
+        except module.Error as error:
             raise sqlite.translated(error, path) from error
         try:
             os.link(draft, path)
@@ -134,6 +143,7 @@ def create_file(path: str) -> None:
         except OSError:  # a file system without hard links
             if not os.path.exists(path):
                 os.rename(draft, path)
+        sqlite_files.sync_folder(folder)  # else a power loss may leave the file without its name
     finally:
         for suffix in ("", "-wal", "-shm"):
             with suppress(FileNotFoundError):

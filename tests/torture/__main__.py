@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the tests' own modules, as pytest has them
 
-from torture import FAULTS, HEAD, Outcome, Place, line, run  # noqa: E402
+from torture import FAULTS, HEAD, Outcome, Place, line, run
 
 SHORT_MINUTES = 1.5
 

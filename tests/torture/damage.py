@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from torture.oracle import BUFFER, step, wrong_fields
-from torture.table import Outcome, Place, fault
 
 import expdb
 from expdb.storage import codec
+from torture.oracle import BUFFER, step, wrong_fields
+from torture.table import Outcome, Place, fault
 
 STEPS = 240
 MEMORY = 1 << 30  # bytes that a process may take beyond what it has: a message that claims more is refused before

@@ -13,12 +13,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from torture.oracle import BUFFER, Log, content, step, verify, wrong_fields
-from torture.table import Outcome, Place, fault
-
 import expdb
 from expdb import QueryBuilder
+from torture.oracle import BUFFER, Log, content, step, verify, wrong_fields
+from torture.table import Outcome, Place, fault
 
 FORK = multiprocessing.get_context("fork")  # a tenth of the time of spawn; nothing is open when these fork
 CAPACITY = 4_000

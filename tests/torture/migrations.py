@@ -12,13 +12,13 @@ from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
-from torture.kills import FORK
-from torture.oracle import BUFFER, step, verify
-from torture.table import Outcome, Place, fault
 
 import expdb
 from expdb.storage import opening, schema
 from expdb.storage.engine import Engine
+from torture.kills import FORK
+from torture.oracle import BUFFER, step, verify
+from torture.table import Outcome, Place, fault
 
 
 def engine_of(location: str) -> Engine:

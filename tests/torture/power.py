@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import expdb
+from expdb.storage.dialects import sqlite_engine
 from torture.disk import Disk, Images, library
 from torture.oracle import BUFFER, step, verify
 from torture.table import Outcome, Place, fault
-
-import expdb
-from expdb.storage.dialects import sqlite_engine
 
 CHECKPOINT = 256 << 10  # bytes of log, so that a short history has many checkpoints
 

@@ -8,6 +8,7 @@ import time
 import urllib.parse
 import zlib
 from collections.abc import Iterable, Sequence
+from types import ModuleType
 from typing import Any, cast
 
 import numpy as np
@@ -22,13 +23,18 @@ APPLICATION_ID = 0x65787064  # "expd"
 MINIMUM_VERSION = (3, 37, 0)
 
 
-def connect(path: str, *, create: bool = False, read_only: bool = False, durability: str, busy_ms: int) -> Any:
+def connect(
+    path: str, module: ModuleType, *, create: bool = False, read_only: bool = False, durability: str, busy_ms: int
+) -> Any:
     """Open one connection to the file; never through a URL that eats `?` or `%` of the path."""
-    if sqlite3.sqlite_version_info < MINIMUM_VERSION:
-        raise errors.ExpDBError(f"SQLite {sqlite3.sqlite_version} is too old: use a Python that links 3.37 or newer")
+    if module.sqlite_version_info < MINIMUM_VERSION:
+        raise errors.ExpDBError(
+            f"SQLite {module.sqlite_version} is too old: use a Python that links 3.37 or newer, or sqlite_module=pysqlite3.dbapi2"
+        )
     mode = "ro" if read_only else "rwc" if create else "rw"
-    connection = sqlite3.connect(
-        f"file:{urllib.parse.quote(path)}?mode={mode}",
+    immutable = "&immutable=1" if read_only and on_read_only_medium(path) else ""
+    connection = module.connect(
+        f"file:{urllib.parse.quote(path)}?mode={mode}{immutable}",
         uri=True,
         isolation_level=None,
         check_same_thread=False,
@@ -58,15 +64,31 @@ def prepare_file(connection: Any) -> None:
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}").fetchall()
 
 
-def identify(path: str) -> None:
+def on_read_only_medium(path: str) -> bool:
+    """Return whether nobody can write where the file lies; raise where then not all of it can be read.
+
+    SQLite cannot make the log's index there, so it is told that the file does not change, which is so: a log that has
+    something in it would be left out.
+    """
+    if os.access(os.path.dirname(path), os.W_OK) or os.path.exists(path + "-shm"):
+        return False
+    if wal_bytes(path):
+        raise errors.DatabaseReadOnly(
+            f"{path} has a write-ahead log and its folder cannot be written: open it once where that is possible, which folds it in"
+        )
+    return True
+
+
+def identify(path: str, module: ModuleType) -> None:
     """Raise if the existing file is not ours. Reads through SQLite only: opening the file beside it drops its locks."""
     if os.stat(path).st_size == 0:
         raise errors.NotAnExperienceDatabase(f"{path} is empty: delete it to let expdb create it anew")
     connection = None
     try:
-        connection = sqlite3.connect(f"file:{urllib.parse.quote(path)}?mode=ro", uri=True, isolation_level=None, timeout=30)
+        immutable = "&immutable=1" if on_read_only_medium(path) else ""
+        connection = module.connect(f"file:{urllib.parse.quote(path)}?mode=ro{immutable}", uri=True, isolation_level=None, timeout=30)
         (found,) = connection.execute("PRAGMA application_id").fetchone()
-    except sqlite3.DatabaseError as error:
+    except module.DatabaseError as error:
         raise translated(error, path) from error
     finally:
         if connection is not None:
@@ -89,15 +111,25 @@ SCHEMA = {
 
 
 def schema_problems(session: Any) -> list[str]:
-    """Return which of our triggers and views are missing or altered."""
-    found = session.ask("SELECT name, sql FROM sqlite_master WHERE type IN ('trigger', 'view')")
-    sums = {name: zlib.crc32(sql.encode()) for name, sql in found}
+    """Return which of our triggers and views are missing or altered, and which others would run, or be read, unasked."""
+    found = session.ask("SELECT type, name, sql FROM sqlite_master WHERE type IN ('trigger', 'view', 'table')")
+    sums = {name: zlib.crc32((sql or "").encode()) for kind, name, sql in found if kind != "table"}
     cure = "restore a backup, or copy the data into a new database"
-    return [
+    problems = [
         f"{name} of the schema is {'altered' if name in sums else 'missing'}: {cure}"
         for name, wanted in SCHEMA.items()
         if sums.get(name) != wanted
     ]
+    for kind, name, sql in found:
+        if kind == "trigger" and name not in SCHEMA:
+            problems.append(f"the trigger {name} is not expdb's and would run with every write: drop it if it is yours, else trust nothing in the file")
+        elif name.lower() in SHADOWED or (sql or "").upper().startswith("CREATE VIRTUAL"):
+            problems.append(f"the {kind} {name} is not expdb's and takes the place of SQLite's own: drop it if it is yours")
+    return problems
+
+
+# Functions that our statements read as tables: a table of the same name would be read in their place.
+SHADOWED = {"json_each", "json_tree"}
 
 
 def lock_migrations(session: Any) -> None:
@@ -119,7 +151,7 @@ def begin(connection: Any, timeout: float) -> None:
         try:
             connection.execute("BEGIN IMMEDIATE")
             return
-        except sqlite3.OperationalError as error:
+        except connection.OperationalError as error:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                 raise
             now = time.monotonic()
@@ -171,8 +203,10 @@ def translated(error: BaseException, path: str) -> BaseException:
             return errors.QueryError(f"the query is too large ({error}): use in_ for long lists, or pass positions")
         case sqlite3.SQLITE_ERROR if str(error).startswith("no such"):
             return errors.DatabaseDamaged(damaged)
+        case sqlite3.SQLITE_IOERR if code == sqlite3.SQLITE_IOERR_SHMSIZE:
+            return errors.StorageFull(f"no space left for the log's index of {path}: free some and go on, nothing acknowledged is lost")
         case sqlite3.SQLITE_IOERR:
-            return errors.DatabaseDamaged(f"{path} cannot be read or written ({error}): check the disk and the file system")
+            return errors.DatabaseUnreadable(f"{path} cannot be read or written ({error}): check the disk and the file system, then open it again")
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return errors.DatabaseBusy(f"{path} is held by another writer: try again, or open it with a longer timeout")
         case sqlite3.SQLITE_NOTADB:
@@ -365,7 +399,7 @@ def guard(connection: Any) -> None:
 
 def run_sql(session: Any, query: str, params: dict[str, Any], field: Any) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Run one reading statement; return the names of its columns and its rows."""
-    failed: Exception | None = None
+    driver, failed = session.driver, cast("Exception | None", None)
 
     def value_or_error(payload: Any, name: Any) -> Any:
         nonlocal failed
@@ -375,22 +409,22 @@ def run_sql(session: Any, query: str, params: dict[str, Any], field: Any) -> tup
             failed = error  # the driver tells only that a function has failed
             raise
 
-    session.driver.create_function("field", 2, value_or_error, deterministic=True)
+    driver.create_function("field", 2, value_or_error, deterministic=True)
     try:
         query.encode()
-        cursor = session.driver.execute(query, params)
+        cursor = driver.execute(query, params)
         if cursor.description is None:
             raise errors.SqlRefused("db.sql runs one SELECT (or WITH ... SELECT): this statement returns no rows")
         return [column[0] for column in cursor.description], cursor.fetchall()
     except UnicodeEncodeError:
         raise errors.SqlError("a lone surrogate in the query or in params: no stored text has one") from None
-    except (sqlite3.DataError, OverflowError) as error:
+    except (driver.DataError, OverflowError) as error:
         raise errors.SqlError(f"{error}: a value is too large for the database") from error
-    except (sqlite3.ProgrammingError, sqlite3.Warning) as error:
+    except (driver.ProgrammingError, driver.Warning) as error:
         if "one statement" in str(error):
             raise errors.SqlRefused("db.sql runs one statement: remove what follows the first semicolon") from error
         raise errors.SqlError(f"{error}: give every :name of the query in params") from error
-    except sqlite3.DatabaseError as error:
+    except driver.DatabaseError as error:
         code = cast(int, getattr(error, "sqlite_errorcode", 0)) & 0xFF
         refused = any(text in str(error) for text in ("prohibited", "not authorized"))
         if code in (sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY) or refused:

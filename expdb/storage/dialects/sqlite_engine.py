@@ -1,24 +1,29 @@
 """Connections to an SQLite file: one writer at a time, snapshots for readers, forks that lose nothing."""
 
 import os
+import sqlite3
 import threading
 import time
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from types import ModuleType
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 from expdb import errors
-from expdb.storage.dialects import sqlite
+from expdb.storage.dialects import sqlite, sqlite_files
 from expdb.storage.engine import Engine, Kind, Session
 
 CHECKPOINT_BYTES = 64 << 20  # of write-ahead log; a checkpoint syncs, which single steps would feel at 16 MiB
 CHECKPOINT_SECONDS = 5.0  # bounds what a power loss can take at durability="normal", while anybody writes
 CHECKPOINT_WAIT_MS = 2_000
+PINNED_BYTES = 256 << 20  # of log that cannot be folded in; from here on people are told who holds it
+WATCH_SECONDS = 0.5  # between looks whether the file is still there, of those who only read
 
 
 class SqliteSession(Session):
@@ -36,8 +41,9 @@ class SqliteEngine(Engine):
     of a process never compete for the database's own lock.
     """
 
-    def __init__(self, path: str, *, read_only: bool, durability: str, timeout: float):
+    def __init__(self, path: str, *, read_only: bool, durability: str, timeout: float, module: ModuleType = sqlite3):
         self.path = self.location = path
+        self.module = module
         self.read_only, self.durability, self.timeout = read_only, durability, timeout
         self.dialect = sqlite
         self._creators = {
@@ -47,16 +53,23 @@ class SqliteEngine(Engine):
         self._idle: dict[Kind, list[Session]] = {"read": [], "write": [], "sql": [], "watch": []}
         self._writer = threading.Lock()
         self._closed = False
-        self._checkpoint_at = CHECKPOINT_BYTES
-        self._checkpointed = time.monotonic()
+        self._checkpoint_at, self._pinned_at = CHECKPOINT_BYTES, PINNED_BYTES
+        self._checkpointed = self._watched = time.monotonic()
+        self._file = sqlite_files.identity(path)
         with _fork.lock:
+            others = {engine.module.__name__ for engine in _fork.engines if engine.path == path} - {module.__name__}
+            if others:
+                raise errors.InvalidValue(
+                    f"{path} is open in this process by {others.pop()}, another SQLite library: two of them on one file undo "
+                    f"each other's locks; use one sqlite_module for all handles"
+                )
             _fork.engines.add(self)
 
     def _sqlalchemy_engine(self, busy_ms: int) -> sa.Engine:
         def creator() -> Any:
-            return self.dialect.connect(self.path, read_only=self.read_only, durability=self.durability, busy_ms=busy_ms)
+            return self.dialect.connect(self.path, self.module, read_only=self.read_only, durability=self.durability, busy_ms=busy_ms)
 
-        return sa.create_engine("sqlite://", creator=creator, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        return sa.create_engine("sqlite://", creator=creator, module=self.module, poolclass=NullPool, isolation_level="AUTOCOMMIT")
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
@@ -96,6 +109,7 @@ class SqliteEngine(Engine):
             try:
                 if kind == "write":
                     self.dialect.begin(driver, self.timeout)
+                    self._check_file()
                 elif begin:
                     driver.execute("BEGIN")
                 yield session
@@ -135,6 +149,8 @@ class SqliteEngine(Engine):
 
         By a connection that nothing else is done with: `data_version` does not count its own connection's writes.
         """
+        if time.monotonic() - self._watched > WATCH_SECONDS:
+            self._check_file()
         with _fork.lock:  # nobody forks meanwhile, so this use need not be counted
             if not self._idle["watch"]:
                 self._give_back("watch", self._take("watch"), usable=True)
@@ -156,6 +172,15 @@ class SqliteEngine(Engine):
         finally:
             self._writer.release()
 
+    def _check_file(self) -> None:
+        """Raise where the path leads to another file by now: what is written into one without a name is lost."""
+        self._watched = time.monotonic()
+        if sqlite_files.identity(self.path) != self._file:
+            raise errors.DatabaseReplaced(
+                f"{self.path} was deleted or replaced while it was open: close this handle and open it again; what is acknowledged "
+                "until now lies in the file that was there"
+            )
+
     # -- the write-ahead log ------------------------------------------------------------------------------------------
 
     def _checkpoint_if_due(self) -> None:
@@ -174,6 +199,19 @@ class SqliteEngine(Engine):
             # A reader pins the log: do not make every write wait for it, only one in each further 64 MiB or 5 s.
             self._checkpoint_at = CHECKPOINT_BYTES if complete else size + CHECKPOINT_BYTES
             self._checkpointed = time.monotonic()
+            if complete:
+                self._pinned_at = PINNED_BYTES
+            elif size >= self._pinned_at:
+                self._pinned_at = 2 * size
+                self._tell_who_pins(size)
+
+    def _tell_who_pins(self, size: int) -> None:
+        who = " and ".join(sqlite_files.readers(self.path)) or "a reader that cannot be told here"
+        warnings.warn(
+            f"the write-ahead log of {self.path} has {size >> 20:,} MB and cannot be folded in: {who} has been reading one snapshot "
+            "all along; end that, or the log grows on",
+            errors.ExpDBWarning, stacklevel=2,
+        )  # fmt: skip
 
     def nbytes(self) -> int:
         """Return the size of the file."""
@@ -188,7 +226,7 @@ class SqliteEngine(Engine):
         session = self._take("read")
         try:
             with connection_of(target):
-                copy = self.dialect.connect(target, create=True, durability="full", busy_ms=0)
+                copy = self.dialect.connect(target, self.module, create=True, durability="full", busy_ms=0)
                 try:
                     session.driver.backup(copy)
                 finally:
