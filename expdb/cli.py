@@ -258,6 +258,29 @@ def check(location: str, as_json: bool) -> None:
 @verb
 @click.argument("location")
 @as_json
+def doctor(location: str, as_json: bool) -> None:
+    """Show what a database stands on: library or server, log, locks and who holds them, file system, room.
+
+    Changes nothing, and waits for nobody. Exits 1 if there is anything to be done.
+
+    Example: expdb doctor runs.db
+    """
+    with expdb.open(location, create=False, read_only=True) as db:
+        found = db.doctor()
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        width = max(len(one["what"]) for one in found)
+        for one in found:
+            click.echo(f"{one['what']:<{width}}  {one['found']}")
+            if one["advice"]:
+                click.echo(f"{'':<{width}}  ! {one['advice']}")
+    sys.exit(1 if any(one["advice"] for one in found) else 0)
+
+
+@verb
+@click.argument("location")
+@as_json
 def upgrade(location: str, as_json: bool) -> None:
     """Bring a database of an older expdb to this one's schema, in one transaction.
 

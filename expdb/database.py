@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import importlib
 import os
 import shutil
 import tempfile
@@ -10,7 +11,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Mapping
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, Final, Literal
 
 import pyarrow as pa
@@ -47,6 +48,7 @@ def open(
     timeout: float = 30.0,
     resident_bytes: int | None = None,
     max_lag: float = 0.1,
+    sqlite_module: ModuleType | None = None,
 ) -> "ExperienceDB":
     """Open an experience database and return a handle, a context manager.
 
@@ -57,6 +59,8 @@ def open(
     a new uuid). `timeout` is how long, in seconds, to wait for other writers. `resident_bytes` bounds the memory for
     fields and chunks that are kept for sampling by this handle (default: a quarter of the machine's, at most 4 GiB, for
     all handles of the process that do not say).
+    `sqlite_module` is the library to use for a file in place of Python's own `sqlite3`, which may be old: `pysqlite3.dbapi2` (extra
+    `sqlite`), say; all handles of a process on one file must use the same.
     `max_lag` is how old, in seconds, a sample from PostgreSQL may be; 0 asks the server before every sample. From a file
     every sample sees all that was written before it.
 
@@ -75,6 +79,8 @@ def open(
         raise errors.InvalidValue(f"resident_bytes is {resident_bytes!r}: give a number of bytes, or None for the default")
     if isinstance(max_lag, bool) or not isinstance(max_lag, (int, float)) or not 0 <= max_lag <= 1_000_000:
         raise errors.InvalidValue(f"max_lag is {max_lag!r}: give seconds, from 0 and at most a million")
+    if sqlite_module is not None and not (isinstance(sqlite_module, ModuleType) and hasattr(sqlite_module, "sqlite_version_info")):
+        raise errors.InvalidValue(f"sqlite_module is {sqlite_module!r}: give a module such as sqlite3 or pysqlite3.dbapi2")
     temporary = None
     named = opening.location_of(location)
     if named is None:
@@ -84,13 +90,16 @@ def open(
         named = os.path.join(temporary, "memory.db")
     try:
         engine = opening.open_engine(
-            named, create=create, read_only=read_only, durability=durability, timeout=float(timeout), max_lag=float(max_lag)
-        )
+            named, create=create, read_only=read_only, durability=durability, timeout=float(timeout), max_lag=float(max_lag),
+            module=sqlite_module,
+        )  # fmt: skip
     except BaseException:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
         raise
-    options = {"read_only": read_only, "durability": durability, "timeout": timeout, "resident_bytes": resident_bytes, "max_lag": max_lag}  # fmt: skip
+    options: dict[str, Any] = {"read_only": read_only, "durability": durability, "timeout": timeout, "resident_bytes": resident_bytes, "max_lag": max_lag}  # fmt: skip
+    if sqlite_module is not None:
+        options["sqlite_module"] = sqlite_module.__name__  # by which another process imports it
     return ExperienceDB(engine, named, run, options, temporary)
 
 
@@ -224,6 +233,13 @@ class ExperienceDB:
             problems += self.buffer(name).check()
         return problems
 
+    def doctor(self) -> list[dict[str, str]]:
+        """Return what the database stands on, a dict a finding: `what`, `found`, and `advice`, empty where all is well.
+
+        Library or server, settings, log, locks and who holds them, file system, room. Takes no lock and changes nothing.
+        """
+        return [{"what": what, "found": found, "advice": advice} for what, found, advice in self._engine.examine()]
+
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Copy the database, as it is now, into a new file; others may go on writing.
 
@@ -241,6 +257,8 @@ class ExperienceDB:
                 for buffer in self._buffers.values():
                     buffer._complete_open_episodes()
                 self._save_priorities()
+            except errors.DatabaseReplaced:
+                pass  # whoever wrote since then was told; the file that was there keeps what it has
             finally:
                 self._closed = True
                 self._engine.close()
@@ -318,6 +336,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _reopened(location: str, run: str | None, options: dict[str, Any]) -> ExperienceDB:
+    if "sqlite_module" in options:
+        options = {**options, "sqlite_module": importlib.import_module(options["sqlite_module"])}
     return open(location, create=False, run=run, **options)
 
 

@@ -75,6 +75,10 @@ class Engine(ABC):
     timeout: float
 
     @abstractmethod
+    def examine(self) -> list[tuple[str, str, str]]:
+        """Return what the database stands on: what, what was found, and what to do about it, empty where all is well."""
+
+    @abstractmethod
     def reading(self) -> AbstractContextManager[Session]:
         """Return a context in which everything read is one snapshot."""
 

@@ -285,6 +285,11 @@ class PostgresqlEngine(Engine):
             )
         return int(size)
 
+    def examine(self) -> list[tuple[str, str, str]]:
+        """Return what the server is, and who is at it."""
+        with self.reading() as session:
+            return postgresql.examined(session)
+
     def backup(self, target: str) -> None:
         """Raise: the server has its own tool."""
         raise errors.InvalidValue("backup copies files: use pg_dump --schema=expdb for PostgreSQL, or `expdb copy` to a file")

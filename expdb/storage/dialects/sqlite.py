@@ -43,18 +43,22 @@ def connect(
     # Not trusted_schema=OFF: before SQLite 3.41 it forbids json_extract in an index, which is what indexes of tags are;
     # instead our own triggers and view are compared with what the migrations made (schema_problems).
     # The mode of the journal is a property of the file: made WAL once, when the file is made (prepare_file).
-    for pragma in (
-        f"busy_timeout={busy_ms}",
-        f"synchronous={'FULL' if durability == 'full' else 'NORMAL'}",
-        "wal_autocheckpoint=0",
-        "mmap_size=0",
-        "recursive_triggers=ON",
-        "secure_delete=OFF",
-        "journal_size_limit=67108864",
-        "cell_size_check=ON",
-        "cache_size=-16384",  # more costs a reader of large files more in fresh pages than it saves: the system has a cache too
-    ):
-        connection.execute(f"PRAGMA {pragma}").fetchall()
+    try:
+        for pragma in (
+            f"busy_timeout={busy_ms}",
+            f"synchronous={'FULL' if durability == 'full' else 'NORMAL'}",
+            "wal_autocheckpoint=0",
+            "mmap_size=0",
+            "recursive_triggers=ON",
+            "secure_delete=OFF",
+            "journal_size_limit=67108864",
+            "cell_size_check=ON",
+            "cache_size=-16384",  # more costs a reader of large files more in fresh pages than it saves: the system has a cache too
+        ):
+            connection.execute(f"PRAGMA {pragma}").fetchall()
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -217,6 +221,8 @@ def translated(error: BaseException, path: str) -> BaseException:
             return errors.StorageFull(f"no space left for {path}: free some and go on, nothing acknowledged is lost")
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
             return errors.DatabaseReadOnly(f"{path} cannot be written ({error}): check its permissions and its folder's")
+        case sqlite3.SQLITE_CANTOPEN if os.path.exists(path) and not os.access(os.path.dirname(path), os.W_OK):
+            return errors.DatabaseReadOnly(f"{path} lies where nothing can be written: open it with read_only=True")
         case sqlite3.SQLITE_CANTOPEN:
             return errors.DatabaseMissing(f"{path} cannot be opened: check that its folder exists and may be read")
         case sqlite3.SQLITE_INTERRUPT:

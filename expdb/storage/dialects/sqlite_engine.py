@@ -217,6 +217,11 @@ class SqliteEngine(Engine):
         """Return the size of the file."""
         return os.stat(self.path).st_size
 
+    def examine(self) -> list[tuple[str, str, str]]:
+        """Return what the file stands on."""
+        with self.reading() as session:
+            return sqlite_files.examined(self.path, self.module, session, self.durability)
+
     def backup(self, target: str) -> None:
         """Copy the database as it is now into a new file, through SQLite's own backup."""
         if os.path.exists(target):

@@ -5,12 +5,16 @@ Never by opening it: a process that opens and closes a file of its own database 
 
 import os
 import re
+import shutil
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 # Bytes of the -shm file that stand for the locks of a write-ahead log (sqlite.org/walformat.html, section 2.3).
 WRITER, READERS, CONNECTED = 120, range(123, 128), 128
-NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "9p", "afs", "ncpfs", "fuse.glusterfs", "ceph", "lustre", "gpfs", "beegfs"}
+REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "afs", "fuse.glusterfs", "ceph", "lustre", "gpfs", "beegfs"}
+NETWORK = REMOTE | {"9p"}  # which may also be the host's own disk, seen from a virtual machine
 
 
 def identity(path: str) -> tuple[int, int] | None:
@@ -85,6 +89,52 @@ def named(pids: set[int]) -> list[str]:
     for pid in sorted(pids):
         command = ""
         with suppress(OSError):
-            command = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ").strip()[:60]
+            command = " ".join(Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ").split())[:60]
         said.append(f"process {pid}" + (f" ({command})" if command else "") + (" (this one)" if pid == os.getpid() else ""))
     return said
+
+
+# -- the doctor -------------------------------------------------------------------------------------------------------
+
+
+def wal_reset_is_fixed(version: tuple[int, ...]) -> bool:
+    """Return whether this SQLite is free of the race that damages a file (sqlite.org/wal.html#walresetbug)."""
+    return version >= (3, 51, 3) or (3, 50, 7) <= version < (3, 51, 0) or (3, 44, 6) <= version < (3, 45, 0)
+
+
+def examined(path: str, module: ModuleType, session: Any, durability: str) -> list[tuple[str, str, str]]:
+    """Return what a file stands on: what, what was found, what to do about it."""
+    def pragma(name: str) -> Any:
+        return session.ask(f"PRAGMA {name}")[0][0]
+
+    holders = lock_holders(path)  # before anything is read here, which would be seen as a reader
+    writing, reading = named(holders.get(WRITER, set())), named({pid for byte in READERS for pid in holders.get(byte, set())})
+    connected = named(holders.get(CONNECTED, set()))
+    fixed = wal_reset_is_fixed(module.sqlite_version_info)
+    kind, folder = file_system(path), os.path.dirname(path)
+    log, size = _bytes(path + "-wal"), os.stat(path).st_size
+    free = pragma("freelist_count") * pragma("page_size")
+    room = shutil.disk_usage(folder).free
+    journal, writable = pragma("journal_mode"), os.access(path, os.W_OK) and os.access(folder, os.W_OK)
+    return [
+        ("SQLite", f"{module.sqlite_version} ({module.__name__})", "" if fixed else (
+            "has the WAL-reset bug: expdb avoids it, other programs that write this file may not; pip install 'expdb[sqlite]' and "
+            "open(..., sqlite_module=pysqlite3.dbapi2)")),
+        ("file", f"{size:,} bytes, {free:,} of them free", "VACUUM it (sqlite3 FILE VACUUM) while nobody uses it" if free > size // 2 > 1 << 24 else ""),
+        ("file system", kind or "unknown", "is a network file system: locks and the log do not work across hosts; use a local disk, or PostgreSQL" if kind in NETWORK else ""),
+        ("room", f"{room:,} bytes", "less than the file and its log: a full disk stops writers" if room < size + log else ""),
+        ("journal", journal, "" if journal == "wal" or not writable else "is not wal: another program changed it; PRAGMA journal_mode=WAL"),
+        ("log", f"{log:,} bytes", "more than 256 MB: somebody reads one snapshot all along, see readers" if log > 256 << 20 else ""),
+        ("durability", f"{durability}, of this handle", ""),
+        ("connected", ", ".join(connected) or "nobody that can be seen", ""),
+        ("readers", ", ".join(reading) or "none", ""),
+        ("writer", ", ".join(writing) or "none", ""),
+        ("permission", "read and write" if writable else "read only", "" if writable else "cannot be written by this user: check the file's permissions and its folder's"),
+    ]  # fmt: skip
+
+
+def _bytes(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0

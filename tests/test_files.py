@@ -1,0 +1,308 @@
+"""Files that something happens to: replaced, on a read-only medium, a stranger's, read beside a writer, held by a reader."""
+
+import os
+import pickle
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+import warnings
+
+import pysqlite3.dbapi2
+import pytest
+from click.testing import CliRunner
+
+import expdb
+from expdb.cli import main
+from expdb.storage.dialects import sqlite_engine, sqlite_files
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = str(tmp_path / "runs.db")
+    with expdb.open(path) as db:
+        db.buffer("b").store_batch({"x": list(range(100))})
+    return path
+
+
+# -- replaced ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced", "moved away"])
+def test_a_file_that_is_replaced_under_a_handle_takes_no_more_writes(path, tmp_path, how, monkeypatch):
+    monkeypatch.setattr(sqlite_engine, "WATCH_SECONDS", 0.0)
+    other = str(tmp_path / "other.db")
+    expdb.open(other).close()
+    with expdb.open(path) as db:
+        buffer = db.buffer("b")
+        buffer.store(x=100)
+        buffer.sample(200)
+        buffer.sample(200)
+        if how == "moved away":
+            os.rename(path, tmp_path / "moved.db")
+        else:
+            os.unlink(path)
+        if how == "replaced":
+            shutil.copy(other, path)
+        for use in (lambda: buffer.store(x=101), lambda: buffer.update({"step": 0}, reward=1.0), lambda: buffer.sample(200)):
+            with pytest.raises(expdb.DatabaseReplaced, match=r"close this handle and open it again"):
+                use()
+
+
+# -- read only --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def medium(tmp_path):
+    """A function that makes a folder with a file in it a read-only file system, and one that undoes it."""
+    folder = tmp_path / "medium"
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    yield folder, lambda how: subprocess.run(["mount", "-o", f"remount,{how}", folder], check=True)
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_file_on_a_read_only_medium_is_read(path, medium):
+    folder, remount = medium
+    shutil.copy(path, folder / "runs.db")
+    remount("ro")
+    there = folder / "runs.db"
+    with expdb.open(there, read_only=True) as db:
+        assert sorted(db.buffer("b").sample(500, rng=0)["x"].tolist())[0] == 0
+        assert db.sql("SELECT count(*) AS n FROM experience").to_pylist() == [{"n": 100}]
+        assert db.check() == []
+        assert any(one["advice"] for one in db.doctor() if one["what"] == "permission")
+    for command in (["info", there], ["query", there, "b"], ["check", there]):
+        assert CliRunner().invoke(main, list(map(str, command))).exit_code == 0
+    with pytest.raises(expdb.DatabaseReadOnly, match="open it with read_only=True"), expdb.open(there) as db:
+        db.buffer("b").store(x=1)
+    assert os.listdir(folder) == ["runs.db"]
+
+
+def test_a_log_on_a_read_only_medium_is_not_left_out(path, medium):
+    folder, remount = medium
+    with expdb.open(path) as db:
+        db.buffer("b").store(x=100)
+        subprocess.run(["cp", path, path + "-wal", folder], check=True)  # as a crash would leave it, by another process
+    remount("ro")
+    with pytest.raises(expdb.DatabaseReadOnly, match="open it once where that is possible"):
+        expdb.open(folder / "runs.db", read_only=True)
+    remount("rw")
+    with expdb.open(folder / "runs.db") as db:
+        assert len(db.buffer("b")) == 101
+
+
+def test_a_reader_beside_a_writer_sees_what_is_written(path):
+    with expdb.open(path, read_only=True) as reader, expdb.open(path) as writer:
+        seen = reader.buffer("b")
+        assert seen.sample(500)["x"].max() == 99
+        writer.buffer("b").store(x=100)
+        assert seen.sample(2_000, rng=0)["x"].max() == 100
+        with pytest.raises(expdb.DatabaseReadOnly, match="read_only"):
+            seen.store(x=1)
+
+
+def test_a_disk_that_is_full_is_left_and_gone_on_with(medium):
+    folder, remount = medium
+    with expdb.open(folder / "runs.db") as db:
+        buffer, held = db.buffer("b"), []
+
+        def fill():
+            while True:
+                held.append(buffer.store(x=os.urandom(20_000)))
+
+        with pytest.raises(expdb.StorageFull, match="nothing acknowledged is lost"):
+            fill()
+        count = len(held)
+        assert len(buffer) == count > 100
+        assert db.sql("SELECT count(*) AS n FROM experience").to_pylist() == [{"n": count}]
+        remount("size=32m")
+        buffer.store(x=b"more")
+        assert db.check() == []
+        assert len(buffer) == count + 1
+
+
+# -- strangers' files -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TRIGGER evil AFTER INSERT ON steps BEGIN DELETE FROM steps; END",
+        "CREATE TRIGGER evil AFTER UPDATE ON buffers BEGIN UPDATE steps SET reward = 1e9; END",
+        "CREATE TABLE json_each(value, key)",
+        "CREATE VIEW json_each AS SELECT 1 AS value",
+        "CREATE VIRTUAL TABLE evil USING fts5(x)",
+        "DROP VIEW experience; CREATE TABLE experience(x)",
+    ],
+)
+def test_a_file_that_would_run_or_read_something_of_its_own_is_refused(path, statement):
+    connection = sqlite3.connect(path)
+    connection.executescript(statement)
+    connection.close()
+    with pytest.raises(expdb.DatabaseDamaged, match=r"evil|json_each|experience"):
+        expdb.open(path)
+    with pytest.raises(expdb.DatabaseDamaged):
+        expdb.open(path, read_only=True)
+
+
+def test_tables_and_indexes_of_ones_own_are_left_alone(path):
+    connection = sqlite3.connect(path)
+    connection.executescript("CREATE TABLE notes(text); CREATE VIEW mine AS SELECT position FROM experience; CREATE INDEX fast ON steps(reward)")
+    connection.close()
+    with expdb.open(path) as db:
+        assert db.sql("SELECT count(*) AS n FROM mine").to_pylist() == [{"n": 100}]
+        assert db.check() == []
+
+
+# -- another SQLite ---------------------------------------------------------------------------------------------------
+
+
+def test_a_newer_sqlite_does_all_that_python_s_own_does(tmp_path):
+    path = tmp_path / "new.db"
+    with expdb.open(path, sqlite_module=pysqlite3.dbapi2) as db:
+        buffer = db.buffer("b", capacity=50)
+        with buffer.episode("t", tags={"seed": 1}) as episode:
+            for k in range(60):
+                episode.append(x=k, reward=1.0)
+        buffer.update({"step": 59}, reward=2.0)
+        assert buffer.count({"episode_tags.seed": 1}) == 50
+        assert buffer.sample(20, {"reward": 2.0})["x"].tolist() == [59] * 20
+        assert db.sql("SELECT field(payload, 'x') AS x FROM experience WHERE reward = :r", {"r": 2.0}).to_pylist() == [{"x": 59}]
+        for statement in ("DELETE FROM steps", "ATTACH 'x.db' AS x", "PRAGMA journal_mode=DELETE", "VACUUM INTO 'y.db'", "SELECT load_extension('x')"):
+            with pytest.raises(expdb.SqlRefused):
+                db.sql(statement)
+        with pytest.raises(expdb.SqlError):
+            db.sql("SELECT nothing FROM experience")
+        db.backup(tmp_path / "copy.db")
+        found = {one["what"]: one for one in db.doctor()}
+        assert found["SQLite"]["found"] == f"{pysqlite3.dbapi2.sqlite_version} (pysqlite3.dbapi2)"
+        assert found["SQLite"]["advice"] == ""
+        again = pickle.loads(pickle.dumps(db))
+        assert again._engine.module is pysqlite3.dbapi2
+        again.close()
+        assert db.check() == []
+    with expdb.open(tmp_path / "copy.db") as db:
+        assert len(db.buffer("b")) == 50
+    (tmp_path / "empty.db").write_bytes(b"")
+    with pytest.raises(expdb.NotAnExperienceDatabase):
+        expdb.open(tmp_path / "empty.db", sqlite_module=pysqlite3.dbapi2)
+
+
+def test_two_sqlite_libraries_on_one_file_are_refused(path):
+    with expdb.open(path), pytest.raises(expdb.InvalidValue, match="another SQLite library"):
+        expdb.open(path, sqlite_module=pysqlite3.dbapi2)
+    with expdb.open(path, sqlite_module=pysqlite3.dbapi2) as db:
+        assert len(db.buffer("b")) == 100
+    with pytest.raises(expdb.InvalidValue, match="give a module"):
+        expdb.open(path, sqlite_module="sqlite3")
+
+
+@pytest.mark.parametrize(
+    ("version", "fixed"), [((3, 40, 1), False), ((3, 44, 6), True), ((3, 45, 0), False), ((3, 50, 7), True), ((3, 51, 2), False), ((3, 53, 4), True)]
+)
+def test_which_versions_have_the_wal_reset_bug(version, fixed):
+    assert sqlite_files.wal_reset_is_fixed(version) is fixed
+
+
+# -- who holds what ---------------------------------------------------------------------------------------------------
+
+HOLD = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute(sys.argv[2])
+connection.execute("SELECT count(*) FROM steps").fetchall()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(path):
+    """A function that has another process begin something on the file; it ends with the test."""
+    processes = []
+
+    def hold(statement):
+        process = subprocess.Popen([sys.executable, "-c", HOLD, path, statement], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        process.stdout.readline()
+        processes.append(process)
+        return process
+
+    yield hold
+    for process in processes:
+        process.communicate()
+
+
+def test_the_doctor_names_who_reads_and_who_writes(path, holder):
+    with expdb.open(path) as db:
+        assert {one["what"]: one["found"] for one in db.doctor()}["writer"] == "none"
+        reader, writer = holder("BEGIN"), holder("BEGIN IMMEDIATE")
+        found = {one["what"]: one["found"] for one in db.doctor()}
+        assert f"process {reader.pid} " in found["readers"]
+        assert f"process {writer.pid} " in found["writer"]
+        assert "this one" in found["connected"]
+        assert found["file system"] == sqlite_files.file_system(path)
+
+
+def test_a_reader_that_keeps_the_log_from_being_folded_in_is_named(path, holder, monkeypatch):
+    monkeypatch.setattr(sqlite_engine, "CHECKPOINT_BYTES", 1 << 20)
+    monkeypatch.setattr(sqlite_engine, "PINNED_BYTES", 1 << 20)
+    monkeypatch.setattr(sqlite_engine, "CHECKPOINT_WAIT_MS", 50)
+    reader = holder("BEGIN")
+    with expdb.open(path) as db:
+        with pytest.warns(expdb.ExpDBWarning, match=f"process {reader.pid} .* has been reading"):
+            db.buffer("b").store_batch([{"y": os.urandom(50_000)} for _ in range(50)])
+        assert os.stat(path + "-wal").st_size > 2 << 20
+        reader.communicate()
+        monkeypatch.setattr(sqlite_engine, "CHECKPOINT_SECONDS", 0.0)
+        db.buffer("b").store(y=b"")
+        assert os.stat(path + "-wal").st_size == 0
+
+
+def test_the_log_stays_short_under_readers_that_never_stop(path, monkeypatch):
+    monkeypatch.setattr(sqlite_engine, "CHECKPOINT_BYTES", 1 << 20)
+    stop, longest = threading.Event(), 0
+
+    def read():
+        with expdb.open(path, resident_bytes=0) as db:
+            while not stop.is_set():
+                db.buffer("b").sample(64)
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    with expdb.open(path) as db, warnings.catch_warnings():
+        for _ in range(600):
+            db.buffer("b").store(y=os.urandom(20_000))
+            longest = max(longest, os.stat(path + "-wal").st_size)
+        stop.set()
+        for reader in readers:
+            reader.join()
+    assert longest < 6 << 20, "12 MB were written"
+
+
+def test_the_kind_of_a_file_system_is_told():
+    assert sqlite_files.file_system("/proc/self/stat") == "proc"
+
+
+def test_a_file_on_a_network_file_system_is_warned_of(path, monkeypatch):
+    monkeypatch.setattr(sqlite_files, "file_system", lambda path: "nfs4")
+    with pytest.warns(expdb.ExpDBWarning, match="use a local disk, or PostgreSQL"):
+        expdb.open(path).close()
+
+
+def test_the_doctor_speaks_to_people_and_machines(path):
+    for arguments in ([path], [path, "--json"]):
+        result = CliRunner().invoke(main, ["doctor", *arguments])
+        assert result.exit_code in (0, 1)
+        assert "WAL-reset" in result.output or sqlite_files.wal_reset_is_fixed(sqlite3.sqlite_version_info)
+
+
+def test_the_doctor_examines_a_server(postgresql_url):
+    with expdb.open(postgresql_url) as db:
+        found = {one["what"]: one for one in db.doctor()}
+    assert found["role"]["found"] == "primary"
+    assert found["fsync"]["advice"] == ("" if found["fsync"]["found"] == "on" else "is off: a crash of the machine may lose the whole database")
