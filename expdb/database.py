@@ -11,6 +11,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import ModuleType, TracebackType
 from typing import Any, Final, Literal
 
@@ -194,6 +195,7 @@ class ExperienceDB:
 
     def drop(self, name: str) -> None:
         """Delete a buffer with everything in it; raise UnknownBuffer where there is none."""
+        catalog.check_buffer_name(name)
         with self._lock, self._engine.writing() as session:
             catalog.drop_buffer(session, name)
             self._buffers.pop(name, None)
@@ -254,11 +256,10 @@ class ExperienceDB:
             if self._closed:
                 return
             try:
-                for buffer in self._buffers.values():
-                    buffer._complete_open_episodes()
-                self._save_priorities()
-            except errors.DatabaseReplaced:
-                pass  # whoever wrote since then was told; the file that was there keeps what it has
+                with suppress(errors.DatabaseReplaced):  # whoever wrote since was told; the file that was there keeps what it has
+                    for buffer in self._buffers.values():
+                        buffer._complete_open_episodes()
+                    self._save_priorities()
             finally:
                 self._closed = True
                 self._engine.close()

@@ -142,7 +142,7 @@ def distinct_draws(low: int, high: int, some: int, rng: np.random.Generator) -> 
     """
     seen: set[int] = set()
     while high > low and len(seen) < MOST_DRAWS and 2 * len(seen) <= high - low:
-        drawn = dict.fromkeys(rng.integers(low, high, some).tolist())
+        drawn = dict.fromkeys(rng.integers(low, high, min(some, MOST_DRAWS)).tolist())
         fresh = [value for value in drawn if value not in seen]
         seen.update(fresh)
         yield np.array(fresh, np.int64)

@@ -121,7 +121,7 @@ class Collator:
                         read.table_column(self._store, name)
                     except errors.QueryError:
                         there = ", ".join([*everything, *[one for one in own if one not in everything]])
-                        raise errors.QueryError(f"no key {name} in this batch: there are {there}, and the columns of the view") from None
+                        raise errors.QueryError(f"no key {name!r} in this batch: there are {there}, and the columns of the view") from None
                 source = "episode_stored" if name in EPISODE_COLUMNS else "stored"
                 (of_episodes if source == "episode_stored" else stored).append(name)
                 keys.append((name, source, name))

@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from expdb.storage.engine import Session
-from expdb.storage.read import Segments, Spans, gather, read_chunks
+from expdb.storage.read import Segments, Spans, gather, inconsistent, read_chunks
 from expdb.storage.resident import NONE, UNKNOWN, Change, OpenEpisode, Resident
 from expdb.storage.store import Store
 
@@ -28,12 +28,13 @@ class Details:
     @classmethod
     def read(cls, store: Store, session: Session, ids: np.ndarray) -> "Details":
         """Read what the session sees."""
-        return cls(
-            session.ask(
-                "SELECT id, status, length, ordered, tail_chunk, tail_row, tail_fields FROM episodes "
-                f"WHERE buffer_id = ? AND id {store.dialect.AMONG}", store.id, store.dialect.as_list(ids),
-            )
+        rows = session.ask(
+            "SELECT id, status, length, ordered, tail_chunk, tail_row, tail_fields FROM episodes "
+            f"WHERE buffer_id = ? AND id {store.dialect.AMONG}", store.id, store.dialect.as_list(ids),
         )  # fmt: skip
+        if len(rows) < len(np.unique(ids)):
+            raise inconsistent("steps belong to an episode that is not there")
+        return cls(rows)
 
 
 def link(r: Resident, segments: Segments, index: np.ndarray, positions: np.ndarray, details: Details, begin: int) -> np.ndarray:

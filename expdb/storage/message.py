@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from expdb.errors import ChunkDamaged
+from expdb.storage.flatbuffer import Buffer, table, vector
 from expdb.storage.signature import Signature
-
-Buffer = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True)
@@ -29,53 +28,33 @@ class Metadata:
     at: tuple[int, int, int, int]  # of rows, nodes, buffers and body_bytes in the message
 
 
-def _table(data: Buffer, position: int, slots: int) -> list[int]:
-    """Return the positions of a flatbuffer table's fields, 0 for those left out."""
-    vtable = position - struct.unpack_from("<i", data, position)[0]
-    if vtable < 0:
-        raise ChunkDamaged("metadata point before their start")
-    size = struct.unpack_from("<H", data, vtable)[0]
-    found = []
-    for slot in range(slots):
-        at = 4 + 2 * slot
-        offset = struct.unpack_from("<H", data, vtable + at)[0] if at < size else 0
-        found.append(position + offset if offset else 0)
-    return found
-
-
-def _vector(data: Buffer, at: int) -> tuple[int, int]:
-    """Return where the 16-byte structs of a vector begin, and how many there are."""
-    start = at + struct.unpack_from("<I", data, at)[0]
-    return start + 4, struct.unpack_from("<I", data, start)[0]
-
-
 def read_metadata(data: Buffer) -> Metadata:
     """Read the metadata of a record-batch message (Arrow's Message.fbs); raise ChunkDamaged where they make no sense."""
     try:
         mark, size = struct.unpack_from("<Ii", data, 0)
         if mark != 0xFFFFFFFF or size < 8 or size + 8 > len(data):
             raise ChunkDamaged("no Arrow message")
-        _, kind, header, length, _ = _table(data, 8 + struct.unpack_from("<I", data, 8)[0], 5)
+        _, kind, header, length, _ = table(data, 8 + struct.unpack_from("<I", data, 8)[0], 5)
         if not kind or data[kind] != 3 or not header:
             raise ChunkDamaged("no record batch")
         body_bytes = struct.unpack_from("<q", data, length)[0] if length else 0
-        rows, nodes, buffers, compression = _table(data, header + struct.unpack_from("<I", data, header)[0], 4)
-        nodes_at, nodes_count = _vector(data, nodes)
-        buffers_at, buffers_count = _vector(data, buffers)
+        rows, nodes, buffers, compression = table(data, header + struct.unpack_from("<I", data, header)[0], 4)
+        nodes_at, nodes_count = vector(data, nodes)
+        buffers_at, buffers_count = vector(data, buffers)
         if compression:
-            (codec, _) = _table(data, compression + struct.unpack_from("<I", data, compression)[0], 2)
+            (codec, _) = table(data, compression + struct.unpack_from("<I", data, compression)[0], 2)
             if not codec or data[codec] != 1:
                 raise ChunkDamaged("compressed with something else than zstd")
         body = 8 + size
         if body_bytes < 0 or body + body_bytes != len(data):
             raise ChunkDamaged("the body has another length than its metadata say")
-        table = np.frombuffer(data, np.int64, 2 * buffers_count, buffers_at).reshape(-1, 2)
-        if buffers_count and (int(table.min()) < 0 or int(table.max()) > body_bytes or int(table.sum(1).max()) > body_bytes):
+        places = np.frombuffer(data, np.int64, 2 * buffers_count, buffers_at).reshape(-1, 2)
+        if buffers_count and (int(places.min()) < 0 or int(places.max()) > body_bytes or int(places.sum(1).max()) > body_bytes):
             raise ChunkDamaged("a buffer lies outside of the body")
         return Metadata(
             struct.unpack_from("<q", data, rows)[0] if rows else 0,
             np.frombuffer(data, np.int64, 2 * nodes_count, nodes_at).reshape(-1, 2),
-            table,
+            places,
             bool(compression),
             body,
             body_bytes,

@@ -19,6 +19,8 @@ from expdb.storage.store import News, State, Store, evicted
 
 S, E = tables.steps.c, tables.episodes.c
 
+MOST = 1 << 62  # positions; SQLite and PostgreSQL count to twice as many
+
 Spans = list[tuple[int, int, int]]  # chunk, first row, row after the last
 
 
@@ -36,7 +38,10 @@ class Segments:
     @classmethod
     def of(cls, rows: Sequence[tuple[int, ...]]) -> "Segments":
         """Make segments of rows (last, first, episode, ordinal, chunk, chunk_row)."""
-        return cls(*np.array(rows, np.int64).reshape(-1, 6).T)
+        found = cls(*np.array(rows, np.int64).reshape(-1, 6).T)
+        if len(rows) and (min(found.first.min(), found.chunk_row.min()) < 0 or (found.last < found.first).any() or max(found.last.max(), found.chunk_row.max()) >= MOST):
+            raise inconsistent("a segment covers what cannot be")
+        return found
 
     def positions(self, low: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the positions from `low` on that the segments cover, and the index of each one's segment."""
@@ -72,7 +77,7 @@ def locate(store: Store, session: Session, positions: np.ndarray) -> Segments:
 
 def _dense(wanted: np.ndarray) -> bool:
     """Return whether a range that holds the sorted positions is read faster than each of them."""
-    return len(wanted) > 64 and int(wanted[-1] - wanted[0]) < 4 * len(wanted)
+    return len(wanted) > 64 and int(wanted[-1]) - int(wanted[0]) < 4 * len(wanted)
 
 
 def read_chunks(store: Store, session: Session, ids: np.ndarray, news: News | None = None) -> dict[int, Chunk]:
@@ -80,7 +85,22 @@ def read_chunks(store: Store, session: Session, ids: np.ndarray, news: News | No
     found = {}
     for id, rows, signature, crc, data in session.ask(store.dialect.READ_CHUNKS, store.dialect.as_list(ids), store.id):
         found[id] = store.decoder(session, signature, news).chunk(id, rows, crc, data)
+    if len(found) < len(ids):
+        gone = next(id for id in ids.tolist() if id not in found)
+        raise inconsistent(f"chunk {gone}, which steps lie in, is not there")
     return found
+
+
+def check_spans(chunks: dict[int, Chunk], spans: Spans) -> None:
+    """Raise where rows are wanted that their chunks do not have."""
+    for c, a, b in spans:
+        if b > chunks[c].rows:
+            raise inconsistent(f"chunk {c} has {chunks[c].rows} rows, and the steps at {a} to {b - 1}")
+
+
+def inconsistent(what: str) -> errors.DatabaseDamaged:
+    """Return the error for books that contradict each other, which no write of ours leaves behind."""
+    return errors.DatabaseDamaged(f"the database contradicts itself ({what}): see `expdb check`, and restore a backup")
 
 
 def read_cached(store: Store, session: Session, ids: np.ndarray, cache: ChunkCache) -> dict[int, Chunk]:
@@ -151,6 +171,7 @@ def fetch(
     if in_chunks and not chunks:
         ids = np.unique(segments.chunk[index])
         chunks = read_chunks(store, session, ids) if cache is None else read_cached(store, session, ids, cache)
+    check_spans(chunks, spans if in_chunks else [])
     rows = _read_columns(store, session, positions, of_tables) if of_tables or state.holes else {}
     out: dict[str, np.ndarray] = {}
     for name in names:

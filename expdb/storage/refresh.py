@@ -9,7 +9,7 @@ from expdb.storage import priorities
 from expdb.storage.columns import Buffer
 from expdb.storage.engine import Session
 from expdb.storage.links import Details, Ends, breaks, link, link_unordered, load_tails, settle_ends, terminate
-from expdb.storage.read import Segments, Spans, blank, gather, read_chunks
+from expdb.storage.read import Segments, Spans, blank, check_spans, gather, inconsistent, read_chunks
 from expdb.storage.resident import LINKS, NONE, UNKNOWN, Change, Resident
 from expdb.storage.signature import SYSTEM
 from expdb.storage.store import State, Store
@@ -74,6 +74,8 @@ def _load(store: Store, session: Session, r: Resident, state: State) -> Change:
         held = _alive(store, session, begin, end)
         index = index[held[positions - begin]]
         positions = positions[held[positions - begin]]
+    if len(positions) and (int(positions[-1]) >= end or (np.diff(positions) <= 0).any()):
+        raise inconsistent("segments overlap")
     if len(positions) != end - begin:
         r.gaps = True
     ids = np.unique(segments.episode)
@@ -109,6 +111,7 @@ def _load(store: Store, session: Session, r: Resident, state: State) -> Change:
         else:
             used = segments.chunk if at is None else segments.chunk[np.unique(index)]
             chunks = read_chunks(store, session, np.unique(used))
+            check_spans(chunks, spans)
             for name, field in {**SYSTEM, **r.fields}.items():
                 values = gather(chunks, spans, name, field)
                 if f"has_{name}" in r.columns:
@@ -139,8 +142,9 @@ def _copy_each(store: Store, session: Session, r: Resident, spans: Spans, positi
     there = {name: list[bytes]() for name in fields if f"has_{name}" in r.columns}
     order: list[np.ndarray] = []
     for id, count, signature, crc, data in session.each(store.dialect.READ_CHUNKS, listed, store.id):
-        chunk = store.decoder(session, signature).chunk(id, count, crc, data)
-        for a, b, rows in places[id]:
+        chunk, mine = store.decoder(session, signature).chunk(id, count, crc, data), places.pop(id)
+        check_spans({id: chunk}, [(id, a, b) for a, b, _ in mine])
+        for a, b, rows in mine:
             order.append(rows)
             for name, parts in narrow.items():
                 parts.append(chunk.raw(name, a, b) if name in chunk.signature.fields else bytes(fields[name].nbytes * (b - a)))
@@ -150,6 +154,8 @@ def _copy_each(store: Store, session: Session, r: Resident, spans: Spans, positi
             for name, field, column in wide:
                 known = name in chunk.signature.fields
                 column[at] = np.frombuffer(chunk.raw(name, a, b), field.numpy).reshape(-1, *field.shape) if known else 0
+    if places:
+        raise inconsistent(f"chunk {min(places)}, which steps lie in, is not there")
     rows = np.concatenate(order)
     for name, parts in narrow.items():
         r.columns[name][rows] = np.frombuffer(bytearray().join(parts), fields[name].numpy).reshape(-1, *fields[name].shape)

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from expdb.errors import InvalidValue, ReservedName
+from expdb.errors import ChunkDamaged, InvalidValue, ReservedName
+from expdb.storage.flatbuffer import read_schema
 from expdb.storage.tables import VIEW_COLUMNS
 
 NUMERIC = (
@@ -151,13 +152,11 @@ class Signature:
 
     @classmethod
     def from_message(cls, message: bytes, id: int) -> "Signature":
-        """Read a stored signature; only names and our own metadata are looked at, no code of an extension type runs."""
-        schema = pa.ipc.read_schema(pa.py_buffer(message))
-        fields = {
-            entry.name: Field.from_json(json.loads(entry.metadata[b"expdb.field"]))
-            for entry in schema
-            if entry.name not in SYSTEM
-        }
+        """Read a stored signature; only names and our own metadata are looked at. Raises ChunkDamaged where it is none."""
+        try:
+            fields = {name: Field.from_json(json.loads(about[b"expdb.field"])) for name, about in read_schema(message) if name not in SYSTEM}
+        except (KeyError, TypeError, IndexError, AttributeError, ValueError, RecursionError, OverflowError) as error:
+            raise ChunkDamaged(f"signature {id} cannot be read ({error}): restore a backup") from None
         signature = cls(fields, id)
         # As another pyarrow may write the same schema in other bytes, the checksum is over the stored ones.
         signature.message, signature.crc = message, zlib.crc32(message)

@@ -109,6 +109,10 @@ class Store:
             raise self.dropped()
         added, low, size, holes, revision, capacity, nbytes, deleted, priorities, version, revised = found[0]
         self.fields_at(session, version)
+        if not 0 <= low <= added or not 0 <= added - low <= size + holes:
+            raise errors.DatabaseDamaged(
+                f"buffer {self.name!r} counts {added} steps added, {low} the oldest, {size} held: that cannot be; restore a backup"
+            )
         return State(added, low, size, holes, revision, bool(revised), capacity, nbytes, deleted, priorities)
 
     def fields_at(self, session: Session, version: int) -> Fields:

@@ -73,7 +73,10 @@ def in_child(function: Callable[[], int]) -> int:
             status = function()
         except BaseException as error:
             if os.environ.get("TORTURE_VERBOSE"):
-                sys.stderr.write(f"{type(error).__name__}: {error}\n")
+                import traceback
+
+                at = traceback.extract_tb(error.__traceback__)[-4:]
+                sys.stderr.write(f"{type(error).__name__}: {error} " + " < ".join(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in reversed(at)) + "\n")
         os._exit(status)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 

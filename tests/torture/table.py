@@ -29,9 +29,17 @@ class Place:
             self._servers[fsync] = server
         return self._servers[fsync]
 
-    def location(self, kind: str, name: str) -> str:
-        """Return a location for a new database, a file or one of the server."""
-        return str(self.folder / f"{name}.db") if kind == "SQLite" else self.server().url(self.server().database())
+    def location(self, kind: str, name: str, *, ordinary: bool = False) -> str:
+        """Return a location for a new database, a file or one of the server; `ordinary` for a user who is no superuser."""
+        if kind == "SQLite":
+            return str(self.folder / f"{name}.db")
+        server = self.server()
+        database = server.database()
+        if not ordinary or server.given:
+            return server.url(database)
+        server.execute("CREATE ROLE ordinary LOGIN")
+        server.execute(f'ALTER DATABASE "{database}" OWNER TO ordinary')
+        return server.url(database, "ordinary")
 
 
 @dataclass

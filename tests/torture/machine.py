@@ -1,0 +1,381 @@
+"""Faults of the machine and of those who use it: full disks, failing disks, suspended writers, forks, clocks, crashed servers."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch.utils.data
+
+import expdb
+from expdb.storage.dialects import sqlite_engine
+from torture.disk import FULL, IOERR_WRITE, OK, Disk, library
+from torture.kills import FORK
+from torture.oracle import BUFFER, Log, step, verify
+from torture.table import Outcome, Place, fault
+
+NO_LIBRARY = "sqlite3 is a part of this Python: run this where it is linked to a library (Debian's, conda's)"
+
+
+class Writer:
+    """Writes through one handle and keeps what was acknowledged."""
+
+    def __init__(self, db: expdb.ExperienceDB, number: int = 0):
+        self.db, self.buffer, self.writer, self.number = db, db.buffer(BUFFER), number, 0
+        self.acknowledged: dict[int, tuple[int, int]] = {}
+        self.lock = threading.Lock()
+
+    def write(self, size: int = 1) -> None:
+        """Write a batch; what raises was not acknowledged, and its numbers are not used again."""
+        with self.lock:
+            first, self.number = self.number, self.number + size
+        rows = [{"task_id": f"t{first % 3}", **step(self.writer, first + k, first, size)} for k in range(size)]
+        positions = self.buffer.store_batch(rows).tolist() if size > 1 else [self.buffer.store(**rows[0])]
+        with self.lock:
+            self.acknowledged.update((position, (self.writer, first + k)) for k, position in enumerate(positions))
+
+
+# -- disks ------------------------------------------------------------------------------------------------------------
+
+
+@fault("full disk (ENOSPC from every write), and space returning", "typed error, 0 lost, the same handle goes on", 3, 20)
+def fill_disk(place: Place, rounds: int) -> Outcome:
+    """Let the disk be full after some more writes, again and again."""
+    if library() is None:
+        return Outcome(0, [NO_LIBRARY])
+    rng, violations, refused = random.Random(place.seed), list[str](), 0
+    path = place.folder / "full.db"
+    with Disk(str(path)) as disk, mock.patch.object(sqlite_engine, "CHECKPOINT_BYTES", 64 << 10), expdb.open(path) as db:
+        writer = Writer(db)
+        writer.buffer.set_capacity(400)
+        for _ in range(rounds):
+            left = itertools.count(rng.randrange(60), -1)
+            disk.fault = lambda kind, file, left=left: FULL if kind == "write" and next(left) <= 0 else OK  # type: ignore[misc]
+            for _ in range(40):
+                try:
+                    writer.write(rng.choice((1, 5)))
+                except expdb.StorageFull:
+                    refused += 1
+                except expdb.ExpDBError as error:
+                    violations.append(f"a full disk was told as {type(error).__name__}: {error}")
+            disk.fault = None
+            for _ in range(20):
+                writer.write(3)
+            violations += verify(db, writer.acknowledged)
+    with expdb.open(path) as db:
+        violations += verify(db, writer.acknowledged)
+    return Outcome(rounds, violations, f"{refused} writes refused")
+
+
+@contextmanager
+def mounted(folder: Path, size: str) -> Iterator[bool]:
+    """Put a small file system of its own at a folder, where that is permitted."""
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
+    try:
+        yield not done.returncode
+    finally:
+        if not done.returncode:
+            subprocess.run(["umount", folder], check=True)
+
+
+@fault("full file system of 4 MB, and a larger one", "typed error, 0 lost, the same handle goes on", 3, 20)
+def fill_file_system(place: Place, rounds: int) -> Outcome:
+    """Fill a real file system, give it room, and go on."""
+    violations, refused = list[str](), 0
+    for number in range(rounds):
+        with mounted(place.folder / f"small{number}", "4m") as there:
+            if not there:
+                return Outcome(0, [], "NOT RUN: no file system can be mounted here (it takes root)")
+            with expdb.open(place.folder / f"small{number}" / "full.db") as db:
+                writer = Writer(db)
+                for _ in range(100_000):
+                    try:
+                        writer.write(7)
+                    except expdb.StorageFull:
+                        refused += 1
+                        break
+                else:
+                    violations.append("the file system was never full")
+                violations += verify(db, writer.acknowledged)
+                subprocess.run(["mount", "-o", "remount,size=32m", place.folder / f"small{number}"], check=True)
+                for _ in range(50):
+                    writer.write(7)
+                violations += verify(db, writer.acknowledged)
+    return Outcome(rounds, violations, f"{refused} writes refused")
+
+
+@fault("the N-th write, sync, truncation or deletion fails, once and for ever", "typed error, 0 lost, sound once the disk works", 40, 400)
+def fail_disk(place: Place, times: int) -> Outcome:
+    """Let each operation of a short history fail in turn, as SQLite's own tests do (sqlite.org/testing.html, section 3.2)."""
+    if library() is None:
+        return Outcome(0, [NO_LIBRARY])
+    rng, violations = random.Random(place.seed), list[str]()
+    path, told, done = place.folder / "fails.db", 0, 0
+    with expdb.open(path) as db:
+        db.buffer(BUFFER, capacity=60)
+    base = path.read_bytes()
+    for number in range(times):
+        for left in place.folder.glob("fails.db*"):
+            left.unlink()
+        path.write_bytes(base)
+        nth, once = number * 8 % 160 + rng.randrange(8), number % 2 == 0
+        count = itertools.count()
+
+        def failing(kind: str, file: str, count: Iterator[int] = count, nth: int = nth, once: bool = once) -> int:
+            at = next(count)
+            return IOERR_WRITE if at == nth or (at > nth and not once) else OK
+
+        acknowledged = dict[int, tuple[int, int]]()
+        with Disk(str(path)) as disk, mock.patch.object(sqlite_engine, "CHECKPOINT_BYTES", 32 << 10):
+            try:
+                with expdb.open(path, durability=rng.choice(("normal", "full"))) as db:
+                    writer = Writer(db)
+                    acknowledged = writer.acknowledged
+                    disk.fault = failing
+                    for _ in range(30):
+                        try:
+                            writer.write(rng.choice((1, 4)))
+                        except (expdb.DatabaseUnreadable, expdb.StorageFull):
+                            told += 1
+                    disk.fault = None
+            except (expdb.DatabaseUnreadable, expdb.StorageFull):
+                told += 1  # on closing
+            disk.fault = None
+        with expdb.open(path) as db:
+            violations += [f"operation {nth} failed{' once' * once}: {problem}" for problem in verify(db, acknowledged)]
+        done += 1
+    return Outcome(done, violations, f"{told} errors told")
+
+
+# -- those who hold on ------------------------------------------------------------------------------------------------
+
+
+def hold_snapshot(path: str, held: Any, leave: Any) -> None:
+    import sqlite3
+
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("BEGIN")
+    connection.execute("SELECT count(*) FROM steps").fetchall()
+    held.set()
+    leave.wait()
+    os._exit(0)
+
+
+@fault("a reader that holds a snapshot", "the reader is named, and the log is folded in when it ends", 1, 10)
+def pin_log(place: Place, rounds: int) -> Outcome:
+    """Hold a snapshot in another process while much is written."""
+    import warnings
+
+    violations, largest = list[str](), 0
+    path = str(place.folder / "pinned.db")
+    with expdb.open(path) as db:
+        db.buffer(BUFFER, capacity=500)
+    limits = {"CHECKPOINT_BYTES": 1 << 20, "PINNED_BYTES": 2 << 20, "CHECKPOINT_WAIT_MS": 50, "CHECKPOINT_SECONDS": 0.5}
+    acknowledged = dict[int, tuple[int, int]]()
+    for number in range(rounds):
+        held, leave = FORK.Event(), FORK.Event()
+        reader = FORK.Process(target=hold_snapshot, args=(path, held, leave))
+        reader.start()
+        held.wait()
+        with mock.patch.multiple(sqlite_engine, **limits), expdb.open(path) as db, warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            writer = Writer(db, number)
+            for _ in range(60):
+                writer.write(100)
+            largest = max(largest, os.stat(path + "-wal").st_size)
+            if not any(f"process {reader.pid} " in str(one.message) for one in told):
+                violations.append(f"nobody was told of process {reader.pid}: {[str(one.message) for one in told]}")
+            leave.set()
+            reader.join()
+            time.sleep(0.6)
+            writer.write()
+            if (after := os.stat(path + "-wal").st_size) > 1 << 20:
+                violations.append(f"the log still has {after} bytes after the reader has gone")
+            acknowledged.update(writer.acknowledged)
+            violations += verify(db, acknowledged)
+    return Outcome(rounds, violations, f"the log grew to {largest >> 20} MB meanwhile")
+
+
+def write_and_stop(location: str) -> None:
+    """Be suspended within a transaction, and go on when told."""
+    with expdb.open(location) as db:
+        writer = Writer(db, 1)
+        with db._engine.writing() as session:
+            session.ask("UPDATE buffers SET id = id")
+            os.kill(os.getpid(), signal.SIGSTOP)
+        writer.write(5)
+
+
+def suspend_writer(kind: str, place: Place, rounds: int) -> Outcome:
+    """Suspend a process in the midst of its transaction; others are told in time, and it goes on later."""
+    violations, waited = list[str](), list[float]()
+    location = place.location(kind, "suspended")
+    with expdb.open(location, timeout=1.0) as db:
+        writer = Writer(db, 0)
+        writer.write(3)
+        for number in range(rounds):
+            process = FORK.Process(target=write_and_stop, args=(location,))
+            process.start()
+            assert process.pid is not None
+            os.waitpid(process.pid, os.WUNTRACED)
+            start = time.monotonic()
+            try:
+                writer.write(3)
+                violations.append("a write went through while another process held the transaction")
+            except expdb.DatabaseBusy:
+                waited.append(time.monotonic() - start)
+            if writer.buffer.sample(2).size != 2:
+                violations.append("a reader was held up")
+            os.kill(process.pid, signal.SIGCONT)
+            process.join()
+            violations += [f"the suspended writer left with {process.exitcode}"] * bool(process.exitcode)
+            writer.write(3)
+            found = verify(db, writer.acknowledged)
+            violations += [one for one in found if number == 0 or "stored" not in one]  # each round's process writes the same five
+    return Outcome(rounds, violations, f"told after {max(waited, default=0):.1f} s (timeout 1 s)")
+
+
+for _kind in ("SQLite", "PostgreSQL"):
+    _strike: Any = partial(suspend_writer, _kind)
+    _strike.__name__ = f"suspend_writer_{_kind.lower()}"
+    fault(f"a writer suspended in a transaction, {_kind}", "others get DatabaseBusy in time, nothing is lost", 1, 10)(_strike)
+
+
+# -- forks and threads ------------------------------------------------------------------------------------------------
+
+
+class WritingDataset(torch.utils.data.Dataset[int]):
+    """Writes an item's steps in the worker that is asked for it."""
+
+    def __init__(self, db: expdb.ExperienceDB, log: Log):
+        self.db, self.log = db, log
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> int:
+        rows = [step(1000 + index, k, 0, 4) for k in range(4)]
+        self.log.add(self.db.buffer(BUFFER).store_batch(rows).tolist(), 1000 + index, 0)
+        return index
+
+
+def fork_and_share(kind: str, place: Place, rounds: int) -> Outcome:
+    """Fork with connections open, write in children, in 16 threads of one handle and in the workers of a DataLoader, all at once."""
+    violations, total = list[str](), 0
+    for number in range(rounds):
+        location, log = place.location(kind, f"forks{number}"), Log(place.folder / f"{kind}{number}.log")
+        with expdb.open(location, timeout=60.0) as db:
+            buffer = db.buffer(BUFFER)
+            buffer.store(**step(999, 0))
+            buffer.sample(1)
+
+            def child(writer: int, db: expdb.ExperienceDB = db, log: Log = log) -> None:
+                for k in range(10):
+                    log.add([db.buffer(BUFFER).store(**step(writer, k))], writer, k)
+
+            def thread(writer: int, child: Callable[[int], None] = child) -> None:
+                child(100 + writer)
+
+            children = [FORK.Process(target=child, args=(k,)) for k in range(4)]
+            for process in children:
+                process.start()
+            loader = torch.utils.data.DataLoader(WritingDataset(db, log), batch_size=4, num_workers=2, multiprocessing_context="fork")
+            seen = sorted(index for batch in loader for index in batch.tolist())
+            threads = [threading.Thread(target=thread, args=(k,)) for k in range(16)]
+            for one in (*threads,):
+                one.start()
+            for one in threads:
+                one.join()
+            for process in children:
+                process.join()
+                violations += [f"a child left with {process.exitcode}"] * bool(process.exitcode)
+            acknowledged = log.read()
+            violations += verify(db, acknowledged)
+            if len(acknowledged) != 4 * 10 + 16 * 10 + 24 * 4 or seen != list(range(24)):
+                violations.append(f"{len(acknowledged)} steps were acknowledged")
+            total += len(acknowledged)
+        log.close()
+    return Outcome(rounds, violations, f"{total:,} steps acknowledged")
+
+
+for _kind in ("SQLite", "PostgreSQL"):
+    _strike = partial(fork_and_share, _kind)
+    _strike.__name__ = f"fork_and_share_{_kind.lower()}"
+    fault(
+        f"forks with open connections, 16 threads on one handle, DataLoader workers, {_kind}", "0 lost", 5, 50
+    )(_strike)
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
+
+
+@fault("the clock set back and forth", "order and eviction unchanged", 10, 100)
+def set_clock(place: Place, rounds: int) -> Outcome:
+    """Let the clock jump by up to years between writes; positions, eviction and what is newest must not follow it."""
+    rng, violations = random.Random(place.seed), list[str]()
+    true, path = time.time, place.folder / "clock.db"
+    with expdb.open(path) as db:
+        writer = Writer(db)
+        writer.buffer.set_capacity(50)
+        for _ in range(rounds):
+            ahead = rng.choice((-1e9, -3600, 0, 3600, 1e8)) * rng.random()
+            with mock.patch.object(time, "time", lambda ahead=ahead: true() + ahead):
+                for _ in range(10):
+                    writer.write(rng.choice((1, 3)))
+                violations += verify(db, writer.acknowledged)
+                newest = writer.buffer.sample(200, sampler=expdb.Newest(10), fields=["position"], rng=0)["position"]
+                added = writer.buffer.stats()["added"]
+                if set(newest.tolist()) != set(range(added - 10, added)):
+                    violations.append(f"the newest 10 of {added} are {sorted(set(newest.tolist()))}")
+        tried = writer.buffer.page(1, 50)
+    if len({row["execute_time"] for row in tried}) < 2:
+        violations.append("the clock did not jump")
+    return Outcome(rounds, violations)
+
+
+# -- servers ----------------------------------------------------------------------------------------------------------
+
+
+@fault("crash of the PostgreSQL server under load (-m immediate)", "0 lost, 0 duplicated", 3, 20)
+def crash_server(place: Place, crashes: int) -> Outcome:
+    """Crash the server under four threads that write; every write returns once, and is there once."""
+    rng, server = random.Random(place.seed), place.server(fsync="on")
+    violations, stop = list[str](), threading.Event()
+    with expdb.open(server.url(server.database()), timeout=60.0) as db:
+        writer = Writer(db)
+
+        def write() -> None:
+            while not stop.is_set():
+                try:
+                    writer.write(random.choice((1, 5)))
+                except expdb.CommitUnknown as error:
+                    violations.append(f"a write does not know whether it happened: {error}")
+
+        threads = [threading.Thread(target=write) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for _ in range(crashes):
+            time.sleep(0.2 + rng.random() * 0.3)
+            server.stop(signal.SIGQUIT)
+            server.start()
+        time.sleep(0.3)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        violations += verify(db, writer.acknowledged)
+        added = db.buffer(BUFFER).stats()["added"]
+    if added != len(writer.acknowledged):
+        violations.append(f"{added} steps are stored of {len(writer.acknowledged)} acknowledged")
+    return Outcome(crashes, violations, f"{len(writer.acknowledged):,} steps acknowledged")
