@@ -66,6 +66,8 @@ def _load(store: Store, session: Session, r: Resident, state: State) -> Change:
         store.id, begin, SEGMENTS_AT_ONCE,
     )  # fmt: skip
     segments = Segments.of(rows)
+    if len(rows) and segments.last[-1] >= state.added:
+        raise inconsistent("a segment covers what was never written")
     late = np.maximum(begin - segments.first, 0)  # a merged segment begins among what is loaded
     segments.first, segments.ordinal, segments.chunk_row = segments.first + late, segments.ordinal + late, segments.chunk_row + late
     end = int(segments.last[-1]) + 1 if len(rows) == SEGMENTS_AT_ONCE else state.added

@@ -45,7 +45,7 @@ def main() -> int:
 def show(outcome: Outcome) -> None:
     """Print the first violations."""
     for violation in outcome.violations[:10]:
-        print(f"  {violation[:400]}", file=sys.stderr, flush=True)
+        print(f"  {violation[-600:]}", file=sys.stderr, flush=True)
 
 
 def expdb_warning() -> type[Warning]:

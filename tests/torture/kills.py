@@ -149,7 +149,7 @@ def settled(db: expdb.ExperienceDB, notes: list[str]) -> list[str]:
     allowed = [after] if notes[-1] == "done" else [state, after]
     found: dict[str, dict[int, float]] = {f"t{k}": {} for k in range(TASKS)}
     counts: dict[int, int] = {}
-    for rows in db.buffer(BUFFER).scan(fields=["task_id", "writer", "reward"]):
+    for rows in db.buffer(BUFFER).scan(fields=["task_id", "writer", "reward"]) if len(db.buffer(BUFFER)) else []:
         for row in rows.to_list():
             before = found[row["task_id"]].setdefault(row["writer"], row["reward"])
             if before != row["reward"]:

@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import torch.utils.data
-
 import expdb
 from expdb.storage.dialects import sqlite_engine
 from torture.disk import FULL, IOERR_WRITE, OK, Disk, library
@@ -256,7 +254,7 @@ for _kind in ("SQLite", "PostgreSQL"):
 # -- forks and threads ------------------------------------------------------------------------------------------------
 
 
-class WritingDataset(torch.utils.data.Dataset[int]):
+class WritingDataset:
     """Writes an item's steps in the worker that is asked for it."""
 
     def __init__(self, db: expdb.ExperienceDB, log: Log):
@@ -273,6 +271,10 @@ class WritingDataset(torch.utils.data.Dataset[int]):
 
 def fork_and_share(kind: str, place: Place, rounds: int) -> Outcome:
     """Fork with connections open, write in children, in 16 threads of one handle and in the workers of a DataLoader, all at once."""
+    from torch.utils.data import (
+        DataLoader,  # here, as a process that holds torch takes long to fork, and others fork often
+    )
+
     violations, total = list[str](), 0
     for number in range(rounds):
         location, log = place.location(kind, f"forks{number}"), Log(place.folder / f"{kind}{number}.log")
@@ -291,7 +293,7 @@ def fork_and_share(kind: str, place: Place, rounds: int) -> Outcome:
             children = [FORK.Process(target=child, args=(k,)) for k in range(4)]
             for process in children:
                 process.start()
-            loader = torch.utils.data.DataLoader(WritingDataset(db, log), batch_size=4, num_workers=2, multiprocessing_context="fork")
+            loader = DataLoader(WritingDataset(db, log), batch_size=4, num_workers=2, multiprocessing_context="fork")
             seen = sorted(index for batch in loader for index in batch.tolist())
             threads = [threading.Thread(target=thread, args=(k,)) for k in range(16)]
             for one in (*threads,):

@@ -128,6 +128,9 @@ class SqliteEngine(Engine):
             translated = self._translated(error)
             if isinstance(translated, errors.ExpDBError):
                 raise translated from error
+            if kind == "read":  # what cannot be, such as NULL where there is none, may come from the file
+                for problem in self.dialect.file_problems(session):
+                    raise errors.DatabaseDamaged(f"{self.path} is damaged ({problem}): restore a backup, or recover it with .recover") from error
             raise
         finally:
             self._give_back(kind, session, usable)
