@@ -2,6 +2,7 @@
 
     python3 dev.py run demo [ARGS]    the command line, here the demo
     python3 dev.py test [ARGS]        ruff, mypy --strict and pytest (ARGS go to pytest)
+    python3 dev.py torture [ARGS]     every fault there is, in one table: kills, power loss, full disks, flipped bits, ...
     python3 dev.py bench [ARGS]       the benchmarks
     python3 dev.py peers [ARGS]       expdb beside other replay buffers, each in an environment that this makes
 
@@ -76,6 +77,9 @@ def main(arguments: list[str]) -> None:
             call(python, "-m", "ruff", "check", ".")
             call(python, "-m", "mypy")
             call(python, "-m", "pytest", f"--basetemp={VENV / 'tests'}", *rest)
+        case ["torture", *rest]:
+            python = environment(["test", "lint"])
+            call(python, "tests/torture", *rest)
         case ["bench", *rest]:
             python = environment(["test", "lint", "bench"])
             call(python, "-m", "benchmarks", *rest)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import expdb
-from benchmarks import atari, baselines, learning, training
+from benchmarks import atari, baselines, crowd, learning, training
 from benchmarks.table import Row, alternate, row
 from expdb import QueryBuilder
 
@@ -324,7 +324,8 @@ def imports(folder: Path, quick: bool) -> Iterator[Row]:
 PARTS: dict[str, Callable[[Path, bool], Iterator[Row]]] = {
     "append": append, "store": store, "size": size, "sample": sample, "tasks": tasks, "imports": imports, "servers": servers, "aworld": aworld,
     "memory": learning.memory, "queries": learning.queries, "server": learning.server, "frames": learning.frames, "filling": learning.filling, "atari": atari.frames,
-    "training": training.training, "loading": training.loading,
+    "training": training.training, "loading": training.loading, "writers": crowd.writers, "trajectories": crowd.trajectories, "large": crowd.large,
+    "steady": crowd.steady,
 }  # fmt: skip
 
 

@@ -2,6 +2,6 @@
 
 from torture import damage, hostile, kills, machine, migrations, power  # noqa: F401 (they enter their faults in the table)
 from torture.oracle import verify
-from torture.table import FAULTS, HEAD, Outcome, Place, line, run
+from torture.table import FAULTS, HEAD, Outcome, Place, Servers, line, run
 
-__all__ = ["FAULTS", "HEAD", "Outcome", "Place", "line", "run", "verify"]
+__all__ = ["FAULTS", "HEAD", "Outcome", "Place", "Servers", "line", "run", "verify"]

@@ -1,6 +1,7 @@
 """Strike with every fault and print the table: `python3 dev.py torture [--minutes N] [--only NAME] [--seed N]`."""
 
 import argparse
+import json
 import os
 import platform
 import sqlite3
@@ -8,12 +9,11 @@ import sys
 import tempfile
 import time
 import warnings
-from contextlib import ExitStack
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the tests' own modules, as pytest has them
 
-from torture import FAULTS, HEAD, Outcome, Place, line, run
+from torture import FAULTS, HEAD, Outcome, Place, Servers, line, run
 
 SHORT_MINUTES = 1.5
 
@@ -24,19 +24,24 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=SHORT_MINUTES, help="about how long; 1.5 is the short table, 40 the long one")
     parser.add_argument("--only", action="append", choices=sorted(FAULTS), help="one fault; may be repeated")
     parser.add_argument("--seed", type=int, default=None, help="of the random instants, places and values (default: the time)")
+    parser.add_argument("--json", type=Path, help="write the outcomes there as well")
     given = parser.parse_args()
     warnings.simplefilter("ignore", expdb_warning())  # the harness provokes what they warn of, and tests that they come
     seed = int(time.time()) if given.seed is None else given.seed
     share = min(1.0, max(0.0, (given.minutes - SHORT_MINUTES) / (40 - SHORT_MINUTES)))
     failed, start = 0, time.monotonic()
     print(HEAD, flush=True)
-    for key in given.only or FAULTS:
-        one = FAULTS[key]
-        with tempfile.TemporaryDirectory(prefix="expdb-torture-") as folder, ExitStack() as stack:
-            outcome, seconds = run(key, Place(Path(folder), seed, stack), round(one.short + share * (one.long - one.short)))
-        print(line(key, outcome, seconds), flush=True)
-        failed += bool(outcome.violations)
-        show(outcome)
+    outcomes: dict[str, Outcome] = {}
+    with Servers() as servers:
+        for key in given.only or FAULTS:
+            one = FAULTS[key]
+            with tempfile.TemporaryDirectory(prefix="expdb-torture-") as folder:
+                outcomes[key], seconds = run(key, Place(Path(folder), seed, servers), round(one.short + share * (one.long - one.short)))
+            print(line(key, outcomes[key], seconds), flush=True)
+            failed += bool(outcomes[key].violations)
+            show(outcomes[key])
+    if given.json:
+        given.json.write_text(json.dumps({key: vars(outcome) for key, outcome in outcomes.items()}))
     system = f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
     print(f"\n{time.strftime('%Y-%m-%d')}, {system}, seed {seed}, {(time.monotonic() - start) / 60:.1f} minutes; {failed} of the faults did not hold.")
     return failed

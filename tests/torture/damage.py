@@ -8,8 +8,10 @@ import resource
 import signal
 import sqlite3
 import sys
+import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -59,53 +61,80 @@ def read_all(path: str) -> int:
         return REFUSED
 
 
-def in_child(function: Callable[[], int]) -> int:
-    """Run something in a forked child with bounded memory; return what it returned, or minus the signal that killed it."""
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid == 0:
-        status = UNTYPED
-        try:
+def in_children(cases: Sequence[Callable[[], int]]) -> list[int]:
+    """Run cases in a forked child with bounded memory; return what each returned, or minus the signal that killed it.
+
+    One child serves until it dies, and the next goes on with the case after.
+    """
+    results: list[int] = []
+    while len(results) < len(cases):
+        reader, writer = os.pipe()
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reader)
             used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
             resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            signal.alarm(30)
-            status = function()
-        except BaseException as error:
-            if os.environ.get("TORTURE_VERBOSE"):
-                import traceback
+            for case in cases[len(results) :]:
+                signal.alarm(30)
+                os.write(writer, bytes([_status(case)]))
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as pipe:
+            results += pipe.read()
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if status:
+            results.append(status)
+    return results
 
-                at = traceback.extract_tb(error.__traceback__)[-4:]
-                sys.stderr.write(f"{type(error).__name__}: {error} " + " < ".join(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in reversed(at)) + "\n")
-        os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def _status(case: Callable[[], int]) -> int:
+    try:
+        return case()
+    except BaseException as error:
+        if os.environ.get("TORTURE_VERBOSE"):
+            at = traceback.extract_tb(error.__traceback__)[-4:]
+            where = " < ".join(f"{Path(one.filename).name}:{one.lineno} {one.name}" for one in reversed(at))
+            sys.stderr.write(f"{type(error).__name__}: {error} {where}\n")
+        return UNTYPED
 
 
-def judged(results: Counter[int], where: dict[int, list[str]]) -> Outcome:
-    """Return the outcome: a crash, a wrong value or an error without a type is a violation."""
+def judged(tried: Sequence[tuple[str, Callable[[], int]]], allowed: Sequence[int]) -> tuple[Outcome, Counter[int]]:
+    """Run cases by name; return the outcome: what is not allowed (a crash, an error without a type) is a violation."""
+    results = in_children([case for _, case in tried])
+    where: dict[int, list[str]] = {}
+    for (name, _), result in zip(tried, results, strict=True):
+        if result not in allowed:
+            where.setdefault(result, []).append(name)
+    counts = Counter(results)
     violations = [f"{WORDS.get(kind, f'killed by signal {-kind}')}: {places}" for kind, places in where.items()]
-    note = ", ".join(f"{results[kind]} {WORDS[kind]}" for kind in (FINE, REFUSED, BOOKS) if results[kind])
-    return Outcome(sum(results.values()), violations, note)
+    note = ", ".join(f"{counts[kind]} {WORDS[kind]}" for kind in (FINE, REFUSED, BOOKS) if counts[kind])
+    return Outcome(len(tried), violations, note), counts
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Write a file anew, without the log of the one before."""
+    for left in path.parent.glob(f"{path.name}*"):
+        left.unlink()
+    path.write_bytes(content)
 
 
 @fault("single bits of the file flipped", "0 wrong field values, 0 crashes", 300, 10_000)
 def flip_bits(place: Place, flips: int) -> Outcome:
+    """Flip a bit anywhere in the file, and read everything."""
     path, rng = place.folder / "flips.db", random.Random(place.seed)
     sample_file(path)
     whole = path.read_bytes()
-    results, where = Counter[int](), dict[int, list[str]]()
-    for _ in range(flips):
-        at, bit = rng.randrange(len(whole)), rng.randrange(8)
+
+    def flip(at: int, bit: int) -> int:
         damaged = bytearray(whole)
         damaged[at] ^= 1 << bit
-        for left in place.folder.glob("flips.db*"):
-            left.unlink()
-        path.write_bytes(damaged)
-        result = in_child(lambda: read_all(str(path)))
-        results[result] += 1
-        if result not in (FINE, REFUSED, BOOKS):
-            where.setdefault(result, []).append(f"byte {at} bit {bit}")
-    return judged(results, where)
+        replace(path, damaged)
+        return read_all(str(path))
+
+    places = [(rng.randrange(len(whole)), rng.randrange(8)) for _ in range(flips)]
+    return judged([(f"byte {at} bit {bit}", partial(flip, at, bit)) for at, bit in places], (FINE, REFUSED, BOOKS))[0]
 
 
 def mutants(rng: random.Random, message: bytes) -> bytes:
@@ -138,32 +167,25 @@ def _mutated(place: Place, count: int, *, forged: bool) -> Outcome:
         with store.engine.reading() as session:
             chunks = session.ask("SELECT id, rows, signature, crc, data FROM chunks WHERE buffer_id = ?", store.id)
             decoders = {signature: store.decoder(session, signature) for _, _, signature, _, _ in chunks}
-    results, where = Counter[int](), dict[int, list[str]]()
-    for _ in range(count):
+    whole = path.read_bytes()
+
+    def store_and_read(chunk: int, crc: int, data: bytes) -> int:
+        replace(path, whole)
+        connection = sqlite3.connect(path, isolation_level=None)
+        connection.execute("UPDATE chunks SET data = ?, bytes = ?, crc = ? WHERE id = ?", (data, len(data), crc, chunk))
+        connection.close()
+        return read_all(str(path))
+
+    tried: list[tuple[str, Callable[[], int]]] = []
+    while len(tried) < count:
         id, rows, signature, crc, data = rng.choice(chunks)
         mutant = mutants(rng, data)
-        if mutant == data:
-            continue
-        if forged:
-            crc = codec.crc_of(decoders[signature].signature, id, rows, mutant)
-
-        def store_and_read(chunk: int = id, crc: int = crc, data: bytes = mutant) -> int:
-            connection = sqlite3.connect(path, isolation_level=None)
-            connection.execute("UPDATE chunks SET data = ?, bytes = ?, crc = ? WHERE id = ?", (data, len(data), crc, chunk))
-            connection.close()
-            return read_all(str(path))
-
-        whole = path.read_bytes()
-        result = in_child(store_and_read)
-        for left in place.folder.glob("mutants.db*"):
-            left.unlink()
-        path.write_bytes(whole)
-        results[result] += 1
-        if result not in ((FINE, REFUSED, BOOKS, WRONG) if forged else (REFUSED,)):
-            where.setdefault(result, []).append(f"chunk {id}, {len(mutant)} bytes")
-    outcome = judged(results, where)
+        if mutant != data:
+            crc = codec.crc_of(decoders[signature].signature, id, rows, mutant) if forged else crc
+            tried.append((f"chunk {id}, {len(mutant)} bytes", partial(store_and_read, id, crc, mutant)))
+    outcome, counts = judged(tried, (FINE, REFUSED, BOOKS, WRONG) if forged else (REFUSED,))
     if forged:
-        outcome.note += f", {results[WRONG]} with other values, which the forger chose"
+        outcome.note += f", {counts[WRONG]} with other values, which the forger chose"
     return outcome
 
 

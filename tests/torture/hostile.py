@@ -17,7 +17,7 @@ import pyarrow as pa
 
 import expdb
 from expdb import QueryBuilder
-from torture.damage import BOOKS, FINE, REFUSED, WRONG, in_child, judged, read_all, sample_file
+from torture.damage import BOOKS, FINE, REFUSED, WRONG, judged, read_all, replace, sample_file
 from torture.oracle import BUFFER, step, verify
 from torture.table import Outcome, Place, fault
 
@@ -235,31 +235,27 @@ def poisons(rng: random.Random, canary: str, value: Any) -> Any:
 @fault("a stranger's file: poison in any column of any table", "nothing executed, 0 crashes, typed errors", 200, 4_000)
 def poison_file(place: Place, count: int) -> Outcome:
     """Put something else into a value of a table, past every trigger, and read everything."""
-    from collections import Counter
-
-    path, rng, canary = place.folder / "poison.db", random.Random(place.seed), str(place.folder / "pwned")
+    path, rng, canary = place.folder / "poison.db", random.Random(place.seed), place.folder / "pwned"
     sample_file(path)
     whole = path.read_bytes()
-    Extension.canary = canary
+    Extension.canary = str(canary)
     pa.register_extension_type(Extension())
-    results, where = Counter[int](), dict[int, list[str]]()
+
+    def poisoned(seed: int) -> int:
+        replace(path, whole)
+        what = _poison(path, random.Random(seed), str(canary))
+        status = read_all(str(path))
+        if canary.exists():
+            canary.unlink()
+            raise AssertionError(f"EXECUTED: {what}")
+        return status
+
     try:
-        for _ in range(count):
-            for left in place.folder.glob("poison.db*"):
-                left.unlink()
-            path.write_bytes(whole)
-            what = _poison(path, rng, canary)
-            result = in_child(lambda: read_all(str(path)))
-            results[result] += 1
-            if result not in (FINE, REFUSED, BOOKS, WRONG):
-                where.setdefault(result, []).append(what)
-            if os.path.exists(canary):
-                where.setdefault(99, []).append(f"EXECUTED: {what}")
-                os.unlink(canary)
+        seeds = [rng.getrandbits(64) for _ in range(count)]
+        outcome, counts = judged([(f"seed {seed}", partial(poisoned, seed)) for seed in seeds], (FINE, REFUSED, BOOKS, WRONG))
     finally:
         pa.unregister_extension_type("torture.extension")
-    outcome = judged(results, where)
-    outcome.note += f", {results[WRONG]} with other values, where the stranger changed which chunk is read"
+    outcome.note += f", {counts[WRONG]} with other values, where the stranger changed which chunk is read"
     return outcome
 
 

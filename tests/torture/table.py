@@ -5,29 +5,42 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from postgres_server import Server
 
 
+class Servers:
+    """Servers that all faults share; removed when the context is left."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, Server] = {}
+
+    def __call__(self, fsync: str) -> Server:
+        if fsync not in self._running:
+            self._running[fsync] = Server(fsync=fsync, max_connections="200")
+        return self._running[fsync]
+
+    def __enter__(self) -> Servers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in self._running.values():
+            server.remove()
+
+
 @dataclass
 class Place:
-    """Where a fault does its harm: a folder, and a server of its own that is started when first asked for."""
+    """Where a fault does its harm: a folder, and servers that are started when first asked for."""
 
     folder: Path
     seed: int
-    stack: ExitStack
-    _servers: dict[str, Server] = field(default_factory=dict)
+    servers: Servers
 
     def server(self, fsync: str = "off") -> Server:
         """Return a server, one without fsync (which no kill of a client can tell) or one with it."""
-        if fsync not in self._servers:
-            server = Server(fsync=fsync, max_connections="200")
-            self.stack.callback(server.remove)
-            self._servers[fsync] = server
-        return self._servers[fsync]
+        return self.servers(fsync)
 
     def location(self, kind: str, name: str, *, ordinary: bool = False) -> str:
         """Return a location for a new database, a file or one of the server; `ordinary` for a user who is no superuser."""
@@ -37,7 +50,8 @@ class Place:
         database = server.database()
         if not ordinary or server.given:
             return server.url(database)
-        server.execute("CREATE ROLE ordinary LOGIN")
+        if not server.execute("SELECT 1 FROM pg_roles WHERE rolname = 'ordinary'"):
+            server.execute("CREATE ROLE ordinary LOGIN")
         server.execute(f'ALTER DATABASE "{database}" OWNER TO ordinary')
         return server.url(database, "ordinary")
 

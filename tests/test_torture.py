@@ -1,0 +1,149 @@
+"""The short table of the fault harness, a test a fault; and the harness itself: it must notice what it is there to notice."""
+
+import json
+import random
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from torture import FAULTS, verify
+from torture.disk import Disk, Images, library
+from torture.oracle import BUFFER, step
+from torture.power import history
+
+import expdb
+from expdb.storage.dialects import sqlite
+
+
+@pytest.fixture(scope="session")
+def outcomes(request, tmp_path_factory):
+    """What came of the faults that are asked for; in a process of its own, which forks often and had better be small."""
+    asked = [item.callspec.params["key"] for item in request.session.items if item.name.startswith("test_what_must_hold")]
+    out = tmp_path_factory.mktemp("torture") / "outcomes.json"
+    command = [sys.executable, str(Path(__file__).parent / "torture"), "--json", str(out)]
+    done = subprocess.run([*command, *[part for key in asked for part in ("--only", key)]], capture_output=True, text=True)
+    assert out.exists(), done.stdout + done.stderr
+    print(done.stdout)
+    return json.loads(out.read_text())
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("key", FAULTS)
+def test_what_must_hold_holds(outcomes, key):
+    outcome = outcomes[key]
+    assert outcome["violations"] == []
+    if "NOT RUN" in outcome["note"]:
+        pytest.skip(outcome["note"])
+    assert outcome["count"] >= FAULTS[key].short
+
+
+# -- the oracle -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def written(path):
+    """A file with what was acknowledged of it."""
+    with expdb.open(path) as db:
+        buffer = db.buffer(BUFFER, capacity=40)
+        acknowledged = {}
+        for number in range(0, 60, 3):
+            for k, position in enumerate(buffer.store_batch([step(0, number + k, number, 3) for k in range(3)]).tolist()):
+                acknowledged[position] = (0, number + k)
+        assert verify(db, acknowledged) == []
+    return acknowledged
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("DELETE FROM steps WHERE position = 30", "40 fit"),
+        ("DELETE FROM steps WHERE position >= 55", "is not at 5"),
+        ("UPDATE segments SET chunk_row = 2 - chunk_row", "position"),
+        ("UPDATE chunks SET data = zeroblob(length(data))", "chunk"),
+        ("UPDATE buffers SET capacity = 41", "41 fit"),
+        ("UPDATE buffers SET bytes = bytes + 1", "bytes"),
+    ],
+)
+def test_the_oracle_notices(path, written, damage, said):
+    connection = sqlite3.connect(path)
+    connection.execute(damage)
+    connection.commit()
+    connection.close()
+    try:
+        with expdb.open(path) as db:
+            problems = verify(db, written)
+    except expdb.DatabaseDamaged as error:
+        problems = [str(error)]
+    assert problems
+    assert said in " ".join(problems) or "contradicts itself" in " ".join(problems)
+
+
+def test_the_oracle_notices_what_is_lost_repeated_or_torn(path, written):
+    with expdb.open(path) as db:
+        buffer = db.buffer(BUFFER)
+        lost = {**written, 59: (0, 1000)}
+        assert any("is not at 59" in problem for problem in verify(db, lost))
+        position = buffer.store(**step(0, 30))
+        assert any("stored 2 times" in problem for problem in verify(db, {**written, position: (0, 30)}))
+        buffer.store(**step(0, 61, 61, 3))
+        assert any("1 of the 3 steps of batch 61" in problem for problem in verify(db, written))
+        assert any("is not at 1000" in problem for problem in verify(db, {**written, 1000: (0, 99)}))
+        assert not any("is not at 1000" in problem for problem in verify(db, {**written, 1000: (0, 99)}, tail_may_be_lost=True))
+
+
+def test_the_disk_shows_what_a_power_loss_takes_without_syncs(path, tmp_path):
+    """With `synchronous=OFF` images must lose steps, or be damaged: else the harness could not tell that they do not."""
+    if library() is None:
+        pytest.skip("sqlite3 is a part of this Python: there is nothing to put a layer under")
+    with expdb.open(path) as db:
+        db.buffer(BUFFER, capacity=300)
+    base, real = path.read_bytes(), sqlite.connect
+
+    def unsafe(*arguments, **options):
+        connection = real(*arguments, **options)
+        connection.execute("PRAGMA synchronous=OFF").fetchall()
+        return connection
+
+    rng = random.Random(0)
+    with mock.patch.object(sqlite, "connect", unsafe):
+        disk, marks = history(path, "full", rng)
+    images, bad = Images(disk.events, {str(path): base}), 0
+    for _ in range(20):
+        upto = rng.randrange(len(disk.events) // 2, len(disk.events))
+        folder = tmp_path / "image"
+        folder.mkdir()
+        images.write(upto, folder, rng)
+        acknowledged = next((acks for events, acks in reversed(marks) if events <= upto), {})
+        try:
+            with expdb.open(folder / path.name) as db:
+                bad += bool(verify(db, acknowledged))
+        except expdb.ExpDBError:
+            bad += 1
+        for left in folder.iterdir():
+            left.unlink()
+        folder.rmdir()
+    assert bad >= 10
+
+
+def test_the_disk_fails_as_it_is_told(path):
+    if library() is None:
+        pytest.skip("sqlite3 is a part of this Python: there is nothing to put a layer under")
+    with Disk(str(path)) as disk, expdb.open(path) as db:
+        buffer = db.buffer(BUFFER)
+        disk.fault = lambda kind, file: sqlite3.SQLITE_FULL
+        with pytest.raises(expdb.StorageFull):
+            buffer.store(x=1)
+        disk.fault = lambda kind, file: sqlite3.SQLITE_IOERR_WRITE
+        with pytest.raises(expdb.DatabaseUnreadable, match="check the disk"):
+            buffer.store(x=1)
+        disk.fault = None
+        buffer.store(x=1)
+        assert any(event.kind == "write" for event in disk.events)
