@@ -4,6 +4,7 @@
     python3 dev.py test [ARGS]        ruff, mypy --strict and pytest (ARGS go to pytest)
     python3 dev.py torture [ARGS]     every fault there is, in one table: kills, power loss, full disks, flipped bits, ...
     python3 dev.py bench [ARGS]       the benchmarks
+    python3 dev.py scale              what breaks first with 10, 1,000 and 100,000 actors, on this machine
     python3 dev.py peers [ARGS]       expdb beside other replay buffers, each in an environment that this makes
 
 The first call makes the environment `.venv` in the checkout; nothing outside the checkout is changed. It needs neither
@@ -83,6 +84,8 @@ def main(arguments: list[str]) -> None:
         case ["bench", *rest]:
             python = environment(["test", "lint", "bench"])
             call(python, "-m", "benchmarks", *rest)
+        case ["scale"]:
+            call(environment(["test", "lint", "bench"]), "-m", "benchmarks.scale")
         case ["peers", *rest]:
             python = environment(["test", "lint", "bench"])
             call(python, "-m", "benchmarks.peers", *rest)

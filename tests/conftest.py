@@ -11,7 +11,7 @@ from postgres_server import Server
 
 import expdb
 
-hypothesis.settings.register_profile("expdb", deadline=None, max_examples=int(os.environ.get("EXPDB_EXAMPLES", "60")))
+hypothesis.settings.register_profile("expdb", deadline=None, max_examples=int(os.environ.get("EXPDB_EXAMPLES", "40")))
 hypothesis.settings.load_profile("expdb")
 
 

@@ -113,8 +113,8 @@ def test_the_program_runs_as_a_module(path):
 @pytest.mark.timeout(180)
 def test_the_demo_learns_and_goes_on_from_what_it_stored(tmp_path):
     found = []
-    for _ in range(2):
-        command = [sys.executable, "-m", "expdb", "demo", "--file", str(tmp_path / "demo.db"), "--json"]
+    for seconds in (20, 8):
+        command = [sys.executable, "-m", "expdb", "demo", "--file", str(tmp_path / "demo.db"), "--seconds", str(seconds), "--json"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         assert done.returncode == 0, done.stdout + done.stderr

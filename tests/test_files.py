@@ -271,12 +271,12 @@ def test_the_log_stays_short_under_readers_that_never_stop(path, monkeypatch):
             while not stop.is_set():
                 db.buffer("b").sample(64)
 
-    readers = [threading.Thread(target=read) for _ in range(3)]
+    readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
         reader.start()
     with expdb.open(path) as db, warnings.catch_warnings():
-        for _ in range(600):
-            db.buffer("b").store(y=os.urandom(20_000))
+        for _ in range(300):
+            db.buffer("b").store(y=os.urandom(40_000))
             longest = max(longest, os.stat(path + "-wal").st_size)
         stop.set()
         for reader in readers:

@@ -188,16 +188,6 @@ def test_a_kill_while_a_database_is_made_leaves_nothing_in_its_place(path, after
     assert fill(path)[1] == 10
 
 
-@pytest.mark.parametrize("after", [0, 1, 5, 9, 12, 17])
-def test_a_kill_in_an_upgrade_leaves_the_old_schema_and_the_next_one_succeeds(path, after):
-    expdb.open(path).close()
-    migrate(path, "base", down=True)
-    assert killed("expdb.upgrade(sys.argv[1])", path, after) == -signal.SIGKILL
-    assert names(path) <= {"expdb_version"}
-    expdb.upgrade(path)
-    assert fill(path) == ([], 10, list(range(20, 30)))
-
-
 def upgrade(path, barrier, results):
     barrier.wait()
     results.put(expdb.upgrade(path))

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import random
 import signal
 import sqlite3
 import threading
@@ -110,35 +109,6 @@ def write_until_killed(path, worker, log):
                 positions = buffer.store_batch([{"task_id": f"w{worker}", "worker": worker, "number": number}] * 5).tolist()
             os.write(acknowledged, "".join(f"{position} {worker} {number}\n" for position in positions).encode())
             number += 1
-
-
-def test_no_acknowledged_step_is_lost_to_kill_9(path, tmp_path):
-    log = str(tmp_path / "log")
-    generator = random.Random(0)
-    for _ in range(5):
-        processes = [FORK.Process(target=write_until_killed, args=(path, worker, log)) for worker in range(3)]
-        for process in processes:
-            process.start()
-        time.sleep(0.3 + generator.random() * 0.3)
-        for process in processes:
-            time.sleep(generator.random() * 0.05)
-            os.kill(process.pid, signal.SIGKILL)
-            process.join()
-    with open(log) as file:
-        acknowledged = {int(line.split()[0]): tuple(map(int, line.split()[1:])) for line in file}
-    assert len(acknowledged) > 100
-    with expdb.open(path) as db:
-        held = {}
-        batches_of_five = {}
-        for batch in db.buffer("b").scan():
-            for position, worker, number in zip(*(batch[key].tolist() for key in ("position", "worker", "number")), strict=True):
-                held[position] = (worker, number)
-        for position, row in held.items():
-            if row[1] % 3 == 0:
-                batches_of_five.setdefault(row, []).append(position)
-    assert {position: held.get(position) for position in acknowledged} == acknowledged
-    assert all(len(positions) % 5 == 0 for positions in batches_of_five.values())  # all or nothing
-    sound(path)
 
 
 def test_the_rows_of_a_killed_program_stay_apart_from_those_of_the_next(path):

@@ -5,7 +5,6 @@ import pickle
 import random
 import re
 import shutil
-import signal
 import subprocess
 import threading
 import time
@@ -129,30 +128,6 @@ def test_connections_cut_anywhere_lose_and_double_nothing(url, proxy):
     found = numbers(url)
     assert sorted(found) == list(range(done))
     assert found == list(range(done))
-
-
-def test_a_server_that_crashes_keeps_what_it_acknowledged():
-    server = Server(fsync="on")
-    try:
-        url = server.url(server.database())
-        with expdb.open(url, timeout=60.0) as db:
-            buffer, acknowledged = db.buffer("b"), []
-
-            def write():
-                for k in range(150):
-                    acknowledged.append(buffer.store(**step(k)))
-
-            writer = threading.Thread(target=write)
-            writer.start()
-            for _ in range(3):
-                time.sleep(0.3)
-                server.stop(signal.SIGQUIT)
-                server.start()
-            writer.join()
-        assert acknowledged == list(range(150))
-        assert numbers(url) == list(range(150))
-    finally:
-        server.remove()
 
 
 # -- restarts ---------------------------------------------------------------------------------------------------------
