@@ -269,6 +269,10 @@ class WritingDataset:
         return index
 
 
+def open_and_close(location: str) -> None:
+    expdb.open(location).close()
+
+
 def fork_and_share(kind: str, place: Place, rounds: int) -> Outcome:
     """Fork with connections open, write in children, in 16 threads of one handle and in the workers of a DataLoader, all at once."""
     from torch.utils.data import (
@@ -286,6 +290,15 @@ def fork_and_share(kind: str, place: Place, rounds: int) -> Outcome:
             def child(writer: int, db: expdb.ExperienceDB = db, log: Log = log) -> None:
                 for k in range(10):
                     log.add([db.buffer(BUFFER).store(**step(writer, k))], writer, k)
+
+            closed = FORK.Event()
+
+            def late(child: Callable[[int], None] = child, closed: Any = closed) -> None:
+                closed.wait()
+                child(500)
+
+            last = FORK.Process(target=late)
+            last.start()
 
             def thread(writer: int, child: Callable[[int], None] = child) -> None:
                 child(100 + writer)
@@ -305,9 +318,18 @@ def fork_and_share(kind: str, place: Place, rounds: int) -> Outcome:
                 violations += [f"a child left with {process.exitcode}"] * bool(process.exitcode)
             acknowledged = log.read()
             violations += verify(db, acknowledged)
-            if len(acknowledged) != 4 * 10 + 16 * 10 + 24 * 4 or seen != list(range(24)):
-                violations.append(f"{len(acknowledged)} steps were acknowledged")
-            total += len(acknowledged)
+        # The handle is closed here, and another process opens and closes the file, while a child still has what it inherited.
+        other = FORK.Process(target=open_and_close, args=(location,))
+        other.start()
+        other.join()
+        closed.set()
+        last.join()
+        acknowledged = log.read()
+        with expdb.open(location) as db:
+            violations += verify(db, acknowledged)
+        if len(acknowledged) != 5 * 10 + 16 * 10 + 24 * 4 or seen != list(range(24)):
+            violations.append(f"{len(acknowledged)} steps were acknowledged")
+        total += len(acknowledged)
         log.close()
     return Outcome(rounds, violations, f"{total:,} steps acknowledged")
 
