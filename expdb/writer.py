@@ -92,7 +92,12 @@ class EpisodeWriter:
         pending, self._flushed_at = self._pending, time.monotonic()
         if not len(pending):
             return np.empty(0, np.int64)
-        positions = self._sink.write(pending)
+        try:
+            positions = self._sink.write(pending)
+        except BaseException:
+            if pending.stored is not None:  # an interrupt came just after the commit: it is not to be written again
+                self._pending = self._sink.pending()
+            raise
         self._pending = self._sink.pending()
         return positions
 
@@ -108,6 +113,8 @@ class EpisodeWriter:
         if self._closed or self._pid != os.getpid():
             self._refuse()
         pending = self._pending
+        if pending.stored is not None:  # by a flush that was interrupted
+            pending = self._pending = self._sink.pending()
         if last:
             if not len(pending) and self._episode.id is None:
                 raise errors.InvalidValue("end() of an episode without a step: append one first")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from contextlib import suppress
 
 import pysqlite3.dbapi2
 import pytest
@@ -15,6 +16,7 @@ from click.testing import CliRunner
 
 import expdb
 from expdb.cli import main
+from expdb.storage import adhoc
 from expdb.storage.dialects import sqlite_engine, sqlite_files
 
 
@@ -48,6 +50,114 @@ def test_a_file_that_is_replaced_under_a_handle_takes_no_more_writes(path, tmp_p
         for use in (lambda: buffer.store(x=101), lambda: buffer.update({"step": 0}, reward=1.0), lambda: buffer.sample(200)):
             with pytest.raises(expdb.DatabaseReplaced, match=r"close this handle and open it again"):
                 use()
+
+
+def test_a_read_by_an_old_handle_leaves_the_file_in_its_place_alone(path, tmp_path):
+    """A new connection would apply the log of the file that was there to the one that is."""
+    other = str(tmp_path / "other.db")
+    with expdb.open(other) as db:
+        db.buffer("b").store_batch({"x": list(range(3000))})
+    with expdb.open(path) as old:
+        old.buffer("b").store(x=100)
+        os.replace(other, path)
+        size = os.stat(path).st_size
+        for use in (lambda: old.sql("SELECT 1"), lambda: len(old.buffer("b")), lambda: old.backup(tmp_path / "copy.db"), lambda: old.nbytes):
+            with pytest.raises(expdb.DatabaseReplaced):
+                use()
+        assert os.stat(path).st_size == size
+    for left in ("-wal", "-shm"):
+        with suppress(FileNotFoundError):
+            os.unlink(path + left)
+    with expdb.open(path) as db:
+        assert len(db.buffer("b")) == 3000
+        assert db.check() == []
+
+
+@pytest.mark.parametrize("how", ["truncated", "without its log"])
+def test_a_file_that_is_truncated_or_loses_its_log_takes_no_more_writes(path, how):
+    with expdb.open(path) as db:
+        buffer = db.buffer("b")
+        buffer.store(x=100, terminated=True)
+        os.truncate(path, 0) if how == "truncated" else os.unlink(path + "-wal")
+        with pytest.raises((expdb.DatabaseReplaced, expdb.DatabaseDamaged)):
+            buffer.store(x=101)
+
+
+# -- interrupts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durability", ["normal", "full"])
+def test_an_interrupt_after_the_commit_does_not_write_twice(path, durability, monkeypatch):
+    with expdb.open(path, durability=durability) as db:
+        buffer, real, armed = db.buffer("b"), sqlite_engine.SqliteEngine._checkpoint_if_due, []
+
+        def interrupted(engine):
+            real(engine)
+            if armed:
+                armed.pop()
+                raise KeyboardInterrupt
+
+        def play():
+            with buffer.episode("e", flush_steps=8) as episode:
+                for k in range(100):
+                    if k == at:
+                        armed.append(True)
+                    episode.append(n=k)
+
+        monkeypatch.setattr(sqlite_engine.SqliteEngine, "_checkpoint_if_due", interrupted)
+        for at in (0, 20):
+            with pytest.raises(KeyboardInterrupt):
+                play()
+            rows = [row for row in buffer.page(1, 1000) if row["task_id"] == "e"]
+            assert [row["n"] for row in rows] == list(range(at // 8 * 8 + 8))
+            buffer.delete({"task_id": "e"})
+        armed.append(True)
+        with pytest.raises(KeyboardInterrupt):
+            buffer.store(task_id="s", n=1)
+        buffer.store(task_id="s", n=2)
+        assert [row["n"] for row in buffer.page(1, 1000) if row["task_id"] == "s"] == [1, 2]
+        assert buffer.episodes({"task_id": "s"}).num_rows == 1, "the episode goes on"
+        assert db.check() == []
+    with expdb.open(path) as db:
+        assert "open" not in db.buffer("b").episodes()["status"].to_pylist()
+
+
+def test_interrupts_at_any_moment_lose_and_double_nothing(path):
+    """A process that writes an episode is interrupted at random; what it then holds is what it wrote, once."""
+    code = """if True:
+        import os, random, signal, sys, expdb
+        with expdb.open(sys.argv[1], durability="full") as db:
+            buffer, n = db.buffer("i"), 0
+            buffer.store(n=-1)
+            signal.setitimer(signal.ITIMER_REAL, 0.02 + 0.03 * random.random())
+            signal.signal(signal.SIGALRM, lambda *_: signal.default_int_handler(signal.SIGINT, None))
+            try:
+                with buffer.episode("e", flush_steps=3) as episode:
+                    while True:
+                        episode.append(n=n)
+                        n += 1
+            except KeyboardInterrupt:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            found = [row["n"] for row in buffer.page(1, 10**6, {"task_id": "e"})]
+            assert found in (list(range(n)), list(range(n + 1))), (n, found[-20:])
+            assert db.check() == []
+    """
+    for _ in range(6):
+        done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        with expdb.open(path) as db:
+            db.drop("i")
+
+
+def test_an_interrupt_is_told_as_one(path, monkeypatch):
+    with expdb.open(path) as db:
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(adhoc.FieldFunction, "value", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            db.sql("SELECT field(payload, 'x') FROM experience")
+        assert db.sql("SELECT 1 AS one").to_pylist() == [{"one": 1}]
 
 
 # -- read only --------------------------------------------------------------------------------------------------------
@@ -88,7 +198,7 @@ def test_a_log_on_a_read_only_medium_is_not_left_out(path, medium):
         db.buffer("b").store(x=100)
         subprocess.run(["cp", path, path + "-wal", folder], check=True)  # as a crash would leave it, by another process
     remount("ro")
-    with pytest.raises(expdb.DatabaseReadOnly, match="open it once where that is possible"):
+    with pytest.raises(expdb.DatabaseReadOnly, match="open it once where it can be written"):
         expdb.open(folder / "runs.db", read_only=True)
     remount("rw")
     with expdb.open(folder / "runs.db") as db:
@@ -195,6 +305,15 @@ def test_a_newer_sqlite_does_all_that_python_s_own_does(tmp_path):
 def test_two_sqlite_libraries_on_one_file_are_refused(path):
     with expdb.open(path), pytest.raises(expdb.InvalidValue, match="another SQLite library"):
         expdb.open(path, sqlite_module=pysqlite3.dbapi2)
+    with expdb.open(path), expdb.open(path, sqlite_module=sqlite3.dbapi2) as same:
+        assert len(same.buffer("b")) == 100
+    with expdb.open(path, sqlite_module=pysqlite3.dbapi2) as db:
+        db.buffer("b").sample(1)
+        held = sqlite_files.lock_holders(path)
+        for use in (lambda: expdb.open(path), lambda: expdb.upgrade(path), lambda: expdb.copy(path, path + "2")):
+            with pytest.raises(expdb.InvalidValue, match="another SQLite library"):
+                use()
+        assert sqlite_files.lock_holders(path) == held != {}, "to open and close the file by the other library drops the locks"
     with expdb.open(path, sqlite_module=pysqlite3.dbapi2) as db:
         assert len(db.buffer("b")) == 100
     with pytest.raises(expdb.InvalidValue, match="give a module"):
@@ -253,8 +372,9 @@ def test_a_reader_that_keeps_the_log_from_being_folded_in_is_named(path, holder,
     monkeypatch.setattr(sqlite_engine, "CHECKPOINT_WAIT_MS", 50)
     reader = holder("BEGIN")
     with expdb.open(path) as db:
+        db.buffer("b").store_batch([{"y": os.urandom(50_000)} for _ in range(50)])
         with pytest.warns(expdb.ExpDBWarning, match=f"process {reader.pid} .* has been reading"):
-            db.buffer("b").store_batch([{"y": os.urandom(50_000)} for _ in range(50)])
+            db.buffer("b").store(y=b"")  # before anything of it is written, as a filter may make an error of it
         assert os.stat(path + "-wal").st_size > 2 << 20
         reader.communicate()
         monkeypatch.setattr(sqlite_engine, "CHECKPOINT_SECONDS", 0.0)

@@ -1,9 +1,12 @@
 """Opening: never destroys, and says in one line what is wrong with a file."""
 
+import multiprocessing
 import os
 import pickle
+import shutil
 import sqlite3
-import stat
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -194,14 +197,39 @@ def test_read_only_reads_and_refuses_to_write(path):
             db.buffer("new")
 
 
-def test_a_file_without_permission_says_so(path):
-    filled(path)
-    os.chmod(path, stat.S_IRUSR)
+def open_as_nobody(path, results):
     if os.geteuid() == 0:
-        os.chmod(path, 0o600)  # root may write anything: nothing to test as root
-        return
-    with expdb.open(path) as db, pytest.raises(expdb.DatabaseReadOnly):
-        db.buffer("b").store(x=1)
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+    for read_only in (False, True):
+        try:
+            expdb.open(path, read_only=read_only).close()
+            results.put("opened")
+        except Exception as error:
+            results.put(f"{type(error).__name__}: {error}".replace(path, "FILE"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        (0o444, ("DatabaseReadOnly: FILE cannot be written",) * 2),  # its log's index cannot be made, which reading takes
+        (0o000, ("AccessDenied: FILE may not be read by this user: check its permissions",) * 2),
+    ],
+)
+def test_a_file_without_permission_says_so(mode, said):
+    folder = Path(tempfile.mkdtemp(prefix="expdb-test-"))
+    folder.chmod(0o755)
+    path = filled(str(folder / "runs.db"))
+    os.chmod(path, mode)
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    process = context.Process(target=open_as_nobody, args=(path, results))
+    process.start()
+    found = [results.get(timeout=30) for _ in range(2)]
+    process.join()
+    shutil.rmtree(folder)
+    assert all(one.startswith(two) for one, two in zip(found, said, strict=True)), found
 
 
 def test_a_full_disk_is_a_typed_error_and_the_handle_goes_on(path):

@@ -31,7 +31,7 @@ class Fields:
             stored = json.loads(text)
             types = {name: Field.from_json(value) for name, value in stored.get("types", {}).items()}
             return cls(types, set(stored.get("optional", ())), version)
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise errors.DatabaseDamaged(f"the fields of a buffer cannot be read ({error}): restore a backup") from error
 
     def as_text(self) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from expdb.errors import ExpDBError
+from expdb.errors import DatabaseDamaged, ExpDBError
 from expdb.storage.codec import Chunk
 from expdb.storage.engine import Engine, Session
 from expdb.storage.read import Segments
@@ -22,6 +22,10 @@ def check_schema(engine: Engine, session: Session) -> list[str]:
 
 def check_buffer(store: Store, session: Session) -> list[str]:
     """Return what is wrong with a buffer, one line each; empty if it is sound."""
+    try:
+        store.state(session)
+    except DatabaseDamaged as error:
+        return [str(error)]
     return [f"buffer {store.name!r}: {problem}" for problem in (*_books(store, session), *_chunks(store, session))]
 
 

@@ -14,6 +14,8 @@ Kind = Literal["read", "write", "sql", "watch"]
 class Session:
     """One connection, in a transaction: statements for SQLAlchemy, and plain ones with `?` for the hot paths."""
 
+    committed = False  # whether the transaction of a write was committed, whatever was raised since
+
     def __init__(self, connection: sa.Connection):
         self._connection = connection
         self._driver: Any = connection.connection.driver_connection

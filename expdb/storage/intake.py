@@ -64,7 +64,11 @@ class Intake:
                     if attempt:
                         raise
                     continue
-                self._remember(opened, named, pending)
+                finally:
+                    if pending.stored is not None:  # also where an interrupt came just after the commit
+                        self._remember(opened, named, pending)
+                if pending.stored is None:
+                    self._remember(opened, named, pending)
                 return positions
         raise AssertionError("unreachable")
 

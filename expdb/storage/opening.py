@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from expdb import errors
 from expdb.storage import schema
 from expdb.storage.dialects import sqlite, sqlite_files
-from expdb.storage.dialects.sqlite_engine import SqliteEngine, connection_of
+from expdb.storage.dialects.sqlite_engine import SqliteEngine, connection_of, refuse_other_library
 from expdb.storage.engine import Engine
 
 Location = str | sa.URL  # the path of a file, or the URL of a server's database
@@ -72,7 +72,10 @@ def open_engine(
     engine: Engine
     if isinstance(location, str):
         library = sqlite3 if module is None else module
+        refuse_other_library(location, library)
         _provide_file(location, library, create=create and not read_only, cure=not read_only)
+        if not read_only and not os.access(location, os.W_OK):  # SQLite would open it all the same, for reading
+            raise errors.DatabaseReadOnly(f"{location} cannot be written by this user: open it with read_only=True, or check its permissions")
         engine = SqliteEngine(location, read_only=read_only, durability=durability, timeout=timeout, module=library)
     else:
         engine = _server_engine(location, read_only=read_only, durability=durability, timeout=timeout, max_lag=max_lag)
@@ -91,6 +94,7 @@ def upgrade(location: Location, timeout: float = 30.0) -> tuple[str | None, str]
     """Bring an existing database to the newest schema; return the revisions before and after."""
     engine: Engine
     if isinstance(location, str):
+        refuse_other_library(location, sqlite3)
         _provide_file(location, sqlite3, create=False, cure=False)
         engine = SqliteEngine(location, read_only=False, durability="full", timeout=timeout)
     else:
@@ -129,7 +133,7 @@ def create_file(path: str, module: ModuleType = sqlite3) -> None:
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
         raise errors.DatabaseMissing(f"the folder {folder} does not exist: create it first")
-    draft = os.path.join(folder, f".{os.path.basename(path)}.{uuid.uuid4().hex}.new")
+    draft = os.path.join(folder, f".expdb-{uuid.uuid4().hex}.new")
     try:
         try:
             with connection_of(draft):
@@ -152,7 +156,7 @@ def create_file(path: str, module: ModuleType = sqlite3) -> None:
         sqlite_files.sync_folder(folder)  # else a power loss may leave the file without its name
     finally:
         for suffix in ("", "-wal", "-shm"):
-            with suppress(FileNotFoundError):
+            with suppress(OSError):  # never made, or on a medium that cannot be written
                 os.unlink(draft + suffix)
 
 

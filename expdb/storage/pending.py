@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from expdb import errors
 from expdb.storage.catalog import Fields
 from expdb.storage.codec import Block, Rows, decoded
@@ -54,6 +56,8 @@ class Pending:
         self.tail: dict[str, Any] | None = None
         self.details: dict[int, dict[str, Any]] = {}  # id() of the episode -> what its steps tell of it
         self.nbytes = 0
+        self.write_id = ""  # of the first attempt to write this
+        self.stored: np.ndarray | None = None  # the positions, once it is committed
 
     def __len__(self) -> int:
         return len(self.episodes)

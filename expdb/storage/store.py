@@ -109,7 +109,7 @@ class Store:
             raise self.dropped()
         added, low, size, holes, revision, capacity, nbytes, deleted, priorities, version, revised = found[0]
         self.fields_at(session, version)
-        if not 0 <= low <= added or not size <= added - low <= size + deleted:
+        if not 0 <= low <= added or size < 0 or not added - low <= size + deleted:
             raise errors.DatabaseDamaged(
                 f"buffer {self.name!r} counts {added} steps added, {low} the oldest, {size} held: that cannot be; restore a backup"
             )

@@ -30,8 +30,10 @@ def write(store: Store, pending: Pending) -> np.ndarray:
     ended an episode, used its name, or given a field another type.
     """
     pending.close()
-    write_id = uuid.uuid4().hex if store.dialect.LARGE else ""  # of use only where a connection can be lost
-    again, deadline = False, time.monotonic() + store.engine.timeout
+    again, deadline = bool(pending.write_id), time.monotonic() + store.engine.timeout
+    if store.dialect.LARGE and not again:  # of use only where a connection can be lost
+        pending.write_id = uuid.uuid4().hex
+    write_id = pending.write_id
     while True:
         try:
             positions = append(store, pending, write_id, again)
@@ -51,15 +53,19 @@ def write(store: Store, pending: Pending) -> np.ndarray:
 
 def _in_transaction(store: Store, pending: Pending, write_id: str, again: bool) -> np.ndarray:
     """Write the pending steps statement by statement, with all that may be new or different from what is known."""
-    news = News(write_id=write_id or None)
-    with store.engine.writing() as session:
-        if again:
-            session.ask(store.dialect.LOCK, store.id)
-            done = _written(store, session, pending, write_id)
-            if done is not None:
-                return done
-        positions = _write(store, session, pending, news)
-    store.learn(news)
+    news, session, positions = News(write_id=write_id or None), None, None
+    try:
+        with store.engine.writing() as session:
+            if again:
+                session.ask(store.dialect.LOCK, store.id)
+                done = _written(store, session, pending, write_id)
+                if done is not None:
+                    return done
+            positions = _write(store, session, pending, news)
+    finally:
+        if session is not None and session.committed and positions is not None:  # also where an interrupt came just after the commit
+            store.learn(news)
+            pending.stored = positions
     return positions
 
 

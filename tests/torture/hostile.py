@@ -184,7 +184,7 @@ for _kind in ("SQLite", "PostgreSQL"):
     _strike: Any = partial(be_hostile, _kind)
     _strike.__name__ = f"be_hostile_{_kind.lower()}"
     fault(
-        f"hostile names, values, keys, limits and statements, {_kind}", "nothing executed, nothing written, nothing matched by accident", len(TEXTS), 2_000
+        f"hostile names, values, keys, limits and statements, {_kind}", "nothing executed, nothing written, nothing matched by accident", len(TEXTS), 300
     )(_strike)
 
 

@@ -126,6 +126,7 @@ class PostgresqlSession(Session):
                         "look whether it has happened before you do it again"
                     ) from error
                 raise
+        self.committed = self._closing == "COMMIT"
 
     def abandon(self) -> None:
         """Roll back."""

@@ -74,11 +74,11 @@ def on_read_only_medium(path: str) -> bool:
     SQLite cannot make the log's index there, so it is told that the file does not change, which is so: a log that has
     something in it would be left out.
     """
-    if os.access(os.path.dirname(path), os.W_OK) or os.path.exists(path + "-shm"):
-        return False
+    if not hasattr(os, "statvfs") or not os.statvfs(os.path.dirname(path)).f_flag & os.ST_RDONLY:
+        return False  # whom only permissions keep from writing others may change the file for
     if wal_bytes(path):
         raise errors.DatabaseReadOnly(
-            f"{path} has a write-ahead log and its folder cannot be written: open it once where that is possible, which folds it in"
+            f"{path} has a write-ahead log and lies on a read-only medium: open it once where it can be written, which folds it in"
         )
     return True
 
@@ -228,8 +228,13 @@ def translated(error: BaseException, path: str) -> BaseException:
             return errors.StorageFull(f"no space left for {path}: free some and go on, nothing acknowledged is lost")
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
             return errors.DatabaseReadOnly(f"{path} cannot be written ({error}): check its permissions and its folder's")
-        case sqlite3.SQLITE_CANTOPEN if os.path.exists(path) and not os.access(os.path.dirname(path), os.W_OK):
-            return errors.DatabaseReadOnly(f"{path} lies where nothing can be written: open it with read_only=True")
+        case sqlite3.SQLITE_CANTOPEN if os.path.exists(path) and not os.access(path, os.R_OK):
+            return errors.AccessDenied(f"{path} may not be read by this user: check its permissions")
+        case sqlite3.SQLITE_CANTOPEN if os.path.exists(os.path.dirname(path)) and not os.access(os.path.dirname(path), os.W_OK):
+            return errors.DatabaseReadOnly(
+                f"{path} lies where this user can write nothing: open it with read_only=True; to read it beside others SQLite must write "
+                "its log's index, so give the folder's permission, or have somebody keep the file open"
+            )
         case sqlite3.SQLITE_CANTOPEN:
             return errors.DatabaseMissing(f"{path} cannot be opened: check that its folder exists and may be read")
         case sqlite3.SQLITE_INTERRUPT:
@@ -412,13 +417,13 @@ def guard(connection: Any) -> None:
 
 def run_sql(session: Any, query: str, params: dict[str, Any], field: Any) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Run one reading statement; return the names of its columns and its rows."""
-    driver, failed = session.driver, cast("Exception | None", None)
+    driver, failed = session.driver, cast("BaseException | None", None)
 
     def value_or_error(payload: Any, name: Any) -> Any:
         nonlocal failed
         try:
             return field.value(payload, name)
-        except Exception as error:
+        except BaseException as error:  # an interrupt too
             failed = error  # the driver tells only that a function has failed
             raise
 
@@ -432,18 +437,22 @@ def run_sql(session: Any, query: str, params: dict[str, Any], field: Any) -> tup
     except UnicodeEncodeError:
         raise errors.SqlError("a lone surrogate in the query or in params: no stored text has one") from None
     except (driver.DataError, OverflowError) as error:
-        raise errors.SqlError(f"{error}: a value is too large for the database") from error
+        raise errors.SqlError(f"{_one_line(error)}: a value is too large for the database") from error
     except (driver.ProgrammingError, driver.Warning) as error:
         if "one statement" in str(error):
             raise errors.SqlRefused("db.sql runs one statement: remove what follows the first semicolon") from error
-        raise errors.SqlError(f"{error}: give every :name of the query in params") from error
+        raise errors.SqlError(f"{_one_line(error)}: give every :name of the query in params") from error
     except driver.DatabaseError as error:
         code = cast(int, getattr(error, "sqlite_errorcode", 0)) & 0xFF
         refused = any(text in str(error) for text in ("prohibited", "not authorized"))
         if code in (sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY) or refused:
-            raise errors.SqlRefused(f"db.sql only reads ({error}): change data with the methods of the buffer") from error
+            raise errors.SqlRefused(f"db.sql only reads ({_one_line(error)}): change data with the methods of the buffer") from error
         if failed is not None:
             raise failed from None
         if code == sqlite3.SQLITE_ERROR:
-            raise errors.SqlError(f"{error}: the view is `experience`, its columns are in the README") from error
+            raise errors.SqlError(f"{_one_line(error)}: the view is `experience`, its columns are in the README") from error
         raise
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

@@ -53,16 +53,12 @@ class SqliteEngine(Engine):
         self._idle: dict[Kind, list[Session]] = {"read": [], "write": [], "sql": [], "watch": []}
         self._writer = threading.Lock()
         self._closed = False
+        self._warning: str | None = None  # for the next write to give
         self._checkpoint_at, self._pinned_at = CHECKPOINT_BYTES, PINNED_BYTES
         self._checkpointed = self._watched = time.monotonic()
         self._file = sqlite_files.identity(path)
         with _fork.lock:
-            others = {engine.module.__name__ for engine in _fork.engines if engine.path == path} - {module.__name__}
-            if others:
-                raise errors.InvalidValue(
-                    f"{path} is open in this process by {others.pop()}, another SQLite library: two of them on one file undo "
-                    f"each other's locks; use one sqlite_module for all handles"
-                )
+            refuse_other_library(path, module)
             _fork.engines.add(self)
 
     def _sqlalchemy_engine(self, busy_ms: int) -> sa.Engine:
@@ -78,9 +74,12 @@ class SqliteEngine(Engine):
             if self._closed:
                 raise errors.DatabaseClosed(f"{self.path} was closed: open it again with expdb.open")
             _fork.begin_use(self.path)
-            if self._idle[kind]:
-                return self._idle[kind].pop()
         try:
+            if kind != "watch":
+                self._check_file()  # a new connection would apply the old file's log to the one that took its place
+            with _fork.lock:
+                if self._idle[kind]:
+                    return self._idle[kind].pop()
             session = SqliteSession(self._creators["write" if kind == "write" else "read"].connect())
             if kind == "sql":
                 self.dialect.guard(session.driver)
@@ -104,25 +103,31 @@ class SqliteEngine(Engine):
     @contextmanager
     def _session(self, kind: Kind, begin: bool) -> Iterator[Session]:
         session = self._take(kind)
-        driver, usable = session.driver, False
+        driver, usable, ending = session.driver, False, False
+        session.committed = False
         try:
             try:
                 if kind == "write":
                     self.dialect.begin(driver, self.timeout)
-                    self._check_file()
+                    self._check_file(writing=True)
                 elif begin:
                     driver.execute("BEGIN")
                 yield session
                 if driver.in_transaction:
+                    ending = True
                     driver.execute("COMMIT" if kind == "write" else "ROLLBACK")
-            except BaseException:
-                if driver.in_transaction:
-                    with suppress(Exception):  # the first error is the one to tell
+                session.committed = True
+            except BaseException as error:
+                with suppress(Exception):  # the first error is the one to tell; SQLAlchemy closes what an interrupt met
+                    if driver.in_transaction:
                         driver.execute("ROLLBACK")
+                    elif ending:  # an interrupt just after the commit
+                        session.committed = not isinstance(error, driver.Error)
                 raise
             usable = True
         except errors.ExpDBError:
-            usable = not driver.in_transaction
+            with suppress(driver.ProgrammingError):  # closed
+                usable = not driver.in_transaction
             raise
         except Exception as error:
             translated = self._translated(error)
@@ -169,16 +174,22 @@ class SqliteEngine(Engine):
         if not self._writer.acquire(timeout=self.timeout):
             raise errors.DatabaseBusy(f"{self.path} is held by another thread's write: try again, or raise timeout")
         try:
+            if self._warning is not None:  # before anything is written, as a filter may make it an error
+                warning, self._warning = self._warning, None
+                warnings.warn(warning, errors.ExpDBWarning, stacklevel=2)
             with self._session("write", begin=True) as session:
                 yield session
             self._checkpoint_if_due()
         finally:
             self._writer.release()
 
-    def _check_file(self) -> None:
-        """Raise where the path leads to another file by now: what is written into one without a name is lost."""
+    def _check_file(self, *, writing: bool = False) -> None:
+        """Raise where the path leads to another file by now, or its log is gone: what is written into one without a name is lost."""
         self._watched = time.monotonic()
-        if sqlite_files.identity(self.path) != self._file:
+        whole = sqlite_files.identity(self.path) == self._file
+        if whole and writing:
+            whole = not sqlite_files.is_truncated(self.path) and sqlite_files.identity(self.path + "-wal") is not None
+        if not whole:
             raise errors.DatabaseReplaced(
                 f"{self.path} was deleted or replaced while it was open: close this handle and open it again; what is acknowledged "
                 "until now lies in the file that was there"
@@ -210,14 +221,14 @@ class SqliteEngine(Engine):
 
     def _tell_who_pins(self, size: int) -> None:
         who = " and ".join(sqlite_files.readers(self.path)) or "a reader that cannot be told here"
-        warnings.warn(
+        self._warning = (
             f"the write-ahead log of {self.path} has {size >> 20:,} MB and cannot be folded in: {who} has been reading one snapshot "
-            "all along; end that, or the log grows on",
-            errors.ExpDBWarning, stacklevel=2,
-        )  # fmt: skip
+            "all along; end that, or the log grows on"
+        )
 
     def nbytes(self) -> int:
         """Return the size of the file."""
+        self._check_file()
         return os.stat(self.path).st_size
 
     def examine(self) -> list[tuple[str, str, str]]:
@@ -240,7 +251,7 @@ class SqliteEngine(Engine):
                 finally:
                     copy.close()
         except Exception as error:
-            with suppress(FileNotFoundError):  # what is there is no backup, and would be in the way of the next one
+            with suppress(OSError):  # what is there is no backup, and would be in the way of the next one
                 os.unlink(target)
             raise self.dialect.translated(error, target) from error
         finally:
@@ -262,6 +273,16 @@ class SqliteEngine(Engine):
     def renew_locks(self) -> None:
         """Have fresh locks in a forked child: a thread that is not there any more may hold the old ones."""
         self._writer = threading.Lock()
+
+
+def refuse_other_library(path: str, module: ModuleType) -> None:
+    """Raise where this process has the file open by another SQLite library; to be asked before the file is opened at all."""
+    for engine in list(_fork.engines):
+        if engine.path == path and engine.module.connect is not module.connect:
+            raise errors.InvalidValue(
+                f"{path} is open in this process by {engine.module.__name__}, another SQLite library: two of them on one file undo "
+                "each other's locks; use one sqlite_module for all handles"
+            )
 
 
 # -- fork -------------------------------------------------------------------------------------------------------------

@@ -26,6 +26,11 @@ def identity(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
+def is_truncated(path: str) -> bool:
+    """Return whether nothing is left of a file."""
+    return os.stat(path).st_size == 0
+
+
 def sync_folder(folder: str) -> None:
     """Make the names in a folder outlast a power loss, where the system knows how."""
     if os.name != "posix":
