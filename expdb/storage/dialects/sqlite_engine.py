@@ -75,7 +75,7 @@ class SqliteEngine(Engine):
                 raise errors.DatabaseClosed(f"{self.path} was closed: open it again with expdb.open")
             _fork.begin_use(self.path)
         try:
-            if kind != "watch":
+            if kind in ("read", "sql") or not self._idle[kind]:
                 self._check_file()  # a new connection would apply the old file's log to the one that took its place
             with _fork.lock:
                 if self._idle[kind]:
@@ -186,10 +186,7 @@ class SqliteEngine(Engine):
     def _check_file(self, *, writing: bool = False) -> None:
         """Raise where the path leads to another file by now, or its log is gone: what is written into one without a name is lost."""
         self._watched = time.monotonic()
-        whole = sqlite_files.identity(self.path) == self._file
-        if whole and writing:
-            whole = not sqlite_files.is_truncated(self.path) and sqlite_files.identity(self.path + "-wal") is not None
-        if not whole:
+        if sqlite_files.identity(self.path) != self._file or (writing and not os.path.exists(self.path + "-wal")):
             raise errors.DatabaseReplaced(
                 f"{self.path} was deleted or replaced while it was open: close this handle and open it again; what is acknowledged "
                 "until now lies in the file that was there"

@@ -18,17 +18,12 @@ NETWORK = REMOTE | {"9p"}  # which may also be the host's own disk, seen from a 
 
 
 def identity(path: str) -> tuple[int, int] | None:
-    """Return what tells the file from every other one on this machine; None where there is none."""
+    """Return what tells the file from every other one on this machine; None where there is none, or nothing in it."""
     try:
         found = os.stat(path)
     except FileNotFoundError:
         return None
-    return found.st_dev, found.st_ino
-
-
-def is_truncated(path: str) -> bool:
-    """Return whether nothing is left of a file."""
-    return os.stat(path).st_size == 0
+    return (found.st_dev, found.st_ino) if found.st_size else None
 
 
 def sync_folder(folder: str) -> None:
