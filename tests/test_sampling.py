@@ -251,5 +251,5 @@ def test_next_fields_name_what_is_derived(db):
     assert list(only) == ["next_other", "discount"]
     with pytest.raises(ValueError, match="next_fields names nope"):
         buffer.sample(8, unit=NStep(1, next_fields=("nope",)))
-    with pytest.raises(expdb.QueryError, match="no key next_nope"):
+    with pytest.raises(expdb.QueryError, match="no key 'next_nope'"):
         buffer.sample(8, unit=NStep(1), fields=["next_nope"])

@@ -206,10 +206,10 @@ def pin_log(place: Place, rounds: int) -> Outcome:
     return Outcome(rounds, violations, f"the log grew to {largest >> 20} MB meanwhile")
 
 
-def write_and_stop(location: str) -> None:
+def write_and_stop(location: str, number: int) -> None:
     """Be suspended within a transaction, and go on when told."""
     with expdb.open(location) as db:
-        writer = Writer(db, 1)
+        writer = Writer(db, number)
         with db._engine.writing() as session:
             session.ask("UPDATE buffers SET id = id")
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -224,7 +224,7 @@ def suspend_writer(kind: str, place: Place, rounds: int) -> Outcome:
         writer = Writer(db, 0)
         writer.write(3)
         for number in range(rounds):
-            process = FORK.Process(target=write_and_stop, args=(location,))
+            process = FORK.Process(target=write_and_stop, args=(location, 1 + number))
             process.start()
             assert process.pid is not None
             os.waitpid(process.pid, os.WUNTRACED)
@@ -240,8 +240,7 @@ def suspend_writer(kind: str, place: Place, rounds: int) -> Outcome:
             process.join()
             violations += [f"the suspended writer left with {process.exitcode}"] * bool(process.exitcode)
             writer.write(3)
-            found = verify(db, writer.acknowledged)
-            violations += [one for one in found if number == 0 or "stored" not in one]  # each round's process writes the same five
+            violations += verify(db, writer.acknowledged)
     return Outcome(rounds, violations, f"told after {max(waited, default=0):.1f} s (timeout 1 s)")
 
 
