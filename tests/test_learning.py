@@ -415,7 +415,7 @@ def test_columns_of_episodes_come_once_a_sequence(filled):
     batch = filled.sample(5, unit=Sequence(3), fields=["task_id", "tags", "step", "mask", "pre_agent"], rng=0)
     assert batch["task_id"].shape == (5,)
     assert batch["tags"].shape == batch["step"].shape == (5, 3)
-    with pytest.raises(expdb.QueryError, match="no key nope in this batch"):
+    with pytest.raises(expdb.QueryError, match="no key 'nope' in this batch"):
         filled.sample(5, unit=Sequence(3), fields=["nope"])
 
 
