@@ -73,7 +73,7 @@ def test_check_upgrade_and_backup(path, tmp_path):
     with sqlite3.connect(copy) as connection:
         connection.execute("UPDATE buffers SET size = 5")
     connection.close()
-    assert "counts 5 steps and holds 12" in run("check", copy, status=1)
+    assert "12 steps added, 0 the oldest, 5 held" in run("check", copy, status=1)
 
 
 @pytest.mark.parametrize(
