@@ -21,6 +21,7 @@ APPLICATION_ID = 0x65787064  # "expd"
 # 3.7.0-3.51.2 corrupt a WAL database when a PASSIVE checkpoint races with a writer that resets the log
 # (sqlite.org/wal.html#walresetbug). Auto-checkpoints are PASSIVE, so none of our connections has any; see checkpoint().
 MINIMUM_VERSION = (3, 37, 0)
+CONNECT_MS = 30_000
 
 
 def connect(
@@ -45,7 +46,7 @@ def connect(
     # The mode of the journal is a property of the file: made WAL once, when the file is made (prepare_file).
     try:
         for pragma in (
-            f"busy_timeout={busy_ms}",
+            f"busy_timeout={CONNECT_MS}",  # a file whose last user is just leaving, or whose log is being recovered, is locked for a moment
             f"synchronous={'FULL' if durability == 'full' else 'NORMAL'}",
             "wal_autocheckpoint=0",
             "mmap_size=0",
@@ -54,6 +55,7 @@ def connect(
             "journal_size_limit=67108864",
             "cell_size_check=ON",
             "cache_size=-16384",  # more costs a reader of large files more in fresh pages than it saves: the system has a cache too
+            f"busy_timeout={busy_ms}",
         ):
             connection.execute(f"PRAGMA {pragma}").fetchall()
     except BaseException:
