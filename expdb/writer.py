@@ -121,7 +121,10 @@ class EpisodeWriter:
             pending.add_tail(last)
         if len(pending):
             pending.ended[id(self._episode)] = status
-            self._sink.write(pending)
+            try:
+                self._sink.write(pending)
+            finally:
+                self._closed = pending.stored is not None  # also where an interrupt came just after the commit
         else:
             self._sink.end(self._episode, status, pending if last else None)
         self._closed = True

@@ -111,6 +111,16 @@ def test_an_interrupt_after_the_commit_does_not_write_twice(path, durability, mo
             rows = [row for row in buffer.page(1, 1000) if row["task_id"] == "e"]
             assert [row["n"] for row in rows] == list(range(at // 8 * 8 + 8))
             buffer.delete({"task_id": "e"})
+
+        def end():
+            with buffer.episode("ended") as episode:
+                episode.append(n=0)
+                armed.append(True)
+                episode.end(obs=1.0)
+
+        with pytest.raises(KeyboardInterrupt):
+            end()
+        assert buffer.episodes({"task_id": "ended"})["status"].to_pylist() == ["complete"]
         armed.append(True)
         with pytest.raises(KeyboardInterrupt):
             buffer.store(task_id="s", n=1)

@@ -1,0 +1,85 @@
+"""Files of every earlier schema upgrade with every value intact; `kept_files.py` says what is in them."""
+
+import json
+import shutil
+
+import numpy as np
+import psycopg
+import pytest
+from kept_files import DATA, read
+
+import expdb
+from expdb.storage import schema
+
+REVISIONS = sorted(path.stem for path in DATA.glob("*.db"))
+INDEXES = {"steps_by_agent_id", "steps_by_tags_judge", "episodes_by_agent_id", "episodes_by_episode_tags_open"}
+
+
+@pytest.fixture(params=REVISIONS)
+def revision(request):
+    return request.param
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def kept(request, revision, tmp_path):
+    """A database of an earlier version, and its values."""
+    values = json.loads((DATA / f"{revision}.json").read_text())[request.param]
+    if request.param == "sqlite":
+        shutil.copy(DATA / f"{revision}.db", tmp_path / "kept.db")
+        yield str(tmp_path / "kept.db"), values
+        return
+    server = request.getfixturevalue("postgresql")
+    name = server.database()
+    with psycopg.connect(server.url(name), autocommit=True) as connection:
+        connection.execute((DATA / f"{revision}.sql").read_text())
+    yield server.url(name), values
+    server.drop(name)
+
+
+def test_every_revision_has_files_of_its_own():
+    assert schema.known_revisions() == REVISIONS
+
+
+def test_every_value_is_there_after_the_upgrade(kept, revision):
+    location, values = kept
+    assert expdb.upgrade(location) == (revision, schema.known_revisions()[-1])
+    with expdb.open(location, create=False) as db:
+        assert db.check() == []
+        found = read(db)
+        assert list(found) == list(values)
+        for name, wanted in values.items():
+            assert_holds(found[name], wanted, name)
+
+
+def assert_holds(found, wanted, where):
+    """Compare what was there; what later versions have learned to tell may be there as well."""
+    if isinstance(wanted, dict):
+        assert isinstance(found, dict), where
+        for key, value in wanted.items():
+            assert_holds(found.get(key), value, f"{where}.{key}")
+    elif isinstance(wanted, list):
+        assert isinstance(found, list), where
+        assert len(found) == len(wanted), where
+        for k, value in enumerate(wanted):
+            assert_holds(found[k], value, f"{where}[{k}]")
+    else:
+        assert (found, type(found)) == (wanted, type(wanted)), where
+
+
+def test_an_upgraded_database_is_written_to_evicts_and_keeps_its_indexes(kept):
+    location, values = kept
+    expdb.upgrade(location)
+    with expdb.open(location, create=False) as db:
+        buffer = db.buffer("evicted")
+        next_position = values["evicted"]["stats"]["added"]
+        assert buffer.store(task_id="new", obs=np.zeros(4), action=1) == next_position
+        assert len(buffer) == 56
+        assert buffer.sample(64, sampler=expdb.Prioritized())["weight"].max() == 1
+        agents = db.buffer("agents")
+        assert agents.count({"tags.judge": "late"}) == 4
+        agents.store(task_id="again", episode_id="never ended", late_field=3.5)
+        assert agents.episodes({"episode_id": "never ended"})["length"].to_pylist() == [3]
+        assert db.check() == []
+        with db._engine.reading() as session:
+            held = {label for label in INDEXES if db._engine.dialect.has_index(session, label)}
+    assert held == INDEXES - {"steps_by_agent_id"}
