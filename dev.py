@@ -1,15 +1,19 @@
 """Run and test expdb from a checkout with nothing but Python and pip.
 
-    python3 dev.py run demo [ARGS]    the command line, here the demo
-    python3 dev.py test [ARGS]        ruff, mypy --strict and pytest (ARGS go to pytest)
+    python3 dev.py run VERB [ARGS]    the command line: `run demo`, `run info runs.db`, ...
+    python3 dev.py test [ARGS]        the tests without the slow ones; ARGS go to pytest
+                --torch               with PyTorch, which is a large download
+                --slow                with the slow ones: faults, training runs
+                --newest              with the newest versions of everything, not those of constraints.txt
+    python3 dev.py lint               ruff and mypy --strict
     python3 dev.py torture [ARGS]     every fault there is, in one table: kills, power loss, full disks, flipped bits, ...
     python3 dev.py bench [ARGS]       the benchmarks
     python3 dev.py scale              what breaks first with 10, 1,000 and 100,000 actors, on this machine
     python3 dev.py peers [ARGS]       expdb beside other replay buffers, each in an environment that this makes
 
-The first call makes the environment `.venv` in the checkout; nothing outside the checkout is changed. It needs neither
-a venv module nor root, and it works where the system's Python is externally managed (PEP 668): `pip install --target`
-is exempt from that, so virtualenv can be fetched with it.
+The first call makes the environment `.venv` in the checkout and installs what the verb needs; nothing outside the
+checkout is changed. It needs neither a venv module nor root, and it works where the system's Python is externally managed
+(PEP 668): `pip install --target` is exempt from that, so virtualenv can be fetched with it.
 """
 
 import hashlib
@@ -21,14 +25,56 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
-VENV, BOOT = ROOT / ".venv", ROOT / ".venv-boot"
-BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
+BOOT = ROOT / ".venv-boot"
+CONSTRAINTS = ROOT / "constraints.txt"
 PIP_OPTIONS = ["--quiet", "--disable-pip-version-check", "--no-cache-dir", "--no-warn-script-location"]
+NEEDS = {"lint": ["lint"], "test": ["test"], "torture": ["test"], "bench": ["test", "bench"], "scale": ["test", "bench"], "peers": ["test", "bench"]}
 
 
-def call(*command: object, **environment: str) -> None:
-    """Run a command in the checkout and leave with its exit status if it fails."""
-    status = subprocess.call([str(part) for part in command], cwd=ROOT, env={**os.environ, **environment})
+class Environment:
+    """A virtual environment in the checkout, with expdb in it, editable."""
+
+    def __init__(self, folder: Path, *, newest: bool = False):
+        self.folder, self.newest = folder, newest
+        self.python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+        self.temporary = folder / "tmp"
+
+    def provide(self, groups: list[str]) -> None:
+        """Install what the dependency groups of pyproject.toml name; make the environment where it is missing."""
+        stamp = self.folder / f"stamp-{'-'.join(['run', *groups])}"
+        files = [ROOT / "pyproject.toml", CONSTRAINTS]
+        wanted = hashlib.sha256(b"".join(path.read_bytes() for path in files) + sys.version.encode()).hexdigest()
+        if stamp.exists() and stamp.read_text() == wanted:
+            return
+        print(f"preparing {self.folder} (once; a minute or so)", file=sys.stderr, flush=True)
+        if not list(self.folder.glob("stamp-*")):
+            self._make()
+        options = [*PIP_OPTIONS, "--root-user-action=ignore", *(["--upgrade"] if self.newest else ["--constraint", CONSTRAINTS])]
+        self.call("-m", "pip", "install", *options, "--editable", f"{ROOT}[cli,gym,postgres]", *requirements(groups))
+        stamp.write_text(wanted)
+
+    def _make(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if not subprocess.run([sys.executable, "-m", "venv", self.folder], capture_output=True, cwd=ROOT).returncode:
+            return
+        shutil.rmtree(self.folder, ignore_errors=True)
+        call(sys.executable, "-m", "pip", "install", *PIP_OPTIONS, "--upgrade", "--target", BOOT, "virtualenv")
+        call(
+            sys.executable, "-m", "virtualenv", "--quiet", "--no-periodic-update", self.folder,
+            PYTHONPATH=str(BOOT), VIRTUALENV_OVERRIDE_APP_DATA=str(BOOT / "data"),
+        )  # fmt: skip
+
+    def call(self, *arguments: object, cwd: Path = ROOT) -> None:
+        """Run the environment's Python, which leaves its temporary files and caches in the environment."""
+        shutil.rmtree(self.temporary, ignore_errors=True)
+        self.temporary.mkdir(parents=True)
+        places = {"TMPDIR": self.temporary, "MPLCONFIGDIR": self.temporary, "XDG_CACHE_HOME": self.temporary}
+        call(self.python, *arguments, cwd=cwd, **{name: str(path) for name, path in places.items()})
+
+
+def call(*command: object, cwd: Path = ROOT, **environment: str) -> None:
+    """Run a command, and exit with its status if it fails."""
+    status = subprocess.call([str(part) for part in command], cwd=cwd, env={**os.environ, **environment})
     if status:
         sys.exit(status)
 
@@ -43,52 +89,36 @@ def requirements(groups: list[str]) -> list[str]:
     return found
 
 
-def environment(groups: list[str]) -> Path:
-    """Return the Python of an environment that holds expdb, editable, with the groups; make it where it is missing."""
-    wanted = (ROOT / "pyproject.toml").read_bytes() + sys.version.encode() + repr(groups).encode()
-    stamp = VENV / f"stamp-{'-'.join(groups)}"
-    python = BIN / "python"
-    if stamp.exists() and stamp.read_text() == hashlib.sha256(wanted).hexdigest():
-        return python
-    print(f"preparing {VENV} (once; a minute or so)", file=sys.stderr, flush=True)
-    if not list(VENV.glob("stamp-*")):
-        shutil.rmtree(VENV, ignore_errors=True)
-        made = subprocess.run([sys.executable, "-m", "venv", VENV], capture_output=True, cwd=ROOT)
-        if made.returncode:
-            shutil.rmtree(VENV, ignore_errors=True)
-            call(sys.executable, "-m", "pip", "install", *PIP_OPTIONS, "--upgrade", "--target", BOOT, "virtualenv")
-            call(
-                sys.executable, "-m", "virtualenv", "--quiet", "--no-periodic-update", VENV,
-                PYTHONPATH=str(BOOT), VIRTUALENV_OVERRIDE_APP_DATA=str(BOOT / "data"),
-            )
-    options = [*PIP_OPTIONS, "--root-user-action=ignore"]
-    call(python, "-m", "pip", "install", *options, "--editable", f"{ROOT}[cli,gym,postgres]", *requirements(groups))
-    stamp.write_text(hashlib.sha256(wanted).hexdigest())
-    return python
+def test(arguments: list[str]) -> None:
+    """Run the tests, on as many cores as there are up to four."""
+    chosen = {"--torch", "--slow", "--newest"} & set(arguments)
+    newest = "--newest" in chosen
+    environment = Environment(ROOT / (".venv-newest" if newest else ".venv"), newest=newest)
+    environment.provide(["test", *(["torch"] if "--torch" in chosen else [])])
+    options = [f"--basetemp={environment.folder / 'tests'}", "--numprocesses=logical", "--maxprocesses=4", "--dist=worksteal"]
+    options += ["-m", ""] if "--slow" in chosen else []
+    environment.call("-m", "pytest", *options, *[one for one in arguments if one not in chosen])
 
 
 def main(arguments: list[str]) -> None:
     """Do what the first argument says."""
+    environment = Environment(ROOT / ".venv")
     match arguments:
         case ["run", *rest]:
-            python = environment(["test", "lint"])
-            call(python, "-m", "expdb", *rest)
+            environment.provide([])
+            environment.call("-m", "expdb", *rest, cwd=Path.cwd())
         case ["test", *rest]:
-            python = environment(["test", "lint"])
-            call(python, "-m", "ruff", "check", ".")
-            call(python, "-m", "mypy")
-            call(python, "-m", "pytest", f"--basetemp={VENV / 'tests'}", *rest)
+            test(rest)
+        case ["lint"]:
+            environment.provide(NEEDS["lint"])
+            environment.call("-m", "ruff", "check", ".")
+            environment.call("-m", "mypy")
         case ["torture", *rest]:
-            python = environment(["test", "lint"])
-            call(python, "tests/torture", *rest)
-        case ["bench", *rest]:
-            python = environment(["test", "lint", "bench"])
-            call(python, "-m", "benchmarks", *rest)
-        case ["scale"]:
-            call(environment(["test", "lint", "bench"]), "-m", "benchmarks.scale")
-        case ["peers", *rest]:
-            python = environment(["test", "lint", "bench"])
-            call(python, "-m", "benchmarks.peers", *rest)
+            environment.provide(NEEDS["torture"])
+            environment.call("tests/torture", *rest)
+        case [("bench" | "scale" | "peers") as verb, *rest]:
+            environment.provide(NEEDS[verb])
+            environment.call("-m", "benchmarks" if verb == "bench" else f"benchmarks.{verb}", *rest)
         case _:
             sys.exit(__doc__)
 

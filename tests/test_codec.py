@@ -218,7 +218,7 @@ def test_every_flipped_bit_is_found_by_the_checksum(sample):
         damaged[bit >> 3] ^= 1 << (bit & 7)
         with pytest.raises(ChunkDamaged, match="chunk 7 does not match its checksum"):
             decoder.chunk(7, len(rows), crc, bytes(damaged))
-    for changed in ((8, len(rows), crc), (7, len(rows) + 1, crc), (7, len(rows), crc ^ 1)):
+    for changed in ((8, len(rows), crc), (7, len(rows) + 1, crc), (7, len(rows), crc ^ 1), ("7", len(rows), crc), (7, "1", crc), (7, len(rows), None)):
         with pytest.raises(ChunkDamaged):
             decoder.chunk(*changed, message)
 

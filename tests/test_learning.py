@@ -438,16 +438,13 @@ def test_two_samples_share_no_memory_with_each_other_or_the_buffer(filled):
 
 def test_a_sample_can_wait_for_what_is_not_there_yet(open_db):
     import threading
-    import time
 
     buffer, other = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
     with pytest.raises(expdb.TooFewRows, match="wait=seconds"):
         buffer.sample(1, wait=0.05)
-    begun = time.monotonic()
     writer = threading.Timer(0.2, lambda: other.store(x=1, task_id="late"))
     writer.start()
     assert buffer.sample(3, {"task_id": "late"}, wait=20)["x"].tolist() == [1, 1, 1]
-    assert time.monotonic() - begun > 0.15
     writer.join()
 
 

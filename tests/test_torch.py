@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
-import torch
-from torch.utils.data import DataLoader
 
 import expdb
 from expdb import Episode, NStep, Prioritized, QueryBuilder, Uniform
-from expdb.integrations.torch import Episodes, Loader, Samples, pad, pinned
+
+torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 dev.py test --torch`")
+
+from torch.utils.data import DataLoader  # noqa: E402
+
+from expdb.integrations.torch import Episodes, Loader, Samples, pad, pinned  # noqa: E402
 
 
 @pytest.fixture

@@ -122,7 +122,7 @@ class Loader(DataLoader[Tensors]):
         """Return the number of batches of a pass; raise TypeError where there is no end."""
         return len(self.samples)
 
-    def __iter__(self) -> Iterator[Tensors]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Tensors]:
         """Draw."""
         if not self.num_workers:
             yield from super().__iter__()
@@ -156,7 +156,7 @@ class _Messages(IterableDataset["_Message"]):
 
 def _how_many(batch: Tensors) -> int:
     """Return how many such batches make a message."""
-    nbytes = sum(value.nbytes for value in batch.values() if isinstance(value, torch.Tensor))
+    nbytes = sum(int(value.nbytes) for value in batch.values() if isinstance(value, torch.Tensor))
     return max(1, min(MESSAGE_BATCHES, MESSAGE_BYTES // max(1, nbytes)))
 
 

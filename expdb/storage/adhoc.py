@@ -58,7 +58,7 @@ class FieldFunction:
             if field.dtype in ("text", "bytes"):
                 return value
             return _json(value) if isinstance(value, np.ndarray) else json.dumps(value, ensure_ascii=False)
-        array = np.frombuffer(chunk.raw(name, row, row + 1), field.numpy).reshape(field.shape)  # type: ignore[arg-type]
+        array = np.frombuffer(chunk.raw(name, row, row + 1), field.numpy).reshape(field.fixed_shape)
         if field.shape:
             return _json(array)
         value = array.item()

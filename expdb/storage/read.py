@@ -71,7 +71,7 @@ def locate(store: Store, session: Session, positions: np.ndarray) -> Segments:
         )  # fmt: skip
     else:
         # One row a position, ascending: several in one segment are told once.
-        rows = list(dict.fromkeys(session.ask(store.dialect.LOCATE, store.dialect.as_list(wanted), store.id)))
+        rows = list(dict.fromkeys(session.ask(store.dialect.LOCATE, store.id, store.dialect.as_list(wanted))))
     return Segments.of(rows)
 
 
@@ -223,7 +223,7 @@ def gather(chunks: dict[int, Chunk], spans: Spans, name: str, field: Field) -> n
             chunks[c].raw(name, a, b) if name in chunks[c].signature.fields else bytes(field.nbytes * (b - a))
             for c, a, b in spans
         ]
-    return np.frombuffer(bytearray().join(parts), field.numpy).reshape((count, *field.shape))  # type: ignore[arg-type]
+    return np.frombuffer(bytearray().join(parts), field.numpy).reshape((count, *field.fixed_shape))
 
 
 def _slices(chunks: dict[int, Chunk], spans: Spans, name: str, field: Field, count: int) -> list[Buffer]:
@@ -319,7 +319,7 @@ def _empty(store: Store, name: str) -> Iterable[tuple[str, np.ndarray]]:
     elif field.varies:
         yield name, np.empty(0, object)
     else:
-        yield name, np.empty((0, *field.shape), field.numpy)  # type: ignore[arg-type]
+        yield name, np.empty((0, *field.fixed_shape), field.numpy)
     if name in store.fields.optional:
         yield f"has_{name}", np.empty(0, np.bool_)
 

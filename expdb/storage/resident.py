@@ -206,7 +206,7 @@ class Resident:
         total = self.slots + 1 + self.tail_rows
         for name, one in chosen.items():
             if name not in self.columns:
-                self.columns[name] = np.zeros((total, *one.shape), one.numpy)  # type: ignore[arg-type]
+                self.columns[name] = np.zeros((total, *one.fixed_shape), one.numpy)
                 if self.high > self.low:  # steps that are loaded came before the field
                     blank(self.columns[name], slice(self.slots))
                     self.columns[f"has_{name}"] = np.zeros(total, np.bool_)

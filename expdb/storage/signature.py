@@ -77,9 +77,14 @@ class Field:
         return np.dtype(self.dtype)
 
     @functools.cached_property
+    def fixed_shape(self) -> tuple[int, ...]:
+        """The shape of a field that does not vary."""
+        return tuple(n or 0 for n in self.shape)
+
+    @functools.cached_property
     def nbytes(self) -> int:
         """Bytes of one value of a fixed-width field."""
-        return self.numpy.itemsize * int(np.prod([n or 0 for n in self.shape], dtype=np.int64))
+        return self.numpy.itemsize * int(np.prod(self.fixed_shape, dtype=np.int64))
 
     def arrow(self) -> pa.DataType:
         """Return the Arrow type of the column; bool tensors are bytes there, so that they are sliced without a shift."""

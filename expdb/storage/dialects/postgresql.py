@@ -105,8 +105,8 @@ LOCK = "SELECT id FROM buffers WHERE id = ? FOR NO KEY UPDATE"
 AMONG = "= ANY(?::bigint[])"
 LOCATE = """
 SELECT g.last, g.first, g.episode, g.ordinal, g.chunk, g.chunk_row
-FROM unnest(?::bigint[]) AS j(value)
-CROSS JOIN LATERAL (SELECT * FROM segments WHERE buffer_id = ? AND last >= j.value ORDER BY last LIMIT 1) g
+FROM (SELECT ?::bigint AS id) b CROSS JOIN unnest(?::bigint[]) AS j(value)
+CROSS JOIN LATERAL (SELECT * FROM segments WHERE buffer_id = b.id AND last >= j.value ORDER BY last LIMIT 1) g
 ORDER BY g.last
 """
 # The segments of positions and the chunks that they lie in, in one statement. The chunks are told by having data.

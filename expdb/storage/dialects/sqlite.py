@@ -373,12 +373,13 @@ AMONG = "IN (SELECT value FROM json_each(?))"
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 # The segment of a position is the first that ends at or after it. CROSS JOIN is SQLite's way to say which table comes
-# first: it takes the list for the larger one, and would walk all segments.
+# first: it takes the list for the larger one, and would walk all segments. The buffer is a column of the list because
+# numbered parameters in a sequence are deprecated by Python 3.12.0 to 3.12.3.
 LOCATE = """
 SELECT g.last, g.first, g.episode, g.ordinal, g.chunk, g.chunk_row
-FROM (SELECT value FROM json_each(?1)) j
-CROSS JOIN segments g ON g.buffer_id = ?2 AND g.last = (
-    SELECT last FROM segments WHERE buffer_id = ?2 AND last >= j.value ORDER BY last LIMIT 1)
+FROM (SELECT ? AS id, value FROM json_each(?)) j
+CROSS JOIN segments g ON g.buffer_id = j.id AND g.last = (
+    SELECT last FROM segments WHERE buffer_id = j.id AND last >= j.value ORDER BY last LIMIT 1)
 """
 READ_AT: str | None = None  # in one statement, which saves nothing here: see read.locate_and_read
 # Tasks of the episodes with these ids, each told by its first episode only.
