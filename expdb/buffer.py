@@ -2,14 +2,18 @@
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
+import sys
+import threading
 import time
+import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from expdb import errors, sampling
+from expdb import errors, exits, sampling
 from expdb.batch import Batch
 from expdb.replay.samplers import Newest, Ordered, Prioritized, Sampler, Uniform
 from expdb.replay.units import Step, Unit
@@ -45,6 +49,7 @@ class ReplayBuffer:
         self._intake = Intake(store, run)
         self._sampling = Sampling(store, budget)
         self._rng: np.random.Generator | None = None
+        self._writers = _OpenWriters(store)
 
     def __repr__(self) -> str:
         return f"<ReplayBuffer {self.name!r}: {len(self)} steps, capacity {self.capacity}>"
@@ -137,7 +142,7 @@ class ReplayBuffer:
         if episode_id is not None and write.find_episodes(self._store, [as_text(episode_id, "episode_id")]):
             raise errors.EpisodeMismatch(f"episode {episode_id!r} exists already: choose another episode_id")
         episode = self._intake.new(task_id, agent_id, episode_id, given)
-        return EpisodeWriter(_Sink(self._store), episode, flush_steps, flush_bytes, flush_seconds)
+        return self._writers.add(EpisodeWriter(_Sink(self), episode, flush_steps, flush_bytes, flush_seconds))
 
     def end_episode(self, episode_id: str, status: Literal["complete", "aborted"] = "complete") -> None:
         """End an open episode that `store` has written; its chunks are merged.
@@ -147,6 +152,10 @@ class ReplayBuffer:
         if status not in ("complete", "aborted"):
             raise errors.InvalidValue(f"status is {status!r}: an episode ends 'complete' or 'aborted'")
         self._intake.end(episode_id, status)
+
+    def _abort_writers(self) -> list[str]:
+        """Flush and abort the writers that are open as the handle is closed; return what is to be told of them."""
+        return self._writers.abort()
 
     def _complete_open_episodes(self) -> None:
         self._intake.complete_all()
@@ -159,7 +168,7 @@ class ReplayBuffer:
 
     def _forked(self, run: str) -> None:
         """Be another run in a forked child: the open episodes are the parent's."""
-        self._intake, self._rng = Intake(self._store, run), None
+        self._intake, self._rng, self._writers = Intake(self._store, run), None, _OpenWriters(self._store)
         self._sampling.forked()
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -448,10 +457,10 @@ class ReplayBuffer:
 
 
 class _Sink:
-    """What an EpisodeWriter writes into."""
+    """What an EpisodeWriter writes into. It holds the buffer, so that a database lives as long as its writers."""
 
-    def __init__(self, store: Store):
-        self._store = store
+    def __init__(self, buffer: ReplayBuffer):
+        self._buffer, self._store = buffer, buffer._store
 
     def pending(self) -> Pending:
         return Pending(self._store.fields)
@@ -466,6 +475,75 @@ class _Sink:
     def end(self, episode: Episode, status: str, tail: Pending | None) -> None:
         if episode.id is not None:
             write.end_episode(self._store, episode.id, status, tail)
+
+    def collected(self, writer: EpisodeWriter) -> None:
+        self._buffer._writers.collected(writer)
+
+
+class _OpenWriters:
+    """The writers of a buffer whose episodes have not ended: nothing that was appended may be lost without a word."""
+
+    def __init__(self, store: Store):
+        self._store = store
+        self._lock = threading.Lock()
+        self._open: weakref.WeakSet[EpisodeWriter] = weakref.WeakSet()
+        self._waiting: list[EpisodeWriter] = []  # collected when nothing could be written
+
+    def add(self, writer: EpisodeWriter) -> EpisodeWriter:
+        with self._lock:
+            self._open.add(writer)
+        exits.watch_worker()
+        if self._waiting:
+            self._tell(self.abort(self._waiting))
+        return writer
+
+    def collected(self, writer: EpisodeWriter) -> None:
+        """Abort a writer that nobody holds any more; later, where the collector came in the midst of our own work."""
+        if _is_running(sys._getframe(1)):
+            self._waiting.append(writer)
+        else:
+            self._tell(self.abort([writer]))
+
+    def abort(self, writers: list[EpisodeWriter] | None = None) -> list[str]:
+        """Flush writers, all by default, and mark their episodes aborted; return what is to be told of them."""
+        told: list[str] = []
+        if writers is None:
+            with self._lock:
+                writers = [*self._open, *self._waiting]
+        for writer in writers:
+            steps, length = writer.unwritten, writer.length
+            what = f"episode {writer.episode_id!r} of buffer {self._store.name!r} was never ended"
+            try:
+                if writer.is_open:
+                    writer.abort()
+                    if length:
+                        told.append(f"{what}: it is marked aborted, and {steps} of its {length} steps are written only now; {_CURE}")
+            except errors.ExpDBError as error:
+                told.append(f"{what}: {steps} of its {length} steps are lost ({error}); {_CURE}")
+                writer.give_up()
+        self._waiting = [one for one in self._waiting if one not in writers]
+        return told
+
+    @staticmethod
+    def _tell(told: list[str]) -> None:
+        for message in told:
+            warnings.warn(message, errors.ExpDBWarning, stacklevel=4)
+
+
+_CURE = "use `with buffer.episode(...)`, or call end()"
+
+
+def _is_running(frame: Any) -> bool:
+    """Return whether a frame, or one that called it, is of this package: then locks may be held that writing takes."""
+    inside = "expdb.writer", __name__
+    while frame is not None and frame.f_globals.get("__name__") in inside:  # the finalizer itself
+        frame = frame.f_back
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if name == "expdb" or name.startswith("expdb."):
+            return True
+        frame = frame.f_back
+    return False
 
 
 _PAGE = (

@@ -1,6 +1,5 @@
 """ExperienceDB: the front door. Open a database, get buffers, ask questions in SQL."""
 
-import atexit
 import functools
 import importlib
 import os
@@ -9,15 +8,16 @@ import tempfile
 import threading
 import time
 import uuid
+import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import ModuleType, TracebackType
 from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from expdb import errors
+from expdb import errors, exits
 from expdb.buffer import ReplayBuffer, checked_capacity
 from expdb.storage import catalog, change, copying, opening
 from expdb.storage.adhoc import run_sql
@@ -118,9 +118,12 @@ class ExperienceDB:
         self._buffers: dict[str, ReplayBuffer] = {}
         self._lock = threading.RLock()
         self._closed = False
-        if temporary is not None:  # a handle that is dropped without being closed
+        # Of a handle that is dropped without being closed. At exit `_at_exit` closes what is open.
+        weakref.finalize(self, engine.close).atexit = False
+        if temporary is not None:
             weakref.finalize(self, _discard, temporary, os.getpid())
         _handles.add(self)
+        exits.watch_worker()
 
     def __repr__(self) -> str:
         return f"<ExperienceDB {self.location!r}{' (closed)' if self._closed else ''}>"
@@ -251,11 +254,18 @@ class ExperienceDB:
         self._engine.backup(os.path.realpath(os.fspath(path)))
 
     def close(self) -> None:
-        """Complete the episodes that `store` began without a name, and close every connection; twice is once."""
+        """Complete the episodes that `store` began without a name, and close every connection; twice is once.
+
+        Writers of `episode(...)` that are still open are flushed, their episodes are marked aborted, and an ExpDBWarning
+        names each with its number of steps. The exit of the program closes every handle that is open.
+        """
+        told: list[str] = []
         with self._lock:
             if self._closed:
                 return
             try:
+                for buffer in self._buffers.values():
+                    told += buffer._abort_writers()
                 with suppress(errors.DatabaseReplaced):  # whoever wrote since was told; the file that was there keeps what it has
                     for buffer in self._buffers.values():
                         buffer._complete_open_episodes()
@@ -265,6 +275,8 @@ class ExperienceDB:
                 self._engine.close()
                 if self._temporary is not None:
                     _discard(self._temporary, os.getpid())
+        for message in told:
+            warnings.warn(message, errors.ExpDBWarning, stacklevel=2)
 
     def _forked(self) -> None:
         """Be another run in a forked child, unless the run was named, and leave the parent its open episodes and files."""
@@ -290,14 +302,14 @@ def _discard(folder: str, pid: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@atexit.register
-def _at_exit() -> None:
-    for handle in list(_handles):
-        if not handle._closed:
-            handle._save_priorities()
-
-
 _handles: "weakref.WeakSet[ExperienceDB]" = weakref.WeakSet()
+
+
+@exits.at_exit
+def _at_exit() -> None:
+    with ExitStack() as stack:  # which closes the others where one fails
+        for handle in list(_handles):
+            stack.callback(handle.close)
 
 
 FORK_SECONDS = 1.0  # that a fork waits for samples of other threads

@@ -26,12 +26,17 @@ class Sink(Protocol):
     def end(self, episode: Any, status: str, tail: Any) -> None:
         """End an episode that has nothing pending."""
 
+    def collected(self, writer: "EpisodeWriter") -> None:
+        """Take care of a writer that nobody can use any more, and that has not ended its episode."""
+
 
 class EpisodeWriter:
     """Write one new episode; made by `buffer.episode(...)`, used with `with`.
 
     `append` gathers steps, and flushes at a limit; what `flush` or the end of the block has returned is durable. Leaving
     the block completes the episode; an exception in it flushes what was appended and marks the episode aborted, as `abort` does.
+    A writer that is left open is flushed and its episode marked aborted when the database is closed, the program exits or the
+    writer is collected, with an ExpDBWarning.
 
     >>> with buffer.episode("CartPole-v1/17") as episode:  # doctest: +SKIP
     ...     episode.append(obs=obs, action=action, reward=reward, terminated=terminated, truncated=truncated)
@@ -130,6 +135,29 @@ class EpisodeWriter:
         self._closed = True
         self._pending = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the episode has yet to be ended, by this process."""
+        return not self._closed and self._pid == os.getpid()
+
+    @property
+    def length(self) -> int:
+        """How many steps the episode has, those included that are not written yet."""
+        return int(self._episode.length) + self.unwritten
+
+    @property
+    def unwritten(self) -> int:
+        """How many steps were appended and are not written yet."""
+        return 0 if self._closed or self._pending.stored is not None else len(self._pending)
+
+    def give_up(self) -> None:
+        """Take no more steps, and lose those that are not written: there is nothing left to write them to."""
+        self._closed, self._pending = True, None
+
+    def __del__(self) -> None:
+        if getattr(self, "_pid", None) is not None and self.is_open:  # else its making was interrupted
+            self._sink.collected(self)
+
     def _refuse(self) -> None:
         if self._pid != os.getpid():
             raise errors.ForkedWithOpenConnection("this episode belongs to the parent process: begin another one here")
@@ -141,6 +169,6 @@ class EpisodeWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._closed or self._pid != os.getpid():
+        if not self.is_open:
             return
         self._close("complete" if kind is None else "aborted", {})

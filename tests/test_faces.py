@@ -158,7 +158,7 @@ def test_the_warm_up_of_the_demo_is_bounded_by_the_time_given(tmp_path, monkeypa
     monkeypatch.setattr(demo.Learner, "learn", slow)
     monkeypatch.setattr(demo.time, "monotonic", lambda: clock[0])
     figures = demo.run(str(tmp_path / "demo.db"), seconds=40.0, say=lambda _: None)
-    assert 20 <= figures["updates"]
+    assert figures["updates"] >= 20
     assert figures["episodes"] >= 1
     assert figures["learned"] is None
     assert clock[0] < 20 + 500 + 21, "the time was up after half of it, and the episode that was being played"

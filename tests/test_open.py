@@ -219,15 +219,16 @@ def open_as_nobody(path, results):
 )
 def test_a_file_without_permission_says_so(mode, said):
     folder = Path(tempfile.mkdtemp(prefix="expdb-test-"))
-    folder.chmod(0o755)
     path = filled(str(folder / "runs.db"))
     os.chmod(path, mode)
+    folder.chmod(0o555)  # nor can the log's index be made, whoever owns the folder
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     process = context.Process(target=open_as_nobody, args=(path, results))
     process.start()
     found = [results.get(timeout=30) for _ in range(2)]
     process.join()
+    folder.chmod(0o755)
     shutil.rmtree(folder)
     assert all(one.startswith(two) for one, two in zip(found, said, strict=True)), found
 

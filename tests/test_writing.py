@@ -126,6 +126,7 @@ def test_a_refused_step_changes_nothing_of_its_episode(buffer):
     assert buffer.stats()["fields"] == {"x": "int64", "new": "text"}
 
 
+@pytest.mark.filterwarnings("ignore:episode .* was never ended:expdb.ExpDBWarning")
 def test_fields_that_others_have_typed_meanwhile_are_agreed_on(open_db):
     one, two = open_db().buffer("b"), open_db().buffer("b")
     one.store(x=1.0, tokens=[0.5])
@@ -340,6 +341,7 @@ def test_an_episode_without_a_step_stores_nothing(buffer):
         episode.end(obs=np.zeros(2))
 
 
+@pytest.mark.filterwarnings("ignore:episode 'f' .* was never ended:expdb.ExpDBWarning")
 def test_an_episode_id_is_used_once(buffer):
     with buffer.episode("t", episode_id="e") as episode:
         episode.append(x=1)
