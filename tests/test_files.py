@@ -373,7 +373,7 @@ def test_the_doctor_names_who_reads_and_who_writes(path, holder):
         assert f"process {reader.pid} " in found["readers"]
         assert f"process {writer.pid} " in found["writer"]
         assert "this one" in found["connected"]
-        assert found["file system"] == sqlite_files.file_system(path)
+        assert found["file system"] == (sqlite_files.file_system(path) or "unknown")  # in a chroot
 
 
 def test_a_reader_that_keeps_the_log_from_being_folded_in_is_named(path, holder, monkeypatch):

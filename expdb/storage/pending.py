@@ -126,19 +126,24 @@ class Pending:
             raise
 
     def retype(self, fields: Fields) -> None:
-        """Encode the fields anew, after another process has given some of them their types."""
+        """Encode the fields anew, after another process has given some of them their types; or raise and change nothing."""
+        before = self.fields, self._types, self.blocks, self.rows, self.nbytes
         held = [row for block in self.blocks for row in decoded(block)]
         if self.tail_is_in_block:
             held.pop()
         self.fields, self._types = fields, fields.types
-        self.blocks, self.rows = [], Rows()
-        for values in held:
-            self._append_new(values)
-            if self.rows.full:
-                self.cut()
-        if self.tail is not None:
-            self.add_tail(self.tail)
-        self.close()
+        self.blocks, self.rows, self.nbytes = [], Rows(), 0
+        try:
+            for values in held:
+                self._append_new(values)
+                if self.rows.full:
+                    self.cut()
+            if self.tail is not None:
+                self.add_tail(self.tail)
+            self.close()
+        except BaseException:  # else the steps would be written later without their fields
+            self.fields, self._types, self.blocks, self.rows, self.nbytes = before
+            raise
 
     def add_tail(self, values: Mapping[str, Any]) -> None:
         """Accept the observation after the last step of the only episode here."""
