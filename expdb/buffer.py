@@ -5,9 +5,9 @@ from __future__ import annotations  # NumPy imports its random module when it is
 import sys
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -18,6 +18,7 @@ from expdb.batch import Batch
 from expdb.replay.samplers import Newest, Ordered, Prioritized, Sampler, Uniform
 from expdb.replay.units import Step, Unit
 from expdb.sampling import Sampling
+from expdb.sampling.shortage import explained
 from expdb.storage import change, read, select, write
 from expdb.storage.check import check_buffer
 from expdb.storage.ingest import columns_of, rows_of
@@ -126,7 +127,8 @@ class ReplayBuffer:
         episode_id: str | None = None,
         group_id: str | None = None,
         policy_version: int | None = None,
-        tags: Mapping[str, Any] | None = None,
+        episode_tags: Mapping[str, Any] | None = None,
+        tags: None = None,
         flush_steps: int = 256,
         flush_bytes: int = 1 << 20,
         flush_seconds: float = 5.0,
@@ -134,11 +136,14 @@ class ReplayBuffer:
         """Return a writer of one new episode, which buffers steps and writes them in chunks; use it with `with`.
 
         A flush happens at the append that reaches a limit: `flush_steps`, `flush_bytes` or `flush_seconds` since the
-        last one. `tags` are the episode's. Raises EpisodeMismatch if the `episode_id` is taken.
+        last one. Raises EpisodeMismatch if the `episode_id` is taken, and InvalidValue for `tags`, which are a step's:
+        `append(tags=...)` takes them.
         """
+        if tags is not None:
+            raise errors.InvalidValue("tags are a step's: give the episode's as episode_tags=, which queries know as episode_tags.<key>")
         flush_steps, flush_bytes = whole(flush_steps, "flush_steps", 1), whole(flush_bytes, "flush_bytes", 1)
         flush_seconds = as_real(flush_seconds, "flush_seconds")
-        given = {"task_name": task_name, "group_id": group_id, "policy_version": policy_version, "episode_tags": tags}
+        given = {"task_name": task_name, "group_id": group_id, "policy_version": policy_version, "episode_tags": episode_tags}
         if episode_id is not None and write.find_episodes(self._store, [as_text(episode_id, "episode_id")]):
             raise errors.EpisodeMismatch(f"episode {episode_id!r} exists already: choose another episode_id")
         episode = self._intake.new(task_id, agent_id, episode_id, given)
@@ -259,12 +264,19 @@ class ReplayBuffer:
 
     # -- changing -----------------------------------------------------------------------------------------------------
 
-    def update(self, where: Where, **columns: Any) -> int:
-        """Set columns of the matching steps and return how many match: a late reward, flags, tags, a policy version.
+    def update(self, where: Where, *, which: Literal["all", "last"] = "all", **columns: Any) -> int:
+        """Set columns of the matching steps and return of how many: a late reward, flags, tags, a policy version.
 
-        `tags` replaces; `policy_version` is set for the whole episodes; `episode_return` follows rewards. Raises
-        InvalidValue for any other column and for `where=None`.
+        With `which="last"` they are set on the last step of each episode that has a matching one, which is where the
+        reward of a whole episode belongs. A reward given to several steps of one episode counts once for each in its
+        return, so a first such update is warned of. `tags` replaces; `policy_version` is set for the whole episodes;
+        `episode_return` follows rewards. Raises InvalidValue for any other column and for `where=None`.
+
+        >>> buffer.update({"episode_id": "attempt-1"}, reward=1.0, which="last")  # doctest: +SKIP
+        1
         """
+        if which not in ("all", "last"):
+            raise errors.InvalidValue(f"which is {which!r}: give 'all' or 'last'")
         if not columns or not columns.keys() <= set(UPDATABLE):
             wrong = ", ".join(sorted(columns.keys() - set(UPDATABLE))) or "nothing"
             raise errors.InvalidValue(f"update of {wrong}: only {', '.join(UPDATABLE)} can be changed, fields are as they were seen")
@@ -272,7 +284,7 @@ class ReplayBuffer:
         changes: dict[str, Any] = {}
         for name, value in columns.items():
             changes[name] = _checked_column(name, value)
-        return change.update(self._store, condition, changes)
+        return change.update(self._store, condition, changes, which == "last")
 
     def update_priorities(self, positions: Sequence[int] | np.ndarray, values: Any) -> int:
         """Set the priority of steps and return how many were set; positions that are gone are left out.
@@ -366,19 +378,27 @@ class ReplayBuffer:
             raise errors.InvalidValue(f"empty is {empty!r}: give a function of a shape and a dtype, such as numpy.empty")
         generator, part = self._generator(rng), None if shard is None else _shard(shard)
         if wait is None:
-            return self._sampling.sample(size, where, sampler, unit, names, part, generator, empty)
+            with self._explaining(where):
+                return self._sampling.sample(size, where, sampler, unit, names, part, generator, empty)
         if not as_real(wait, "wait") >= 0:
             raise errors.InvalidValue(f"wait is {wait!r}: give seconds from 0, or None")
         deadline = time.monotonic() + wait
         pause = 0.001
         while True:
-            try:
+            with self._explaining(where) if time.monotonic() >= deadline else suppress(errors.TooFewRows):
                 return self._sampling.sample(size, where, sampler, unit, names, part, generator, empty)
-            except errors.TooFewRows:
-                if time.monotonic() >= deadline:
-                    raise
             time.sleep(pause)
             pause = min(pause * 2, 0.05)
+
+    @contextmanager
+    def _explaining(self, where: Where) -> Iterator[None]:
+        """Say with a TooFewRows what the buffer holds."""
+        try:
+            yield
+        except errors.TooFewRows as error:
+            with self._store.engine.reading() as session:
+                told = explained(self._store, session, self._store.compiled(where), error)
+            raise told from None
 
     def sampling_state(self) -> dict[str, Any]:
         """Return what sampling depends on beside the data, as plain JSON values: to resume where it was.
@@ -427,7 +447,8 @@ class ReplayBuffer:
         store = self._store
         with store.engine.reading() as session:
             state = store.state(session)
-            chosen = sampling.draw_tasks(store, session, n, condition, generator)
+            with self._explaining(where):
+                chosen = sampling.draw_tasks(store, session, n, condition, generator)
             if rows == "all" and not state.holes:
                 owners, segments = select.segments_of_tasks(store, session, chosen)
                 positions, index = segments.positions(state.low)
@@ -527,7 +548,7 @@ class _OpenWriters:
     @staticmethod
     def _tell(told: list[str]) -> None:
         for message in told:
-            warnings.warn(message, errors.ExpDBWarning, stacklevel=4)
+            errors.warn(message)
 
 
 _CURE = "use `with buffer.episode(...)`, or call end()"

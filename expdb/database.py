@@ -8,7 +8,6 @@ import tempfile
 import threading
 import time
 import uuid
-import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -145,9 +144,14 @@ class ExperienceDB:
     # -- buffers ------------------------------------------------------------------------------------------------------
 
     def buffer(
-        self, name: str, *, capacity: int | _Keep | None = KEEP, fields: Mapping[str, Field | str] | None = None
+        self,
+        name: str,
+        *,
+        create: bool = True,
+        capacity: int | _Keep | None = KEEP,
+        fields: Mapping[str, Field | str] | None = None,
     ) -> ReplayBuffer:
-        """Return the buffer of a name, made where there is none.
+        """Return the buffer of a name, made where there is none; with `create=False` UnknownBuffer names the nearest.
 
         `capacity` is how many steps it keeps, oldest evicted first: None for all; left out, an existing buffer keeps its
         own and a new one keeps all. A larger one than stored is set; a smaller one would delete, so it raises
@@ -158,19 +162,19 @@ class ExperienceDB:
         wanted = KEEP if isinstance(capacity, _Keep) else checked_capacity(capacity)
         declared = catalog.check_declared(fields or {})
         with self._lock:
-            found = self._buffers[name] = self._get_or_create(name, wanted, declared, self._buffers.get(name))
+            found = self._buffers[name] = self._get_or_create(name, create, wanted, declared, self._buffers.get(name))
             return found
 
     def _get_or_create(
-        self, name: str, capacity: int | _Keep | None, declared: dict[str, Field], known: ReplayBuffer | None
+        self, name: str, create: bool, capacity: int | _Keep | None, declared: dict[str, Field], known: ReplayBuffer | None
     ) -> ReplayBuffer:
         with self._engine.reading() as session:
             found = catalog.find_buffer(session, name)
+            if found is None and not create:
+                raise catalog.unknown_buffer(session, name)
+            if found is None and self._options["read_only"]:
+                raise errors.UnknownBuffer(f"{catalog.unknown_buffer(session, name)}; to make it open without read_only")
         if found is None:
-            if self._options["read_only"]:
-                raise errors.UnknownBuffer(
-                    f"no buffer {name!r}, there are {', '.join(self.buffers()) or 'none'}: open without read_only to make it"
-                )
             with self._engine.writing() as session:
                 if catalog.find_buffer(session, name) is None:
                     catalog.create_buffer(session, name, None if isinstance(capacity, _Keep) else capacity, declared)
@@ -276,7 +280,7 @@ class ExperienceDB:
                 if self._temporary is not None:
                     _discard(self._temporary, os.getpid())
         for message in told:
-            warnings.warn(message, errors.ExpDBWarning, stacklevel=2)
+            errors.warn(message)
 
     def _forked(self) -> None:
         """Be another run in a forked child, unless the run was named, and leave the parent its open episodes and files."""

@@ -1,4 +1,7 @@
-"""Every error that expdb raises on purpose: one line each, with the cure in it."""
+"""Every error that expdb raises on purpose, and its warnings: one line each, with the cure in it."""
+
+import sys
+import warnings
 
 
 class ExpDBError(Exception):
@@ -7,6 +10,14 @@ class ExpDBError(Exception):
 
 class ExpDBWarning(UserWarning):
     """Something that a person should know of, and that does not keep expdb from going on."""
+
+
+def warn(message: str) -> None:
+    """Give an ExpDBWarning that points at the line of the program that called expdb, through whichever method."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("expdb", "contextlib"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, ExpDBWarning, stacklevel=level)
 
 
 class NotAnExperienceDatabase(ExpDBError, ValueError):

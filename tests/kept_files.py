@@ -41,7 +41,7 @@ def _every_type(buffer: expdb.ReplayBuffer, rng: np.random.Generator) -> None:
         name: np.frombuffer(rng.bytes(64 * 8), name if name != "bool" else "uint8")[:24] for name in DTYPES
     }  # any bits: subnormal numbers, NaN with a payload, the smallest and the largest
     numbers["bool"] = numbers["bool"] % 2 == 1
-    with buffer.episode("types", episode_id="values", tags={"source": "kept", "level": 3}) as episode:
+    with buffer.episode("types", episode_id="values", episode_tags={"source": "kept", "level": 3}) as episode:
         for k in range(12):
             episode.append(
                 **{f"scalar_{name}": array[k] for name, array in numbers.items()},

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 import expdb
 
+pytestmark = pytest.mark.filterwarnings("ignore:update gives the reward:expdb.ExpDBWarning")  # it is meant for every step here
+
 
 def values(buffer):
     return [int(x) for batch in buffer.scan(size=17) for x in batch["x"]]

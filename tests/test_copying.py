@@ -10,6 +10,8 @@ import expdb
 from expdb.cli import main
 from expdb.storage import copying, opening, tables
 
+pytestmark = pytest.mark.filterwarnings("ignore:update gives the reward:expdb.ExpDBWarning")  # it is meant for every step here
+
 
 @pytest.fixture
 def pair(request, tmp_path, postgresql_url):
@@ -27,7 +29,7 @@ def fill(location):
         buffer = db.buffer("b", capacity=400)
         rng = np.random.default_rng(3)
         for k in range(12):
-            with buffer.episode(f"t{k % 5}", task_name="é", tags={"n": k}, flush_steps=11, policy_version=k) as episode:
+            with buffer.episode(f"t{k % 5}", task_name="é", episode_tags={"n": k}, flush_steps=11, policy_version=k) as episode:
                 for t in range(40):
                     episode.append(obs=rng.random(3, np.float32), text="x" * t, reward=t / 7, terminated=t == 39 and k % 2 == 0, tags={"t": t})
                 episode.end(obs=np.zeros(3, np.float32))

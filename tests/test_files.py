@@ -285,7 +285,7 @@ def test_a_newer_sqlite_does_all_that_python_s_own_does(tmp_path):
     path = tmp_path / "new.db"
     with expdb.open(path, sqlite_module=pysqlite3.dbapi2) as db:
         buffer = db.buffer("b", capacity=50)
-        with buffer.episode("t", tags={"seed": 1}) as episode:
+        with buffer.episode("t", episode_tags={"seed": 1}) as episode:
             for k in range(60):
                 episode.append(x=k, reward=1.0)
         buffer.update({"step": 59}, reward=2.0)

@@ -72,7 +72,7 @@ def assert_recorded(buffer, agent, lengths):
 
 
 def test_a_single_environment_is_recorded_as_it_is_played(buffer):
-    with record(Counter(), buffer, task_id="count", agent_id="a", policy_version=4, tags={"kind": "test"}) as env:
+    with record(Counter(), buffer, task_id="count", agent_id="a", policy_version=4, episode_tags={"kind": "test"}) as env:
         env.reset(seed=7)
         for t in range(10):
             env.annotate(logprob=-float(t))

@@ -291,6 +291,7 @@ def test_an_episode_belongs_to_the_process_that_began_it(path):
     assert sound(path) == 1
 
 
+@pytest.mark.filterwarnings("ignore:two threads:expdb.ExpDBWarning")
 def test_threads_that_fork_at_once_take_turns(path):
     with expdb.open(path) as db:
         buffers = [db.buffer("b")] + [expdb.open(path).buffer("b") for _ in range(2)]

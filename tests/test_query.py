@@ -138,6 +138,7 @@ def matches(row, query):
     return result
 
 
+@pytest.mark.filterwarnings("ignore:nothing in buffer .* has the tag:expdb.ExpDBWarning")
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(ROWS, st.lists(QUERIES, min_size=1, max_size=4))
 def test_a_query_finds_what_a_plain_filter_finds(db, rows, queries):

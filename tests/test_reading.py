@@ -9,6 +9,8 @@ import pytest
 import expdb
 from expdb import QueryBuilder
 
+pytestmark = pytest.mark.filterwarnings("ignore:update gives the reward:expdb.ExpDBWarning")  # it is meant for every step here
+
 
 @pytest.fixture
 def filled(buffer):

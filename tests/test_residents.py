@@ -6,6 +6,8 @@ import pytest
 import expdb
 from expdb import Episode, Group, NStep, QueryBuilder, Sequence, Stack, Step, Uniform
 
+pytestmark = pytest.mark.filterwarnings("ignore:update gives the reward:expdb.ExpDBWarning")  # it is meant for every step here
+
 ALL = Uniform(replace=False)
 PRIORITIZED = expdb.Prioritized()
 
@@ -146,7 +148,7 @@ def everything(buffer, unit, where=None, **options):
     except expdb.TooFewRows as error:
         if "wanted and" not in str(error):
             return None
-        size = int(str(error).split(" and ")[1].split()[0])
+        size = int(str(error).split(" wanted and ")[1].split()[0])
     return buffer.sample(size, where, unit=unit, sampler=ALL, **options)
 
 

@@ -176,6 +176,7 @@ def transitions(buffer, rounds=30, **options):
     return found
 
 
+@pytest.mark.filterwarnings("ignore:.* was never ended:expdb.ExpDBWarning")  # one stays open
 def test_successors_stay_in_their_episode(db):
     buffer = db.buffer("b")
     writers = [buffer.episode(f"t{k}", flush_steps=3 + k) for k in range(3)]

@@ -278,7 +278,7 @@ def test_a_bad_batch_stores_nothing(buffer, batch, message):
 
 
 def test_an_episode_is_flushed_at_its_limits_and_ends_complete(buffer):
-    with buffer.episode("t", task_name="n", agent_id="a", group_id="g", policy_version=2, tags={"x": 1}, flush_steps=4) as episode:
+    with buffer.episode("t", task_name="n", agent_id="a", group_id="g", policy_version=2, episode_tags={"x": 1}, flush_steps=4) as episode:
         for k in range(10):
             episode.append(x=k, reward=0.5)
             assert len(buffer) == (k + 1) // 4 * 4

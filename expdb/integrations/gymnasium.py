@@ -36,15 +36,15 @@ def record(
     task_name: str | None = None,
     agent_id: str = "agent",
     policy_version: int | None = None,
-    tags: Mapping[str, Any] | None = None,
+    episode_tags: Mapping[str, Any] | None = None,
     **flushing: Any,
 ) -> Any:
     """Return the environment, recorded: play it as before, and every step of it is stored.
 
     An episode of the environment is one of the buffer, with its last observation. Dict and Tuple spaces become a field
     a leaf (`obs.image`, `action.0`). `task_id` is by default the environment's id, and `task_name` the `task_id`; in a
-    vector environment, in any of the three autoreset modes, the k-th one's agent is `<agent_id>/<k>`. `tags` are those of
-    the episodes, a seed that `reset` was given among them. `flushing` goes to `buffer.episode`: `flush_steps=1` makes each
+    vector environment, in any of the three autoreset modes, the k-th one's agent is `<agent_id>/<k>`. `episode_tags` are those
+    of the episodes, a seed that `reset` was given among them. `flushing` goes to `buffer.episode`: `flush_steps=1` makes each
     step durable, and visible to learners, at once. An episode that `reset` or `close` cuts off is aborted: its
     transitions are drawn, but not the episode as a whole.
 
@@ -57,7 +57,7 @@ def record(
     if not isinstance(buffer, expdb.ReplayBuffer):
         raise expdb.InvalidValue(f"buffer is {buffer!r}: give one such as db.buffer('train')")
     if unknown := set(flushing) - _FLUSHING:
-        raise expdb.InvalidValue(f"record has no option {min(unknown)!r}: there are task_id, task_name, agent_id, policy_version, tags, {', '.join(sorted(_FLUSHING))}")
+        raise expdb.InvalidValue(f"record has no option {min(unknown)!r}: there are task_id, task_name, agent_id, policy_version, episode_tags, {', '.join(sorted(_FLUSHING))}")
     for name in ("observation_space", "action_space"):
         _check(getattr(env, f"single_{name}" if isinstance(env, VectorEnv) else name))
     if _resets_itself(env):
@@ -65,7 +65,7 @@ def record(
     name = task_id or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
     tape = {
         "task_id": name, "task_name": task_name or name, "agent_id": agent_id, "policy_version": policy_version,
-        "tags": dict(tags or {}), **flushing,
+        "episode_tags": dict(episode_tags or {}), **flushing,
     }  # fmt: skip
     return VectorRecorder(env, buffer, tape) if isinstance(env, VectorEnv) else Recorder(env, buffer, tape)
 
@@ -82,8 +82,8 @@ class _Tape:
     def begin(self, obs: Any, policy_version: int | None, seed: int | None) -> None:
         """Note the first observation; the episode is one with its first step."""
         self.cut()
-        tags = self.options["tags"] | ({} if seed is None else {"seed": seed})
-        self._opening = {**self.options, "policy_version": policy_version, "tags": tags or None}
+        tags = self.options["episode_tags"] | ({} if seed is None else {"seed": seed})
+        self._opening = {**self.options, "policy_version": policy_version, "episode_tags": tags or None}
         self.obs, self.begun = _named(copy.deepcopy(obs)), True
 
     def step(self, action: Any, after: Any, reward: Any, terminated: Any, truncated: Any, fields: dict[str, Any]) -> None:

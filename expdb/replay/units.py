@@ -263,6 +263,11 @@ def stacked_fields(unit: Unit, known: list[str], derived: list[str]) -> list[str
         found = _named("stack_fields", unit.stack_fields, known)
     else:
         found = [name for name in known if name.split(".", 1)[0] in OBSERVATIONS]
+        if not found:
+            raise InvalidValue(
+                f"no field to stack: none is called {', '.join(OBSERVATIONS)}; name those that are frames with stack_fields=(...), "
+                f"the fields are {', '.join(known) or 'none yet'}"
+            )
     for name in found:
         if isinstance(unit, NStep) and name not in derived and f"next_{name}" in known:
             raise InvalidValue(f"next_{name} was stored with each step and cannot be stacked: name next_fields=({name!r},) to derive it")

@@ -1,7 +1,8 @@
 """The buffers of a database, and the fields of each."""
 
+import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,21 @@ class Fields:
         """Return the fields as `buffers.fields` holds them."""
         types = {name: field.as_json() for name, field in self.types.items()}
         return json.dumps({"types": types, "optional": sorted(self.optional)})
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ", did you mean ...?" for the known name that is most like one, nothing where none is."""
+    found = difflib.get_close_matches(name, list(known), 1, 0.7)
+    return f", did you mean {found[0]!r}?" if found else ""
+
+
+def unknown_buffer(session: Session, name: str) -> errors.UnknownBuffer:
+    """Return the error for a name that no buffer has."""
+    names = list_buffers(session)
+    there = f"there are {', '.join(names)}" if names else (
+        "there are none; if the file was copied while a program had it open, its log was left behind: make copies with `expdb backup`"
+    )
+    return errors.UnknownBuffer(f"no buffer {name!r}{nearest(name, names) or ':'} {there}")
 
 
 def list_buffers(session: Session) -> list[str]:
@@ -88,7 +104,7 @@ def drop_buffer(session: Session, name: str) -> None:
     """Delete a buffer with all it holds; raise UnknownBuffer where there is none."""
     found = find_buffer(session, name)
     if found is None:
-        raise errors.UnknownBuffer(f"no buffer {name!r}: there are {', '.join(list_buffers(session)) or 'none'}")
+        raise unknown_buffer(session, name)
     # Nothing is held any more, so that the deleted rows are not taken from the count one by one.
     session.connection.execute(sa.update(tables.buffers).values(low=tables.buffers.c.added).where(tables.buffers.c.id == found[0]))
     for table in (tables.priorities, tables.steps, tables.segments, tables.chunks, tables.episodes, tables.signatures):

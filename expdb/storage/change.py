@@ -17,12 +17,19 @@ from expdb.storage.store import Store
 S, E = tables.steps.c, tables.episodes.c
 
 
-def update(store: Store, where: Condition, changes: dict[str, Any]) -> int:
-    """Set columns of the matching steps, or of their episodes; return how many steps match."""
+def update(store: Store, where: Condition, changes: dict[str, Any], last: bool) -> int:
+    """Set columns of the matching steps, or of their episodes; return of how many steps.
+
+    With `last` those are meant which are the last ones of the episodes that match.
+    """
     of_steps = {name: value for name, value in changes.items() if name in tables.STEP_COLUMNS}
     of_episodes = {name: value for name, value in changes.items() if name in tables.EPISODE_COLUMNS}
     with store.writing() as (session, _):
         found = select.positions(store, session, where)
+        if last:
+            found = _last_steps(store, session, found)
+        elif changes.get("reward") is not None and len(found):
+            _warn_of_repeated_rewards(store, session, found)
         matching = sa.and_(S.buffer_id == store.id, store.dialect.among(S.position, found.tolist()))
         if of_episodes and len(found):
             mine = E.id.in_(sa.select(S.episode).where(matching))
@@ -32,6 +39,33 @@ def update(store: Store, where: Condition, changes: dict[str, Any]) -> int:
         if "reward" in of_steps and len(found):
             _sum_returns(store, session, found)
     return len(found)
+
+
+def _last_steps(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
+    """Return the last step of each episode of these positions: the one of the greatest `step`, of equal ones the newest."""
+    among = store.dialect.AMONG
+    rows = session.ask(
+        "SELECT g.episode, s.step, s.position FROM segments g JOIN steps s ON s.buffer_id = g.buffer_id AND s.position BETWEEN g.first "
+        f"AND g.last AND s.episode = g.episode WHERE g.buffer_id = ? AND g.episode IN (SELECT episode FROM steps WHERE buffer_id = ? AND position {among})",
+        store.id, store.id, store.dialect.as_list(positions),
+    )  # fmt: skip
+    last = {episode: position for episode, _, position in sorted(rows)}
+    return np.array(sorted(last.values()), np.int64)
+
+
+def _warn_of_repeated_rewards(store: Store, session: Session, positions: np.ndarray) -> None:
+    if store.warned_of_rewards:
+        return
+    ((steps, episodes),) = session.ask(
+        f"SELECT count(*), count(DISTINCT episode) FROM steps WHERE buffer_id = ? AND position {store.dialect.AMONG}",
+        store.id, store.dialect.as_list(positions),
+    )  # fmt: skip
+    if steps > episodes:
+        store.warned_of_rewards = True
+        errors.warn(
+            f"update gives the reward to {steps} steps of {episodes} episode{'s' * (episodes != 1)}, so that returns grow with length: "
+            "for the reward of a whole episode use update(..., which=\"last\")"
+        )
 
 
 def _sum_returns(store: Store, session: Session, positions: np.ndarray) -> None:
@@ -118,6 +152,8 @@ def index(store: Store, name: str) -> None:
     table, column, key = resolve(name)
     if not isinstance(column, sa.Column):
         raise errors.QueryError(f"{name!r} cannot be indexed: choose a column of the tables, or a tag")
+    if key is not None:
+        store.warn_of_unknown_tags([name.removeprefix("exp_meta.")])
     expression = column if key is None else store.dialect.tag_value(column, key)
     label = f"{table.name}_by_{name.removeprefix('exp_meta.').replace('.', '_')}"
     with store.writing() as (session, _):

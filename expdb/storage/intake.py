@@ -1,5 +1,6 @@
 """Single steps and batches on their way to their episodes: which are open, which a step begins, which it completes."""
 
+import sys
 import threading
 import time
 import uuid
@@ -29,6 +30,8 @@ class Intake:
         self._store, self._run = store, run
         self._open: dict[Key, Episode] = {}
         self._named: dict[str, Episode] = {}
+        self._callers: dict[Key, tuple[object, object]] = {}  # who stored the steps of an open episode without a name
+        self._warned = False
         self._lock = threading.RLock()
 
     def write(self, rows: Sequence[Row]) -> np.ndarray:
@@ -78,6 +81,7 @@ class Intake:
         for key, episode in opened.items():
             if episode is None:
                 self._open.pop(key, None)
+                self._callers.pop(key, None)
             else:
                 self._open[key] = episode
         for name, episode in named.items():
@@ -107,6 +111,13 @@ class Intake:
                 episode = None  # not text: said below
             if episode is None:
                 episode = self.new(task_id, agent_id, None, given)
+                self._callers[key] = _caller()
+            elif not self._warned and self._callers.setdefault(key, _caller()) != _caller():
+                self._warned = True
+                errors.warn(
+                    f"two threads or asyncio tasks store steps of task {task_id!r} and agent {agent_id!r} without an episode_id, which makes one "
+                    "episode of them: give each attempt an episode_id, or use `with buffer.episode(...)`"
+                )
             opened[key] = episode
         else:
             episode = named.get(episode_id) or self._named.get(episode_id)
@@ -180,12 +191,22 @@ class Intake:
                     with suppress(errors.EpisodeEnded, errors.UnknownBuffer):
                         write.end_episode(self._store, episode.id, "complete")
             self._open.clear()
+            self._callers.clear()
 
     def forget(self) -> None:
         """Know no open episode any more: the buffer was cleared."""
         with self._lock:
             self._open.clear()
+            self._callers.clear()
             self._named.clear()
+
+
+def _caller() -> tuple[object, object]:
+    """Return the thread and the asyncio task that is running; not their numbers, which later ones are given again."""
+    asyncio = sys.modules.get("asyncio")
+    loop = asyncio._get_running_loop() if asyncio is not None else None
+    task = asyncio.current_task(loop) if asyncio is not None and loop is not None else None
+    return threading.current_thread(), task
 
 
 def _episode_details(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import os
 import sqlite3
 import uuid
-import warnings
 from contextlib import suppress
 from types import ModuleType
 from urllib.parse import unquote
@@ -116,10 +115,7 @@ def _provide_file(path: str, module: ModuleType, *, create: bool, cure: bool) ->
     if os.path.isdir(path):
         raise errors.NotAnExperienceDatabase(f"{path} is a folder: name a file")
     if (kind := sqlite_files.file_system(path)) in sqlite_files.REMOTE:
-        warnings.warn(
-            f"{path} lies on {kind}: SQLite's log is for one host, and two that write lose data; use a local disk, or PostgreSQL",
-            errors.ExpDBWarning, stacklevel=4,
-        )  # fmt: skip
+        errors.warn(f"{path} lies on {kind}: SQLite's log is for one host, and two that write lose data; use a local disk, or PostgreSQL")
     with connection_of(path):
         sqlite.identify(path, module)
 

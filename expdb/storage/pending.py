@@ -10,7 +10,7 @@ import numpy as np
 from expdb import errors
 from expdb.storage.catalog import Fields
 from expdb.storage.codec import Block, Rows, decoded
-from expdb.storage.signature import Field, check_name, holds_array, infer
+from expdb.storage.signature import Field, check_name, holds_array, infer, warn_of_likely_column
 from expdb.storage.values import LARGEST_REWARD, as_flag, as_int, as_real, as_reward, as_tags, as_text
 
 
@@ -241,6 +241,7 @@ class Pending:
                 del flat[name]  # its type is not known before a first value
                 continue
             check_name(name)
+            warn_of_likely_column(name)
             new[name] = infer(flat[name], name)
         if new:
             # A trial column: the type must not stay if the very value that made it is refused.

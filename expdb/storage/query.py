@@ -151,6 +151,7 @@ class Condition:
     of_episodes: bool
     of_episode: sa.ColumnElement[bool] | None = None
     names: frozenset[str] = frozenset()
+    tags: frozenset[str] = frozenset()  # of `names` those that are tags, with their keys
 
 
 def compile_where(where: Where, dialect: ModuleType) -> Condition | None:
@@ -187,6 +188,7 @@ def _join(join: str, conditions: list[Condition]) -> Condition:
         any(condition.of_episodes for condition in conditions),
         joined(*required) if required else None,
         frozenset().union(*[condition.names for condition in conditions]),
+        frozenset().union(*[condition.tags for condition in conditions]),
     )
 
 
@@ -269,8 +271,9 @@ def _comparison(node: Any, dialect: ModuleType) -> Condition:
             sql = _tag_test(dialect, name, column, key, base, value)
         if base != op:
             sql = sql.is_not(sa.true())
-    head = name.removeprefix("exp_meta.").split(".")[0]
-    return Condition(sql, table is steps, table is episodes, sql if table is episodes else None, frozenset((head,)))
+    plain = name.removeprefix("exp_meta.")
+    named, tags = frozenset((plain.split(".")[0],)), frozenset(() if key is None else (plain,))
+    return Condition(sql, table is steps, table is episodes, sql if table is episodes else None, named, tags)
 
 
 def _checked(name: str, value: Any) -> Any:

@@ -55,6 +55,13 @@ def count(store: Store, session: Session, where: Condition | None) -> int:
     return int(found)
 
 
+def open_episodes(store: Store, session: Session, where: Condition | None) -> int:
+    """Return how many open episodes have a matching step."""
+    statement = _steps(store, where, sa.func.count(sa.distinct(E.id)), join=True).where(E.status == "open")
+    ((found,),) = session.fetch(statement)
+    return int(found)
+
+
 def positions(
     store: Store,
     session: Session,

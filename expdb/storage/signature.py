@@ -1,6 +1,7 @@
 """What a field is: its type, found from a first value or declared, and the Arrow schema of the chunks that hold it."""
 
 import dataclasses
+import difflib
 import functools
 import json
 import math
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from expdb.errors import ChunkDamaged, InvalidValue, ReservedName
+from expdb.errors import ChunkDamaged, InvalidValue, ReservedName, warn
 from expdb.storage.flatbuffer import read_schema
 from expdb.storage.tables import VIEW_COLUMNS
 
@@ -184,6 +185,25 @@ def check_name(name: str) -> None:
         raise ReservedName(f"a field may not be called {name!r}, a column or batch key has that name: rename it")
     if head.startswith(("next_", "has_")) and head not in GIVEN_SUCCESSORS:
         raise ReservedName(f"{name!r} starts as a derived key does (next_, has_): rename the field")
+
+
+COLUMNS = (
+    "task_id", "agent_id", "task_name", "step", "episode_id", "group_id", "pre_agent", "execute_time", "reward", "terminated", "truncated",
+    "policy_version", "tags", "episode_tags",
+)  # fmt: skip
+SYNONYMS = {
+    **dict.fromkeys(("rewards", "rew"), "reward"),
+    **dict.fromkeys(("done", "dones", "terminal", "terminals", "is_terminal", "is_done", "finished"), "terminated"),
+    **dict.fromkeys(("truncate", "truncation", "timeout", "timeouts"), "truncated"),
+    "task": "task_id", "agent": "agent_id", "group": "group_id",
+}  # fmt: skip
+
+
+def warn_of_likely_column(name: str) -> None:
+    """Warn where a new field has a name that a column has elsewhere, or nearly has here: what is in it would not count."""
+    meant = SYNONYMS.get(name) or next(iter(difflib.get_close_matches(name, COLUMNS, 1, 0.8)), None)
+    if meant is not None:
+        warn(f"{name!r} becomes a field: did you mean the column {meant!r}? If not, declare it: db.buffer(name, fields={{{name!r}: ...}})")
 
 
 # -- types of values --------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """What a process knows of one buffer: its fields, and how to decode its chunks. The other rooms write and read with it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from expdb import errors
 from expdb.storage import tables
-from expdb.storage.catalog import Fields, find_buffer
+from expdb.storage.catalog import Fields, find_buffer, nearest
 from expdb.storage.codec import Block, Decoder, crc_of
 from expdb.storage.engine import Engine, Session
 from expdb.storage.pending import Episode
@@ -68,6 +68,8 @@ class Store:
         self.dialect = engine.dialect
         self._decoders: dict[int, Decoder] = {}
         self._signatures: dict[tuple[tuple[str, Field], ...], int] = {}
+        self.warned_of_rewards = False
+        self._looked_at: set[str] = set()  # tags that are there, or were warned of
 
     @contextmanager
     def writing(self) -> Iterator[tuple[Session, News]]:
@@ -90,7 +92,37 @@ class Store:
 
     def compiled(self, where: Where) -> Condition | None:
         """Return the condition of any form of `where`, None for all rows; raise QueryError where it makes no sense."""
-        return compile_where(where, self.dialect)
+        condition = compile_where(where, self.dialect)
+        if condition is not None:
+            self.warn_of_unknown_tags(condition.tags)
+        return condition
+
+    def warn_of_unknown_tags(self, names: Iterable[str]) -> None:
+        """Warn once of each tag, such as "tags.difficulty", that no step or episode has: the key may be misspelt."""
+        fresh = [name for name in names if name not in self._looked_at]
+        if not fresh:
+            return
+        with self.engine.reading() as session:
+            if not session.ask("SELECT 1 FROM episodes WHERE buffer_id = ? LIMIT 1", self.id):
+                return  # nothing was stored yet
+            told = {name: self._unknown_tag(session, *name.split(".")) for name in fresh}
+        self._looked_at.update(told)
+        for message in filter(None, told.values()):
+            errors.warn(message)
+
+    def _unknown_tag(self, session: Session, column: str, key: str) -> str | None:
+        table, other = (tables.steps, "episode_tags") if column == "tags" else (tables.episodes, "tags")
+        held = self.dialect.tag_value(table.c[column], key).is_not(None)
+        if session.rows(sa.select(sa.literal(1)).where(table.c.buffer_id == self.id, held).limit(1)):
+            return None
+        keys = {name: {one for (one,) in session.ask(statement, self.id)} for name, statement in self.dialect.TAG_KEYS.items()}
+        if key in keys[column]:  # null wherever it is
+            return None
+        if key in keys[other]:
+            cure = f"{other}.{key} is there: `{other}` are those of {'an episode' if other == 'episode_tags' else 'a step'}"
+        else:
+            cure = f"there are {', '.join(sorted(keys[column])[:20])}" if keys[column] else "there are no such tags at all"
+        return f"nothing in buffer {self.name!r} has the tag {column}.{key}{nearest(key, keys[column]) or ':'} {cure}"
 
     def dropped(self) -> errors.UnknownBuffer:
         """Return the error for a buffer that is no more."""

@@ -32,7 +32,7 @@ def sample_file(path: Path) -> None:
     with expdb.open(path) as db:
         buffer = db.buffer(BUFFER)
         for number in range(0, STEPS, 24):
-            with buffer.episode(f"t{number % 3}", tags={"seed": number}) as episode:
+            with buffer.episode(f"t{number % 3}", episode_tags={"seed": number}) as episode:
                 for k in range(24):
                     episode.append(**step(0, number + k, number, 24), reward=1.0, frame=_frame(number + k), terminated=k == 23)
 

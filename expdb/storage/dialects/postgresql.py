@@ -196,6 +196,11 @@ def tag_is_bool(column: sa.ColumnElement[Any], key: str, value: bool) -> sa.Colu
     return found
 
 
+TAG_KEYS = {
+    column: f"SELECT DISTINCT jsonb_object_keys(t.{column}::jsonb) FROM {table} t WHERE t.buffer_id = ? AND t.{column} IS NOT NULL"
+    for column, table in (("tags", "steps"), ("episode_tags", "episodes"))
+}
+
 # -- append -----------------------------------------------------------------------------------------------------------
 
 LARGE = 4096  # steps; a write of more goes by COPY

@@ -310,6 +310,12 @@ def tag_is_bool(column: sa.ColumnElement[Any], key: str, value: bool) -> sa.Colu
     return found == sa.literal_column("'true'" if value else "'false'")
 
 
+TAG_KEYS = {
+    column: f"SELECT DISTINCT j.key FROM {table} t, json_each(t.{column}) j WHERE t.buffer_id = ? AND t.{column} IS NOT NULL"
+    for column, table in (("tags", "steps"), ("episode_tags", "episodes"))
+}
+
+
 def has_index(session: Any, label: str) -> bool:
     """Return whether there is an index of this name; SQLAlchemy cannot reflect those of expressions."""
     return bool(session.ask("SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?", label))

@@ -4,7 +4,6 @@ import os
 import sqlite3
 import threading
 import time
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Iterator
@@ -176,7 +175,7 @@ class SqliteEngine(Engine):
         try:
             if self._warning is not None:  # before anything is written, as a filter may make it an error
                 warning, self._warning = self._warning, None
-                warnings.warn(warning, errors.ExpDBWarning, stacklevel=2)
+                errors.warn(warning)
             with self._session("write", begin=True) as session:
                 yield session
             self._checkpoint_if_due()

@@ -96,7 +96,7 @@ class SQLStorage(Storage):
             "task_id": meta.task_id, "task_name": meta.task_name, "agent_id": meta.agent_id, "step": meta.step,
             "execute_time": meta.execute_time, "pre_agent": meta.pre_agent, "episode_id": self._episode_of(meta),
             "reward": data.reward_t, "state": _wrapped(data.state),
-            "tags": {"id": row.id, **{name: value for name, value in (("adv_t", data.adv_t), ("v_t", data.v_t)) if value is not None}},
+            "tags": {"id": row.id, "adv_t": data.adv_t, "v_t": data.v_t},  # null where there is none, so that queries know the names
         }  # fmt: skip
         if data.actions is not None:
             stored["actions"] = [_wrapped(action) for action in data.actions]

@@ -1,0 +1,21 @@
+"""Why there is too little to sample from: what a buffer holds, what matches, and what is missing of it."""
+
+from expdb.errors import TooFewRows
+from expdb.storage import select
+from expdb.storage.engine import Session
+from expdb.storage.query import Condition
+from expdb.storage.store import Store
+
+
+def explained(store: Store, session: Session, condition: Condition | None, error: TooFewRows) -> TooFewRows:
+    """Return the error with what the buffer holds in front of it."""
+    state = store.state(session)
+    if not state.size:
+        return TooFewRows(f"buffer {store.name!r} holds no step{', all were evicted or deleted' * bool(state.added)}: {error}")
+    found = f"buffer {store.name!r} holds {state.size:,} step{'s' * (state.size != 1)}"
+    if condition is not None:
+        found += f", {select.count(store, session, condition):,} of which match the query"
+    open_ones = select.open_episodes(store, session, condition)
+    if open_ones:
+        found += f", and {open_ones:,} of their episodes are still open"
+    return TooFewRows(f"{found}: {error}")

@@ -1,0 +1,222 @@
+"""Ordinary mistakes, on both databases: each is an error or a warning with the cure, before anything is wrong in silence."""
+
+import asyncio
+import threading
+import warnings
+
+import numpy as np
+import pytest
+
+import expdb
+from expdb import NStep, QueryBuilder, Stack
+
+WARNING = expdb.ExpDBWarning
+
+
+def play(buffer, lengths, **columns):
+    for k, length in enumerate(lengths):
+        with buffer.episode("t", episode_id=f"e{k}", **columns) as episode:
+            for t in range(length):
+                episode.append(obs=float(t), terminated=t == length - 1)
+
+
+# -- late rewards -----------------------------------------------------------------------------------------------------
+
+
+def test_the_reward_of_an_episode_goes_to_its_last_step(buffer):
+    play(buffer, [3, 4])
+    assert buffer.update({"episode_id": "e0"}, reward=1.0, which="last") == 1
+    assert buffer.update(QueryBuilder().in_("episode_id", ["e0", "e1"]), reward=2.0, which="last") == 2
+    assert buffer.episodes()["episode_return"].to_pylist() == [2.0, 2.0]
+    assert [row["step"] for row in buffer.page(1, 10) if row["reward"] is not None] == [2, 3]
+
+
+def test_the_last_step_is_that_of_the_greatest_number_whichever_step_matched(buffer):
+    for step in (2, 0, 1):
+        buffer.store(episode_id="shuffled", step=step, obs=float(step))
+    assert buffer.update({"episode_id": "shuffled", "step": 0}, reward=1.0, which="last") == 1
+    assert [row["step"] for row in buffer.page(1, 10) if row["reward"] is not None] == [2]
+
+
+def test_a_reward_for_several_steps_of_an_episode_is_warned_of_once(buffer):
+    play(buffer, [3, 4])
+    with pytest.warns(WARNING, match=r'3 steps of 1 episode, .*which="last"') as caught:
+        buffer.update({"episode_id": "e0"}, reward=1.0)
+        buffer.update({"episode_id": "e1"}, reward=1.0)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    with pytest.raises(expdb.InvalidValue, match="'all' or 'last'"):
+        buffer.update({"episode_id": "e0"}, reward=1.0, which="first")
+
+
+def test_a_reward_for_single_steps_or_other_columns_are_not_warned_of(buffer):
+    play(buffer, [3, 4])
+    buffer.update({"step": 2}, reward=1.0)
+    buffer.update({"episode_id": "e0"}, tags={"a": 1})
+    buffer.update({"episode_id": "e0"}, reward=None)
+
+
+# -- attempts side by side --------------------------------------------------------------------------------------------
+
+
+def test_two_threads_that_store_into_one_episode_are_warned_of_once(buffer):
+    def attempt():
+        for n in range(3):
+            buffer.store(task_id="prompt", n=n)
+
+    with pytest.warns(WARNING, match="give each attempt an episode_id") as caught:
+        for _ in range(3):
+            thread = threading.Thread(target=attempt)
+            thread.start()
+            thread.join()
+    assert len(caught) == 1
+
+
+def test_two_coroutines_that_store_into_one_episode_are_warned_of(buffer):
+    async def attempt():
+        for n in range(2):
+            buffer.store(task_id="prompt", n=n)
+            await asyncio.sleep(0)
+
+    async def both():
+        await asyncio.gather(attempt(), attempt())
+
+    with pytest.warns(WARNING, match="two threads or asyncio tasks"):
+        asyncio.run(both())
+
+
+def test_attempts_with_episode_ids_or_tasks_of_their_own_are_not_warned_of(buffer):
+    def attempt(k):
+        buffer.store(task_id="prompt", episode_id=f"attempt {k}", n=k)
+        buffer.store(task_id=f"prompt {k}", n=k)
+        buffer.store(task_id="ended", n=k, terminated=True)
+
+    for k in range(3):
+        thread = threading.Thread(target=attempt, args=(k,))
+        thread.start()
+        thread.join()
+    assert buffer.episodes().num_rows == 9
+
+
+def test_handles_never_share_an_episode_that_nobody_named_whatever_their_run(open_db):
+    for _ in range(2):
+        with open_db(run="shared") as db:
+            db.buffer("x").store(task_id="prompt", n=1)
+    with open_db() as db:
+        assert db.buffer("x").episodes()["run"].to_pylist() == ["shared", "shared"]
+
+
+# -- misspelt columns -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("rewards", "reward"), ("done", "terminated"), ("terminal", "terminated"), ("truncate", "truncated"), ("taskid", "task_id"),
+        ("rewrd", "reward"), ("timeout", "truncated"), ("policy_versions", "policy_version"), ("tag", "tags"),
+    ],
+)  # fmt: skip
+def test_a_field_named_nearly_like_a_column_is_warned_of_once(buffer, name, column):
+    with pytest.warns(WARNING, match=f"'{name}' becomes a field: did you mean the column '{column}'") as caught:
+        buffer.store(**{name: 1})
+        buffer.store(**{name: 2})
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(WARNING):
+            buffer.store(**{f"{name}_": 1, "done": 1} if name != "done" else {"dones": 1})
+    assert len(buffer) == 2, "before anything is stored"
+
+
+def test_a_declared_field_and_the_usual_names_are_not_warned_of(db):
+    buffer = db.buffer("declared", fields={"done": "bool"})
+    buffer.store(done=True)
+    fields = ("obs", "action", "observation", "state", "info", "logprob", "value", "messages", "tokens", "text", "mean", "score", "token", "tool_calls")
+    buffer.store(**dict.fromkeys(fields, 1.0))
+
+
+# -- tags -------------------------------------------------------------------------------------------------------------
+
+
+def test_tags_of_an_episode_are_given_as_such(buffer):
+    with buffer.episode("t", episode_tags={"difficulty": "hard"}) as episode:
+        episode.append(obs=1.0, tags={"kind": "a"})
+    assert buffer.count({"episode_tags.difficulty": "hard", "tags.kind": "a"}) == 1
+    with pytest.raises(expdb.InvalidValue, match="episode_tags="):
+        buffer.episode("t", tags={"difficulty": "hard"})
+
+
+def test_a_tag_that_nobody_has_stored_is_warned_of_once_with_the_cure(buffer):
+    buffer.store(task_id="t", obs=1.0, tags={"kind": "a", "level": 2}, episode_tags={"difficulty": "hard"})
+    for query, said in (
+        ({"tags.difficulty": "hard"}, r"episode_tags\.difficulty is there"),
+        ({"episode_tags.kind": "a"}, r"tags\.kind is there"),
+        ({"tags.kinds": "a"}, r"did you mean 'kind'\? there are kind, level"),
+        ({"exp_meta.tags.unheard": "a"}, "there are kind, level"),
+    ):
+        with pytest.warns(WARNING, match=said) as caught:
+            assert buffer.count(query) == 0
+            with pytest.raises(expdb.TooFewRows):
+                buffer.sample(1, query)
+        assert len(caught) == 1
+    with pytest.warns(WARNING, match=r"tags\.indexed"):
+        buffer.index("tags.indexed")
+
+
+def test_tags_that_are_there_and_empty_buffers_are_not_warned_of(db):
+    buffer = db.buffer("x")
+    buffer.index("tags.kind")
+    assert buffer.count({"tags.kind": "a"}) == 0
+    buffer.store(task_id="t", tags={"kind": "a", "none": None}, episode_tags={"kind": "b"})
+    assert buffer.count({"tags.kind": "b"}) == 0
+    assert buffer.count({"episode_tags.kind": "b"}) == 1
+    assert buffer.count(QueryBuilder().is_null("tags.none")) == 1
+
+
+# -- stacks of nothing ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unit", [Stack(4), NStep(1, stack=4)])
+def test_stacks_where_no_field_is_stacked_are_refused(buffer, unit):
+    with buffer.episode("t") as episode:
+        for t in range(6):
+            episode.append(frame=np.zeros(2), action=1, terminated=t == 5)
+    with pytest.raises(expdb.InvalidValue, match=r"stack_fields=.*the fields are frame, action"):
+        buffer.sample(2, unit=unit)
+    assert buffer.sample(2, unit=Stack(4, stack_fields=("frame",)))["frame"].shape == (2, 4, 2)
+
+
+# -- buffers ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_buffer_that_is_not_to_be_made_is_named_with_the_nearest(db):
+    with pytest.raises(expdb.UnknownBuffer, match="there are none; .*expdb backup"):
+        db.buffer("train", create=False)
+    db.buffer("train")
+    with pytest.raises(expdb.UnknownBuffer, match="no buffer 'trian', did you mean 'train'"):
+        db.buffer("trian", create=False)
+    assert db.buffers() == ["train"]
+    assert db.buffer("train", create=False).name == "train"
+    with pytest.raises(expdb.UnknownBuffer, match="did you mean 'train'"):
+        db.drop("trian")
+
+
+def test_too_few_rows_says_what_the_buffer_holds_and_what_is_missing(db):
+    buffer = db.buffer("train")
+    with pytest.raises(expdb.TooFewRows, match="buffer 'train' holds no step: "):
+        buffer.sample(1)
+    writer = buffer.episode("t", episode_id="open")
+    writer.append(obs=1.0)
+    writer.flush()
+    with pytest.raises(expdb.TooFewRows, match="holds 1 step, and 1 of their episodes are still open: no steps with a known successor"):
+        buffer.sample(1, unit=NStep(1))
+    with pytest.raises(expdb.TooFewRows, match="holds 1 step, 0 of which match the query: no steps"):
+        buffer.sample(1, {"task_id": "other"})
+    with pytest.raises(expdb.TooFewRows, match="holds 1 step, 1 of which match the query, and 1 .* open: 2 steps wanted and 1 held"):
+        buffer.sample(2, {"task_id": "t"}, sampler=expdb.Uniform(replace=False))
+    with pytest.raises(expdb.TooFewRows, match="holds 1 step, and 1 .* open: 2 tasks wanted"):
+        buffer.sample_tasks(2)
+    writer.end()
+    buffer.clear()
+    with pytest.raises(expdb.TooFewRows, match="holds no step, all were evicted or deleted: "):
+        buffer.sample(1, wait=0.01)
