@@ -1,15 +1,21 @@
 """Batch: named arrays of as many rows, the shape in which experience leaves the database."""
 
+from __future__ import annotations  # the tables that it becomes are not imported with it
+
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from expdb.errors import InvalidValue
+from expdb.errors import DriverMissing, InvalidValue
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow as pa
 
 
 class Batch(Mapping[str, np.ndarray]):
-    """Hold named arrays, one row a step.
+    """Hold named arrays, one row per step.
 
     `batch["obs"]` is an array [size, *shape]; fields of varying width and text are object arrays. No memory is shared
     with another batch or with the buffer, so it may be written to. `size` is the number of rows; `len` counts the names,
@@ -38,26 +44,58 @@ class Batch(Mapping[str, np.ndarray]):
         columns = ", ".join(f"{name}: {array.dtype}{list(array.shape)}" for name, array in self._columns.items())
         return f"Batch(size={self.size}, {columns})"
 
+    def _known(self) -> Iterator[tuple[str, np.ndarray, np.ndarray | None]]:
+        """Yield each column with a mask of the rows that have a value, None where all have: `has_<field>` and unknown numbers."""
+        for name, array in self._columns.items():
+            field = name.removeprefix("has_")
+            if field != name and field in self._columns and array.ndim == 1 and array.dtype == np.bool_:
+                continue  # it is the mask of another
+            there = self._columns.get(f"has_{name}")
+            if there is not None and there.ndim == 1:
+                yield name, array, there
+            elif name in UNKNOWN_AS_NAN and array.ndim == 1 and array.dtype == np.float64:
+                yield name, array, ~np.isnan(array)
+            else:
+                yield name, array, None
+
     def to_list(self) -> list[dict[str, Any]]:
-        """Return a dict a row: Python numbers for scalars, arrays for tensors, None for unknown rewards and fields.
+        """Return a dict per row: Python numbers for scalars, arrays for tensors, None for unknown rewards and fields.
 
         A row of sequences, stacks, episodes or groups holds arrays of steps: there an unknown reward stays NaN, and
         `has_<field>` and `mask` say what is there.
         """
-        columns = {name: _cells(array) for name, array in self._columns.items()}
-        if "reward" in columns and self._columns["reward"].dtype == np.float64 and self._columns["reward"].ndim == 1:
-            columns["reward"] = [None if reward != reward else reward for reward in columns["reward"]]
-        for name in list(columns):
-            field, there = name.removeprefix("has_"), self._columns[name]
-            if field == name or field not in columns or there.ndim != 1 or there.dtype != np.bool_:
-                continue
-            columns[field] = [
-                value if is_there else None for value, is_there in zip(columns[field], there.tolist(), strict=True)
-            ]
-            del columns[name]
+        columns = {}
+        for name, array, there in self._known():
+            cells = _cells(array)
+            columns[name] = cells if there is None else [cell if one else None for cell, one in zip(cells, there.tolist(), strict=True)]
         if not columns:
             return [{} for _ in range(self.size)]
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def to_arrow(self) -> pa.Table:
+        """Return the batch as an Arrow table, one row per row; a missing value is null.
+
+        Tensors are columns of Arrow's fixed-shape tensors, JSON is text. In sequences an unknown reward stays NaN.
+        """
+        import pyarrow as pa
+
+        return pa.table({name: _arrow(array, there) for name, array, there in self._known()})
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the batch as a pandas DataFrame, one row per row; a missing value is NaN, NA or None.
+
+        Whole numbers and flags of which some are missing become `Int64` and `boolean`, which know NA; a cell of a tensor
+        column holds an array. Needs pandas.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise DriverMissing("to_pandas needs pandas: pip install pandas") from None
+        return pandas.DataFrame({name: _series(pandas, array, there) for name, array, there in self._known()}, index=range(self.size))
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        """Refuse to be one array: `pandas.DataFrame(batch)` would be a column of names."""
+        raise InvalidValue("a batch is many arrays by name: use batch.to_pandas(), batch.to_arrow() or batch['obs']")
 
     def to_torch(self, device: Any = None, *, non_blocking: bool = False) -> dict[str, Any]:
         """Return the arrays as torch tensors, on a device if one is named; object arrays become lists.
@@ -84,24 +122,37 @@ class Batch(Mapping[str, np.ndarray]):
         return out
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """Hand the batch to anything that reads Arrow: `pyarrow.table(batch)`, polars, pandas 3, duckdb."""
-        import pyarrow as pa
+        """Hand the batch, as `to_arrow` has it, to anything that reads Arrow: polars, duckdb, `pyarrow.table(batch)`."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
 
-        arrays = {name: _arrow(array) for name, array in self._columns.items()}
-        return pa.table(arrays).__arrow_c_stream__(requested_schema)
+
+UNKNOWN_AS_NAN = ("reward", "priority", "episode_return", "ended")  # columns whose NaN stands for a value that is not known
 
 
 def _cells(array: np.ndarray) -> list[Any]:
     return array.tolist() if array.ndim == 1 else [row.copy() for row in array]
 
 
-def _arrow(array: np.ndarray) -> Any:
+def _series(pandas: Any, array: np.ndarray, there: np.ndarray | None) -> Any:
+    if array.ndim > 1 or array.dtype == object:
+        cells = _cells(array)
+        values = cells if there is None else [cell if one else None for cell, one in zip(cells, there.tolist(), strict=True)]
+        return pandas.Series(values, dtype=object)
+    if there is None or there.all():
+        return pandas.Series(array.copy())
+    if array.dtype.kind == "f":
+        return pandas.Series(np.where(there, array, array.dtype.type(np.nan)))
+    kind = "boolean" if array.dtype == np.bool_ else array.dtype.name.replace("int", "Int").replace("uInt", "UInt")
+    return pandas.Series(array, dtype=kind).where(there)
+
+
+def _arrow(array: np.ndarray, there: np.ndarray | None) -> Any:
     import json
 
     import pyarrow as pa
 
     if array.dtype == object:
-        values = array.tolist()
+        values = [cell if there is None or there[k] else None for k, cell in enumerate(array.tolist())]
         kinds = {type(value) for value in values if value is not None}
         if kinds <= {str} or kinds <= {bytes}:
             return pa.array(values, pa.binary() if kinds == {bytes} else pa.utf8())
@@ -109,10 +160,15 @@ def _arrow(array: np.ndarray) -> Any:
             return pa.array(values)
         as_json = [None if value is None else json.dumps(value, default=lambda one: one.tolist()) for value in values]
         return pa.array(as_json, pa.utf8())
+    missing = None if there is None or there.all() else ~there
     if array.ndim == 1:
-        return pa.array(array)
+        return pa.array(array, mask=missing)
+    kind = pa.fixed_shape_tensor(pa.from_numpy_dtype(np.uint8 if array.dtype == np.bool_ else array.dtype), array.shape[1:])
     if not array.size:
-        kind = pa.fixed_shape_tensor(pa.from_numpy_dtype(array.dtype), array.shape[1:])
         return pa.ExtensionArray.from_storage(kind, pa.nulls(len(array), kind.storage_type))
     data = array.view(np.uint8) if array.dtype == np.bool_ else array
-    return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(data))
+    if missing is None:
+        return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(data))
+    values = pa.array(np.ascontiguousarray(data).reshape(-1))
+    storage = pa.FixedSizeListArray.from_arrays(values, kind.storage_type.list_size, mask=pa.array(missing))
+    return pa.ExtensionArray.from_storage(kind, storage)

@@ -16,7 +16,9 @@ from typing import Any
 import click
 
 import expdb
+from expdb import export as parquet
 from expdb import plot as pictures
+from expdb import show as conversation
 
 
 class _Group(click.Group):
@@ -119,6 +121,8 @@ def info(location: str, as_json: bool) -> None:
         click.echo(json.dumps({"location": db.location, "bytes": nbytes, "buffers": stats}))
         return
     click.echo(f"{db.location}: {nbytes:,} bytes, {len(stats)} buffer{'s' * (len(stats) != 1)}")
+    if not stats:
+        click.echo("Nothing was stored. If the file was copied while a program had it open, its log was left behind: make copies with `expdb backup`.")
     for one in stats:
         episodes = one["episodes"]
         click.echo(
@@ -196,9 +200,50 @@ def query(
 
 @verb
 @click.argument("location")
+@click.argument("episode")
+@click.option("--buffer", help="The buffer that it is in; then EPISODE may also be its number.")
+@click.option("--full", is_flag=True, help="Print long texts and arrays whole.")
+@as_json
+def show(location: str, episode: str, buffer: str | None, full: bool, as_json: bool) -> None:
+    """Show an episode as a conversation: messages, tool calls, rewards, and every other field. EPISODE is its episode_id.
+
+    Example: expdb show runs.db refund-7/attempt-1 --full
+    """
+    with expdb.open(location, create=False, read_only=True) as db:
+        chosen, row = conversation.find(db, episode, buffer)
+        rows = conversation.steps(chosen, row)
+    if as_json:
+        return click.echo(json.dumps({**row, "buffer": chosen.name, "steps": rows}, default=_plain))
+    for line in conversation.lines(row, rows, full):
+        click.echo(line)
+
+
+@verb
+@click.argument("location")
+@click.argument("buffer")
+@click.argument("target", type=click.Path(dir_okay=False))
+@click.argument("conditions", nargs=-1)
+@click.option("--where", help="The condition as JSON, as QueryBuilder.build() gives it.")
+@as_json
+def export(location: str, buffer: str, target: str, conditions: Sequence[str], where: str | None, as_json: bool) -> None:
+    """Write the steps that meet all conditions into a new Parquet file, one row per step. Conditions are as for `query`.
+
+    Example: expdb export runs.db train hard.parquet "tags.difficulty = hard"
+    """
+    condition = _condition(conditions, where)
+    with expdb.open(location, create=False, read_only=True) as db:
+        chosen = db.buffer(buffer, create=False)
+        with click.progressbar(length=chosen.count(condition), label=target, file=sys.stderr) as bar:
+            count = parquet.export(chosen, target, condition, progress=bar.update)
+    size = os.path.getsize(target)
+    click.echo(json.dumps({"target": target, "steps": count, "bytes": size}) if as_json else f"{target}: {count:,} steps, {size:,} bytes")
+
+
+@verb
+@click.argument("location")
 @click.argument("buffer", required=False)
 @click.argument("conditions", nargs=-1)
-@click.option("--by", type=click.Choice(["task", "run", "agent"]), default="task", show_default=True, help="What a curve is of.")
+@click.option("--by", type=click.Choice(["task", "run", "agent", "policy_version"]), default="task", show_default=True, help="What a curve is of.")
 @click.option("--smooth", type=click.IntRange(1), help="Episodes that a value is the mean of; by default a fiftieth of them.")
 @click.option("--to", "target", type=click.Path(dir_okay=False, writable=True), help="Write a picture, .png, .svg or .pdf, instead of drawing here.")
 @as_json

@@ -3,8 +3,6 @@
 import functools
 import importlib
 import os
-import shutil
-import tempfile
 import threading
 import time
 import uuid
@@ -26,6 +24,7 @@ from expdb.storage.resident import Budget
 from expdb.storage.signature import Field
 from expdb.storage.store import Store
 from expdb.storage.values import as_text
+from expdb.temporary import Folder
 
 
 class _Keep:
@@ -56,7 +55,7 @@ def open(
     `expdb` on a server, is created unless `create` is False; ":memory:" is a private temporary database that is deleted
     when closed. `durability="full"` syncs every write to the disk, "normal" may lose the last seconds of a file when the
     power fails, and nothing when a process dies; PostgreSQL syncs always. `run` names what this process writes (default:
-    a new uuid). `timeout` is how long, in seconds, to wait for other writers. `resident_bytes` bounds the memory for
+    the environment's EXPDB_RUN, else a new uuid): processes of one training that share it are one curve, one group. `timeout` is how long, in seconds, to wait for other writers. `resident_bytes` bounds the memory for
     fields and chunks that are kept for sampling by this handle (default: a quarter of the machine's, at most 4 GiB, for
     all handles of the process that do not say).
     `sqlite_module` is the library to use for a file in place of Python's own `sqlite3`, which may be old: `pysqlite3.dbapi2` (extra
@@ -86,8 +85,8 @@ def open(
     if named is None:
         if read_only:
             raise errors.InvalidValue("a private temporary database cannot be read_only: name a file")
-        temporary = tempfile.mkdtemp(prefix="expdb-")
-        named = os.path.join(temporary, "memory.db")
+        temporary = Folder()
+        named = str(temporary.path / "memory.db")
     try:
         engine = opening.open_engine(
             named, create=create, read_only=read_only, durability=durability, timeout=float(timeout), max_lag=float(max_lag),
@@ -95,19 +94,19 @@ def open(
         )  # fmt: skip
     except BaseException:
         if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.remove()
         raise
     options: dict[str, Any] = {"read_only": read_only, "durability": durability, "timeout": timeout, "resident_bytes": resident_bytes, "max_lag": max_lag}  # fmt: skip
     if sqlite_module is not None:
         options["sqlite_module"] = sqlite_module.__name__  # by which another process imports it
-    return ExperienceDB(engine, named, run, options, temporary)
+    return ExperienceDB(engine, named, os.environ.get("EXPDB_RUN") or None if run is None else run, options, temporary)
 
 
 class ExperienceDB:
     """A handle of one database; made by `expdb.open`. Threads may share it; close it, or use it with `with`."""
 
     def __init__(
-        self, engine: Engine, named: opening.Location, run: str | None, options: dict[str, Any], temporary: str | None
+        self, engine: Engine, named: opening.Location, run: str | None, options: dict[str, Any], temporary: Folder | None
     ):
         self._engine, self._named, self._options, self._temporary = engine, named, options, temporary
         self.location = engine.location
@@ -120,7 +119,7 @@ class ExperienceDB:
         # Of a handle that is dropped without being closed. At exit `_at_exit` closes what is open.
         weakref.finalize(self, engine.close).atexit = False
         if temporary is not None:
-            weakref.finalize(self, _discard, temporary, os.getpid())
+            weakref.finalize(self, temporary.remove).atexit = False
         _handles.add(self)
         exits.watch_worker()
 
@@ -278,7 +277,7 @@ class ExperienceDB:
                 self._closed = True
                 self._engine.close()
                 if self._temporary is not None:
-                    _discard(self._temporary, os.getpid())
+                    self._temporary.remove()
         for message in told:
             errors.warn(message)
 
@@ -299,11 +298,6 @@ def _of_process() -> Budget:
     except (AttributeError, ValueError, OSError):  # not everywhere
         memory = 8 << 30
     return Budget(min(memory // 4, 4 << 30))
-
-
-def _discard(folder: str, pid: int) -> None:
-    if pid == os.getpid():  # a forked child leaves the parent its files
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 _handles: "weakref.WeakSet[ExperienceDB]" = weakref.WeakSet()
@@ -372,8 +366,10 @@ def copy(
     name, chunks copied and chunks in all. Raises TargetExists, before anything is written, where the target has a buffer
     of one of the names.
     """
-    with open(source, create=False, read_only=True) as theirs, open(target) as ours:
-        names = theirs.buffers() if buffer is None else [buffer]
+    with ExitStack() as stack:
+        theirs = stack.enter_context(open(source, create=False, read_only=True))
+        names = theirs.buffers() if buffer is None else [theirs.buffer(buffer, create=False).name]
+        ours = stack.enter_context(open(target))  # only now: a mistake leaves no empty target
         taken = [name for name in names if name in ours.buffers()]
         if taken:
             raise errors.TargetExists(f"{ours.location} has a buffer {taken[0]!r} already: drop it there first, or copy to another database")

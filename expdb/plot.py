@@ -1,4 +1,4 @@
-"""Pictures of a buffer: returns, lengths and rewards of its episodes, by task, run or agent."""
+"""Pictures of a buffer: returns, lengths and rewards of its episodes, by task, run, agent or policy version."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class Curve:
     values: dict[str, np.ndarray]  # by panel, smoothed; NaN where nothing is known
 
 
-def curves(buffer: expdb.ReplayBuffer, by: Literal["task", "run", "agent"] = "task", *, where: Any = None, smooth: int | None = None) -> tuple[list[Curve], int]:
+By = Literal["task", "run", "agent", "policy_version"]
+
+
+def curves(buffer: expdb.ReplayBuffer, by: By = "task", *, where: Any = None, smooth: int | None = None) -> tuple[list[Curve], int]:
     """Return the curves of those with the most episodes, at most eight, and how many there are in all.
 
     Tasks are told apart by their name, or by their id where they have none. Each value is the mean of the last `smooth`
@@ -39,10 +42,11 @@ def curves(buffer: expdb.ReplayBuffer, by: Literal["task", "run", "agent"] = "ta
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in told:
         if row["status"] == "complete" and row["length"]:
-            groups.setdefault({"task": row["task_name"] or row["task_id"], "run": row["run"], "agent": row["agent_id"]}[by], []).append(row)
+            named = {"task": row["task_name"] or row["task_id"], "run": row["run"], "agent": row["agent_id"], "policy_version": _version(row)}
+            groups.setdefault(named[by], []).append(row)
     chosen = sorted(groups, key=lambda name: -len(groups[name]))[:MOST]
     found = []
-    for name in sorted(chosen):
+    for name in sorted(chosen, key=lambda name: (len(name), name) if by == "policy_version" else (0, name)):
         rows = sorted(groups[name], key=lambda row: row["ended"] or 0.0)
         length = np.array([row["length"] for row in rows], np.float64)
         gained = np.array([row["episode_return"] for row in rows], np.float64)  # None becomes NaN
@@ -50,6 +54,10 @@ def curves(buffer: expdb.ReplayBuffer, by: Literal["task", "run", "agent"] = "ta
         values = {"return": gained, "length": length, "reward": gained / length}
         found.append(Curve(_printable(name), length.cumsum(), {panel: _smoothed(one, window) for panel, one in values.items()}))
     return found, len(groups)
+
+
+def _version(row: dict[str, Any]) -> str:
+    return "no version" if row["policy_version"] is None else str(row["policy_version"])
 
 
 def draw(found: list[Curve], title: str) -> Figure:

@@ -26,7 +26,7 @@ BOTH_WAYS = pytest.mark.parametrize("pair", ["to", "from", "files"], indirect=Tr
 def fill(location):
     """Everything there is: eviction, late rewards, holes, tails, messages, sealed and shared chunks, open episodes."""
     with expdb.open(location, run="r") as db:
-        buffer = db.buffer("b", capacity=400)
+        buffer = db.buffer("b", capacity=400, fields={"messages": "json"})
         rng = np.random.default_rng(3)
         for k in range(12):
             with buffer.episode(f"t{k % 5}", task_name="é", episode_tags={"n": k}, flush_steps=11, policy_version=k) as episode:

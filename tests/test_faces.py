@@ -287,3 +287,109 @@ def test_recorded_rollouts_come_back_as_they_are_in_half_their_size(tmp_path):
         (row,) = db.sql("SELECT avg(r) AS solved FROM (SELECT max(episode_return) AS r FROM experience GROUP BY episode)").to_pylist()
         assert row["solved"] == pytest.approx(sum(rollout["reward"] for rollout in rollouts) / 200)
     assert (tmp_path / "tau.db").stat().st_size <= 0.5 * len(raw)
+
+
+# -- episodes and files -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def traces(tmp_path):
+    """A conversation with a tool call and a late reward, and a step of every kind of field."""
+    with expdb.open(tmp_path / "traces.db", run="r") as db:
+        buffer, messages = db.buffer("traces"), [{"role": "user", "content": "to Oslo,\nplease \x1b[31m"}]
+        with buffer.episode("flight", episode_id="attempt/1", policy_version=3, episode_tags={"level": "hard"}) as episode:
+            for turn in range(2):
+                call = {"id": "c", "type": "function", "function": {"name": "search", "arguments": '{"to": "OSL"}'}}
+                answer = {"role": "assistant", "content": None, "tool_calls": [call]} if turn == 0 else {"role": "assistant", "content": "done " * 200}
+                episode.append(messages=list(messages), action=answer, obs=np.arange(100.0), n=turn, tags={"turn": turn})
+                messages += [answer, {"role": "tool", "tool_call_id": "c", "content": "SK123"}]
+        buffer.update({"episode_id": "attempt/1"}, reward=0.5, which="last")
+        buffer.store(task_id="other", text="t", raw=b"\x01", tokens=[1, 2], grid=np.zeros((2, 2)), flag=True)
+    return str(tmp_path / "traces.db")
+
+
+def test_show_prints_an_episode_as_a_conversation(traces):
+    said = run("show", traces, "attempt/1")
+    assert "episode attempt/1: complete, 2 steps, return 0.5" in said
+    assert "policy_version 3" in said
+    assert said.count("user: to Oslo,\n    please  [31m") == 1, "each message once, without terminal codes"
+    assert said.count('assistant calls search({"to": "OSL"})') == 1
+    assert "tool: SK123" in said
+    assert 'step 1 reward 0.5 {"turn": 1}' in said
+    assert "… (1,000 characters)" in said
+    assert "1,000 characters" not in run("show", traces, "attempt/1", "--full")
+    assert "99." in run("show", traces, "attempt/1", "--full")
+    assert run("show", traces, "0", "--buffer", "traces") == said
+    found = json.loads(run("show", traces, "attempt/1", "--json"))
+    assert (found["buffer"], found["episode_return"], len(found["steps"])) == ("traces", 0.5, 2)
+    assert "the newest are" in run("show", traces, "attempt/2", status=1)
+    assert "did you mean 'traces'" in run("show", traces, "attempt/1", "--buffer", "trace", status=1)
+
+
+def test_export_writes_what_matches_as_parquet_that_others_read(traces, tmp_path):
+    import pandas
+    import pyarrow.parquet
+
+    target = tmp_path / "out.parquet"
+    assert json.loads(run("export", traces, "traces", target, "task_id = flight", "--json").splitlines()[-1])["steps"] == 2
+    table = pyarrow.parquet.read_table(target)
+    assert table["reward"].to_pylist() == [None, 0.5]
+    assert table["n"].to_pylist() == [0, 1]
+    assert table["obs"].combine_chunks().to_numpy_ndarray().shape == (2, 100)
+    assert json.loads(table["messages"][1].as_py())[0]["role"] == "user"
+    assert json.loads(table["episode_tags"][0].as_py()) == {"level": "hard"}
+    assert table["policy_version"].to_pylist() == [3, 3]
+    assert [table[name].null_count for name in ("text", "raw", "tokens", "grid", "flag")] == [2] * 5
+    assert "name a new file" in run("export", traces, "traces", target, status=1)
+    run("export", traces, "traces", tmp_path / "all.parquet")
+    frame = pandas.read_parquet(tmp_path / "all.parquet")
+    assert len(frame) == 3
+    assert frame["tokens"].iloc[2].tolist() == [1, 2]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all.parquet", "out.parquet", "traces.db"]
+    assert "does not exist" in run("export", traces, "traces", tmp_path / "no" / "all.parquet", status=1)
+
+
+def test_export_is_written_batch_by_batch_with_one_schema(tmp_path, monkeypatch):
+    import pyarrow.parquet
+
+    from expdb import export
+
+    monkeypatch.setattr(export, "BATCH_STEPS", 4)
+    with expdb.open(tmp_path / "runs.db") as db:
+        buffer = db.buffer("b")
+        buffer.store_batch([{"n": n, "late": None} for n in range(5)])
+        buffer.store_batch([{"n": n, "late": {"a": [n]}, "text": "x", "flags": np.ones(2, bool)} for n in range(5, 9)])
+        told = []
+        assert export.export(buffer, tmp_path / "b.parquet", progress=told.append) == 9
+    assert told == [4, 4, 1]
+    table = pyarrow.parquet.read_table(tmp_path / "b.parquet")
+    assert table["n"].to_pylist() == list(range(9))
+    assert table["late"].to_pylist() == [None] * 5 + [json.dumps({"a": [n]}) for n in range(5, 9)]
+
+
+def test_reading_verbs_leave_no_log_behind(path, tmp_path):
+    for arguments in (("info", path), ("sql", path, "SELECT 1 AS one"), ("check", path), ("query", path, "train"), ("doctor", path)):
+        run(*arguments)
+        assert [one.name for one in tmp_path.iterdir()] == ["runs.db"], arguments
+    with expdb.open(path) as db:
+        db.buffer("train").store(task_id="t", obs=np.zeros(2))
+        run("info", path)
+        assert os.path.exists(f"{path}-wal"), "somebody else's stays"
+        db.buffer("train").store(task_id="t", obs=np.zeros(2))
+        assert db.check() == []
+
+
+def test_a_copy_of_a_buffer_that_is_not_there_leaves_no_target(path, tmp_path):
+    assert "did you mean 'train'" in run("copy", path, tmp_path / "target.db", "--buffer", "trian", status=1)
+    assert not (tmp_path / "target.db").exists()
+
+
+def test_a_run_is_shared_by_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("EXPDB_RUN", "training-7")
+    with expdb.open(tmp_path / "runs.db") as db:
+        assert db.run == "training-7"
+    with expdb.open(tmp_path / "runs.db", run="mine") as db:
+        assert db.run == "mine"
+    monkeypatch.setenv("EXPDB_RUN", "")
+    with expdb.open(tmp_path / "runs.db") as db:
+        assert len(db.run) == 32

@@ -436,3 +436,50 @@ def test_the_doctor_examines_a_server(postgresql_url):
         found = {one["what"]: one for one in db.doctor()}
     assert found["role"]["found"] == "primary"
     assert found["fsync"]["advice"] == ("" if found["fsync"]["found"] == "on" else "is off: a crash of the machine may lose the whole database")
+
+
+# -- copies by hand ---------------------------------------------------------------------------------------------------
+
+
+def live_copy(path, target, *suffixes):
+    """Copy a file while it is open, as `cp` does; from another process, which drops no lock."""
+    for suffix in suffixes:
+        subprocess.run(["cp", f"{path}{suffix}", f"{target}{suffix}"], check=True)
+
+
+def test_the_log_of_another_file_is_refused_before_anything_of_it_is_read(path, tmp_path):
+    other = tmp_path / "other.db"
+    with expdb.open(other) as theirs, expdb.open(path):
+        theirs.buffer("b").store_batch([{"y": os.urandom(5000)} for _ in range(50)])
+        live_copy(other, tmp_path / "kept", "-wal")
+    os.replace(tmp_path / "kept-wal", f"{path}-wal")
+    for read_only in (False, True):
+        with pytest.raises(expdb.DatabaseReplaced, match="expdb backup"):
+            expdb.open(path, read_only=read_only)
+    os.unlink(f"{path}-wal")
+    with expdb.open(path) as db:
+        assert db.check() == []
+
+
+def test_a_backup_does_not_take_the_log_of_the_file_it_was_made_of(path, tmp_path):
+    with expdb.open(path) as db:
+        db.backup(tmp_path / "backup.db")
+        db.buffer("b").store_batch([{"y": os.urandom(5000)} for _ in range(50)])
+        live_copy(path, tmp_path / "backup.db", "-wal")
+    with pytest.raises(expdb.DatabaseReplaced, match="log of another database"):
+        expdb.open(tmp_path / "backup.db")
+
+
+def test_a_copy_with_its_own_log_is_whole_and_one_without_says_what_may_be_missing(tmp_path):
+    path = tmp_path / "live.db"
+    with expdb.open(path) as db:
+        db.buffer("train").store(x=1)
+        live_copy(path, tmp_path / "whole.db", "", "-wal")
+        live_copy(path, tmp_path / "without.db", "")
+    with expdb.open(tmp_path / "whole.db") as db:
+        assert len(db.buffer("train")) == 1
+        assert db.check() == []
+    with expdb.open(tmp_path / "without.db") as db, pytest.raises(expdb.UnknownBuffer, match="its log was left behind"):
+        db.buffer("train", create=False)
+    result = CliRunner().invoke(main, ["info", str(tmp_path / "without.db")])
+    assert "its log was left behind" in result.output

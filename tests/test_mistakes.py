@@ -190,7 +190,7 @@ def test_stacks_where_no_field_is_stacked_are_refused(buffer, unit):
 
 
 def test_a_buffer_that_is_not_to_be_made_is_named_with_the_nearest(db):
-    with pytest.raises(expdb.UnknownBuffer, match="there are none; .*expdb backup"):
+    with pytest.raises(expdb.UnknownBuffer, match=r"there are none; .*expdb backup"):
         db.buffer("train", create=False)
     db.buffer("train")
     with pytest.raises(expdb.UnknownBuffer, match="no buffer 'trian', did you mean 'train'"):
@@ -212,9 +212,9 @@ def test_too_few_rows_says_what_the_buffer_holds_and_what_is_missing(db):
         buffer.sample(1, unit=NStep(1))
     with pytest.raises(expdb.TooFewRows, match="holds 1 step, 0 of which match the query: no steps"):
         buffer.sample(1, {"task_id": "other"})
-    with pytest.raises(expdb.TooFewRows, match="holds 1 step, 1 of which match the query, and 1 .* open: 2 steps wanted and 1 held"):
+    with pytest.raises(expdb.TooFewRows, match=r"holds 1 step, 1 of which match the query, and 1 .* open: 2 steps wanted and 1 held"):
         buffer.sample(2, {"task_id": "t"}, sampler=expdb.Uniform(replace=False))
-    with pytest.raises(expdb.TooFewRows, match="holds 1 step, and 1 .* open: 2 tasks wanted"):
+    with pytest.raises(expdb.TooFewRows, match=r"holds 1 step, and 1 .* open: 2 tasks wanted"):
         buffer.sample_tasks(2)
     writer.end()
     buffer.clear()

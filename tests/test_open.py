@@ -5,6 +5,8 @@ import os
 import pickle
 import shutil
 import sqlite3
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -356,3 +358,32 @@ def test_errors_are_expdb_errors_and_the_builtin_they_resemble():
         assert one.__doc__
         if one is not expdb.ExpDBError:
             assert any(issubclass(one, builtin) for builtin in (ValueError, LookupError, OSError, RuntimeError, ImportError))
+
+
+ABANDONED = """
+import os, sys, expdb
+db = expdb.open(":memory:")
+db.buffer("b").store(x=1)
+print(db.location, flush=True)
+sys.stdin.read() if sys.argv[1] == "stay" else os.kill(os.getpid(), 9)
+"""
+
+
+def test_temporary_databases_of_killed_programs_are_removed_by_the_next_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def program(how):
+        return subprocess.Popen([sys.executable, "-c", ABANDONED, how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)})
+
+    with program("stay") as living, program("die") as dead:
+        kept, left = living.stdout.readline().strip(), dead.stdout.readline().strip()
+        dead.wait()
+        assert os.path.exists(kept)
+        assert os.path.exists(left)
+        with expdb.open(":memory:") as db:
+            assert os.path.exists(kept)
+            assert not os.path.exists(os.path.dirname(left))
+            assert len(list(tmp_path.iterdir())) == 2
+            assert os.path.dirname(db.location) != os.path.dirname(kept)
+        living.communicate("")
+    assert list(tmp_path.iterdir()) == []

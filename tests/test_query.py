@@ -247,7 +247,7 @@ def test_what_cannot_be_compared_is_an_error(buffer, name, op, value, message):
         buffer.count({"field": name, "op": op, "value": value})
 
 
-@pytest.mark.parametrize("where", [5, "task_id = 'a'", {}, {"and_": [1]}, {"and_": []}, {"field": "task_id", "op": "eq"}, {"field": "a", "op": "eq", "value": 1, "x": 2}, np.zeros(3), np.zeros((2, 2), int), [1, 2]])
+@pytest.mark.parametrize("where", [5, "task_id = 'a'", {}, {"and_": [1]}, {"and_": []}, {"field": "task_id", "op": "eq"}, {"field": "a", "op": "eq", "value": 1, "x": 2}, np.zeros(3), np.zeros((2, 2), int), ["a"], [1.5], [True], [2**63]])
 def test_what_is_no_query_is_an_error(buffer, where):
     with pytest.raises(expdb.QueryError):
         buffer.count(where)
@@ -363,3 +363,23 @@ def test_indexed_queries_read_what_matches_and_not_the_table(open_db):
     assert "SEARCH steps USING PRIMARY KEY (buffer_id=? AND position>? AND position<?)" in found
     assert "episodes_by_task_name" in plan(db, buffer, QueryBuilder().eq("task_name", "n").and_().gt("reward", 0.5))
     assert buffer.count({"tags.d": "hard"}) == 10
+
+
+def test_a_list_of_positions_is_a_query(buffer):
+    buffer.store_batch([{"n": n} for n in range(6)])
+    for where in ([1, 3, 77], (1, 3), range(1, 4, 2), np.array([1, 3]), [np.int64(1), 3]):
+        assert buffer.count(where) == 2
+        assert set(buffer.sample(32, where, rng=0)["n"].tolist()) == {1, 3}
+        assert [n for batch in buffer.scan(where) for n in batch["n"].tolist()] == [1, 3]
+    assert buffer.count([]) == 0
+    assert buffer.update([1, 3], tags={"a": 1}) == 2
+    assert buffer.delete([1, 3]) == 2
+
+
+def test_a_field_that_is_asked_for_as_a_column_is_told_to_be_one(buffer, db):
+    buffer.store(action=1)
+    with pytest.raises(expdb.QueryError, match=r"known are .*task_id.*such as action, is no column"):
+        buffer.count({"action": 1})
+    for query in ("SELECT action FROM experience", "SELECT nope FROM experience_episodes"):
+        with pytest.raises(expdb.SqlError, match=r"experience has buffer, position.*experience_episodes has .*steps_held; fields such as action"):
+            db.sql(query)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import expdb
+from expdb.storage.tables import EPISODE_VIEW_COLUMNS
 
 
 @pytest.fixture
@@ -28,11 +29,11 @@ def test_the_view_has_a_row_a_step_with_every_column(db, filled):
 
 
 def test_field_gives_payload_as_number_text_and_json(db, filled):
-    columns = ", ".join(f"field(payload, '{name}') AS {name}" for name in ("action", "obs", "n", "flag", "text", "raw", "nope"))
+    columns = ", ".join(f"field(payload, '{name}') AS {name}" for name in ("action", "obs", "n", "flag", "text", "raw"))
     rows = db.sql(f"SELECT {columns} FROM experience WHERE buffer = 'b' ORDER BY position").to_pylist()
     assert rows == [
-        {"action": '{"tool": "x"}', "obs": "[1.5, 2.5]", "n": 3, "flag": 1, "text": "hi", "raw": b"\x01", "nope": None},
-        {"action": None, "obs": None, "n": 4, "flag": 0, "text": "ho", "raw": b"\x02", "nope": None},
+        {"action": '{"tool": "x"}', "obs": "[1.5, 2.5]", "n": 3, "flag": 1, "text": "hi", "raw": b"\x01"},
+        {"action": None, "obs": None, "n": 4, "flag": 0, "text": "ho", "raw": b"\x02"},
     ]
     assert db.sql("SELECT avg(field(payload, 'n')) AS n FROM experience WHERE buffer = 'b'").to_pylist() == [{"n": 3.5}]
     tool = "field(payload, 'action')" + ("::json" if db.location.startswith("postgresql:") else "") + " ->> 'tool'"
@@ -118,3 +119,80 @@ def test_the_views_priority_is_the_very_number_that_was_given(open_db):
     assert buffer.update_priorities(np.arange(2099), given) == 2099
     found = open_db().sql("SELECT priority FROM experience ORDER BY position")["priority"].to_pylist()
     assert found == [*given.tolist(), None]
+
+
+# -- fields -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(buffer):
+    """A buffer with fields of every kind."""
+    with buffer.episode("t", task_name="name") as episode:
+        for t in range(4):
+            episode.append(action="left" if t % 2 else "right", n=t, x=t / 2, flag=t == 1, messages=[{"role": "user"}], obs=np.zeros(2), reward=1.0)
+    return buffer
+
+
+def test_a_field_that_nobody_has_stored_is_an_error_with_the_nearest(asked, db):
+    with pytest.raises(expdb.SqlError, match="no field 'mesages' is stored, did you mean 'messages'"):
+        db.sql("SELECT field(payload, 'mesages') FROM experience")
+    db.buffer("other").store(only_here=1)
+    rows = db.sql("SELECT buffer, field(payload, 'only_here') AS v FROM experience ORDER BY buffer, position").to_pylist()
+    assert [row["v"] for row in rows] == [1, None, None, None, None], "of another buffer it is one that the step lacks"
+
+
+@pytest.mark.parametrize("name", ["action", "messages", "obs"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT {} + 1 FROM experience", "SELECT avg({}) FROM experience", "SELECT task_id, sum({}) FROM experience GROUP BY 1",
+        "SELECT avg(a) FROM (SELECT {} AS a FROM experience ORDER BY position LIMIT 3) q", "SELECT -({}) FROM experience",
+        "WITH q AS MATERIALIZED (SELECT {} AS a FROM experience) SELECT sum(a) FROM q", "SELECT abs({}) FROM experience",
+        "SELECT step, sum({}) OVER (ORDER BY step) FROM experience", "SELECT count(*) FROM experience WHERE 2 * {} > 1",
+        "SELECT e.task_id, avg({}) FROM experience e JOIN experience_episodes p ON p.episode = e.episode GROUP BY 1",
+    ],
+)  # fmt: skip
+def test_arithmetic_on_a_field_that_is_no_number_is_an_error(asked, db, query, name):
+    with pytest.raises(expdb.SqlError):
+        db.sql(query.format(f"field(payload, '{name}')"))
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("SELECT avg(field(payload, 'n')) + 1 AS v, max(field(payload, 'action')) AS a FROM experience", 2.5),
+        ("SELECT sum(field(payload, 'x')) * 2 AS v FROM experience", 6.0),
+        ("SELECT length(field(payload, 'action')) + 1 AS v FROM experience ORDER BY position", 6),
+        ("SELECT field(payload, 'action') || 'x' AS v FROM experience ORDER BY position", "rightx"),
+        ("SELECT sum(CASE WHEN field(payload, 'action') = 'left' THEN 1 ELSE 0 END) AS v FROM experience", 2),
+        ("SELECT field(payload, 'action') AS v, avg(field(payload, 'n')) + 1 AS n, sum(reward) FROM experience GROUP BY 1 ORDER BY 1", "left"),
+        ("SELECT field(payload, 'n') - 1 AS v, field(payload, 'messages') AS m FROM experience ORDER BY step + 1", -1),
+    ],
+)
+def test_arithmetic_on_numbers_beside_other_fields_is_not(asked, db, query, first):
+    assert db.sql(query).to_pylist()[0]["v"] == first
+
+
+# -- episodes ---------------------------------------------------------------------------------------------------------
+
+
+def test_episodes_have_a_view_with_one_row_each(db):
+    long_, short = db.buffer("long", capacity=20), db.buffer("short")
+    for buffer, lengths in ((long_, (3, 17, 5)), (short, (4,))):
+        for k, length in enumerate(lengths):
+            with buffer.episode(f"t{k}", episode_id=f"e{k}", episode_tags={"k": k}, policy_version=k) as episode:
+                for t in range(length):
+                    episode.append(obs=float(t), reward=1.0, terminated=t == length - 1)
+    long_.delete({"episode_id": "e2", "step": 1})
+    rows = db.sql("SELECT * FROM experience_episodes ORDER BY buffer, episode").to_pylist()
+    assert list(rows[0]) == list(EPISODE_VIEW_COLUMNS)
+    assert [(row["buffer"], row["episode"], row["episode_id"], row["length"], row["steps_held"]) for row in rows] == [
+        ("long", 1, "e1", 17, 15), ("long", 2, "e2", 5, 4), ("short", 0, "e0", 4, 4),
+    ]  # fmt: skip
+    assert db.sql("SELECT avg(episode_return) AS mean FROM experience_episodes WHERE buffer = 'long'").to_pylist() == [{"mean": 11.0}]
+    assert db.sql("SELECT avg(episode_return) AS mean FROM experience WHERE buffer = 'long'").to_pylist() != [{"mean": 11.0}]
+    by_key = {row["episode_id"]: row for row in long_.episodes().to_pylist()}
+    for row in rows[:2]:
+        for name in by_key["e1"]:
+            if name != "episode_tags":  # jsonb on a server
+                assert row[name] == by_key[row["episode_id"]][name], name

@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import json
+import re
 
 import numpy as np
 import pydantic
@@ -283,7 +284,10 @@ MISMATCHES = [
     ([1, 2], [0.5]),
     ([1, 2], "12"),
     ({"a": 1}, np.zeros(2)),
-    (np.float32(1), np.float64(1)),
+    (np.float32(1), np.float64(0.1)),
+    (1, np.float32(1)),
+    (1, np.bool_(True)),
+    (np.int8(1), np.int64(128)),
 ]
 
 
@@ -295,6 +299,49 @@ def test_a_value_of_another_type_is_refused_and_both_types_are_named(buffer, fir
     assert "\n" not in str(caught.value)
     assert len(buffer) == 1
     buffer.store(x=first)
+
+
+def test_a_numpy_number_goes_where_it_fits_whatever_its_width(db):
+    for first, others in ((1, (np.int32(2), np.uint8(3), np.array(4, np.int16))), (1.5, (np.float32(0.5), np.int8(2))), (np.float32(1), (np.float64(0.5),))):
+        buffer = db.buffer(f"{type(first).__name__}")
+        for value in (first, *others):
+            buffer.store(x=value)
+        found = buffer.get(range(len(others) + 1))["x"]
+        assert found.dtype == np.asarray(first).dtype
+        assert found.tolist() == [float(one) for one in (first, *others)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "cure"),
+    [
+        (0, 0.5, r"fields=\{'x': expdb\.Field\('float64'\)\}.*, or give floats"),
+        (np.zeros((2, 3)), np.zeros((5, 3)), r"expdb\.Field\('float64', shape=\(None, 3\)\).* or pad it"),
+        (np.zeros((4, 4), np.uint8), np.zeros((8, 6), np.uint8), r"shape=\(None, None\)"),
+        (np.zeros((2, 3)), [np.zeros(3), np.zeros(3)], r"np\.stack"),
+        (np.zeros(3, np.float32), np.zeros(3), r"\.astype\('float32'\)"),
+    ],
+)  # fmt: skip
+def test_a_mismatch_names_the_cure_and_the_cure_works(db, first, second, cure):
+    db.buffer("x").store(x=first)
+    with pytest.raises(expdb.FieldMismatch, match=cure) as caught:
+        db.buffer("x").store(x=second)
+    declared = re.search(r"fields=\{'x': (expdb\.Field\(.*?\))\}", str(caught.value))
+    if declared:
+        buffer = db.buffer("declared", fields={"x": eval(declared[1], {"expdb": expdb})})
+        for value in (first, second):
+            buffer.store(x=value)
+        assert [np.array_equal(a, b) for a, b in zip(buffer.get([0, 1])["x"], (first, second), strict=True)] == [True, True]
+
+
+def test_an_empty_list_and_none_fix_no_type(buffer):
+    with pytest.warns(expdb.ExpDBWarning, match="'x' is empty before its first value"):
+        buffer.store(x=[], y=None)
+    assert buffer.stats()["fields"] == {}
+    buffer.store(x=[1, 2], y=[0.5])
+    buffer.store(x=[], y=[])
+    assert buffer.stats()["fields"] == {"x": "int64[None]", "y": "float64[None]"}
+    found = buffer.get([0, 1, 2])
+    assert [None if one is None else one.tolist() for one in found["x"]] == [None, [1, 2], []]
 
 
 def test_an_integer_goes_into_a_float_field_and_a_python_number_into_its_numpy_kind(buffer):

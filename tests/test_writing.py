@@ -380,7 +380,8 @@ def test_the_last_observation_is_kept_with_the_episode_and_not_counted(buffer, s
     assert buffer.stats()["fields"] == {"obs": "float32[3]", "action": "int64"}
 
 
-def test_small_chunks_of_an_ended_episode_are_merged(buffer):
+def test_small_chunks_of_an_ended_episode_are_merged(db):
+    buffer = db.buffer("train", fields={"messages": "json"})
     for k in range(40):
         buffer.store(task_id="t", messages=[{"role": "user", "content": f"hello {i} " * 20} for i in range(k)], x=k)
     before = buffer.stats()

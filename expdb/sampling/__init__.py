@@ -21,7 +21,7 @@ from expdb.sampling.populations import Populations, Wanted, key_of_any
 from expdb.sampling.tasks import draw_tasks
 from expdb.storage import priorities, read, select
 from expdb.storage.engine import Session
-from expdb.storage.query import Where
+from expdb.storage.query import Where, plain_where
 from expdb.storage.refresh import refresh
 from expdb.storage.resident import Budget, Resident
 from expdb.storage.store import State, Store
@@ -85,6 +85,7 @@ class Sampling:
         empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray],
     ) -> Batch:
         """Draw a batch from what is stored at this moment."""
+        where = plain_where(where)
         key = None if where is None else key_of_any(where)
         condition = None if key is None else self._populations.condition(key, where)
         wanted = Wanted(size, where, key, condition, sampler, unit, fields, shard, rng, empty)

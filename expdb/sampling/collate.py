@@ -125,7 +125,7 @@ class Collator:
                 source = "episode_stored" if name in EPISODE_COLUMNS else "stored"
                 (of_episodes if source == "episode_stored" else stored).append(name)
                 keys.append((name, source, name))
-                if name in optional:
+                if name in optional or name in read.MAYBE_INTEGERS:
                     keys.append((f"has_{name}", source, f"has_{name}"))
         return Plan(keys, stored, of_episodes, after, last, list(dict.fromkeys(frames)))
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from expdb.errors import ChunkDamaged, SqlError
-from expdb.storage.catalog import Fields
+from expdb.storage.catalog import Fields, nearest
 from expdb.storage.codec import Chunk, Decoder
 from expdb.storage.engine import Engine, Session
 from expdb.storage.signature import SYSTEM, Signature
@@ -22,18 +22,28 @@ class FieldFunction:
 
     def __init__(self, session: Session):
         self._session = session
+        self._kinds: dict[str, set[str]] | None = None
         self._decoders: dict[tuple[int, int], Decoder] = {}
         self._chunks: OrderedDict[tuple[int, int], Chunk] = OrderedDict()
 
-    def kinds(self, session: Session) -> dict[str, str]:
+    def _stored(self) -> dict[str, set[str]]:
+        """Return the kinds that each field has in the buffers that have it, as `kinds` names them; "" is none of those."""
+        if self._kinds is None:
+            self._kinds = {}
+            for (stored,) in self._session.ask("SELECT fields FROM buffers"):
+                for name, field in Fields.from_text(stored, 0).types.items():
+                    scalar = not field.varies and not field.shape
+                    kind = "b" if field.dtype == "bytes" else np.dtype(field.dtype).kind if scalar else ""
+                    self._kinds.setdefault(name, set()).add({"u": "i", "b": "i" if scalar else "b"}.get(kind, kind))
+        return self._kinds
+
+    def kinds(self) -> dict[str, str]:
         """Return which fields are whole numbers ("i"), numbers ("f") and bytes ("b") in every buffer that has them."""
-        found: dict[str, set[str]] = {}
-        for (stored,) in session.ask("SELECT fields FROM buffers"):
-            for name, field in Fields.from_text(stored, 0).types.items():
-                scalar = not field.varies and not field.shape
-                kind = "b" if field.dtype == "bytes" else np.dtype(field.dtype).kind if scalar else ""
-                found.setdefault(name, set()).add({"u": "i", "b": "i" if scalar else "b"}.get(kind, kind))
-        return {name: kinds.pop() for name, kinds in found.items() if len(kinds) == 1}
+        return {name: next(iter(kinds)) for name, kinds in self._stored().items() if len(kinds) == 1}
+
+    def not_numbers(self) -> set[str]:
+        """Return the fields that are no numbers in some buffer: text, JSON, bytes, arrays."""
+        return {name for name, kinds in self._stored().items() if kinds & {"", "b"}}
 
     def value(self, payload: Any, name: Any) -> Any:
         """Return a field's value, None where the step lacks the field."""
@@ -51,7 +61,10 @@ class FieldFunction:
             raise SqlError(f"field(payload, {name!r}): {name} is a column of experience, use it as it is")
         if not 0 <= row < chunk.rows:
             raise SqlError(f"field({payload!r}, ...): the first argument is the column payload of experience")
-        if field is None or row >= chunk.rows or not chunk.present(name, row, row + 1)[0]:
+        if field is None and name not in self._stored():
+            known = self._stored()
+            raise SqlError(f"no field {name!r} is stored{nearest(name, known) or ':'} there are {', '.join(sorted(known)) or 'none'}")
+        if field is None or not chunk.present(name, row, row + 1)[0]:
             return None
         if field.varies:
             (value,) = chunk.objects(name, row, row + 1)

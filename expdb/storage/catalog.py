@@ -47,12 +47,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f", did you mean {found[0]!r}?" if found else ""
 
 
+LEFT_BEHIND = "if the file was copied while a program had it open, its log was left behind: make copies with `expdb backup`"
+
+
 def unknown_buffer(session: Session, name: str) -> errors.UnknownBuffer:
     """Return the error for a name that no buffer has."""
     names = list_buffers(session)
-    there = f"there are {', '.join(names)}" if names else (
-        "there are none; if the file was copied while a program had it open, its log was left behind: make copies with `expdb backup`"
-    )
+    there = f"there are {', '.join(names)}" if names else f"there are none; {LEFT_BEHIND}"
     return errors.UnknownBuffer(f"no buffer {name!r}{nearest(name, names) or ':'} {there}")
 
 

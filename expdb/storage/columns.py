@@ -95,9 +95,25 @@ class Column:
     def mismatch(self, value: Any) -> FieldMismatch:
         """Return the error for a value of another type than the field's."""
         found = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
-        return FieldMismatch(
-            f"field {self.name!r} holds {self.field}, not {found}: convert the value, or use another field name"
-        )
+        return FieldMismatch(f"field {self.name!r} holds {self.field}, not {found}: {self._cure(value)}")
+
+    def _cure(self, value: Any) -> str:
+        """Return what to do about a value of another type."""
+        field = self.field
+        if isinstance(value, np.ndarray) and field.shape and value.dtype.name == field.dtype and value.ndim == len(field.shape):
+            shape = tuple(n if n == m else None for n, m in zip(field.shape, value.shape, strict=True))
+            return f"{self._declared(Field(field.dtype, shape))} for shapes that differ, or pad it"
+        if isinstance(value, np.ndarray) and field.shape and value.shape == field.shape:
+            return f"convert it with .astype({field.dtype!r})"
+        if isinstance(value, (list, tuple)) and field.shape:
+            return "pass np.array(...) of it, or np.stack(...) of a list of arrays"
+        if isinstance(value, float) and not field.varies and field.numpy.kind in "iu":
+            return f"{self._declared(Field('float64'))}, or give floats from the first one on"
+        return "convert the value, or use another field name"
+
+    def _declared(self, field: Field) -> str:
+        shape = f", shape={field.shape}" if field.shape else ""
+        return f"declare it before its first value, db.buffer(name, fields={{{self.name!r}: expdb.Field({field.dtype!r}{shape})}})"
 
 
 class ScalarColumn(Column):
@@ -127,15 +143,13 @@ class ScalarColumn(Column):
 
     def _converted(self, value: Any) -> Any:
         kind, dtype = self.field.numpy.kind, self.field.numpy
-        if is_array(value):
-            array = as_array(value, self.name)
+        if is_array(value) or isinstance(value, np.generic):
+            array = as_array(value, self.name) if is_array(value) else np.asarray(value)
             if array.shape == () and array.dtype == dtype:
                 return array[()]
-            raise self.mismatch(array)
-        if isinstance(value, np.generic):
-            if value.dtype == dtype:
-                return value
-            raise self.mismatch(np.asarray(value))
+            if array.shape or array.dtype.kind not in "iuf":
+                raise self.mismatch(array)
+            value = array.item()  # a number of another width goes where it fits, as Python's do
         if kind == "b" or isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.mismatch(value)
         if kind in "iu":

@@ -27,7 +27,7 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
     with source.reading() as reader:
         found = reader.rows(sa.select(tables.buffers).where(tables.buffers.c.name == name))
         if not found:
-            raise errors.UnknownBuffer(f"no buffer {name!r} in {source.location}: there are {', '.join(catalog.list_buffers(reader))}")
+            raise catalog.unknown_buffer(reader, name)
         books = dict(found[0]._mapping)
         old = books.pop("id")
         sizes = reader.ask("SELECT id, bytes FROM chunks WHERE buffer_id = ? ORDER BY id", old)

@@ -117,6 +117,8 @@ def _provide_file(path: str, module: ModuleType, *, create: bool, cure: bool) ->
     if (kind := sqlite_files.file_system(path)) in sqlite_files.REMOTE:
         errors.warn(f"{path} lies on {kind}: SQLite's log is for one host, and two that write lose data; use a local disk, or PostgreSQL")
     with connection_of(path):
+        if os.path.getsize(path):
+            sqlite.refuse_foreign_log(path, module)
         sqlite.identify(path, module)
 
 

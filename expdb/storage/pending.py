@@ -240,6 +240,13 @@ class Pending:
             if flat[name] is None:
                 del flat[name]  # its type is not known before a first value
                 continue
+            if isinstance(flat[name], (list, tuple)) and not flat[name]:  # nothing tells what it is a list of
+                del flat[name]
+                errors.warn(
+                    f"{name!r} is empty before its first value, so its type is not known and the step lacks it: declare it, "
+                    f"db.buffer(name, fields={{{name!r}: \"json\"}}) for messages, expdb.Field(\"int64\", shape=(None,)) for numbers"
+                )
+                continue
             check_name(name)
             warn_of_likely_column(name)
             new[name] = infer(flat[name], name)

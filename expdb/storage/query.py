@@ -4,7 +4,7 @@ import json
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Union
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from expdb.errors import QueryError
 from expdb.storage.tables import EPISODE_COLUMNS, STEP_COLUMNS, buffers, episodes, steps, view_column
 
-Where = Union["QueryBuilder", Mapping[str, Any], np.ndarray, None]
+Where = Union["QueryBuilder", Mapping[str, Any], np.ndarray, Sequence[int], None]
 
 COMPARISONS = ("eq", "ne", "gt", "gte", "lt", "lte", "in", "not_in", "like", "not_like", "is_null", "is_not_null")
 MAX_NESTING = 100
@@ -160,6 +160,7 @@ def compile_where(where: Where, dialect: ModuleType) -> Condition | None:
         return None
     if isinstance(where, QueryBuilder):
         return _compile(where.build(), 0, dialect)
+    where = plain_where(where)
     if isinstance(where, np.ndarray):
         if where.ndim != 1 or where.dtype.kind not in "iu":
             raise QueryError(f"positions are a 1-D integer array, not {where.dtype}{list(where.shape)}")
@@ -173,8 +174,20 @@ def compile_where(where: Where, dialect: ModuleType) -> Condition | None:
         equal = [{"field": name, "op": "eq", "value": value} for name, value in where.items()]
         return _join("and_", [_compile(node, 0, dialect) for node in equal])
     raise QueryError(
-        f"a query is a QueryBuilder, what its build() returned, a mapping or an array of positions, not {type(where).__name__}"
+        f"a query is a QueryBuilder, what its build() returned, a mapping, or a list or array of positions, not {type(where).__name__}"
     )
+
+
+def plain_where(where: Where) -> "QueryBuilder | Mapping[str, Any] | np.ndarray | None":
+    """Return a list of positions as an array, and every other form as it is; raise QueryError for a list of anything else."""
+    if not isinstance(where, (list, tuple, range)):
+        return where  # type: ignore[return-value]  # other sequences are refused below
+    if not all(isinstance(one, (int, np.integer)) and not isinstance(one, bool) for one in where):
+        raise QueryError("a list as a query is one of positions: for a condition use QueryBuilder, or a mapping of equalities")
+    try:
+        return np.array(where, np.int64)
+    except OverflowError:
+        raise QueryError("a position does not fit 64 bits: no step has such") from None
 
 
 def _join(join: str, conditions: list[Condition]) -> Condition:
@@ -230,7 +243,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 def known_names() -> str:
     """Return the names a query can use, for people."""
     names = ("buffer", *EPISODE_COLUMNS, *STEP_COLUMNS)
-    return ", ".join([*[n for n in names if not n.endswith("tags")], "tags.<key>", "episode_tags.<key>"])
+    return f"known are {', '.join([*[n for n in names if not n.endswith('tags')], 'tags.<key>', 'episode_tags.<key>'])}"
 
 
 def resolve(name: Any) -> tuple[sa.Table, sa.ColumnElement[Any], str | None]:
@@ -243,7 +256,7 @@ def resolve(name: Any) -> tuple[sa.Table, sa.ColumnElement[Any], str | None]:
     found = view_column(head)
     is_tags = head in ("tags", "episode_tags")
     if found is None or bool(dot) != is_tags:
-        raise QueryError(f"unknown name {name!r} in a query: known are {known_names()}")
+        raise QueryError(f"unknown name {name!r} in a query: {known_names()}; a field, such as action, is no column: tag steps by it, or ask db.sql with field(payload, 'action')")
     if is_tags and not _KEY.fullmatch(key):
         raise QueryError(f"the key of {name!r} has other characters than letters, digits and _: rename the tag")
     return *found, key if is_tags else None

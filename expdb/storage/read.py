@@ -183,6 +183,8 @@ def fetch(
             out[name] = segments.episode[index]
         elif name in rows:
             out[name] = rows[name]
+            if name in MAYBE_INTEGERS:
+                out[f"has_{name}"] = rows[f"has_{name}"]
         else:
             out[name] = gather(chunks, spans, name, types.get(name) or SYSTEM[name])
             if name in store.fields.optional:
@@ -292,15 +294,24 @@ def _read_columns(store: Store, session: Session, positions: np.ndarray, names: 
     if missing:
         raise evicted(np.array(missing))
     ordered = [rows[position] for position in positions.tolist()]
-    return {name: column_array(name, [row[k] for row in ordered]) for k, name in enumerate(names, 1)}
+    return {key: array for k, name in enumerate(names, 1) for key, array in column_arrays(name, [row[k] for row in ordered]).items()}
 
 
 _REALS = frozenset(("execute_time", "reward", "priority", "episode_return", "started", "ended"))
 _INTEGERS = frozenset(("step", "position", "episode", "length"))
+MAYBE_INTEGERS = frozenset(("policy_version",))  # 0 where there is none, and `has_<name>` tells, as with fields
 
 
-def column_array(name: str, values: list[Any]) -> np.ndarray:
-    """Return a column of the tables as a batch holds it: NaN for unknown reals, tags as mappings, None elsewhere."""
+def column_arrays(name: str, values: list[Any]) -> dict[str, np.ndarray]:
+    """Return a column of the tables as a batch holds it, with `has_<name>` where it is of integers that may be missing."""
+    if name not in MAYBE_INTEGERS:
+        return {name: _column_array(name, values)}
+    there = np.array([value is not None for value in values], np.bool_)
+    return {name: np.array([value or 0 for value in values], np.int64), f"has_{name}": there}
+
+
+def _column_array(name: str, values: list[Any]) -> np.ndarray:
+    """Return a column of the tables: NaN for unknown reals, tags as mappings, None elsewhere."""
     if name in _REALS:
         return np.array(values, np.float64)
     if name in ("terminated", "truncated"):
@@ -315,7 +326,7 @@ def column_array(name: str, values: list[Any]) -> np.ndarray:
 def _empty(store: Store, name: str) -> Iterable[tuple[str, np.ndarray]]:
     field = store.fields.types.get(name) or SYSTEM.get(name)
     if field is None:
-        yield name, column_array(name, [])
+        yield from column_arrays(name, []).items()
     elif field.varies:
         yield name, np.empty(0, object)
     else:

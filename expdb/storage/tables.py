@@ -165,6 +165,16 @@ EPISODE_COLUMNS = (
     "ended",
 )
 VIEW_COLUMNS = ("buffer", *STEP_COLUMNS, *EPISODE_COLUMNS, "payload")
+# Those of the view `experience_episodes`.
+EPISODE_VIEW_COLUMNS = ("buffer", "episode", *EPISODE_COLUMNS, "steps_held")
+
+
+def views_for_people() -> str:
+    """Return what ad-hoc SQL can name, for people who named something else."""
+    return (
+        f"the view experience has {', '.join(VIEW_COLUMNS)}; experience_episodes has {', '.join(EPISODE_VIEW_COLUMNS)}; "
+        "fields such as action are field(payload, 'action')"
+    )
 
 
 def view_column(name: str) -> tuple[sa.Table, sa.ColumnElement[Any]] | None:

@@ -39,6 +39,7 @@ SCHEMA = {
     "steps_deleted": 0x36E485DA,
     "steps_revised": 0x5E60DAA3,
 }
+VIEWS = ("experience", "experience_episodes", "step_priorities")
 TRIGGERS = frozenset(SCHEMA) - {"append", "field"}
 
 
@@ -66,7 +67,7 @@ def schema_problems(session: Any) -> list[str]:
         if sums.get(name) != wanted
     ]
     problems += [f"the trigger {name} is missing or disabled: {cure}" for name in sorted(TRIGGERS - {n for (n,) in triggers})]
-    return problems + [f"{name} of the schema is missing: {cure}" for name in ("experience", "step_priorities") if (name,) not in views]
+    return problems + [f"{name} of the schema is missing: {cure}" for name in VIEWS if (name,) not in views]
 
 
 def lock_migrations(session: Any) -> None:
@@ -394,7 +395,7 @@ def run_sql(session: Any, query: str, params: dict[str, Any], field: Any) -> tup
                 "CREATE TEMPORARY TABLE expdb_fields (payload text NOT NULL, name text NOT NULL, value text, "
                 "known boolean NOT NULL, PRIMARY KEY (payload, name)) ON COMMIT DROP"
             )
-            kinds = field.kinds(session)
+            kinds = field.kinds()
             text = _FIELD.sub(lambda match: FIELD_TYPES.get(kinds.get(match["name"], ""), "{}").format(match[0]), text)
         session.ask("SET TRANSACTION READ ONLY")
         while True:
@@ -412,7 +413,7 @@ def run_sql(session: Any, query: str, params: dict[str, Any], field: Any) -> tup
         if state == "57014":
             raise errors.SqlError(f"the query took too long ({said}): open the database with a longer timeout") from error
         if state and state[:2] not in ("08", "53", "57", "58", "XX"):
-            raise errors.SqlError(f"{said}: the view is `experience`, its columns are in the README") from error
+            raise errors.SqlError(f"{said}: {tables.views_for_people()}") from error
         raise
 
 

@@ -15,6 +15,8 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb import errors
+from expdb.storage import tables
+from expdb.storage.dialects import sqlite_arithmetic, sqlite_files
 
 APPLICATION_ID = 0x65787064  # "expd"
 
@@ -68,6 +70,31 @@ def prepare_file(connection: Any) -> None:
     """Make a new, still empty file an expdb one: write-ahead log, our mark."""
     connection.execute("PRAGMA journal_mode=WAL").fetchall()
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}").fetchall()
+    name_file(connection)
+
+
+def name_file(connection: Any) -> None:
+    """Give a file a number of its own, by which a log that belongs to another one can be told (see refuse_foreign_log)."""
+    connection.execute(f"PRAGMA user_version={random.getrandbits(31) | 1}").fetchall()
+
+
+def refuse_foreign_log(path: str, module: ModuleType) -> None:
+    """Raise where the log beside a file says that it belongs to another one: SQLite would write its pages into this file."""
+    told = sqlite_files.user_version_in_log(path)
+    if told is None:
+        return
+    connection = module.connect(f"file:{urllib.parse.quote(path)}?mode=ro&immutable=1", uri=True)  # the file without its log
+    try:
+        (own,) = connection.execute("PRAGMA user_version").fetchone()
+    except module.DatabaseError as error:
+        raise translated(error, path) from error
+    finally:
+        connection.close()
+    if own != told:
+        raise errors.DatabaseReplaced(
+            f"{path}-wal is the log of another database than {path}: one of the two was moved or copied without the other; put them "
+            "together again, or move the log away, and make copies with `expdb backup`"
+        )
 
 
 def on_read_only_medium(path: str) -> bool:
@@ -109,6 +136,7 @@ SCHEMA = {
     "chunks_deleted": 0x266291CC,
     "episodes_revised": 0x7FBB6C50,
     "experience": 0x4B9CE0D4,
+    "experience_episodes": 0x8EF8B64D,
     "steps_deleted": 0xC75EAFAF,
     "steps_revised": 0xEAF2CB61,
     "steps_rewarded": 0xDEF01A6B,
@@ -439,6 +467,8 @@ def run_sql(session: Any, query: str, params: dict[str, Any], field: Any) -> tup
     driver.create_function("field", 2, value_or_error, deterministic=True)
     try:
         query.encode()
+        if "field" in query.lower():
+            sqlite_arithmetic.check(driver, query, params, field.not_numbers())
         cursor = driver.execute(query, params)
         if cursor.description is None:
             raise errors.SqlRefused("db.sql runs one SELECT (or WITH ... SELECT): this statement returns no rows")
@@ -459,7 +489,7 @@ def run_sql(session: Any, query: str, params: dict[str, Any], field: Any) -> tup
         if failed is not None:
             raise failed from None
         if code == sqlite3.SQLITE_ERROR:
-            raise errors.SqlError(f"{_one_line(error)}: the view is `experience`, its columns are in the README") from error
+            raise errors.SqlError(f"{_one_line(error)}: {tables.views_for_people()}") from error
         raise
 
 

@@ -244,6 +244,7 @@ class SqliteEngine(Engine):
                 copy = self.dialect.connect(target, self.module, create=True, durability="full", busy_ms=0)
                 try:
                     session.driver.backup(copy)
+                    self.dialect.name_file(copy)
                 finally:
                     copy.close()
         except Exception as error:
@@ -256,9 +257,24 @@ class SqliteEngine(Engine):
     def close(self) -> None:
         """Close every connection; the last one of all processes folds the log into the file."""
         with _fork.lock:
+            if self._closed:
+                return
             self._closed = True
             self.close_idle()
+            if self.read_only:
+                self._remove_log()
             _fork.engines.discard(self)
+
+    def _remove_log(self) -> None:
+        """Take away the empty log that reading makes, and that only one who may write removes as the last to leave."""
+        if not os.path.exists(self.path + "-wal") or self.dialect.wal_bytes(self.path) or not sqlite_files.may_write(self.path):
+            return
+        with suppress(self.module.Error, OSError), connection_of(self.path):  # not ours to insist on: others may be at it
+            connection = self.dialect.connect(self.path, self.module, durability="normal", busy_ms=0)
+            try:
+                connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
+            finally:
+                connection.close()
 
     def close_idle(self) -> None:
         """Close the connections that nobody uses; the caller holds the fork lock."""

@@ -6,6 +6,7 @@ Never by opening it: a process that opens and closes a file of its own database 
 import os
 import re
 import shutil
+import struct
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +25,35 @@ def identity(path: str) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return (found.st_dev, found.st_ino) if found.st_size else None
+
+
+def user_version_in_log(path: str) -> int | None:
+    """Return the `user_version` that a write-ahead log holds for its file; None where no page of the log tells.
+
+    It is in page 1, of which the log has a frame whenever the file grew (sqlite.org/fileformat2.html, sections 1.3.17 and
+    4.1). Reading the log drops no lock: SQLite keeps those on the file and on the log's index.
+    """
+    try:
+        with open(path + "-wal", "rb") as log:
+            magic, _, page_bytes, _, *salts = struct.unpack(">6I8x", log.read(32))
+            if magic & ~1 != 0x377F0682 or not 512 <= page_bytes <= 65536:
+                return None
+            while len(head := log.read(24)) == 24:
+                number, _, *frame_salts = struct.unpack(">4I8x", head)
+                if frame_salts != salts:  # left from before the log was last begun anew
+                    return None
+                if number == 1:
+                    found: tuple[int] = struct.unpack(">I", log.read(64)[60:])
+                    return found[0]
+                log.seek(page_bytes, os.SEEK_CUR)
+    except (OSError, struct.error):  # gone meanwhile, or no log at all, which SQLite will tell
+        return None
+    return None
+
+
+def may_write(path: str) -> bool:
+    """Return whether this user may write the file and make others beside it."""
+    return os.access(path, os.W_OK) and os.access(os.path.dirname(path), os.W_OK)
 
 
 def sync_folder(folder: str) -> None:
@@ -115,11 +145,11 @@ def examined(path: str, module: ModuleType, session: Any, durability: str) -> li
     log, size = _bytes(path + "-wal"), os.stat(path).st_size
     free = pragma("freelist_count") * pragma("page_size")
     room = shutil.disk_usage(folder).free
-    journal, writable = pragma("journal_mode"), os.access(path, os.W_OK) and os.access(folder, os.W_OK)
+    journal, writable = pragma("journal_mode"), may_write(path)
     return [
-        ("SQLite", f"{module.sqlite_version} ({module.__name__})", "" if fixed else (
-            "has the WAL-reset bug: expdb avoids it, other programs that write this file may not; pip install 'expdb[sqlite]' and "
-            "open(..., sqlite_module=pysqlite3.dbapi2)")),
+        ("SQLite", f"{module.sqlite_version} ({module.__name__})" + ("" if fixed else (
+            "; it has the WAL-reset bug, which expdb avoids, and other programs that write this file may not; a newer one: "
+            "pip install 'expdb[sqlite]', open(..., sqlite_module=pysqlite3.dbapi2)")), ""),
         ("file", f"{size:,} bytes, {free:,} of them free", "VACUUM it (sqlite3 FILE VACUUM) while nobody uses it" if free > size // 2 > 1 << 24 else ""),
         ("file system", kind or "unknown", "is a network file system: locks and the log do not work across hosts; use a local disk, or PostgreSQL" if kind in NETWORK else ""),
         ("room", f"{room:,} bytes", "less than the file and its log: a full disk stops writers" if room < size + log else ""),

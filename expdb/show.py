@@ -1,0 +1,114 @@
+"""An episode as text: a conversation where there is one, rewards, and whatever else the agent saw and did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+import expdb
+
+SHORT = 400  # characters of a value, unless all of it is asked for
+COLUMNS = ("step", "pre_agent", "reward", "terminated", "truncated", "tags")
+
+
+def find(db: expdb.ExperienceDB, episode: str, buffer: str | None = None) -> tuple[expdb.ReplayBuffer, dict[str, Any]]:
+    """Return the buffer and the row of an episode, by its episode_id, or by its number where a buffer is named.
+
+    Raises UnknownEpisode, which names the newest ones, and UnknownBuffer.
+    """
+    names = db.buffers() if buffer is None else [buffer]
+    for name in names:
+        chosen = db.buffer(name, create=False)
+        found = chosen.episodes({"episode_id": episode}).to_pylist()
+        if not found and buffer is not None and episode.isdigit() and int(episode) < 2**63:
+            found = chosen.episodes({"episode": int(episode)}).to_pylist()
+        if found:
+            return chosen, found[0]
+    newest = db.sql("SELECT episode_id FROM experience_episodes WHERE steps_held > 0 ORDER BY started DESC LIMIT 5").column(0).to_pylist()
+    there = f"the newest are {', '.join(newest)}" if newest else "no episode is held"
+    raise expdb.UnknownEpisode(f"no episode {episode!r} in {', '.join(names) or 'the database'}: {there}; by number it wants --buffer")
+
+
+def steps(buffer: expdb.ReplayBuffer, episode: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the steps of an episode that are held, in order, a dict each."""
+    fields = [*COLUMNS, *buffer.stats()["fields"], "position"]
+    rows = [row for batch in buffer.scan({"episode": episode["episode"]}, fields=fields) for row in batch.to_list()]
+    return sorted(rows, key=lambda row: (row["step"], row["position"]))
+
+
+def lines(episode: dict[str, Any], rows: list[dict[str, Any]], full: bool = False) -> Iterator[str]:
+    """Yield the lines of an episode. Of a conversation that grows each message is shown once, when it is new."""
+    about = {name: episode[name] for name in ("task_id", "task_name", "agent_id", "group_id", "policy_version", "episode_tags", "run")}
+    gained = "unknown" if episode["episode_return"] is None else f"{episode['episode_return']:g}"
+    yield f"episode {episode['episode_id']}: {episode['status']}, {episode['length']} steps, return {gained}"
+    yield "  " + ", ".join(f"{name} {value}" for name, value in about.items() if value is not None)
+    if len(rows) < episode["length"]:
+        yield f"  {episode['length'] - len(rows)} of its steps are not held any more"
+    shown: dict[str, list[Any]] = {}
+    for row in rows:
+        yield ""
+        yield " ".join(_heading(row))
+        for name, value in row.items():
+            if name in COLUMNS or name == "position" or value is None:
+                continue
+            if _is_conversation(value):
+                before = shown.get(name, [])
+                begin = len(before) if value[: len(before)] == before else 0
+                for message in value[begin:]:
+                    yield from _message(message, full)
+                shown[name] = value
+            elif isinstance(value, dict) and "role" in value:
+                yield from _message(value, full)
+                if shown.get("messages") is not None:
+                    shown["messages"] = [*shown["messages"], value]  # what the agent answers opens its next conversation
+            else:
+                yield from _indented(f"{name}: ", _text(value, full))
+
+
+def _heading(row: dict[str, Any]) -> Iterator[str]:
+    yield f"step {row['step']}"
+    if row["pre_agent"] is not None:
+        yield f"after {row['pre_agent']}"
+    if row["reward"] is not None:
+        yield f"reward {row['reward']:g}"
+    yield from (name for name in ("terminated", "truncated") if row[name])
+    if row["tags"]:
+        yield json.dumps(row["tags"], ensure_ascii=False)
+
+
+def _is_conversation(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) and "role" in one for one in value)
+
+
+def _message(message: dict[str, Any], full: bool) -> Iterator[str]:
+    content = message.get("content")
+    if content is not None and content != "":
+        yield from _indented(f"{message['role']}: ", _text(content, full))
+    for call in message.get("tool_calls") or ():
+        function = call.get("function", call) if isinstance(call, dict) else {"name": call}
+        arguments = function.get("arguments", "")
+        yield from _indented(f"{message['role']} calls ", f"{function.get('name')}({_text(arguments, full)})")
+    rest = {name: value for name, value in message.items() if name not in ("role", "content", "tool_calls") and value is not None}
+    if rest and (full or content is None):
+        yield from _indented("  ", _text(rest, full))
+
+
+def _text(value: Any, full: bool) -> str:
+    if isinstance(value, np.ndarray):
+        shape = f"{value.dtype}{list(value.shape)} "
+        text = shape + (np.array2string(value, threshold=value.size + 1) if full else np.array2string(value, threshold=8, edgeitems=2).replace("\n", ""))
+    elif isinstance(value, bytes):
+        text = f"{len(value)} bytes {value.hex()}"
+    else:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if full or len(text) <= SHORT else f"{text[:SHORT]}… ({len(text):,} characters)"
+
+
+def _indented(head: str, text: str) -> Iterator[str]:
+    clean = "".join(character if character.isprintable() or character == "\n" else " " for character in text)  # no terminal codes
+    first, *rest = clean.split("\n")
+    yield f"  {head}{first}"
+    yield from (f"    {line}" for line in rest)

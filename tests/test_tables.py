@@ -1,0 +1,108 @@
+"""Batches as tables: Arrow, pandas, polars' way in; a missing value is null, and whole numbers stay whole."""
+
+import sys
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import expdb
+from expdb import Batch
+
+
+@pytest.fixture
+def batch(buffer):
+    """Three steps, of which the second lacks everything that may be missing."""
+    buffer.store(task_id="t", episode_id="a", reward=10.0, policy_version=3, n=7, x=2.5, flag=True, text="one", obs=np.ones(2), data={"k": 1})
+    buffer.store(task_id="t", episode_id="b")
+    buffer.store(task_id="t", episode_id="c", reward=0.0, policy_version=0, n=0, x=0.5, flag=False, text="", obs=np.zeros(2), data=None)
+    names = ["reward", "policy_version", "n", "x", "flag", "text", "obs", "data", "step", "priority", "episode_return", "length"]
+    return buffer.get([0, 1, 2], fields=names)
+
+
+def test_a_missing_value_is_null_in_arrow_and_means_are_right(batch):
+    table = batch.to_arrow()
+    assert {name: table[name].null_count for name in table.column_names} == {
+        "reward": 1, "policy_version": 1, "n": 1, "x": 1, "flag": 1, "text": 1, "obs": 1, "data": 2, "step": 0, "priority": 3,
+        "episode_return": 1, "length": 0,
+    }  # fmt: skip
+    assert table["reward"].to_pylist() == [10.0, None, 0.0]
+    assert table["n"].to_pylist() == [7, None, 0]
+    assert table["flag"].to_pylist() == [True, None, False]
+    assert table["obs"].combine_chunks().storage.to_pylist() == [[1, 1], None, [0, 0]]
+    assert pa.compute.mean(table["reward"]).as_py() == 5.0
+    assert pa.table(batch).equals(table)
+
+
+def test_whole_numbers_are_int64_everywhere(batch, buffer, db):
+    assert {batch[name].dtype for name in ("policy_version", "n", "step", "length")} == {np.dtype(np.int64)}
+    assert batch["policy_version"].tolist() == [3, 0, 0]
+    assert batch["has_policy_version"].tolist() == [True, False, True]
+    table = batch.to_arrow()
+    assert {table.schema.field(name).type for name in ("policy_version", "n", "step", "length")} == {pa.int64()}
+    assert buffer.episodes().schema.field("policy_version").type == pa.int64()
+    assert db.sql("SELECT policy_version FROM experience").schema.field(0).type == pa.int64()
+    assert [row["policy_version"] for row in batch.to_list()] == [3, None, 0]
+    assert [row["policy_version"] for row in buffer.page(1, 9)] == [3, None, 0]
+
+
+@pytest.mark.parametrize("unit", [expdb.Step(), expdb.NStep(1), expdb.Sequence(2), expdb.Episode()])
+def test_a_policy_version_comes_with_every_unit(buffer, unit):
+    for version in (None, 5):
+        with buffer.episode("t", policy_version=version) as episode:
+            for t in range(3):
+                episode.append(obs=float(t), terminated=t == 2)
+    drawn = buffer.sample(32, unit=unit, fields=["policy_version", "episode"], rng=0)
+    assert drawn["policy_version"].dtype == np.int64
+    first = buffer.episodes()["episode"].to_pylist()[0]
+    assert (drawn["has_policy_version"] == (drawn["episode"] != first)).all()
+    assert set(drawn["policy_version"][drawn["has_policy_version"]].tolist()) == {5}
+
+
+def test_a_table_goes_back_into_a_buffer(batch, db):
+    db.buffer("again").store_batch(batch.to_arrow().drop_columns(["step", "priority", "episode_return", "length", "data", "policy_version"]))
+    again = db.buffer("again").get([0, 1, 2], fields=["reward", "n", "x", "flag", "text", "obs"])
+    for row, wanted in zip(again.to_list(), batch.to_list(), strict=True):
+        for name, value in row.items():
+            assert np.array_equal(value, wanted[name]), name
+
+
+def test_pandas_gets_missing_values_as_its_own(batch):
+    frame = batch.to_pandas()
+    assert frame["reward"].mean() == 5.0
+    assert (frame["n"].mean(), frame["x"].mean(), frame["policy_version"].mean()) == (3.5, 1.5, 1.5)
+    assert {name: str(frame[name].dtype) for name in ("n", "flag", "policy_version", "step", "reward")} == {
+        "n": "Int64", "flag": "boolean", "policy_version": "Int64", "step": "int64", "reward": "float64",
+    }  # fmt: skip
+    assert frame.isna().sum().to_dict() == {
+        "reward": 1, "policy_version": 1, "n": 1, "x": 1, "flag": 1, "text": 1, "obs": 1, "data": 2, "step": 0, "priority": 3,
+        "episode_return": 1, "length": 0,
+    }  # fmt: skip
+    assert frame["obs"][0].tolist() == [1, 1]
+    frame.loc[0, "reward"] = 99.0
+    assert batch["reward"][0] == 10.0
+
+
+def test_a_batch_is_not_taken_for_one_array(batch):
+    for call in (lambda: pd.DataFrame(batch), lambda: np.asarray(batch), lambda: pd.DataFrame(Batch({}))):
+        with pytest.raises(expdb.InvalidValue, match=r"use batch\.to_pandas\(\)"):
+            call()
+
+
+def test_pandas_is_asked_for_by_name_where_it_is_missing(batch, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(expdb.DriverMissing, match="pip install pandas"):
+        batch.to_pandas()
+
+
+def test_empty_batches_and_sequences_become_tables(buffer):
+    assert Batch({}, 2).to_pandas().shape == (2, 0)
+    with buffer.episode("t") as episode:
+        for t in range(3):
+            episode.append(obs=np.zeros(2), reward=None if t == 1 else 1.0, terminated=t == 2)
+    sequences = buffer.sample(4, unit=expdb.Sequence(3), rng=0)
+    assert sequences.to_arrow().num_rows == 4
+    assert sequences.to_pandas().shape[0] == 4
+    empty = buffer.get([])
+    assert empty.to_arrow().num_rows == empty.to_pandas().shape[0] == 0
