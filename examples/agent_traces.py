@@ -63,12 +63,11 @@ with expdb.open(sys.argv[1] if len(sys.argv) > 1 else "traces.db") as db:
     episodes = asyncio.run(run_concurrently(buffer, attempts=3))
     # The judge comes later, and its verdict goes to the last step of each episode.
     for number, episode_id in enumerate(episodes):
-        last = QueryBuilder().eq("episode_id", episode_id).and_().eq("step", 1)
-        buffer.update(last, reward=float(number % 2))
+        buffer.update({"episode_id": episode_id}, reward=float(number % 2), which="last")
     hard = QueryBuilder().eq("tags.difficulty", "hard").and_().is_not_null("reward")
     for task, steps in buffer.sample_tasks(1, hard, fields=["episode", "step", "reward", "messages", "tool_calls"]).items():
         print(task, "has", steps.size, "steps; the longest conversation:", max(map(len, steps["messages"])), "messages")
         print("  a tool call:", next(calls[0] for calls in steps["tool_calls"] if calls))
-    print(db.sql("SELECT task_name, status, count(DISTINCT episode) AS episodes, avg(episode_return) AS mean_return "
-                 "FROM experience GROUP BY 1, 2").to_pylist())  # fmt: skip
+    print(db.sql("SELECT task_name, status, count(*) AS episodes, avg(episode_return) AS mean_return "
+                 "FROM experience_episodes GROUP BY 1, 2").to_pylist())  # fmt: skip
     assert db.check() == []

@@ -101,4 +101,4 @@ if __name__ == "__main__":
         print(f"mean return of 30 other episodes: {mean:.0f}")
         assert mean >= wanted, f"it was to reach {wanted}"
         print(db.sql("""SELECT policy_version, count(*) AS episodes, avg(episode_return) AS mean, max(episode_return) AS best
-            FROM (SELECT DISTINCT episode, policy_version, episode_return FROM experience WHERE status = 'complete') GROUP BY 1 ORDER BY 1""").to_pylist())
+            FROM experience_episodes WHERE status = 'complete' GROUP BY 1 ORDER BY 1""").to_pylist())

@@ -45,7 +45,7 @@ with expdb.open(path) as db:
         print(task, steps["action"][0])
 
     # A reward that comes late, and a question in SQL.
-    buffer.update(hard, reward=1.0)
+    buffer.update(hard, reward=1.0, which="last")
     table = db.sql(
         "SELECT task_name, count(*) AS steps, avg(reward) AS reward, max(field(payload, 'action')) AS an_action "
         "FROM experience WHERE buffer = :name GROUP BY 1",

@@ -118,5 +118,5 @@ if __name__ == "__main__":
         mean, wanted = np.mean([play(envs, online, 0.0, rng) for _ in range(8)]), 0.5 if arguments.quick else 0.9
         print(f"mean return of {8 * ENVS} episodes: {mean:.2f}, of guessing {1 / CUES:.2f}")
         assert mean >= wanted, f"it was to reach {wanted}"
-        print(db.sql("""SELECT policy_version / 10 AS tens, count(*) AS episodes, avg(episode_return) AS mean FROM
-            (SELECT DISTINCT episode, policy_version, episode_return FROM experience WHERE run = :run) GROUP BY 1 ORDER BY 1""", {"run": db.run}).to_pylist())
+        print(db.sql("""SELECT policy_version / 10 AS tens, count(*) AS episodes, avg(episode_return) AS mean FROM experience_episodes
+            WHERE run = :run GROUP BY 1 ORDER BY 1""", {"run": db.run}).to_pylist())

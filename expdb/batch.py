@@ -51,7 +51,7 @@ class Batch(Mapping[str, np.ndarray]):
             if field != name and field in self._columns and array.ndim == 1 and array.dtype == np.bool_:
                 continue  # it is the mask of another
             there = self._columns.get(f"has_{name}")
-            if there is not None and there.ndim == 1:
+            if there is not None and there.ndim == 1 and there.dtype == np.bool_:
                 yield name, array, there
             elif name in UNKNOWN_AS_NAN and array.ndim == 1 and array.dtype == np.float64:
                 yield name, array, ~np.isnan(array)

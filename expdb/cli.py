@@ -76,12 +76,12 @@ def _show_demo(figures: dict[str, Any], curve: list[str]) -> None:
     click.echo("\nReturn by episode, this run:")
     click.echo("\n".join(curve))
     question = (
-        "SELECT run, count(DISTINCT episode) AS episodes, count(*) AS steps, round(CAST(avg(episode_return) AS numeric), 1) AS mean_return "
-        "FROM experience WHERE buffer = 'cartpole' GROUP BY run ORDER BY min(position)"
+        "SELECT run, count(*) AS episodes, sum(length) AS steps, round(CAST(avg(episode_return) AS numeric), 1) AS mean_return "
+        "FROM experience_episodes WHERE buffer = 'cartpole' GROUP BY run ORDER BY min(started)"
     )
     with expdb.open(figures["file"], create=False) as db:
         buffer = db.buffer("cartpole")
-        click.echo(f"\nA question in SQL (returns weighted by steps):\n  {question}")
+        click.echo(f"\nA question in SQL:\n  {question}")
         _print_rows(db.sql(question).to_pylist())
         good = expdb.QueryBuilder().eq("task_name", "CartPole-v1").and_().gte("episode_return", figures["last"])
         click.echo(f"\nA query, episode_return >= {figures['last']}: {buffer.count(good)} steps in {len(buffer.tasks(good))} tasks")

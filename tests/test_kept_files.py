@@ -62,6 +62,8 @@ def assert_holds(found, wanted, where):
         assert len(found) == len(wanted), where
         for k, value in enumerate(wanted):
             assert_holds(found[k], value, f"{where}[{k}]")
+    elif wanted == "nan" and where.endswith(("priority", "episode_return")):
+        assert found is None, where  # what is not known was NaN in schema 0001's to_list
     else:
         assert (found, type(found)) == (wanted, type(wanted)), where
 

@@ -118,3 +118,15 @@ def test_a_single_episode_can_be_seen(tmp_path):
         db.buffer("b").store(reward=1.0, terminated=True)
         figure = plot.draw(plot.curves(db.buffer("b"))[0], "title")
     assert figure.axes[0].get_lines()[0].get_marker() == "o"
+
+
+def test_curves_by_policy_version_are_in_the_order_of_versions(tmp_path):
+    with expdb.open(tmp_path / "versions.db") as db:
+        buffer = db.buffer("train")
+        for version in (10, 9, None, 100):
+            with buffer.episode("t", policy_version=version) as episode:
+                episode.append(obs=0.0, reward=1.0)
+        found, count = plot.curves(buffer, "policy_version")
+    assert ([one.name for one in found], count) == (["9", "10", "100", "no version"], 4)
+    status, said = call(tmp_path / "versions.db", "--by", "policy_version", "--json")
+    assert (status, [one["name"] for one in json.loads(said)]) == (0, ["9", "10", "100", "no version"])

@@ -379,12 +379,15 @@ def test_expdb_does_not_open_its_own_files():
     from pathlib import Path
 
     package = Path(expdb.__file__).parent
+    harmless = {
+        ("sqlite_files.py", "os.open", "folder"), ("sqlite_files.py", "open", "path + '-wal'"),  # SQLite has no lock on the log itself
+        ("temporary.py", "os.open", "lock"), ("temporary.py", "os.open", "self.path / f'{LOCK}.new'"),
+    }  # fmt: skip
     for source in package.rglob("*.py"):
         for node in ast.walk(ast.parse(source.read_text())):
             if isinstance(node, ast.Call):
                 name = ast.unparse(node.func)
-                if name == "os.open" and source.name == "sqlite_files.py":
-                    assert ast.unparse(node.args[0]) == "folder"
+                if (source.name, name, ast.unparse(node.args[0]) if node.args else "") in harmless:
                     continue
                 assert name not in ("io.open", "os.open", "mmap.mmap", "shutil.copy", "shutil.copyfile", "shutil.copytree"), source
                 assert not name.endswith((".read_bytes", ".open_binary")), source

@@ -282,6 +282,7 @@ def test_an_older_server_and_another_encoding_are_refused(server, url, monkeypat
     expdb.open(url).close()
 
 
+@pytest.mark.filterwarnings("ignore:two threads:expdb.ExpDBWarning")
 def test_no_connection_left_is_an_error_and_more_threads_than_connections_take_turns(server, url):
     with expdb.open(url) as db:
         buffer = db.buffer("b")
@@ -380,7 +381,7 @@ def test_eight_writers_keep_the_capacity_exactly_and_never_deadlock(server, url)
         while any(process.is_alive() for process in processes):
             sizes.add(len(buffer))
             assert len(np.unique(buffer.sample(100)["position"])) > 1
-            rewarded += buffer.update(expdb.QueryBuilder().gte("position", 0), reward=1.0)
+            rewarded += buffer.update(expdb.QueryBuilder().gte("position", 0), tags={"seen": True})
             batch = next(buffer.scan(size=1000))
             assert batch.size == 500
             assert (np.diff(batch["position"]) > 0).all()

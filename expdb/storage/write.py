@@ -64,8 +64,13 @@ def _in_transaction(store: Store, pending: Pending, write_id: str, again: bool) 
             positions = _write(store, session, pending, news)
     finally:
         if session is not None and session.committed and positions is not None:  # also where an interrupt came just after the commit
-            store.learn(news)
-            pending.stored = positions
+            try:
+                store.learn(news)
+            except BaseException:  # an interrupt, of which the rest is to know as much
+                store.learn(news)
+                raise
+            finally:
+                pending.stored = positions
     return positions
 
 

@@ -50,7 +50,7 @@ class SqliteEngine(Engine):
             "write": self._sqlalchemy_engine(busy_ms=0),
         }
         self._idle: dict[Kind, list[Session]] = {"read": [], "write": [], "sql": [], "watch": []}
-        self._writer = threading.Lock()
+        self._writer = threading.RLock()
         self._closed = False
         self._warning: str | None = None  # for the next write to give
         self._checkpoint_at, self._pinned_at = CHECKPOINT_BYTES, PINNED_BYTES
@@ -170,9 +170,9 @@ class SqliteEngine(Engine):
         """Open an immediate transaction; it commits when the block is left, and rolls back when that raises."""
         if self.read_only:
             raise errors.DatabaseReadOnly(f"{self.path} was opened with read_only=True: open it without to write")
-        if not self._writer.acquire(timeout=self.timeout):
-            raise errors.DatabaseBusy(f"{self.path} is held by another thread's write: try again, or raise timeout")
         try:
+            if not self._writer.acquire(timeout=self.timeout):
+                raise errors.DatabaseBusy(f"{self.path} is held by another thread's write: try again, or raise timeout")
             if self._warning is not None:  # before anything is written, as a filter may make it an error
                 warning, self._warning = self._warning, None
                 errors.warn(warning)
@@ -180,7 +180,9 @@ class SqliteEngine(Engine):
                 yield session
             self._checkpoint_if_due()
         finally:
-            self._writer.release()
+            # Asked of the lock, not remembered: an interrupt may come between its being taken and the next instruction.
+            if self._writer._is_owned():  # type: ignore[attr-defined]
+                self._writer.release()
 
     def _check_file(self, *, writing: bool = False) -> None:
         """Raise where the path leads to another file by now, or its log is gone: what is written into one without a name is lost."""
@@ -284,7 +286,7 @@ class SqliteEngine(Engine):
 
     def renew_locks(self) -> None:
         """Have fresh locks in a forked child: a thread that is not there any more may hold the old ones."""
-        self._writer = threading.Lock()
+        self._writer = threading.RLock()
 
 
 def refuse_other_library(path: str, module: ModuleType) -> None:
