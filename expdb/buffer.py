@@ -7,7 +7,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -377,28 +376,24 @@ class ReplayBuffer:
         if not callable(empty):
             raise errors.InvalidValue(f"empty is {empty!r}: give a function of a shape and a dtype, such as numpy.empty")
         generator, part = self._generator(rng), None if shard is None else _shard(shard)
-        if wait is None:
-            with self._explaining(where):
-                return self._sampling.sample(size, where, sampler, unit, names, part, generator, empty)
-        if not as_real(wait, "wait") >= 0:
+        if wait is not None and not as_real(wait, "wait") >= 0:
             raise errors.InvalidValue(f"wait is {wait!r}: give seconds from 0, or None")
-        deadline = time.monotonic() + wait
+        deadline = time.monotonic() + (wait or 0.0)
         pause = 0.001
         while True:
-            with self._explaining(where) if time.monotonic() >= deadline else suppress(errors.TooFewRows):
+            try:
                 return self._sampling.sample(size, where, sampler, unit, names, part, generator, empty)
+            except errors.TooFewRows as error:
+                if time.monotonic() >= deadline:
+                    raise self._explained(where, error) from None
             time.sleep(pause)
             pause = min(pause * 2, 0.05)
 
-    @contextmanager
-    def _explaining(self, where: Where) -> Iterator[None]:
-        """Say with a TooFewRows what the buffer holds."""
-        try:
-            yield
-        except errors.TooFewRows as error:
-            with self._store.engine.reading() as session:
-                told = explained(self._store, session, self._store.compiled(where), error)
-            raise told from None
+    def _explained(self, where: Where, error: errors.TooFewRows) -> errors.TooFewRows:
+        """Return the error with what the buffer holds."""
+        condition = self._store.compiled(where)
+        with self._store.engine.reading() as session:
+            return explained(self._store, session, condition, error)
 
     def sampling_state(self) -> dict[str, Any]:
         """Return what sampling depends on beside the data, as plain JSON values: to resume where it was.
@@ -447,8 +442,10 @@ class ReplayBuffer:
         store = self._store
         with store.engine.reading() as session:
             state = store.state(session)
-            with self._explaining(where):
+            try:
                 chosen = sampling.draw_tasks(store, session, n, condition, generator)
+            except errors.TooFewRows as error:
+                raise explained(store, session, condition, error) from None
             if rows == "all" and not state.holes:
                 owners, segments = select.segments_of_tasks(store, session, chosen)
                 positions, index = segments.positions(state.low)

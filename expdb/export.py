@@ -51,13 +51,21 @@ def export(buffer: expdb.ReplayBuffer, target: str | os.PathLike[str], where: An
                 count += batch.size
                 if progress is not None:
                     progress(batch.size)
-        os.link(draft, path)  # in one step, and never over another file
-    except FileExistsError:
-        raise expdb.TargetExists(f"{path} exists: name a new file") from None
+        _name(draft, path)
     finally:
         with suppress(OSError):
             draft.unlink()
     return count
+
+
+def _name(draft: Path, path: Path) -> None:
+    """Give a finished file its name, in one step and never over another file."""
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        raise expdb.TargetExists(f"{path} exists: name a new file") from None
+    except OSError:  # a file system without hard links
+        draft.rename(path)
 
 
 def _arrow_type(kind: str) -> pa.DataType:
