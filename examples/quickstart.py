@@ -23,6 +23,7 @@ with expdb.open(path) as db:
         action={"tool": "search", "arguments": {"to": "OSL"}},
         reward=0.5,
         tags={"difficulty": "hard"},
+        terminated=True,
     )
     print("stored at position", position)
 

@@ -146,6 +146,11 @@ def _series(pandas: Any, array: np.ndarray, there: np.ndarray | None) -> Any:
     return pandas.Series(array, dtype=kind).where(there)
 
 
+def _plain(value: Any) -> Any:
+    """Return what JSON makes of arrays and bytes."""
+    return value.hex() if isinstance(value, bytes) else value.tolist()
+
+
 def _arrow(array: np.ndarray, there: np.ndarray | None) -> Any:
     import json
 
@@ -156,16 +161,17 @@ def _arrow(array: np.ndarray, there: np.ndarray | None) -> Any:
         kinds = {type(value) for value in values if value is not None}
         if kinds <= {str} or kinds <= {bytes}:
             return pa.array(values, pa.binary() if kinds == {bytes} else pa.utf8())
-        if kinds == {np.ndarray} and all(value is None or value.ndim == 1 for value in values):
+        if kinds == {np.ndarray} and all(value is None or (value.ndim == 1 and value.dtype != object) for value in values):
             return pa.array(values)
-        as_json = [None if value is None else json.dumps(value, default=lambda one: one.tolist()) for value in values]
+        as_json = [None if value is None else json.dumps(value, default=_plain) for value in values]
         return pa.array(as_json, pa.utf8())
     missing = None if there is None or there.all() else ~there
     if array.ndim == 1:
         return pa.array(array, mask=missing)
     kind = pa.fixed_shape_tensor(pa.from_numpy_dtype(np.uint8 if array.dtype == np.bool_ else array.dtype), array.shape[1:])
     if not array.size:
-        return pa.ExtensionArray.from_storage(kind, pa.nulls(len(array), kind.storage_type))
+        cells: list[Any] = [None if missing is not None and missing[k] else [] for k in range(len(array))]
+        return pa.ExtensionArray.from_storage(kind, pa.array(cells, kind.storage_type))
     data = array.view(np.uint8) if array.dtype == np.bool_ else array
     if missing is None:
         return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(data))

@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -102,6 +103,7 @@ class ReplayBuffer:
             "terminated": terminated, "truncated": truncated, "policy_version": policy_version, "tags": tags,
             "episode_tags": episode_tags,
         }  # fmt: skip
+        exits.watch_worker()
         return int(self._intake.write([(row, fields)])[0])
 
     def store_batch(self, rows: Any) -> np.ndarray:
@@ -157,9 +159,9 @@ class ReplayBuffer:
             raise errors.InvalidValue(f"status is {status!r}: an episode ends 'complete' or 'aborted'")
         self._intake.end(episode_id, status)
 
-    def _abort_writers(self) -> list[str]:
-        """Flush and abort the writers that are open as the handle is closed; return what is to be told of them."""
-        return self._writers.abort()
+    def _end_writers(self, told: list[str]) -> None:
+        """Flush the writers that are open as the handle is closed, and end their episodes; add what is to be told of them."""
+        self._writers.end_all(told)
 
     def _complete_open_episodes(self) -> None:
         self._intake.complete_all()
@@ -283,7 +285,10 @@ class ReplayBuffer:
         changes: dict[str, Any] = {}
         for name, value in columns.items():
             changes[name] = _checked_column(name, value)
-        return change.update(self._store, condition, changes, which == "last")
+        changed = change.update(self._store, condition, changes, which == "last")
+        if not changed and (unwritten := self._writers.unwritten()):
+            errors.warn(f"update found no step, and {unwritten} that were appended are not written yet: flush() or end the episode first")
+        return changed
 
     def update_priorities(self, positions: Sequence[int] | np.ndarray, values: Any) -> int:
         """Set the priority of steps and return how many were set; positions that are gone are left out.
@@ -512,40 +517,67 @@ class _OpenWriters:
             self._open.add(writer)
         exits.watch_worker()
         if self._waiting:
-            self._tell(self.abort(self._waiting))
+            told: list[str] = []
+            self._end(self._take_waiting(), told)
+            _tell(told)
         return writer
 
     def collected(self, writer: EpisodeWriter) -> None:
-        """Abort a writer that nobody holds any more; later, where the collector came in the midst of our own work."""
+        """End a writer that nobody holds any more; later, where the collector came in the midst of our own work."""
         if _is_running(sys._getframe(1)):
             self._waiting.append(writer)
-        else:
-            self._tell(self.abort([writer]))
-
-    def abort(self, writers: list[EpisodeWriter] | None = None) -> list[str]:
-        """Flush writers, all by default, and mark their episodes aborted; return what is to be told of them."""
+            return
         told: list[str] = []
-        if writers is None:
-            with self._lock:
-                writers = [*self._open, *self._waiting]
-        for writer in writers:
-            steps, length = writer.unwritten, writer.length
-            what = f"episode {writer.episode_id!r} of buffer {self._store.name!r} was never ended"
-            try:
-                if writer.is_open:
-                    writer.abort()
-                    if length:
-                        told.append(f"{what}: it is marked aborted, and {steps} of its {length} steps are written only now; {_CURE}")
-            except errors.ExpDBError as error:
-                told.append(f"{what}: {steps} of its {length} steps are lost ({error}); {_CURE}")
-                writer.give_up()
-        self._waiting = [one for one in self._waiting if one not in writers]
-        return told
+        self._end([writer], told)
+        self._store.engine.release()  # of a database that was collected with it
+        _tell(told)
 
-    @staticmethod
-    def _tell(told: list[str]) -> None:
-        for message in told:
-            errors.warn(message)
+    def unwritten(self) -> int:
+        """Return how many steps were appended and are not written."""
+        with self._lock:
+            return sum(writer.unwritten for writer in self._open)
+
+    def end_all(self, told: list[str]) -> None:
+        """Flush all writers and end their episodes; add what is to be told of them.
+
+        Complete is what a last step with terminated or truncated has completed, and aborted everything else.
+        """
+        with self._lock:
+            writers = list(self._open)
+        self._end([*writers, *self._take_waiting()], told)
+
+    def _take_waiting(self) -> list[EpisodeWriter]:
+        with self._lock:  # so that no two threads end the same
+            waiting, self._waiting = self._waiting, []
+        return waiting
+
+    def _end(self, writers: list[EpisodeWriter], told: list[str]) -> None:
+        with ExitStack() as stack:  # which goes on with the others where one is interrupted
+            for writer in writers:
+                stack.callback(self._end_one, writer, told)
+
+    def _end_one(self, writer: EpisodeWriter, told: list[str]) -> None:
+        steps, length, status = writer.unwritten, writer.length, "complete" if writer.is_whole else "aborted"
+        what = f"episode {writer.episode_id!r} of buffer {self._store.name!r}, begun at {writer.begun_at}, was never ended"
+        try:
+            if not writer.is_open:
+                return
+            writer.end() if writer.is_whole else writer.abort()
+            if length:
+                told.append(f"{what}: it is marked {status}, and {steps} of its {length} steps are written only now; {_CURE}")
+        except Exception as error:
+            told.append(f"{what}: {steps} of its {length} steps are lost ({error}); {_CURE}")
+            writer.give_up()
+            if not isinstance(error, errors.ExpDBError):
+                raise
+        except BaseException:  # an interrupt, after which the steps are as good as before
+            self._end_one(writer, told)
+            raise
+
+
+def _tell(told: list[str]) -> None:
+    for message in told:
+        errors.warn(message)
 
 
 _CURE = "use `with buffer.episode(...)`, or call end()"

@@ -417,7 +417,12 @@ def _condition(conditions: Sequence[str], where: str | None) -> Any:
     return built if conditions else None
 
 
+_PYTHON = {"True": True, "False": False, "None": None}
+
+
 def _value(text: str) -> Any:
+    if text in _PYTHON:
+        return _PYTHON[text]
     try:
         return json.loads(text)
     except ValueError:

@@ -116,8 +116,9 @@ class ExperienceDB:
         self._buffers: dict[str, ReplayBuffer] = {}
         self._lock = threading.RLock()
         self._closed = False
-        # Of a handle that is dropped without being closed. At exit `_at_exit` closes what is open.
-        weakref.finalize(self, engine.close).atexit = False
+        # Of a handle that is dropped without being closed. At exit `_at_exit` closes what is open. Not `close`: writers that
+        # are collected with the handle still have steps to write.
+        weakref.finalize(self, engine.release).atexit = False
         if temporary is not None:
             weakref.finalize(self, temporary.remove).atexit = False
         _handles.add(self)
@@ -267,19 +268,26 @@ class ExperienceDB:
             if self._closed:
                 return
             try:
-                for buffer in self._buffers.values():
-                    told += buffer._abort_writers()
-                with suppress(errors.DatabaseReplaced):  # whoever wrote since was told; the file that was there keeps what it has
+                with ExitStack() as stack:  # the last one first; whatever fails, the others are done
+                    stack.callback(self._disconnect)
+                    stack.callback(self._complete)
                     for buffer in self._buffers.values():
-                        buffer._complete_open_episodes()
-                    self._save_priorities()
+                        stack.callback(buffer._end_writers, told)
             finally:
-                self._closed = True
-                self._engine.close()
-                if self._temporary is not None:
-                    self._temporary.remove()
-        for message in told:
-            errors.warn(message)
+                for message in told:
+                    errors.warn(message)
+
+    def _complete(self) -> None:
+        with suppress(errors.DatabaseReplaced):  # whoever wrote since was told; the file that was there keeps what it has
+            for buffer in self._buffers.values():
+                buffer._complete_open_episodes()
+            self._save_priorities()
+
+    def _disconnect(self) -> None:
+        self._closed = True
+        self._engine.close()
+        if self._temporary is not None:
+            self._temporary.remove()
 
     def _forked(self) -> None:
         """Be another run in a forked child, unless the run was named, and leave the parent its open episodes and files."""

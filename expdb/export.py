@@ -30,23 +30,27 @@ def export(buffer: expdb.ReplayBuffer, target: str | os.PathLike[str], where: An
 
     One row per step with its columns, those of its episode, and every field: arrays of one shape as Arrow's tensors, which
     other readers see as lists; arrays of varying shape as lists; tags and JSON as text; a missing value is null. `progress`
-    is called with the number of steps of each batch. Raises TargetExists where the file exists.
+    is called with the number of steps of each batch. Raises TargetExists where the file exists, and
+    InvalidValue for another ending than .parquet or .pq.
     """
     import pyarrow.parquet as parquet
 
     path = Path(target)
+    if path.suffix.lower() not in (".parquet", ".pq"):
+        raise expdb.InvalidValue(f"{path} is no name of a Parquet file, which is what is written: end it in .parquet")
     if path.exists():
         raise expdb.TargetExists(f"{path} exists: name a new file")
     if not path.parent.is_dir():
         raise expdb.DatabaseMissing(f"the folder {path.parent} does not exist: create it first")
-    fields = {name: _arrow_type(kind) for name, kind in buffer.stats()["fields"].items()}
-    schema = pa.schema({**COLUMNS, **fields})
+    kinds = buffer.stats()["fields"]
+    schema = pa.schema({**COLUMNS, **{name: _arrow_type(kind) for name, kind in kinds.items()}})
+    is_json = {"tags", "episode_tags", *[name for name, kind in kinds.items() if kind == "json"]}
     draft, count = path.with_name(f".{path.name}.{uuid.uuid4().hex}"), 0
     try:
         with parquet.ParquetWriter(draft, schema, compression="zstd") as writer:
             for batch in buffer.scan(where, size=BATCH_STEPS, fields=list(schema.names)):
                 table = batch.to_arrow()
-                arrays = [_as_type(table[name], batch[name], schema.field(name).type) for name in schema.names]
+                arrays = [_as_type(table[name], batch[name], schema.field(name).type, name in is_json) for name in schema.names]
                 writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
                 count += batch.size
                 if progress is not None:
@@ -86,7 +90,7 @@ def _arrow_type(kind: str) -> pa.DataType:
     return value
 
 
-def _as_type(column: pa.ChunkedArray, array: np.ndarray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+def _as_type(column: pa.ChunkedArray, array: np.ndarray, kind: pa.DataType, is_json: bool) -> pa.Array | pa.ChunkedArray:
     """Return a column in the file's type: what one batch holds need not tell it."""
     if column.type == kind and array.dtype != object:
         return column
@@ -94,5 +98,4 @@ def _as_type(column: pa.ChunkedArray, array: np.ndarray, kind: pa.DataType) -> p
         return column.cast(kind)
     if pa.types.is_list(kind):
         return pa.array([None if value is None else value.tolist() for value in array], kind)
-    texts = pa.types.is_string(kind)
-    return pa.array([value if value is None or not texts or isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in array], kind)
+    return pa.array([json.dumps(value, ensure_ascii=False) if is_json and value is not None else value for value in array], kind)

@@ -27,6 +27,9 @@ def find(db: expdb.ExperienceDB, episode: str, buffer: str | None = None) -> tup
             found = chosen.episodes({"episode": int(episode)}).to_pylist()
         if found:
             return chosen, found[0]
+    of_task = db.sql("SELECT episode_id FROM experience_episodes WHERE task_id = :task LIMIT 5", {"task": episode}).column(0).to_pylist()
+    if of_task:
+        raise expdb.UnknownEpisode(f"{episode!r} is a task: its episodes are {', '.join(of_task)}")
     newest = db.sql("SELECT episode_id FROM experience_episodes WHERE steps_held > 0 ORDER BY started DESC LIMIT 5").column(0).to_pylist()
     there = f"the newest are {', '.join(newest)}" if newest else "no episode is held"
     raise expdb.UnknownEpisode(f"no episode {episode!r} in {', '.join(names) or 'the database'}: {there}; by number it wants --buffer")
@@ -40,7 +43,15 @@ def steps(buffer: expdb.ReplayBuffer, episode: dict[str, Any]) -> list[dict[str,
 
 
 def lines(episode: dict[str, Any], rows: list[dict[str, Any]], full: bool = False) -> Iterator[str]:
-    """Yield the lines of an episode. Of a conversation that grows each message is shown once, when it is new."""
+    """Yield the lines of an episode. Of a conversation that grows each message is shown once, when it is new.
+
+    Nothing in it is a code for a terminal, whatever was stored.
+    """
+    for line in _lines(episode, rows, full):
+        yield "".join(character if character.isprintable() else " " for character in line)
+
+
+def _lines(episode: dict[str, Any], rows: list[dict[str, Any]], full: bool) -> Iterator[str]:
     about = {name: episode[name] for name in ("task_id", "task_name", "agent_id", "group_id", "policy_version", "episode_tags", "run")}
     gained = "unknown" if episode["episode_return"] is None else f"{episode['episode_return']:g}"
     yield f"episode {episode['episode_id']}: {episode['status']}, {episode['length']} steps, return {gained}"
@@ -87,10 +98,13 @@ def _message(message: dict[str, Any], full: bool) -> Iterator[str]:
     content = message.get("content")
     if content is not None and content != "":
         yield from _indented(f"{message['role']}: ", _text(content, full))
-    for call in message.get("tool_calls") or ():
-        function = call.get("function", call) if isinstance(call, dict) else {"name": call}
-        arguments = function.get("arguments", "")
-        yield from _indented(f"{message['role']} calls ", f"{function.get('name')}({_text(arguments, full)})")
+    calls = message.get("tool_calls") or []
+    for call in calls if isinstance(calls, list) else [calls]:
+        function = call.get("function", call) if isinstance(call, dict) else call
+        if isinstance(function, dict):
+            yield from _indented(f"{message['role']} calls ", f"{function.get('name') or function.get('tool')}({_text(function.get('arguments', ''), full)})")
+        else:
+            yield from _indented(f"{message['role']} calls ", _text(call, full))
     rest = {name: value for name, value in message.items() if name not in ("role", "content", "tool_calls") and value is not None}
     if rest and (full or content is None):
         yield from _indented("  ", _text(rest, full))
@@ -108,7 +122,6 @@ def _text(value: Any, full: bool) -> str:
 
 
 def _indented(head: str, text: str) -> Iterator[str]:
-    clean = "".join(character if character.isprintable() or character == "\n" else " " for character in text)  # no terminal codes
-    first, *rest = clean.split("\n")
+    first, *rest = text.split("\n")
     yield f"  {head}{first}"
     yield from (f"    {line}" for line in rest)

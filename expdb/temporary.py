@@ -10,8 +10,10 @@ try:
 except ImportError:  # not on Windows, where folders of killed programs stay
     fcntl = None  # type: ignore[assignment]
 
-PREFIX = "expdb-"
-LOCK = "lock"  # a file that the folder's program holds locked, whatever its process number means elsewhere
+PREFIX = "expdb-memory-"
+LOCK = "expdb.lock"  # a file that the folder's program holds locked, whatever its process number means elsewhere
+MARK = b"expdb: a private temporary database\n"  # what it holds, so that nobody else's folder is taken for ours
+FILES = ("memory.db", "memory.db-wal", "memory.db-shm", LOCK)
 
 
 class Folder:
@@ -25,6 +27,7 @@ class Folder:
         self._lock = os.open(self.path / f"{LOCK}.new", os.O_CREAT | os.O_RDWR | getattr(os, "O_CLOEXEC", 0), 0o600)
         if fcntl is not None:
             fcntl.flock(self._lock, fcntl.LOCK_EX)
+        os.write(self._lock, MARK)
         os.rename(self.path / f"{LOCK}.new", self.path / LOCK)
 
     def remove(self) -> None:
@@ -46,8 +49,11 @@ def _remove_abandoned() -> None:
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(lock.parent, ignore_errors=True)
-        except BlockingIOError:
-            continue  # its program runs
+            if os.read(descriptor, len(MARK)) == MARK:
+                for name in FILES:
+                    lock.with_name(name).unlink(missing_ok=True)
+                lock.parent.rmdir()
+        except OSError:  # its program runs, or somebody keeps more in it
+            continue
         finally:
             os.close(descriptor)

@@ -1,6 +1,8 @@
 """EpisodeWriter: one episode's steps, gathered and written in chunks."""
 
 import os
+import sys
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
@@ -27,7 +29,15 @@ class Sink(Protocol):
         """End an episode that has nothing pending."""
 
     def collected(self, writer: "EpisodeWriter") -> None:
-        """Take care of a writer that nobody can use any more, and that has not ended its episode."""
+        """Take care of a writer that nobody can use any more, and that has not ended its episode; at any moment."""
+
+
+def _calling_line() -> tuple[str, int]:
+    """Return the file and the line outside of this package that is running."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "expdb":
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
 
 
 class EpisodeWriter:
@@ -35,8 +45,8 @@ class EpisodeWriter:
 
     `append` gathers steps, and flushes at a limit; what `flush` or the end of the block has returned is durable. Leaving
     the block completes the episode; an exception in it flushes what was appended and marks the episode aborted, as `abort` does.
-    A writer that is left open is flushed and its episode marked aborted when the database is closed, the program exits or the
-    writer is collected, with an ExpDBWarning.
+    A writer that is left open is flushed when the database is closed, the program exits or the writer is collected, and its
+    episode marked aborted, or complete where its last step says so; with an ExpDBWarning.
 
     >>> with buffer.episode("CartPole-v1/17") as episode:  # doctest: +SKIP
     ...     episode.append(obs=obs, action=action, reward=reward, terminated=terminated, truncated=truncated)
@@ -50,6 +60,18 @@ class EpisodeWriter:
         self._flushed_at = time.monotonic()
         self._closed = self._ended = False
         self._pid = os.getpid()
+        self._lock = threading.RLock()  # the database may be closed by another thread than the one that appends
+        self._begun_at = _calling_line()
+
+    @property
+    def begun_at(self) -> str:
+        """Where in the program the episode was begun, "file:line"."""
+        return f"{self._begun_at[0]}:{self._begun_at[1]}"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the last step that was appended ends the episode: by terminated or truncated."""
+        return self._ended
 
     @property
     def episode_id(self) -> str:
@@ -72,18 +94,21 @@ class EpisodeWriter:
 
         Values are copied: the environment may write into the same arrays again.
         """
-        if self._ended or self._closed or self._pid != os.getpid():
+        if self._pid != os.getpid():
             self._refuse()
-        pending = self._pending
-        pending.add(self._episode, fields, step, pre_agent, execute_time, reward, terminated, truncated, tags)
-        if terminated or truncated:
-            self._ended = True
-        if (
-            len(pending.step) >= self._flush_steps
-            or pending.nbytes >= self._flush_bytes
-            or time.monotonic() - self._flushed_at >= self._flush_seconds
-        ):
-            self.flush()
+        with self._lock:
+            if self._ended or self._closed:
+                self._refuse()
+            pending = self._pending
+            pending.add(self._episode, fields, step, pre_agent, execute_time, reward, terminated, truncated, tags)
+            if terminated or truncated:
+                self._ended = True
+            if (
+                len(pending.step) >= self._flush_steps
+                or pending.nbytes >= self._flush_bytes
+                or time.monotonic() - self._flushed_at >= self._flush_seconds
+            ):
+                self._flush()
 
     def extend(self, columns: Mapping[str, Any]) -> None:
         """Add many steps given as columns: sequences or arrays [steps, ...] of one length; scalars are broadcast."""
@@ -92,8 +117,14 @@ class EpisodeWriter:
 
     def flush(self) -> np.ndarray:
         """Write what was appended and return its positions, int64 in order."""
-        if self._closed or self._pid != os.getpid():
+        if self._pid != os.getpid():
             self._refuse()
+        with self._lock:
+            if self._closed:
+                self._refuse()
+            return self._flush()
+
+    def _flush(self) -> np.ndarray:
         pending, self._flushed_at = self._pending, time.monotonic()
         if not len(pending):
             return np.empty(0, np.int64)
@@ -115,8 +146,14 @@ class EpisodeWriter:
         self._close("aborted", last)
 
     def _close(self, status: str, last: Mapping[str, Any]) -> None:
-        if self._closed or self._pid != os.getpid():
+        if self._pid != os.getpid():
             self._refuse()
+        with self._lock:
+            if self._closed:
+                self._refuse()
+            self._end(status, last)
+
+    def _end(self, status: str, last: Mapping[str, Any]) -> None:
         pending = self._pending
         if pending.stored is not None:  # by a flush that was interrupted
             pending = self._pending = self._sink.pending()
@@ -148,7 +185,8 @@ class EpisodeWriter:
     @property
     def unwritten(self) -> int:
         """How many steps were appended and are not written yet."""
-        return 0 if self._closed or self._pending.stored is not None else len(self._pending)
+        pending = self._pending
+        return 0 if pending is None or pending.stored is not None else len(pending)
 
     def give_up(self) -> None:
         """Take no more steps, and lose those that are not written: there is nothing left to write them to."""
@@ -171,4 +209,6 @@ class EpisodeWriter:
     ) -> None:
         if not self.is_open:
             return
+        if kind is GeneratorExit:  # maybe from the garbage collector, in the midst of anything
+            return self._sink.collected(self)
         self._close("complete" if kind is None else "aborted", {})

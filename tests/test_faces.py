@@ -54,6 +54,8 @@ def test_sql_prints_rows_and_takes_parameters(path):
 def test_query_shows_steps_tasks_counts_and_episodes(path):
     assert run("query", path, "train", "reward >= 0.5", "tags.d = 1", "--count").strip() == "4"
     assert run("query", path, "train", "reward = null", "--count").strip() == "0"
+    assert run("query", path, "train", "terminated = True", "--count") == run("query", path, "train", "terminated = true", "--count") == "3\n"
+    assert run("query", path, "train", "task_name = None", "--count").strip() == "0"
     assert run("query", path, "train", "reward != null", "--count").strip() == "12"
     assert run("query", path, "train", "task_id ~ t%", "--tasks").split() == ["t0", "t1", "t2"]
     assert len(json.loads(run("query", path, "train", "reward<0.35", "--json"))) == 4
@@ -323,7 +325,28 @@ def test_show_prints_an_episode_as_a_conversation(traces):
     found = json.loads(run("show", traces, "attempt/1", "--json"))
     assert (found["buffer"], found["episode_return"], len(found["steps"])) == ("traces", 0.5, 2)
     assert "the newest are" in run("show", traces, "attempt/2", status=1)
+    assert "'flight' is a task: its episodes are attempt/1" in run("show", traces, "flight", status=1)
     assert "did you mean 'traces'" in run("show", traces, "attempt/1", "--buffer", "trace", status=1)
+
+
+def test_show_prints_no_code_for_a_terminal_and_takes_any_tool_call(tmp_path):
+    about = {"agent_id": "a\nforged", "episode_tags": {"k": "\x07"}}
+    with expdb.open(tmp_path / "traces.db") as db, db.buffer("b").episode("t\x1b[2J", episode_id="e", **about) as episode:
+        for calls in (5, "text", [{"function": "name"}], [{"function": ["n"]}], [{"tool": "search", "arguments": {"q": 1}}], None):
+            episode.append(messages=[{"role": "assistant", "tool_calls": calls}], pre_agent="\x9b\u202e")
+    said = run("show", tmp_path / "traces.db", "e")
+    assert not set(said) & set("\x1b\x07\x9b\u202e")
+    assert "\nforged" not in said
+    assert 'assistant calls search({"q": 1})' in said
+
+
+def test_export_keeps_texts_and_numbers_in_json_apart(tmp_path):
+    import pyarrow.parquet
+
+    with expdb.open(tmp_path / "runs.db") as db:
+        db.buffer("b").store_batch([{"j": {"a": 1}}, {"j": "1"}, {"j": 1}, {"j": None}])
+    run("export", tmp_path / "runs.db", "b", tmp_path / "b.parquet")
+    assert pyarrow.parquet.read_table(tmp_path / "b.parquet")["j"].to_pylist() == ['{"a": 1}', '"1"', "1", None]
 
 
 def test_export_writes_what_matches_as_parquet_that_others_read(traces, tmp_path):
@@ -346,6 +369,7 @@ def test_export_writes_what_matches_as_parquet_that_others_read(traces, tmp_path
     assert len(frame) == 3
     assert frame["tokens"].iloc[2].tolist() == [1, 2]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.parquet", "out.parquet", "traces.db"]
+    assert "end it in .parquet" in run("export", traces, "traces", tmp_path / "all.csv", status=1)
     assert "does not exist" in run("export", traces, "traces", tmp_path / "no" / "all.parquet", status=1)
 
 

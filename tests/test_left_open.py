@@ -1,14 +1,18 @@
 """Writers that nobody ends: nothing that was appended is lost without a word."""
 
+import contextlib
 import gc
 import multiprocessing
 import subprocess
 import sys
+import threading
 import warnings
 
+import numpy as np
 import pytest
 
 import expdb
+from expdb.storage import write
 
 
 def held(open_db, buffer="x"):
@@ -18,7 +22,7 @@ def held(open_db, buffer="x"):
 
 
 def test_closing_the_database_stores_what_open_writers_hold_and_says_so(open_db):
-    with pytest.warns(expdb.ExpDBWarning, match="episode 'e1' of buffer 'x' was never ended: .*3 of its 3 steps"), open_db() as db:
+    with pytest.warns(expdb.ExpDBWarning, match="episode 'e1' of buffer 'x', begun at .*, was never ended: .*3 of its 3 steps"), open_db() as db:
         writer = db.buffer("x").episode("t", episode_id="e1")
         for n in range(3):
             writer.append(n=n)
@@ -33,6 +37,15 @@ def test_of_steps_that_are_written_already_none_is_written_again(open_db):
         for n in range(3):
             writer.append(n=n)
     assert held(open_db) == ([0, 1, 2], [{"status": "aborted", "length": 3}])
+
+
+def test_a_writer_whose_last_step_ends_the_episode_has_completed_it(open_db):
+    line = test_a_writer_whose_last_step_ends_the_episode_has_completed_it.__code__.co_firstlineno + 3
+    with pytest.warns(expdb.ExpDBWarning, match=rf"begun at {__file__}:{line}, was never ended: it is marked complete"), open_db() as db:
+        writer = db.buffer("x").episode("t")
+        writer.append(n=0)
+        writer.append(n=1, terminated=True)
+    assert held(open_db) == ([0, 1], [{"status": "complete", "length": 2}])
 
 
 def test_a_writer_without_a_step_and_one_that_was_ended_say_nothing(open_db):
@@ -76,8 +89,6 @@ def test_a_writer_that_is_collected_in_the_midst_of_a_write_waits_for_the_end_of
         dtype, shape = None, ()
 
         def __array__(self, *_, **__):
-            import numpy as np
-
             left.clear()
             return np.array(1)
 
@@ -101,6 +112,109 @@ def test_steps_that_cannot_be_stored_any_more_are_named_as_lost(open_db):
     assert held(open_db)[0] == [0]
 
 
+def test_writers_that_append_while_another_thread_closes_lose_and_double_nothing(open_db):
+    """What `append` has taken is stored once, or the warning counts it."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for number in range(4):
+            db, taken = open_db(), {}
+            buffer = db.buffer(f"x{number}")
+
+            def act(k, buffer=buffer, taken=taken):
+                writer = buffer.episode(f"t{k}", flush_steps=3)
+                taken[k] = 0
+                with contextlib.suppress(expdb.EpisodeEnded, expdb.DatabaseClosed):
+                    while True:
+                        writer.append(n=taken[k])
+                        taken[k] += 1
+
+            threads = [threading.Thread(target=act, args=(k,)) for k in range(4)]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                for thread in threads:
+                    thread.start()
+                while len(taken) < 4 or min(taken.values()) < 5:
+                    pass
+                db.close()
+                for thread in threads:
+                    thread.join()
+            with open_db() as again:
+                for k, count in taken.items():
+                    (batch,) = again.buffer(f"x{number}").scan({"task_id": f"t{k}"}, size=1 << 20)
+                    assert batch["n"].tolist() in (list(range(count)), list(range(count + 1))), k  # the last append may be under way
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_a_database_that_is_collected_with_its_writer_takes_the_steps_first(open_db, location):
+    class Actor:
+        def __init__(self):
+            self.db = expdb.open(location)
+            self.writer, self.itself = self.db.buffer("x").episode("t"), self
+
+    actor = Actor()
+    for n in range(3):
+        actor.writer.append(n=n)
+    with pytest.warns(expdb.ExpDBWarning, match="3 of its 3 steps are written only now"):
+        del actor
+        gc.collect()
+    assert held(open_db) == ([0, 1, 2], [{"status": "aborted", "length": 3}])
+
+
+def test_a_generator_that_holds_a_writer_and_is_collected_in_the_midst_of_a_write_does_not_wait_for_itself(open_db):
+    db = open_db(timeout=2.0)
+    buffer = db.buffer("x")
+
+    def playing():
+        with buffer.episode("t", episode_id="left") as episode:
+            episode.append(n=0)
+            yield
+
+    left = [playing()]
+    next(left[0])
+
+    class Value:
+        dtype, shape = None, ()
+
+        def __array__(self, *_, **__):
+            left.clear()
+            return np.array(1)
+
+    buffer.store(task_id="u", n=Value())
+    with pytest.warns(expdb.ExpDBWarning, match="'left'"):
+        db.close()
+    assert sorted(held(open_db)[0]) == [0, 1]
+
+
+def test_a_failure_of_one_writer_does_not_keep_the_others_from_being_stored(open_db, monkeypatch):
+    db = open_db()
+    writers = [db.buffer("x").episode(f"t{k}", episode_id=f"e{k}") for k in range(3)]
+    for k, writer in enumerate(writers):
+        writer.append(n=k)
+    db.buffer("x").store(task_id="implicit", n=3)
+    real, calls = write.write, []
+
+    def failing(store, pending):
+        calls.append(pending)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        if len(calls) == 3:
+            raise expdb.StorageFull("no space left")
+        return real(store, pending)
+
+    monkeypatch.setattr(write, "write", failing)
+    with pytest.warns(expdb.ExpDBWarning) as caught, pytest.raises(KeyboardInterrupt):
+        db.close()
+    assert sorted("lost" in str(one.message) for one in caught) == [False, False, True]
+    monkeypatch.undo()
+    numbers, episodes = held(open_db)
+    assert len(numbers) == 3
+    assert [one["status"] for one in episodes].count("complete") == 1
+    with pytest.raises(expdb.DatabaseClosed):
+        db.buffers()
+
+
 PROGRAM = """
 import sys, expdb
 db = expdb.open(sys.argv[1])
@@ -114,7 +228,7 @@ db.buffer("x").store(task_id="implicit", n=3)
 def test_the_exit_of_a_program_closes_what_is_open(open_db, location):
     done = subprocess.run([sys.executable, "-W", "default", "-c", PROGRAM, location], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "ExpDBWarning: episode 'e' of buffer 'x' was never ended" in done.stderr
+    assert "ExpDBWarning: episode 'e' of buffer 'x', begun at <string>:4, was never ended" in done.stderr
     assert "ResourceWarning" not in done.stderr
     numbers, episodes = held(open_db)
     assert sorted(numbers) == [0, 1, 2, 3]

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import warnings
 
 import numpy as np
 import pytest
@@ -34,6 +33,7 @@ def test_the_reward_of_an_episode_goes_to_its_last_step(buffer):
 def test_the_last_step_is_that_of_the_greatest_number_whichever_step_matched(buffer):
     for step in (2, 0, 1):
         buffer.store(episode_id="shuffled", step=step, obs=float(step))
+    buffer.end_episode("shuffled")
     assert buffer.update({"episode_id": "shuffled", "step": 0}, reward=1.0, which="last") == 1
     assert [row["step"] for row in buffer.page(1, 10) if row["reward"] is not None] == [2]
 
@@ -54,6 +54,26 @@ def test_a_reward_for_single_steps_or_other_columns_are_not_warned_of(buffer):
     buffer.update({"step": 2}, reward=1.0)
     buffer.update({"episode_id": "e0"}, tags={"a": 1})
     buffer.update({"episode_id": "e0"}, reward=None)
+    buffer.update({"episode_id": "e0"}, reward=0.0)
+
+
+def test_the_last_step_of_an_episode_that_goes_on_is_warned_of(buffer):
+    with buffer.episode("t", episode_id="e") as episode:
+        episode.append(obs=0.0)
+        with pytest.warns(WARNING, match="found no step, and 1 that were appended are not written yet"):
+            assert buffer.update({"episode_id": "e"}, reward=1.0, which="last") == 0
+        episode.flush()
+        with pytest.warns(WARNING, match="1 of the 1 episodes whose last step is updated is still open") as caught:
+            for _ in range(2):
+                buffer.update({"episode_id": "e"}, reward=1.0, which="last")
+        assert len(caught) == 1
+
+
+def test_another_policy_version_for_the_same_episode_is_warned_of(buffer):
+    with pytest.warns(WARNING, match="keeps the policy_version 1 that began it, and 2 is left out") as caught:
+        for version in (1, 1, 2, 3):
+            buffer.store(task_id="t", policy_version=version)
+    assert len(caught) == 1
 
 
 # -- attempts side by side --------------------------------------------------------------------------------------------
@@ -113,7 +133,7 @@ def test_handles_never_share_an_episode_that_nobody_named_whatever_their_run(ope
     ("name", "column"),
     [
         ("rewards", "reward"), ("done", "terminated"), ("terminal", "terminated"), ("truncate", "truncated"), ("taskid", "task_id"),
-        ("rewrd", "reward"), ("timeout", "truncated"), ("policy_versions", "policy_version"), ("tag", "tags"),
+        ("rewrd", "reward"), ("REWARD", "reward"), ("taskId", "task_id"), ("timeout", "truncated"), ("policy_versions", "policy_version"), ("tag", "tags"),
     ],
 )  # fmt: skip
 def test_a_field_named_nearly_like_a_column_is_warned_of_once(buffer, name, column):
@@ -121,17 +141,15 @@ def test_a_field_named_nearly_like_a_column_is_warned_of_once(buffer, name, colu
         buffer.store(**{name: 1})
         buffer.store(**{name: 2})
     assert len(caught) == 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(WARNING):
-            buffer.store(**{f"{name}_": 1, "done": 1} if name != "done" else {"dones": 1})
+    with pytest.raises(WARNING):  # as the tests have warnings as errors
+        buffer.store(**{"dones" if name == "done" else "done": 1})
     assert len(buffer) == 2, "before anything is stored"
 
 
 def test_a_declared_field_and_the_usual_names_are_not_warned_of(db):
     buffer = db.buffer("declared", fields={"done": "bool"})
     buffer.store(done=True)
-    fields = ("obs", "action", "observation", "state", "info", "logprob", "value", "messages", "tokens", "text", "mean", "score", "token", "tool_calls")
+    fields = ("episodes", "tags_x", "obs", "action", "observation", "state", "info", "logprob", "value", "messages", "tokens", "text", "mean", "score", "token", "tool_calls")
     buffer.store(**dict.fromkeys(fields, 1.0))
 
 
@@ -199,11 +217,13 @@ def test_a_buffer_that_is_not_to_be_made_is_named_with_the_nearest(db):
     assert db.buffer("train", create=False).name == "train"
     with pytest.raises(expdb.UnknownBuffer, match="did you mean 'train'"):
         db.drop("trian")
+    with pytest.raises(expdb.TooFewRows, match="buffer 'trian' holds no step, and never did, did you mean 'train'"):
+        db.buffer("trian").sample(1)
 
 
 def test_too_few_rows_says_what_the_buffer_holds_and_what_is_missing(db):
     buffer = db.buffer("train")
-    with pytest.raises(expdb.TooFewRows, match="buffer 'train' holds no step: "):
+    with pytest.raises(expdb.TooFewRows, match="buffer 'train' holds no step, and never did: "):
         buffer.sample(1)
     writer = buffer.episode("t", episode_id="open")
     writer.append(obs=1.0)

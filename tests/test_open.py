@@ -389,3 +389,13 @@ def test_temporary_databases_of_killed_programs_are_removed_by_the_next_one(tmp_
             assert os.path.dirname(db.location) != os.path.dirname(kept)
         living.communicate("")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_that_only_look_like_temporary_databases_stay(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in ("expdb-results", "expdb-memory-results"):
+        (tmp_path / name).mkdir()
+        for file in ("lock", "expdb.lock", "thesis.txt"):
+            (tmp_path / name / file).write_text("work")
+    expdb.open(":memory:").close()
+    assert sorted(len(list(folder.iterdir())) for folder in tmp_path.iterdir()) == [3, 3]

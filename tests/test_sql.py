@@ -148,13 +148,35 @@ def test_a_field_that_nobody_has_stored_is_an_error_with_the_nearest(asked, db):
         "SELECT {} + 1 FROM experience", "SELECT avg({}) FROM experience", "SELECT task_id, sum({}) FROM experience GROUP BY 1",
         "SELECT avg(a) FROM (SELECT {} AS a FROM experience ORDER BY position LIMIT 3) q", "SELECT -({}) FROM experience",
         "WITH q AS MATERIALIZED (SELECT {} AS a FROM experience) SELECT sum(a) FROM q", "SELECT abs({}) FROM experience",
-        "SELECT step, sum({}) OVER (ORDER BY step) FROM experience", "SELECT count(*) FROM experience WHERE 2 * {} > 1",
+        "SELECT step, sum({}) OVER (ORDER BY step) FROM experience", "SELECT avg(coalesce({}, 'none')) FROM experience", "SELECT count(*) FROM experience WHERE 2 * {} > 1",
         "SELECT e.task_id, avg({}) FROM experience e JOIN experience_episodes p ON p.episode = e.episode GROUP BY 1",
     ],
 )  # fmt: skip
 def test_arithmetic_on_a_field_that_is_no_number_is_an_error(asked, db, query, name):
     with pytest.raises(expdb.SqlError):
         db.sql(query.format(f"field(payload, '{name}')"))
+
+
+def test_a_field_that_is_a_number_in_one_buffer_and_text_in_another_can_be_summed_up(asked, db, request):
+    db.buffer("other").store(n="text")
+    query = "SELECT avg(field(payload, 'n')) AS mean FROM experience WHERE buffer = 'train'"
+    if "postgresql" in request.node.name:
+        query = query.replace("field(payload, 'n')", "CAST(field(payload, 'n') AS numeric)")
+    assert db.sql(query).to_pylist() == [{"mean": 1.5}]
+
+
+@pytest.mark.parametrize("query", ['SELECT avg("rewards") FROM experience', 'SELECT "episode_retrun" FROM experience_episodes'])
+def test_a_misspelt_name_in_double_quotes_is_no_text(asked, db, query):
+    with pytest.raises(expdb.SqlError, match=r"rewards|episode_retrun"):
+        db.sql(query)
+
+
+def test_names_in_double_quotes_stay_names_and_text_stays_text(asked, db):
+    query = """SELECT "reward" AS "a b", 'say "hi"' AS t, json_type('{"a": 1}', '$."a"') AS "kind" -- a "comment"
+               FROM "experience" WHERE "step" = 0"""
+    if db.location.startswith("postgresql"):
+        query = query.replace("""json_type('{"a": 1}', '$."a"')""", "'integer'")
+    assert db.sql(query).to_pylist() == [{"a b": 1.0, "t": 'say "hi"', "kind": "integer"}]
 
 
 @pytest.mark.parametrize(

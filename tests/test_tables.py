@@ -84,6 +84,15 @@ def test_pandas_gets_missing_values_as_its_own(batch):
     assert batch["reward"][0] == 10.0
 
 
+def test_lists_in_a_table_may_vary_in_length(db):
+    for name, table in (("pandas", pd.DataFrame({"tokens": [[1, 2], [3, 4]], "scores": [[0.5], [1.5]]})), ("arrow", pa.table({"tokens": [[1, 2], [3, 4]], "scores": [[0.5], [1.5]]}))):
+        buffer = db.buffer(name)
+        buffer.store_batch(table)
+        buffer.store(tokens=[5], scores=[])
+        assert buffer.stats()["fields"] == {"tokens": "int64[None]", "scores": "float64[None]"}
+        assert [one.tolist() for one in buffer.get([0, 2])["tokens"]] == [[1, 2], [5]]
+
+
 def test_a_batch_is_not_taken_for_one_array(batch):
     for call in (lambda: pd.DataFrame(batch), lambda: np.asarray(batch), lambda: pd.DataFrame(Batch({}))):
         with pytest.raises(expdb.InvalidValue, match=r"use batch\.to_pandas\(\)"):
@@ -94,6 +103,17 @@ def test_pandas_is_asked_for_by_name_where_it_is_missing(batch, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(expdb.DriverMissing, match="pip install pandas"):
         batch.to_pandas()
+
+
+def test_bytes_ragged_arrays_and_empty_tensors_become_tables(db):
+    buffer = db.buffer("x", fields={"rows": expdb.Field("float32", shape=(None, 3))})
+    for length in (1, 3):
+        with buffer.episode("t") as episode:
+            for t in range(length):
+                episode.append(raw=b"\x01", rows=np.ones((t, 3), np.float32), none=np.zeros((0,)), reward=1.0, terminated=t == length - 1)
+    for unit in (expdb.Sequence(2), expdb.Episode(), expdb.Episode(pad=False), expdb.Group(2)):
+        assert buffer.sample(1, unit=unit, rng=0).to_arrow().num_rows == 1
+    assert buffer.get([0, 1]).to_arrow()["none"].null_count == 0
 
 
 def test_empty_batches_and_sequences_become_tables(buffer):

@@ -81,7 +81,8 @@ def test_an_episode_belongs_to_one_task_agent_and_group(buffer):
 def test_what_a_later_step_tells_of_its_episode_is_added(buffer):
     buffer.store(task_id="t")
     buffer.store(task_id="t", task_name="name", policy_version=4, episode_tags={"a": 1})
-    buffer.store(task_id="t", policy_version=5)
+    with pytest.warns(expdb.ExpDBWarning, match="keeps the policy_version 4"):
+        buffer.store(task_id="t", policy_version=5)
     row = buffer.episodes().to_pylist()[0]
     assert (row["task_name"], row["policy_version"], row["episode_tags"]) == ("name", 4, '{"a":1}')
 

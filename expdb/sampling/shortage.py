@@ -2,6 +2,7 @@
 
 from expdb.errors import TooFewRows
 from expdb.storage import select
+from expdb.storage.catalog import list_buffers, nearest
 from expdb.storage.engine import Session
 from expdb.storage.query import Condition
 from expdb.storage.store import Store
@@ -10,8 +11,11 @@ from expdb.storage.store import Store
 def explained(store: Store, session: Session, condition: Condition | None, error: TooFewRows) -> TooFewRows:
     """Return the error with what the buffer holds in front of it."""
     state = store.state(session)
+    if not state.added:
+        other = nearest(store.name, [name for name in list_buffers(session) if name != store.name])
+        return TooFewRows(f"buffer {store.name!r} holds no step, and never did{other or ':'} {error}")
     if not state.size:
-        return TooFewRows(f"buffer {store.name!r} holds no step{', all were evicted or deleted' * bool(state.added)}: {error}")
+        return TooFewRows(f"buffer {store.name!r} holds no step, all were evicted or deleted: {error}")
     found = f"buffer {store.name!r} holds {state.size:,} step{'s' * (state.size != 1)}"
     if condition is not None:
         found += f", {select.count(store, session, condition):,} of which match the query"

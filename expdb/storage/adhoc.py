@@ -42,8 +42,8 @@ class FieldFunction:
         return {name: next(iter(kinds)) for name, kinds in self._stored().items() if len(kinds) == 1}
 
     def not_numbers(self) -> set[str]:
-        """Return the fields that are no numbers in some buffer: text, JSON, bytes, arrays."""
-        return {name for name, kinds in self._stored().items() if kinds & {"", "b"}}
+        """Return the fields that are a number in no buffer: text, JSON, bytes, arrays."""
+        return {name for name, kinds in self._stored().items() if not kinds & {"i", "f"}}
 
     def value(self, payload: Any, name: Any) -> Any:
         """Return a field's value, None where the step lacks the field."""

@@ -28,7 +28,8 @@ def update(store: Store, where: Condition, changes: dict[str, Any], last: bool) 
         found = select.positions(store, session, where)
         if last:
             found = _last_steps(store, session, found)
-        elif changes.get("reward") is not None and len(found):
+            _warn_of_open_episodes(store, session, found)
+        elif changes.get("reward") and len(found):
             _warn_of_repeated_rewards(store, session, found)
         matching = sa.and_(S.buffer_id == store.id, store.dialect.among(S.position, found.tolist()))
         if of_episodes and len(found):
@@ -51,6 +52,22 @@ def _last_steps(store: Store, session: Session, positions: np.ndarray) -> np.nda
     )  # fmt: skip
     last = {episode: position for episode, _, position in sorted(rows)}
     return np.array(sorted(last.values()), np.int64)
+
+
+def _warn_of_open_episodes(store: Store, session: Session, positions: np.ndarray) -> None:
+    if store.warned_of_open or not len(positions):
+        return
+    ((count,),) = session.ask(
+        f"SELECT count(*) FROM episodes WHERE buffer_id = ? AND status = 'open' AND id IN "
+        f"(SELECT episode FROM steps WHERE buffer_id = ? AND position {store.dialect.AMONG})",
+        store.id, store.id, store.dialect.as_list(positions),
+    )  # fmt: skip
+    if count:
+        store.warned_of_open = True
+        errors.warn(
+            f"{count} of the {len(positions)} episodes whose last step is updated {'is' if count == 1 else 'are'} still open: the next step will be "
+            "the last one; end it first, by terminated=True, end(), the end of the `with` block or end_episode"
+        )
 
 
 def _warn_of_repeated_rewards(store: Store, session: Session, positions: np.ndarray) -> None:

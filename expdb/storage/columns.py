@@ -156,7 +156,7 @@ class ScalarColumn(Column):
             if not isinstance(value, int):
                 raise self.mismatch(value)
             if not self._low <= value <= self._high:
-                raise FieldMismatch(f"field {self.name!r} holds {self.field}, and {value} is out of its range: use text for it")
+                raise FieldMismatch(f"field {self.name!r} holds {self.field}, and {value} is out of its range: {self._wider(value)}")
             return value
         with np.errstate(over="ignore"):
             stored = self._type(value) if isinstance(value, float) else self._type(float(value)) if abs(value) < 2**1000 else None
@@ -165,6 +165,10 @@ class ScalarColumn(Column):
                 f"field {self.name!r} holds {self.field}, and {value!r} would be rounded: pass np.{dtype.name}(value)"
             )
         return stored
+
+    def _wider(self, value: int) -> str:
+        fits = -(2**63) <= value < 2**63
+        return self._declared(Field("int64")) if fits else self._declared(Field("text")) + " and pass text"
 
     def copy(self, stored: Any, present: bytes) -> None:
         self._mark(present)

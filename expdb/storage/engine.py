@@ -109,5 +109,9 @@ class Engine(ABC):
         """Copy the database as it is now into a new file."""
 
     @abstractmethod
+    def release(self) -> None:
+        """Close the connections that nobody uses; others are made when they are needed."""
+
+    @abstractmethod
     def close(self) -> None:
         """Close every connection."""

@@ -98,6 +98,8 @@ def _from_arrow(column: pa.ChunkedArray) -> Any:
     elif _is_number(kind):
         values = (array.fill_null(False if pa.types.is_boolean(kind) else 0) if array.null_count else array).to_numpy(zero_copy_only=False)
     elif (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)) and _is_number(kind.value_type):
+        if kind.value_type in (pa.int64(), pa.float64()):  # as lists, whose length may vary from row to row
+            return array.to_pylist()
         return [cell.values.to_numpy(zero_copy_only=False) if there else None for cell, there in zip(array, valid, strict=True)]
     else:
         return array.to_pylist()

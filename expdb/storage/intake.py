@@ -31,7 +31,7 @@ class Intake:
         self._open: dict[Key, Episode] = {}
         self._named: dict[str, Episode] = {}
         self._callers: dict[Key, tuple[object, object]] = {}  # who stored the steps of an open episode without a name
-        self._warned = False
+        self._warned = self._warned_of_versions = False
         self._lock = threading.RLock()
 
     def write(self, rows: Sequence[Row]) -> np.ndarray:
@@ -60,7 +60,7 @@ class Intake:
                     # Somebody else has ended, deleted or evicted an episode that this handle knew as open, or begun one of
                     # the same name at the same moment: look again.
                     for key, known in opened.items():
-                        if known is not None and known.id is not None:
+                        if known is not None:
                             self._open.pop(key, None)
                     for name in named:
                         self._named.pop(name, None)
@@ -167,6 +167,9 @@ class Intake:
                 raise errors.EpisodeMismatch(
                     f"episode {episode.episode_id!r} has the {name} {known!r}, not {value!r}: start another one"
                 )
+            elif known != value and not self._warned_of_versions:
+                self._warned_of_versions = True
+                errors.warn(f"episode {episode.episode_id!r} keeps the policy_version {known} that began it, and {value} is left out: start another one")
 
     def end(self, episode_id: Any, status: str) -> None:
         """End an open episode by its name; raise UnknownEpisode, or EpisodeEnded if it has ended."""

@@ -248,8 +248,8 @@ class Pending:
                 )
                 continue
             check_name(name)
-            warn_of_likely_column(name)
             new[name] = infer(flat[name], name)
+            warn_of_likely_column(name, new[name])
         if new:
             # A trial column: the type must not stay if the very value that made it is refused.
             Rows().append({name: flat[name] for name in new}, new)

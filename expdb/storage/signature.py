@@ -127,7 +127,7 @@ def _dtype_name(dtype: Any) -> str:
     if found.byteorder == ">":
         raise InvalidValue(f"big-endian arrays are not stored: convert with .astype('{found.newbyteorder('=').name}')")
     if found.name not in NUMERIC:
-        raise InvalidValue(f"dtype {found.name} is not stored: convert it to one of {', '.join(NUMERIC)}")
+        raise InvalidValue(f"dtype {found.name} is not stored: use one of {', '.join((*NUMERIC, *OTHER))}")
     return str(found.name)
 
 
@@ -199,11 +199,14 @@ SYNONYMS = {
 }  # fmt: skip
 
 
-def warn_of_likely_column(name: str) -> None:
+def warn_of_likely_column(name: str, field: Field) -> None:
     """Warn where a new field has a name that a column has elsewhere, or nearly has here: what is in it would not count."""
-    meant = SYNONYMS.get(name) or next(iter(difflib.get_close_matches(name, COLUMNS, 1, 0.8)), None)
+    plain_name = name.lower()
+    meant = SYNONYMS.get(plain_name) or next(iter(difflib.get_close_matches(plain_name, COLUMNS, 1, 0.85)), None)
     if meant is not None:
-        warn(f"{name!r} becomes a field: did you mean the column {meant!r}? If not, declare it: db.buffer(name, fields={{{name!r}: ...}})")
+        shape = f", {field.shape}" if field.shape else ""
+        declared = f"db.buffer(name, fields={{{name!r}: expdb.Field({field.dtype!r}{shape})}})"
+        warn(f"{name!r} becomes a field: did you mean the column {meant!r}? If not, declare it: {declared}")
 
 
 # -- types of values --------------------------------------------------------------------------------------------------

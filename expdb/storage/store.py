@@ -68,7 +68,7 @@ class Store:
         self.dialect = engine.dialect
         self._decoders: dict[int, Decoder] = {}
         self._signatures: dict[tuple[tuple[str, Field], ...], int] = {}
-        self.warned_of_rewards = False
+        self.warned_of_rewards = self.warned_of_open = False
         self._looked_at: set[str] = set()  # tags that are there, or were warned of
 
     @contextmanager

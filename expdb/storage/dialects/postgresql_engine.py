@@ -295,6 +295,10 @@ class PostgresqlEngine(Engine):
         """Raise: the server has its own tool."""
         raise errors.InvalidValue("backup copies files: use pg_dump --schema=expdb for PostgreSQL, or `expdb copy` to a file")
 
+    def release(self) -> None:
+        """Close the connections that nobody uses; others are made when they are needed."""
+        self._connections.dispose()
+
     def close(self) -> None:
         """Close every connection."""
         self._closed = True

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import sqlite3
 import time
 import urllib.parse
@@ -452,6 +453,14 @@ def guard(connection: Any) -> None:
     connection.set_authorizer(authorize)
 
 
+_QUOTED = re.compile(r"""'(?:[^']|'')*' | --[^\n]* | /\*.*?\*/ | \[[^\]]*\] | `[^`]*` | "(?P<name>[^"\]]*)\"""", re.DOTALL | re.VERBOSE)
+
+
+def _with_names(query: str) -> str:
+    """Return a query with names in brackets for those in double quotes, which SQLite takes for text where none is known."""
+    return _QUOTED.sub(lambda found: found[0] if found["name"] is None else f"[{found['name']}]", query)
+
+
 def run_sql(session: Any, query: str, params: dict[str, Any], field: Any) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Run one reading statement; return the names of its columns and its rows."""
     driver, failed = session.driver, cast("BaseException | None", None)
@@ -467,6 +476,7 @@ def run_sql(session: Any, query: str, params: dict[str, Any], field: Any) -> tup
     driver.create_function("field", 2, value_or_error, deterministic=True)
     try:
         query.encode()
+        query = _with_names(query)
         if "field" in query.lower():
             sqlite_arithmetic.check(driver, query, params, field.not_numbers())
         cursor = driver.execute(query, params)

@@ -13,6 +13,7 @@ from expdb.errors import SqlError
 ARITHMETIC = {"Add": "+", "Subtract": "-", "Multiply": "*", "Divide": "/", "Remainder": "%"}
 COMPUTING = {"sum", "avg", "total", "abs", "round", "sqrt", "exp", "ln", "log", "log10", "log2", "pow", "power", "floor", "ceil", "ceiling"}
 PASSING = {"coalesce", "ifnull", "nullif", "min", "max"}  # which return one of their arguments
+COALESCE = 8  # instructions that its second value takes at most; beyond, the branch is something else
 WRITES_P2 = {"Integer", "Int64", "Real", "String", "String8", "Blob", "Variable", "Rowid", "Sequence", "NewRowid", "Count"}
 
 Names = frozenset[str]
@@ -25,8 +26,8 @@ def check(driver: Any, query: str, params: dict[str, Any], not_numbers: set[str]
         program = driver.execute(f"EXPLAIN {query}", params).fetchall()
         flow = _Flow({p2: str(p4) for _, opcode, _, p2, _, p4, *_ in program if opcode == "String8"}, not_numbers)
         for _ in range(2):  # what a loop leaves behind may be used at its beginning
-            for _, opcode, p1, p2, p3, p4, *_ in program:
-                flow.follow(opcode, p1, p2, p3, str(p4))
+            for address, opcode, p1, p2, p3, p4, *_ in program:
+                flow.follow(address, opcode, p1, p2, p3, str(p4))
 
 
 class _Flow:
@@ -37,11 +38,17 @@ class _Flow:
         self.registers: dict[int, Names] = defaultdict(frozenset)
         self.records: dict[int, list[Names]] = {}  # of a register that holds a row, what its columns hold
         self.tables: dict[int, list[Names]] = {}  # the same of a temporary table, by cursor
+        self.kept: dict[int, tuple[int, Names]] = {}  # by address, what a register may still hold from before a branch
         self.same: dict[int, int] = {}  # cursors that are another one's table
 
-    def follow(self, opcode: str, p1: int, p2: int, p3: int, p4: str) -> None:
+    def follow(self, address: int, opcode: str, p1: int, p2: int, p3: int, p4: str) -> None:
         """Do with the fields what an instruction does with values."""
         registers = self.registers
+        if opcode == "NotNull" and 1 < p2 - address <= COALESCE:  # the other values of coalesce() go into the same register
+            self.kept[p2] = (p1, registers[p1])
+        if address in self.kept:
+            register, fields = self.kept.pop(address)
+            registers[register] |= fields
         function = p4.partition("(")[0].lower()
         if opcode in ("Function", "PureFunc"):
             arguments = [registers[p2 + k] for k in range(_count(p4))]

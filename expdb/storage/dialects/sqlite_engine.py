@@ -256,6 +256,11 @@ class SqliteEngine(Engine):
         finally:
             self._give_back("read", session, usable=True)
 
+    def release(self) -> None:
+        """Close the connections that nobody uses; others are made when they are needed."""
+        with _fork.lock:
+            self.close_idle()
+
     def close(self) -> None:
         """Close every connection; the last one of all processes folds the log into the file."""
         with _fork.lock:
