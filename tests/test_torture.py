@@ -93,6 +93,7 @@ def test_the_oracle_notices_what_is_lost_repeated_or_torn(path, written):
         assert not any("is not at 1000" in problem for problem in verify(db, {**written, 1000: (0, 99)}, tail_may_be_lost=True))
 
 
+@pytest.mark.filterwarnings("ignore:update gives the reward:expdb.ExpDBWarning")
 def test_the_disk_shows_what_a_power_loss_takes_without_syncs(path, tmp_path):
     """With `synchronous=OFF` images must lose steps, or be damaged: else the harness could not tell that they do not."""
     if library() is None:

@@ -32,7 +32,7 @@ def history(path: Path, durability: str, rng: random.Random) -> tuple[Disk, list
                 number += size
                 marks.append((len(disk.events), dict(acknowledged)))
                 if rng.random() < 0.1:
-                    buffer.update({"task_id": f"t{rng.randrange(4)}"}, reward=rng.random(), which="last")
+                    buffer.update({"task_id": f"t{rng.randrange(4)}"}, reward=rng.random())
     return disk, marks
 
 

@@ -81,14 +81,14 @@ def name_file(connection: Any) -> None:
 
 def refuse_foreign_log(path: str, module: ModuleType) -> None:
     """Raise where the log beside a file says that it belongs to another one: SQLite would write its pages into this file."""
-    told = sqlite_files.user_version_in_log(path)
+    told = sqlite_files.user_version_in_log(path, APPLICATION_ID)
     if told is None:
         return
     connection = module.connect(f"file:{urllib.parse.quote(path)}?mode=ro&immutable=1", uri=True)  # the file without its log
     try:
         (own,) = connection.execute("PRAGMA user_version").fetchone()
-    except module.DatabaseError as error:
-        raise translated(error, path) from error
+    except module.DatabaseError:  # damaged, or a checkpoint that a power loss cut off and that the log will make good
+        return
     finally:
         connection.close()
     if own != told:

@@ -27,8 +27,10 @@ def identity(path: str) -> tuple[int, int] | None:
     return (found.st_dev, found.st_ino) if found.st_size else None
 
 
-def user_version_in_log(path: str) -> int | None:
+def user_version_in_log(path: str, wanted: int) -> int | None:
     """Return the `user_version` that a write-ahead log holds for its file; None where no page of the log tells.
+
+    Only a file of the application id that is wanted is asked for.
 
     It is in page 1, of which the log has a frame whenever the file grew (sqlite.org/fileformat2.html, sections 1.3.17 and
     4.1). Reading the log drops no lock: SQLite keeps those on the file and on the log's index.
@@ -43,8 +45,10 @@ def user_version_in_log(path: str) -> int | None:
                 if frame_salts != salts:  # left from before the log was last begun anew
                     return None
                 if number == 1:
-                    found: tuple[int] = struct.unpack(">I", log.read(64)[60:])
-                    return found[0]
+                    page = log.read(72)
+                    user_version, application_id = struct.unpack_from(">I4xI", page, 60)
+                    is_whole = page.startswith(b"SQLite format 3\0") and application_id == wanted  # a power loss may have taken it
+                    return int(user_version) if is_whole else None
                 log.seek(page_bytes, os.SEEK_CUR)
     except (OSError, struct.error):  # gone meanwhile, or no log at all, which SQLite will tell
         return None
