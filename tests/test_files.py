@@ -132,6 +132,7 @@ def test_an_interrupt_after_the_commit_does_not_write_twice(path, durability, mo
         assert "open" not in db.buffer("b").episodes()["status"].to_pylist()
 
 
+@pytest.mark.slow
 def test_interrupts_at_any_moment_lose_and_double_nothing(path):
     """A process that writes an episode is interrupted at random; what it then holds is what it wrote, once."""
     code = """if True:
@@ -392,6 +393,7 @@ def test_a_reader_that_keeps_the_log_from_being_folded_in_is_named(path, holder,
         assert os.stat(path + "-wal").st_size == 0
 
 
+@pytest.mark.slow
 def test_the_log_stays_short_under_readers_that_never_stop(path, monkeypatch):
     monkeypatch.setattr(sqlite_engine, "CHECKPOINT_BYTES", 1 << 20)
     stop, longest = threading.Event(), 0

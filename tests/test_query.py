@@ -291,6 +291,7 @@ def test_pages_and_positions_beyond_64_bits_are_past_the_end(buffer):
         buffer.get(np.array([2**64 - 1], np.uint64))
 
 
+@pytest.mark.slow
 def test_a_query_of_more_values_than_the_database_takes_is_refused(db, buffer):
     buffer.store(reward=0.5)
     with db._engine.reading() as session:
