@@ -2,12 +2,8 @@
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
-import sys
-import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -15,6 +11,7 @@ import pyarrow as pa
 
 from expdb import errors, exits, sampling
 from expdb.batch import Batch
+from expdb.open_writers import OpenWriters
 from expdb.replay.samplers import Newest, Ordered, Prioritized, Sampler, Uniform
 from expdb.replay.units import Step, Unit
 from expdb.sampling import Sampling
@@ -23,7 +20,7 @@ from expdb.storage import change, read, select, write
 from expdb.storage.check import check_buffer
 from expdb.storage.ingest import columns_of, rows_of
 from expdb.storage.intake import EPISODE_KEYS, STEP_KEYS, Intake
-from expdb.storage.pending import Episode, Pending
+from expdb.storage.pending import Pending
 from expdb.storage.query import Condition, Where
 from expdb.storage.resident import Budget
 from expdb.storage.stats import buffer_stats
@@ -50,7 +47,7 @@ class ReplayBuffer:
         self._intake = Intake(store, run)
         self._sampling = Sampling(store, budget)
         self._rng: np.random.Generator | None = None
-        self._writers = _OpenWriters(store)
+        self._writers = OpenWriters(store)
 
     def __repr__(self) -> str:
         return f"<ReplayBuffer {self.name!r}: {len(self)} steps, capacity {self.capacity}>"
@@ -174,7 +171,7 @@ class ReplayBuffer:
 
     def _forked(self, run: str) -> None:
         """Be another run in a forked child: the open episodes are the parent's."""
-        self._intake, self._rng, self._writers = Intake(self._store, run), None, _OpenWriters(self._store)
+        self._intake, self._rng, self._writers = Intake(self._store, run), None, OpenWriters(self._store)
         self._sampling.forked()
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -495,105 +492,8 @@ class _Sink:
     def write(self, pending: Pending) -> np.ndarray:
         return write.write(self._store, pending)
 
-    def end(self, episode: Episode, status: str, tail: Pending | None) -> None:
-        if episode.id is not None:
-            write.end_episode(self._store, episode.id, status, tail)
-
     def collected(self, writer: EpisodeWriter) -> None:
         self._buffer._writers.collected(writer)
-
-
-class _OpenWriters:
-    """The writers of a buffer whose episodes have not ended: nothing that was appended may be lost without a word."""
-
-    def __init__(self, store: Store):
-        self._store = store
-        self._lock = threading.Lock()
-        self._open: weakref.WeakSet[EpisodeWriter] = weakref.WeakSet()
-        self._waiting: list[EpisodeWriter] = []  # collected when nothing could be written
-
-    def add(self, writer: EpisodeWriter) -> EpisodeWriter:
-        with self._lock:
-            self._open.add(writer)
-        exits.watch_worker()
-        if self._waiting:
-            told: list[str] = []
-            self._end(self._take_waiting(), told)
-            _tell(told)
-        return writer
-
-    def collected(self, writer: EpisodeWriter) -> None:
-        """End a writer that nobody holds any more; later, where the collector came in the midst of our own work."""
-        if _is_running(sys._getframe(1)):
-            self._waiting.append(writer)
-            return
-        told: list[str] = []
-        self._end([writer], told)
-        self._store.engine.release()  # of a database that was collected with it
-        _tell(told)
-
-    def unwritten(self) -> int:
-        """Return how many steps were appended and are not written."""
-        with self._lock:
-            return sum(writer.unwritten for writer in self._open)
-
-    def end_all(self, told: list[str]) -> None:
-        """Flush all writers and end their episodes; add what is to be told of them.
-
-        Complete is what a last step with terminated or truncated has completed, and aborted everything else.
-        """
-        with self._lock:
-            writers = list(self._open)
-        self._end([*writers, *self._take_waiting()], told)
-
-    def _take_waiting(self) -> list[EpisodeWriter]:
-        with self._lock:  # so that no two threads end the same
-            waiting, self._waiting = self._waiting, []
-        return waiting
-
-    def _end(self, writers: list[EpisodeWriter], told: list[str]) -> None:
-        with ExitStack() as stack:  # which goes on with the others where one is interrupted
-            for writer in writers:
-                stack.callback(self._end_one, writer, told)
-
-    def _end_one(self, writer: EpisodeWriter, told: list[str]) -> None:
-        steps, length, status = writer.unwritten, writer.length, "complete" if writer.is_whole else "aborted"
-        what = f"episode {writer.episode_id!r} of buffer {self._store.name!r}, begun at {writer.begun_at}, was never ended"
-        try:
-            if not writer.is_open:
-                return
-            writer.end() if writer.is_whole else writer.abort()
-            if length:
-                told.append(f"{what}: it is marked {status}, and {steps} of its {length} steps are written only now; {_CURE}")
-        except Exception as error:
-            told.append(f"{what}: {steps} of its {length} steps are lost ({error}); {_CURE}")
-            writer.give_up()
-            if not isinstance(error, errors.ExpDBError):
-                raise
-        except BaseException:  # an interrupt, after which the steps are as good as before
-            self._end_one(writer, told)
-            raise
-
-
-def _tell(told: list[str]) -> None:
-    for message in told:
-        errors.warn(message)
-
-
-_CURE = "use `with buffer.episode(...)`, or call end()"
-
-
-def _is_running(frame: Any) -> bool:
-    """Return whether a frame, or one that called it, is of this package: then locks may be held that writing takes."""
-    inside = "expdb.writer", __name__
-    while frame is not None and frame.f_globals.get("__name__") in inside:  # the finalizer itself
-        frame = frame.f_back
-    while frame is not None:
-        name = frame.f_globals.get("__name__", "")
-        if name == "expdb" or name.startswith("expdb."):
-            return True
-        frame = frame.f_back
-    return False
 
 
 _PAGE = (

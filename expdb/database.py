@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from expdb import errors, exits
 from expdb.buffer import ReplayBuffer, checked_capacity
+from expdb.living import Living
 from expdb.storage import catalog, change, copying, opening
 from expdb.storage.adhoc import run_sql
 from expdb.storage.check import check_schema
@@ -308,13 +309,13 @@ def _of_process() -> Budget:
     return Budget(min(memory // 4, 4 << 30))
 
 
-_handles: "weakref.WeakSet[ExperienceDB]" = weakref.WeakSet()
+_handles: Living[ExperienceDB] = Living()
 
 
 @exits.at_exit
 def _at_exit() -> None:
     with ExitStack() as stack:  # which closes the others where one fails
-        for handle in list(_handles):
+        for handle in _handles.list():
             stack.callback(handle.close)
 
 
@@ -331,7 +332,7 @@ class _Fork:
     def before(self) -> None:
         self.turn.acquire()
         deadline = time.monotonic() + FORK_SECONDS
-        self.held = [buffer for handle in list(_handles) for buffer in list(handle._buffers.values())]
+        self.held = [buffer for handle in _handles.list() for buffer in list(handle._buffers.values())]
         for buffer in self.held:
             buffer._before_fork(deadline)
 
@@ -342,7 +343,7 @@ class _Fork:
         self.turn.release()
 
     def in_child(self) -> None:
-        for handle in list(_handles):
+        for handle in _handles.list():
             handle._forked()
         self.held = []
         self.turn = threading.Lock()

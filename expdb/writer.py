@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,16 +17,13 @@ class Sink(Protocol):
     """Where the steps go; `buffer.py` gives one, so that this file knows no storage."""
 
     def pending(self) -> Any:
-        """Return an empty collection of steps."""
+        """Return an empty collection of steps: see `storage/pending.py`."""
 
     def rows(self, columns: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
         """Return columns as rows."""
 
     def write(self, pending: Any) -> np.ndarray:
-        """Write it, and return the positions."""
-
-    def end(self, episode: Any, status: str, tail: Any) -> None:
-        """End an episode that has nothing pending."""
+        """Write it, and what it says of its episode's end; return the positions."""
 
     def collected(self, writer: "EpisodeWriter") -> None:
         """Take care of a writer that nobody can use any more, and that has not ended its episode; at any moment."""
@@ -38,6 +35,17 @@ def _calling_line() -> tuple[str, int]:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "expdb":
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
+
+
+class LeftOpen(NamedTuple):
+    """What became of an episode that the program never ended."""
+
+    episode_id: str
+    begun_at: str
+    status: str
+    unwritten: int  # steps that had yet to be written
+    length: int
+    error: Exception | None = None  # why the unwritten steps are lost
 
 
 class EpisodeWriter:
@@ -57,8 +65,12 @@ class EpisodeWriter:
         self._sink, self._episode = sink, episode
         self._flush_steps, self._flush_bytes, self._flush_seconds = flush_steps, flush_bytes, flush_seconds
         self._pending = sink.pending()
+        self._in_doubt: Any = None  # steps of which nobody knows whether they are stored; they are written before any others
         self._flushed_at = time.monotonic()
-        self._closed = self._ended = False
+        self._takes_steps = True
+        self._whole = False  # whether the last step ends the episode
+        self._last: Any = None  # what is, or was to be, the write that ends the episode
+        self._given_up = False
         self._pid = os.getpid()
         self._lock = threading.RLock()  # the database may be closed by another thread than the one that appends
         self._begun_at = _calling_line()
@@ -71,7 +83,7 @@ class EpisodeWriter:
     @property
     def is_whole(self) -> bool:
         """Whether the last step that was appended ends the episode: by terminated or truncated."""
-        return self._ended
+        return self._whole
 
     @property
     def episode_id(self) -> str:
@@ -96,19 +108,21 @@ class EpisodeWriter:
         """
         if self._pid != os.getpid():
             self._refuse()
-        with self._lock:
-            if self._ended or self._closed:
-                self._refuse()
-            pending = self._pending
-            pending.add(self._episode, fields, step, pre_agent, execute_time, reward, terminated, truncated, tags)
-            if terminated or truncated:
-                self._ended = True
-            if (
-                len(pending.step) >= self._flush_steps
-                or pending.nbytes >= self._flush_bytes
-                or time.monotonic() - self._flushed_at >= self._flush_seconds
-            ):
-                self._flush()
+        # On one line, as wherever a lock is taken: an interrupt may come at the line where a block is left.
+        with self._lock: self._append(fields, step, pre_agent, execute_time, reward, terminated, truncated, tags)
+
+    def _append(self, fields: Mapping[str, Any], *columns: Any) -> None:
+        if not self._takes_steps:
+            self._refuse()
+        pending = self._pending
+        if pending.add(self._episode, fields, *columns):
+            self._whole, self._takes_steps = True, False
+        if (
+            len(pending) >= self._flush_steps
+            or pending.nbytes >= self._flush_bytes
+            or time.monotonic() - self._flushed_at >= self._flush_seconds
+        ):
+            self._flush()
 
     def extend(self, columns: Mapping[str, Any]) -> None:
         """Add many steps given as columns: sequences or arrays [steps, ...] of one length; scalars are broadcast."""
@@ -119,22 +133,35 @@ class EpisodeWriter:
         """Write what was appended and return its positions, int64 in order."""
         if self._pid != os.getpid():
             self._refuse()
-        with self._lock:
-            if self._closed:
-                self._refuse()
-            return self._flush()
+        with self._lock: return self._flush()
 
     def _flush(self) -> np.ndarray:
-        pending, self._flushed_at = self._pending, time.monotonic()
-        if not len(pending):
+        if self._is_closed:
+            self._refuse()
+        self._flushed_at = time.monotonic()
+        positions = self._write_in_doubt()
+        return np.concatenate((positions, self._write())) if len(self._pending) else positions
+
+    def _write_in_doubt(self) -> np.ndarray:
+        """Write again, as they were, the steps of which nobody knows whether they are stored; return their positions."""
+        if self._in_doubt is None:
             return np.empty(0, np.int64)
+        positions = self._sink.write(self._in_doubt)
+        self._in_doubt = None
+        return positions
+
+    def _write(self) -> np.ndarray:
+        """Write what is pending; whatever happens, no step is written twice, and those that come later are not mixed with it."""
+        pending, following = self._pending, self._sink.pending()
         try:
             positions = self._sink.write(pending)
+            self._pending = following
         except BaseException:
-            if pending.stored is not None:  # an interrupt came just after the commit: it is not to be written again
-                self._pending = self._sink.pending()
+            if pending.stored is not None:  # an interrupt came just after the commit
+                self._pending = following
+            elif pending.is_in_doubt:
+                self._pending, self._in_doubt = following, pending
             raise
-        self._pending = self._sink.pending()
         return positions
 
     def end(self, **last: Any) -> None:
@@ -148,34 +175,40 @@ class EpisodeWriter:
     def _close(self, status: str, last: Mapping[str, Any]) -> None:
         if self._pid != os.getpid():
             self._refuse()
-        with self._lock:
-            if self._closed:
-                self._refuse()
-            self._end(status, last)
+        with self._lock: self._end(status, last)
 
     def _end(self, status: str, last: Mapping[str, Any]) -> None:
+        if self._is_closed:
+            self._refuse()
+        self._write_in_doubt()
+        if not self._is_closed:  # else it was an earlier end that was in doubt
+            self._write_end(status, last)
+
+    def _write_end(self, status: str, last: Mapping[str, Any]) -> None:
         pending = self._pending
-        if pending.stored is not None:  # by a flush that was interrupted
-            pending = self._pending = self._sink.pending()
-        if last:
-            if not len(pending) and self._episode.id is None:
-                raise errors.InvalidValue("end() of an episode without a step: append one first")
-            pending.add_tail(last)
-        if len(pending):
-            pending.ended[id(self._episode)] = status
-            try:
-                self._sink.write(pending)
-            finally:
-                self._closed = pending.stored is not None  # also where an interrupt came just after the commit
-        else:
-            self._sink.end(self._episode, status, pending if last else None)
-        self._closed = True
-        self._pending = None
+        try:
+            if last:
+                if not len(pending) and self._episode.id is None:
+                    raise errors.InvalidValue("end() of an episode without a step: append one first")
+                pending.add_tail(last)
+            pending.end(self._episode, status)
+            self._takes_steps, self._last = False, pending
+            self._write()
+        except BaseException:
+            if pending.stored is None and not pending.is_in_doubt:
+                pending.take_back_end()
+                self._takes_steps = not self._whole
+            raise
+
+    @property
+    def _is_closed(self) -> bool:
+        """Whether the episode has ended."""
+        return self._given_up or (self._last is not None and self._last.stored is not None)
 
     @property
     def is_open(self) -> bool:
         """Whether the episode has yet to be ended, by this process."""
-        return not self._closed and self._pid == os.getpid()
+        return not self._is_closed and self._pid == os.getpid()
 
     @property
     def length(self) -> int:
@@ -184,13 +217,27 @@ class EpisodeWriter:
 
     @property
     def unwritten(self) -> int:
-        """How many steps were appended and are not written yet."""
-        pending = self._pending
-        return 0 if pending is None or pending.stored is not None else len(pending)
+        """How many steps were appended and are not known to be written."""
+        waiting = [pending for pending in (self._pending, self._in_doubt) if pending is not None and pending.stored is None]
+        return 0 if self._given_up else sum(map(len, waiting))
 
-    def give_up(self) -> None:
-        """Take no more steps, and lose those that are not written: there is nothing left to write them to."""
-        self._closed, self._pending = True, None
+    def end_left_open(self) -> "LeftOpen | None":
+        """End the episode, if it was not; complete where its last step says so, else aborted. Return what is to be told of it.
+
+        Steps that cannot be written are given up: there is no later time for them.
+        """
+        with self._lock: return self._end_left_open()
+
+    def _end_left_open(self) -> "LeftOpen | None":
+        if not self.is_open:
+            return None
+        left = LeftOpen(self.episode_id, self.begun_at, "complete" if self._whole else "aborted", self.unwritten, self.length)
+        try:
+            self._end(left.status, {})
+        except Exception as error:
+            self._given_up, self._takes_steps = True, False
+            return left._replace(error=error)
+        return left if left.length else None
 
     def __del__(self) -> None:
         if getattr(self, "_pid", None) is not None and self.is_open:  # else its making was interrupted

@@ -89,7 +89,7 @@ def test_a_file_that_is_truncated_or_loses_its_log_takes_no_more_writes(path, ho
 @pytest.mark.parametrize("durability", ["normal", "full"])
 def test_an_interrupt_after_the_commit_does_not_write_twice(path, durability, monkeypatch):
     with expdb.open(path, durability=durability) as db:
-        buffer, real, armed = db.buffer("b"), sqlite_engine.SqliteEngine._checkpoint_if_due, []
+        buffer, real, armed = db.buffer("b"), sqlite_engine.SqliteEngine.checkpoint_if_due, []
 
         def interrupted(engine):
             real(engine)
@@ -104,7 +104,7 @@ def test_an_interrupt_after_the_commit_does_not_write_twice(path, durability, mo
                         armed.append(True)
                     episode.append(n=k)
 
-        monkeypatch.setattr(sqlite_engine.SqliteEngine, "_checkpoint_if_due", interrupted)
+        monkeypatch.setattr(sqlite_engine.SqliteEngine, "checkpoint_if_due", interrupted)
         for at in (0, 20):
             with pytest.raises(KeyboardInterrupt):
                 play()

@@ -19,28 +19,28 @@ from expdb.storage.pending import Episode, Pending, runs
 from expdb.storage.store import Store
 
 
-def append(store: Store, pending: Pending, write_id: str, again: bool) -> np.ndarray | None:
-    """Write the pending steps and return their positions, or None where it takes more than one statement.
+def append(store: Store, pending: Pending, again: bool) -> bool:
+    """Write the pending steps, and set `pending.stored`; return False where it takes more than one statement.
 
-    `again` says that an earlier call with this write id may have succeeded unseen; then its positions are returned.
+    `again` says that an earlier call with this write id may have succeeded unseen; then its positions are taken.
     """
     count = len(pending)
     if count > store.dialect.LARGE or pending.details or (pending.tail and not pending.tail_is_in_block):
-        return None
+        return False
     known = store.fields
     found, lacking = pending.found_fields(known)
     if found.items() - known.types.items() or lacking - known.optional:
-        return None
+        return False
     decoders = [store.known_decoder(block.fields) for block in pending.blocks]
     if None in decoders:
         store.read_signatures()
         decoders = [store.known_decoder(block.fields) for block in pending.blocks]
         if None in decoders:
-            return None
+            return False
 
     # -- episodes
-    mine = pending.by_episode()
-    by_identity = {id(episode): episode for episode in pending.episodes}
+    steps, mine = pending.steps, pending.by_episode()
+    by_identity = {id(episode): episode for episode in steps.episode}
     step, place_of, ordinals = [0] * count, [0] * count, [0] * count
     after: list[tuple[Episode, Episode]] = []
     columns: list[dict[str, Any]] = []
@@ -48,7 +48,7 @@ def append(store: Store, pending: Pending, write_id: str, again: bool) -> np.nda
         episode = by_identity[key]
         gained = pending.gained(indexes)
         if gained is not None and not isfinite(gained):
-            return None  # JSON has no word for it
+            return False  # JSON has no word for it
         last_step, ordered = pending.number(episode, indexes, step)
         for ordinal, index in enumerate(indexes, episode.length):
             place_of[index], ordinals[index] = place, ordinal
@@ -68,7 +68,7 @@ def append(store: Store, pending: Pending, write_id: str, again: bool) -> np.nda
     for block, decoder in zip(pending.blocks, decoders, strict=True):
         assert decoder is not None
         stop = row + block.steps
-        system = (step[row:stop], pending.reward[row:stop], pending.terminated[row:stop], pending.truncated[row:stop])
+        system = (step[row:stop], steps.reward[row:stop], steps.terminated[row:stop], steps.truncated[row:stop])
         data = block.message(decoder.templates, *system)
         single = place_of[row] if len(mine) == 1 or len(set(place_of[row:stop])) == 1 else 0
         crc = crc_of(decoder.signature, 0, block.rows, data)
@@ -78,22 +78,23 @@ def append(store: Store, pending: Pending, write_id: str, again: bool) -> np.nda
         row = stop
     tail = (stop - 1, pending.blocks[-1].steps, json.dumps(sorted(pending.tail))) if pending.tail else (None, None, None)
     params = (
-        store.id, known.version, max(1, int(store.engine.timeout * 1000)), write_id, again, time.time(),
+        store.id, known.version, max(1, int(store.engine.timeout * 1000)), pending.write_id, again, time.time(),
         json.dumps(columns), np.array(step, np.int64), np.array(place_of, np.int64) if len(mine) > 1 else None,
-        _known(pending.pre_agent), np.array(pending.execute_time, np.float64), np.array(pending.reward, np.float64),
-        _known(pending.terminated, False), _known(pending.truncated, False), _known(pending.tags),
+        _known(steps.pre_agent), np.array(steps.execute_time, np.float64), np.array(steps.reward, np.float64),
+        _known(steps.terminated, False), _known(steps.truncated, False), _known(steps.tags),
         np.array(segments, np.int64).reshape(-1), np.array(chunks, np.int64), messages, *tail,
     )  # fmt: skip
     try:
         with store.engine.appending() as session:
             (((first, *ids),),) = session.ask(store.dialect.APPEND, *params)
     except errors.OutOfDate:
-        return None
+        return False
     for (before, now), number in zip(after, ids, strict=True):
         before.__dict__.update(now.__dict__)
         before.id = number
+    pending.stored = np.arange(first, first + count, dtype=np.int64)
     _seal(store, pending, mine, by_identity)
-    return np.arange(first, first + count, dtype=np.int64)
+    return True
 
 
 def _seal(store: Store, pending: Pending, mine: dict[int, list[int]], by_identity: dict[int, Episode]) -> None:
@@ -109,6 +110,6 @@ def _seal(store: Store, pending: Pending, mine: dict[int, list[int]], by_identit
                 return
 
 
-def _known(column: list[Any], usual: Any = None) -> list[Any] | None:
+def _known(column: tuple[Any, ...], usual: Any = None) -> list[Any] | None:
     """Return a column, or None where every step has the usual value, which the server knows."""
-    return None if column.count(usual) == len(column) else column
+    return None if column.count(usual) == len(column) else list(column)

@@ -9,7 +9,7 @@ looked up by its bytes, and a value is a slice of the message.
 import struct
 import zlib
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,9 +89,7 @@ class Rows:
 
     def append(self, values: Mapping[str, Any], fields: Mapping[str, Field]) -> None:
         """Add one step's values; `fields` knows the type of each. All or nothing: a refused value leaves no trace."""
-        columns, count = self.columns, self.count
-        done: list[Column] = []
-        before = len(columns), self._varies, self._row_bytes, self._most, self._limit
+        columns, count, before = self.columns, self.count, len(self.columns)
         try:
             for name, value in values.items():
                 column = columns.get(name)
@@ -101,29 +99,39 @@ class Rows:
                     column.append_null()
                 else:
                     column.append(value)
-                done.append(column)
-        except Exception:
-            for column in done:
-                column.pop()
-            for name in list(columns)[before[0] :]:
-                del columns[name]
-            _, self._varies, self._row_bytes, self._most, self._limit = before
+            if len(values) < len(columns):
+                for column in columns.values():
+                    if column.rows <= count:
+                        column.append_null()
+            self.count = count + 1  # from here on the row is there
+        except BaseException:  # an interrupt as well
+            if self.count == count:
+                self._take_back(before)
             raise
-        self.count = count + 1
-        if len(done) < len(columns):
-            for column in columns.values():
-                if column.rows <= count:
-                    column.append_null()
+
+    def _take_back(self, columns: int) -> None:
+        """Let go of what a row has left that is not counted, and of all but the first columns."""
+        for name in list(self.columns)[columns:]:
+            del self.columns[name]
+        for column in self.columns.values():
+            column.truncate(self.count)
+        self._varies, self._row_bytes = False, _SYSTEM_ROW_BYTES
+        for column in self.columns.values():
+            self._measure(column.field)
 
     def _new_column(self, name: str, field: Field) -> Column:
         column = self.columns[name] = column_of(name, field)
+        self._measure(field)
+        for _ in range(self.count):
+            column.append_null()
+        return column
+
+    def _measure(self, field: Field) -> None:
+        """Take a field into account in how many rows make a chunk."""
         self._varies = self._varies or field.varies
         if not self._varies:
             self._row_bytes += field.nbytes
             self._most = max(1, -(-FIXED_CHUNK_BYTES // self._row_bytes))
-        for _ in range(self.count):
-            column.append_null()
-        return column
 
     def copy(self, chunk: "Chunk", start: int, stop: int, fields: Mapping[str, Field]) -> None:
         """Add rows [start, stop) of another chunk, without making Python values of them where that can be helped."""
@@ -142,14 +150,25 @@ class Rows:
 
     def append_tail(self, values: Mapping[str, Any], fields: Mapping[str, Field]) -> None:
         """Add the row that holds the observation after the last step: blanks, not nulls, for what was not given."""
-        self.append(values, fields)
-        self.tail = True
-        for name, column in self.columns.items():
-            if values.get(name) is None and column.nulls and column.nulls[-1] == column.rows - 1:
-                column.nulls.pop()
+        columns, count = len(self.columns), self.count
+        try:
+            self.append(values, fields)
+            for name, column in self.columns.items():
+                if values.get(name) is None and column.nulls and column.nulls[-1] == column.rows - 1:
+                    column.nulls.pop()
+            self.tail = True
+        except BaseException:
+            if not self.tail:
+                self.count = count
+                self._take_back(columns)
+            raise
 
     def block(self) -> "Block":
         """Return the columns as buffers, compressed where it pays."""
+        for column in self.columns.values():
+            column.truncate(self.count)  # whatever happened, no column has more rows than the others
+            if column.rows < self.count:
+                raise RuntimeError(f"field {column.name!r} has {column.rows} values for {self.count} steps: please report this")
         nodes: list[Node] = []
         buffers: list[Buffer] = []
         for column in self.columns.values():
@@ -203,10 +222,10 @@ class Block:
     def message(
         self,
         templates: Templates,
-        step: list[int],
-        reward: list[float | None],
-        terminated: list[bool],
-        truncated: list[bool],
+        step: Sequence[int],
+        reward: Sequence[float | None],
+        terminated: Sequence[bool],
+        truncated: Sequence[bool],
     ) -> bytes:
         """Return the record-batch message; columns shorter than the block (the tail has no step) are padded."""
         rows, missing = self.rows, self.rows - len(step)

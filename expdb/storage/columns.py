@@ -71,14 +71,14 @@ class Column:
     def _add_blank(self) -> None:
         raise NotImplementedError
 
-    def pop(self) -> None:
-        """Take the last row back: a later field of it was refused."""
-        if self.nulls and self.nulls[-1] == self.rows - 1:
+    def truncate(self, rows: int) -> None:
+        """Keep the first rows: of a later one some field was refused, or the adding was interrupted midway."""
+        self.rows = rows
+        while self.nulls and self.nulls[-1] >= rows:
             self.nulls.pop()
-        self._remove_last()
-        self.rows -= 1
+        self._truncate(rows)
 
-    def _remove_last(self) -> None:
+    def _truncate(self, rows: int) -> None:
         raise NotImplementedError
 
     def validity(self) -> tuple[int, bytes]:
@@ -180,8 +180,8 @@ class ScalarColumn(Column):
     def _add_blank(self) -> None:
         self.values.append(self._type(0))
 
-    def _remove_last(self) -> None:
-        self.values.pop()
+    def _truncate(self, rows: int) -> None:
+        del self.values[rows:]
 
     def encode(self) -> tuple[list[Node], list[Buffer]]:
         nulls, valid = self.validity()
@@ -221,8 +221,8 @@ class TensorColumn(Column):
     def _add_blank(self) -> None:
         self.parts.append(bytes(self._nbytes))
 
-    def _remove_last(self) -> None:
-        self.parts.pop()
+    def _truncate(self, rows: int) -> None:
+        del self.parts[rows:]
 
     def encode(self) -> tuple[list[Node], list[Buffer]]:
         nulls, valid = self.validity()
@@ -256,8 +256,8 @@ class BytesColumn(Column):
     def _add_blank(self) -> None:
         self.parts.append(_EMPTY)
 
-    def _remove_last(self) -> None:
-        self.parts.pop()
+    def _truncate(self, rows: int) -> None:
+        del self.parts[rows:]
 
     def encode(self) -> tuple[list[Node], list[Buffer]]:
         nulls, valid = self.validity()
@@ -300,9 +300,8 @@ class VaryingColumn(Column):
         self.parts.append(_EMPTY)
         self.shapes.append(tuple(n or 0 for n in self.field.shape))
 
-    def _remove_last(self) -> None:
-        self.parts.pop()
-        self.shapes.pop()
+    def _truncate(self, rows: int) -> None:
+        del self.parts[rows:], self.shapes[rows:]
 
     def encode(self) -> tuple[list[Node], list[Buffer]]:
         nulls, valid = self.validity()
@@ -371,11 +370,11 @@ class JsonColumn(Column):
     def _add_blank(self) -> None:
         self._add(0, [], False)
 
-    def _remove_last(self) -> None:
-        for _ in range(self._new.pop()):
-            del self._places[self._elements.pop()]
-        self._refs.pop()
-        self._is_list.pop()
+    def _truncate(self, rows: int) -> None:
+        del self._new[rows:], self._refs[rows:], self._is_list[rows:]
+        if len(self._places) != (kept := sum(self._new)) or len(self._elements) != kept:
+            del self._elements[kept:]
+            self._places = {text: place for place, text in enumerate(self._elements)}
 
     def encode(self) -> tuple[list[Node], list[Buffer]]:
         nulls, valid = self.validity()

@@ -3,18 +3,18 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any, Literal
 
 import sqlalchemy as sa
+
+from expdb import errors
 
 Kind = Literal["read", "write", "sql", "watch"]
 
 
 class Session:
     """One connection, in a transaction: statements for SQLAlchemy, and plain ones with `?` for the hot paths."""
-
-    committed = False  # whether the transaction of a write was committed, whatever was raised since
 
     def __init__(self, connection: sa.Connection):
         self._connection = connection
@@ -68,6 +68,65 @@ class Session:
         return self.driver.execute(statement, params).fetchall()  # type: ignore[no-any-return]
 
 
+class Transaction(AbstractContextManager[Session]):
+    """A session from the beginning of its transaction to the end: used with `with`, once.
+
+    An interrupt may come between any two instructions, those of this class included. So its state is in attributes, the
+    methods that undo may be called again, and one that is dropped undoes itself. (A generator with `contextmanager` cannot
+    tell: interrupted between its `yield` and the block, it keeps its transaction open.)
+    """
+
+    committed = False  # whether the database has said so, whatever was raised since
+
+    def __enter__(self) -> Session:
+        try:
+            return self._begin()
+        except BaseException as error:
+            self._undo(error)
+            self._tell(error)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._end()
+            self._undo(error)
+        except BaseException as found:
+            self._undo(found)
+            self._tell(found)
+            raise
+        if error is not None:
+            self._tell(error)
+
+    def __del__(self) -> None:
+        self._undo(None)
+
+    @abstractmethod
+    def _begin(self) -> Session:
+        """Begin the transaction."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Commit what was written, or let go of what was read."""
+
+    @abstractmethod
+    def _undo(self, error: BaseException | None) -> None:
+        """Roll back what has not ended, and give back all that is held; nothing where that was done."""
+
+    @abstractmethod
+    def _translated(self, error: BaseException) -> BaseException:
+        """Return the expdb error for a driver's, or the error itself where there is none."""
+
+    def _tell(self, error: BaseException) -> None:
+        """Raise the expdb error for a driver's, if there is one."""
+        if isinstance(error, Exception) and not isinstance(error, errors.ExpDBError):
+            translated = self._translated(error)
+            if isinstance(translated, errors.ExpDBError):
+                raise translated from error
+
+
 class Engine(ABC):
     """All connections of one handle to one database. Threads may share it."""
 
@@ -81,19 +140,19 @@ class Engine(ABC):
         """Return what the database stands on: what, what was found, and what to do about it, empty where all is well."""
 
     @abstractmethod
-    def reading(self) -> AbstractContextManager[Session]:
+    def reading(self) -> Transaction:
         """Return a context in which everything read is one snapshot."""
 
     @abstractmethod
-    def writing(self) -> AbstractContextManager[Session]:
+    def writing(self) -> Transaction:
         """Return a context with a transaction: it commits when the block is left, and rolls back when that raises."""
 
     @abstractmethod
-    def appending(self) -> AbstractContextManager[Session]:
+    def appending(self) -> Transaction:
         """Return a context for one statement that is a transaction by itself."""
 
     @abstractmethod
-    def sql(self) -> AbstractContextManager[Session]:
+    def sql(self) -> Transaction:
         """Return a context with a connection that cannot write whatever it is told."""
 
     @abstractmethod

@@ -49,8 +49,7 @@ class Intake:
                     identity = id(episode)
                     if identity in pending.ended:
                         raise errors.EpisodeEnded(f"episode {episode.episode_id!r} has ended: give the next step another episode_id")
-                    pending.add(episode, fields, **{key: row[key] for key in STEP_KEYS if key in row})
-                    if pending.terminated[-1] or pending.truncated[-1]:
+                    if pending.add(episode, fields, **{key: row[key] for key in STEP_KEYS if key in row}):
                         pending.ended[identity] = "complete"
                         if implicit is not None:
                             opened[implicit] = None

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from expdb import errors
 from expdb.storage import schema
 from expdb.storage.dialects import sqlite, sqlite_files
-from expdb.storage.dialects.sqlite_engine import SqliteEngine, connection_of, refuse_other_library
+from expdb.storage.dialects.sqlite_engine import FileUse, SqliteEngine, refuse_other_library
 from expdb.storage.engine import Engine
 
 Location = str | sa.URL  # the path of a file, or the URL of a server's database
@@ -116,7 +116,7 @@ def _provide_file(path: str, module: ModuleType, *, create: bool, cure: bool) ->
         raise errors.NotAnExperienceDatabase(f"{path} is a folder: name a file")
     if (kind := sqlite_files.file_system(path)) in sqlite_files.REMOTE:
         errors.warn(f"{path} lies on {kind}: SQLite's log is for one host, and two that write lose data; use a local disk, or PostgreSQL")
-    with connection_of(path):
+    with FileUse(path):
         if os.path.getsize(path):
             sqlite.refuse_foreign_log(path, module)
         sqlite.identify(path, module)
@@ -134,7 +134,7 @@ def create_file(path: str, module: ModuleType = sqlite3) -> None:
     draft = os.path.join(folder, f".expdb-{uuid.uuid4().hex}.new")
     try:
         try:
-            with connection_of(draft):
+            with FileUse(draft):
                 connection = sqlite.connect(draft, module, create=True, durability="full", busy_ms=0)
                 sqlite.prepare_file(connection)
                 connection.close()

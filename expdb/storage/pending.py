@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,31 +36,51 @@ class Episode:
 STEP_KEYS = ("step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "tags")
 
 
+class Steps(NamedTuple):
+    """What the columns of some steps are, beside their fields."""
+
+    episode: tuple[Episode, ...]
+    step: tuple[int | None, ...]
+    pre_agent: tuple[str | None, ...]
+    execute_time: tuple[float, ...]
+    reward: tuple[float | None, ...]
+    terminated: tuple[bool, ...]
+    truncated: tuple[bool, ...]
+    tags: tuple[str | None, ...]
+
+
 class Pending:
-    """Steps accepted but not yet written, column by column; their fields are already encoded chunk by chunk."""
+    """Steps accepted but not yet written; their fields are already encoded chunk by chunk.
+
+    An interrupt may come between any two instructions, so each change of state is one assignment or one call.
+    """
 
     def __init__(self, fields: Fields):
         self.fields = fields
         self._types: dict[str, Field] = self.fields.types
-        self.episodes: list[Episode] = []
-        self.step: list[int | None] = []
-        self.pre_agent: list[str | None] = []
-        self.execute_time: list[float] = []
-        self.reward: list[float | None] = []
-        self.terminated: list[bool] = []
-        self.truncated: list[bool] = []
-        self.tags: list[str | None] = []
+        self._steps: list[tuple[Any, ...]] = []  # an entry a step, in the order of `Steps`
         self.blocks: list[Block] = []
         self.rows = Rows()
         self.ended: dict[int, str] = {}  # id() of the episode -> status
+        self.ending: Episode | None = None  # the episode that ends here, where there may be no step of it
         self.tail: dict[str, Any] | None = None
         self.details: dict[int, dict[str, Any]] = {}  # id() of the episode -> what its steps tell of it
-        self.nbytes = 0
-        self.write_id = ""  # of the first attempt to write this
+        self.nbytes = 0  # about what its closed chunks hold, before compression
+        self.write_id = ""  # of an attempt to write this, of which nobody knows whether it was committed
         self.stored: np.ndarray | None = None  # the positions, once it is committed
 
     def __len__(self) -> int:
-        return len(self.episodes)
+        return len(self._steps)
+
+    @property
+    def steps(self) -> Steps:
+        """The steps, column by column."""
+        return Steps(*zip(*self._steps, strict=True))
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether it may be stored, or not: it is to be written again as it is, and takes no more steps."""
+        return bool(self.write_id) and self.stored is None
 
     def add(
         self,
@@ -73,8 +93,8 @@ class Pending:
         terminated: Any = False,
         truncated: Any = False,
         tags: Any = None,
-    ) -> None:
-        """Accept one step, or raise and change nothing."""
+    ) -> bool:
+        """Accept one step, or raise and change nothing; return whether it ends its episode."""
         if reward is not None and type(reward) is not float:
             reward = as_reward(reward)
         elif reward is not None:
@@ -94,35 +114,36 @@ class Pending:
             pre_agent = as_text(pre_agent, "pre_agent")
         if tags is not None:
             tags = as_tags(tags, "tags")
-        if values.keys() <= self._types.keys():
-            self.rows.append(values, self._types)
-        else:
-            self._append_new(values)
-        self.episodes.append(episode)
-        self.step.append(step)
-        self.pre_agent.append(pre_agent)
-        self.execute_time.append(execute_time)
-        self.reward.append(reward)
-        self.terminated.append(terminated)
-        self.truncated.append(truncated)
-        self.tags.append(tags)
-        if self.rows.full:
+        rows, count, steps = self.rows, self.rows.count, len(self._steps)
+        try:
+            self._steps.append((episode, step, pre_agent, execute_time, reward, terminated, truncated, tags))
+            if values.keys() <= self._types.keys():
+                rows.append(values, self._types)
+            else:
+                self._append_new(values)
+        except BaseException:
+            if rows.count == count:  # else an interrupt came just after the step was taken
+                del self._steps[steps:]
+            raise
+        if rows.full:
             self.cut()
+        return bool(terminated or truncated)
 
     def cut(self) -> None:
         """Close the current chunk."""
-        if self.rows.count:
-            self.nbytes += self.rows.nbytes
-            self.blocks.append(self.rows.block())
-            self.rows = Rows()
+        rows = self.rows
+        if rows.count:
+            block, nbytes = rows.block(), self.nbytes + rows.nbytes
+            self.blocks, self.rows, self.nbytes = [*self.blocks, block], Rows(), nbytes  # at once
 
     def _append_new(self, values: Mapping[str, Any]) -> None:
         """Append a row with fields that are new here; their types stay only if the whole row is taken."""
-        before = self._types, self.fields
+        before, count = (self._types, self.fields), self.rows.count
         try:
             self.rows.append(self._flattened(values), self._types)
-        except Exception:
-            self._types, self.fields = before
+        except BaseException:
+            if self.rows.count == count:
+                self._types, self.fields = before
             raise
 
     def retype(self, fields: Fields) -> None:
@@ -131,9 +152,9 @@ class Pending:
         held = [row for block in self.blocks for row in decoded(block)]
         if self.tail_is_in_block:
             held.pop()
-        self.fields, self._types = fields, fields.types
-        self.blocks, self.rows, self.nbytes = [], Rows(), 0
         try:
+            self.fields, self._types = fields, fields.types
+            self.blocks, self.rows, self.nbytes = [], Rows(), 0
             for values in held:
                 self._append_new(values)
                 if self.rows.full:
@@ -154,11 +175,25 @@ class Pending:
         trial.append(tail, self._types)
         self.tail = tail
 
+    def end(self, episode: Episode, status: str) -> None:
+        """Have the write end its only episode, also where there are no steps to write."""
+        self.ended, self.ending = {id(episode): status}, episode
+
+    def take_back_end(self) -> None:
+        """Be as before the end of its episode, which was refused: more steps may follow."""
+        self.ended, self.ending = {}, None
+        if self.tail is not None:
+            in_block, self.tail = self.tail_is_in_block, None
+            if in_block:
+                self.retype(self.fields)
+
     def close(self) -> None:
         """Close the last chunk, with the tail in it where it holds a step."""
-        if self.tail and self.rows.count:
+        if self.tail and self.rows.count and not self.rows.tail:
             self.rows.append_tail(self.tail, self._types)
         self.cut()
+        if len(self._steps) != (held := sum(block.steps for block in self.blocks)):
+            raise RuntimeError(f"{len(self._steps)} steps and the fields of {held}: please report this; nothing was stored")
 
     @property
     def tail_is_in_block(self) -> bool:
@@ -187,7 +222,7 @@ class Pending:
     def by_episode(self) -> dict[int, list[int]]:
         """Return which steps are of which episode, by its id(), in the order of their first ones."""
         mine: dict[int, list[int]] = {}
-        for index, episode in enumerate(self.episodes):
+        for index, (episode, *_) in enumerate(self._steps):
             mine.setdefault(id(episode), []).append(index)
         return mine
 
@@ -195,7 +230,7 @@ class Pending:
         """Give the steps `mine` of an episode their numbers, in `step`; return the greatest, and whether all came in order."""
         last_step, ordered = episode.last_step, episode.ordered
         for place, index in enumerate(mine):
-            given = self.step[index]
+            given = self._steps[index][1]
             number = step[index] = episode.length + place if given is None else given
             if last_step is not None and number < last_step:
                 ordered = False
@@ -205,7 +240,7 @@ class Pending:
 
     def gained(self, mine: list[int]) -> float | None:
         """Return the sum of the rewards of the steps `mine`, None where none is known."""
-        rewards = [reward for reward in (self.reward[index] for index in mine) if reward is not None]
+        rewards = [reward for reward in (self._steps[index][4] for index in mine) if reward is not None]
         return sum(rewards) if rewards else None
 
     def _flattened(self, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """What a process knows of one buffer: its fields, and how to decode its chunks. The other rooms write and read with it."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,47 @@ class News:
     episodes: list[tuple[Episode, Episode]] = field(default_factory=list)  # as it was, as it is now
 
 
+class Writing(AbstractContextManager[tuple[Session, News]]):
+    """A transaction that holds the buffer's row; what it has made is known to the process once it is committed.
+
+    Not `locked` is for what takes the row with its first statement.
+    """
+
+    def __init__(self, store: "Store", news: News | None = None, locked: bool = True):
+        self._store, self._news, self._locked = store, news or News(), locked
+        self._transaction = store.engine.writing()
+
+    def __enter__(self) -> tuple[Session, News]:
+        store = self._store
+        session = self._transaction.__enter__()
+        try:
+            if self._locked and not session.ask(store.dialect.LOCK, store.id):
+                raise store.dropped()
+            return session, self._news
+        except BaseException as error:
+            self._transaction.__exit__(type(error), error, error.__traceback__)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self._transaction.__exit__(kind, error, traceback)
+            self._learn()
+        except BaseException:
+            self._learn()  # an interrupt may come just after the commit
+            raise
+
+    @property
+    def committed(self) -> bool:
+        """Whether the database has said so, whatever was raised since."""
+        return self._transaction.committed
+
+    def _learn(self) -> None:
+        if self.committed:
+            self._store.learn(self._news)
+
+
 TAKE = (
     "UPDATE buffers SET added = added + ?, episodes_added = episodes_added + ? WHERE id = ? "
     "RETURNING added, episodes_added, fields_version"
@@ -71,15 +113,9 @@ class Store:
         self.warned_of_rewards = self.warned_of_open = False
         self._looked_at: set[str] = set()  # tags that are there, or were warned of
 
-    @contextmanager
-    def writing(self) -> Iterator[tuple[Session, News]]:
-        """Open a transaction that holds the buffer's row, which is the writers' lock on every database."""
-        news = News()
-        with self.engine.writing() as session:
-            if not session.ask(self.dialect.LOCK, self.id):
-                raise self.dropped()
-            yield session, news
-        self.learn(news)
+    def writing(self) -> "Writing":
+        """Return a context with a transaction that holds the buffer's row, which is the writers' lock on every database."""
+        return Writing(self)
 
     def learn(self, news: News) -> None:
         """Take in what a committed transaction has made."""

@@ -8,6 +8,7 @@ import json
 import time
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -17,7 +18,8 @@ from expdb.storage import rewrite, tables
 from expdb.storage.append import append
 from expdb.storage.engine import Session
 from expdb.storage.pending import Episode, Pending, runs
-from expdb.storage.store import COUNT, INSERT_SEGMENT, TAKE, News, Store
+from expdb.storage.signature import Field
+from expdb.storage.store import COUNT, INSERT_SEGMENT, TAKE, News, Store, Writing
 
 E = tables.episodes.c
 RETRY_SECONDS = 0.1
@@ -27,59 +29,82 @@ def write(store: Store, pending: Pending) -> np.ndarray:
     """Write the pending steps in one transaction and return their positions, int64 in order.
 
     Raises EpisodeEnded, EpisodeMismatch or FieldMismatch, with nothing stored, where another process has meanwhile
-    ended an episode, used its name, or given a field another type.
+    ended an episode, used its name, or given a field another type. After anything else that is raised, interrupts
+    included, `pending.stored` and `pending.is_in_doubt` tell what has become of the steps.
     """
     pending.close()
-    again, deadline = bool(pending.write_id), time.monotonic() + store.engine.timeout
+    again, deadline = pending.is_in_doubt, time.monotonic() + store.engine.timeout
     if store.dialect.LARGE and not again:  # of use only where a connection can be lost
         pending.write_id = uuid.uuid4().hex
-    write_id = pending.write_id
-    while True:
-        try:
-            positions = append(store, pending, write_id, again)
-            return _in_transaction(store, pending, write_id, again) if positions is None else positions
-        except errors.FieldMismatch:
-            if pending.fields.version == store.fields.version:
-                raise
-            # Another process has typed a field meanwhile; an int, say, still goes into what is now a float field.
-            pending.retype(store.fields)
-        except errors.ConnectionLost as error:
-            # Nobody knows whether the write was committed, so it is done again under the same id, once only.
-            if time.monotonic() >= deadline:
-                raise errors.CommitUnknown(f"{error}; whether this write is stored can be told by its chunks' write_id {write_id!r}") from error
-            again = True
-            time.sleep(RETRY_SECONDS)
-
-
-def _in_transaction(store: Store, pending: Pending, write_id: str, again: bool) -> np.ndarray:
-    """Write the pending steps statement by statement, with all that may be new or different from what is known."""
-    news, session, positions = News(write_id=write_id or None), None, None
     try:
-        with store.engine.writing() as session:
-            if again:
-                session.ask(store.dialect.LOCK, store.id)
-                done = _written(store, session, pending, write_id)
-                if done is not None:
-                    return done
-            positions = _write(store, session, pending, news)
-    finally:
-        if session is not None and session.committed and positions is not None:  # also where an interrupt came just after the commit
+        while pending.stored is None:
             try:
-                store.learn(news)
-            except BaseException:  # an interrupt, of which the rest is to know as much
-                store.learn(news)
-                raise
-            finally:
-                pending.stored = positions
-    return positions
+                if not len(pending):
+                    _end_only(store, pending, again)
+                elif not append(store, pending, again):
+                    _in_transaction(store, pending, again)
+            except errors.FieldMismatch:
+                if pending.fields.version == store.fields.version:
+                    raise
+                # Another process has typed a field meanwhile; an int, say, still goes into what is now a float field.
+                pending.retype(store.fields)
+            except errors.ConnectionLost as error:
+                # Nobody knows whether the write was committed, so it is done again under the same id, once only.
+                if time.monotonic() >= deadline:
+                    what = f"whether this write is stored can be told by its chunks' write_id {pending.write_id!r}"
+                    raise errors.CommitUnknown(f"{error}; {what}") from error
+                again = True
+                time.sleep(RETRY_SECONDS)
+    except errors.ExpDBError:
+        if not again:
+            pending.write_id = ""  # it was refused, which leaves no doubt
+        raise
+    return pending.stored
 
 
-def _written(store: Store, session: Session, pending: Pending, write_id: str) -> np.ndarray | None:
+def _in_transaction(store: Store, pending: Pending, again: bool) -> None:
+    """Write the pending steps statement by statement, with all that may be new or different from what is known."""
+    writing, positions = Writing(store, News(write_id=pending.write_id or None), locked=again), None
+    try:
+        with writing as (session, news):
+            positions = _written(store, session, pending) if again else None
+            if positions is None:
+                positions = _write(store, session, pending, news)
+        pending.stored = positions
+    except BaseException:
+        if writing.committed:  # an interrupt came just after it
+            pending.stored = positions
+        raise
+
+
+def _end_only(store: Store, pending: Pending, again: bool) -> None:
+    """End an episode that has no steps to be written; nothing where it has none at all."""
+    episode, nothing = pending.ending, np.empty(0, np.int64)
+    if episode is None or episode.id is None:
+        pending.stored = nothing
+        return
+    status = pending.ended[id(episode)]
+    writing = Writing(store)
+    try:
+        with writing as (session, news):
+            if not (again and session.ask("SELECT 1 FROM episodes WHERE buffer_id = ? AND id = ? AND status = ?", store.id, episode.id, status)):
+                if pending.tail:
+                    ((version,),) = session.ask("SELECT fields_version FROM buffers WHERE id = ?", store.id)
+                    store.settle_fields(session, store.fields_at(session, version), pending.tail_types, set(), False, news)
+                _end(store, session, news, episode.id, status, pending.tail, pending.tail_types)
+        pending.stored = nothing
+    except BaseException:
+        if writing.committed:
+            pending.stored = nothing
+        raise
+
+
+def _written(store: Store, session: Session, pending: Pending) -> np.ndarray | None:
     """Return the positions of a write that was committed unseen, None where it was not."""
-    ((last,),) = session.ask("SELECT max(id) FROM chunks WHERE buffer_id = ? AND write_id = ?", store.id, write_id)
+    ((last,),) = session.ask("SELECT max(id) FROM chunks WHERE buffer_id = ? AND write_id = ?", store.id, pending.write_id)
     if last is None:
         return None
-    for episode in {id(episode): episode for episode in pending.episodes}.values():
+    for episode in {id(episode): episode for episode in pending.steps.episode}.values():
         found = session.ask(
             "SELECT id, length, last_step, ordered FROM episodes WHERE buffer_id = ? AND episode_id = ?",
             store.id, episode.episode_id,
@@ -91,9 +116,9 @@ def _written(store: Store, session: Session, pending: Pending, write_id: str) ->
 
 def _write(store: Store, session: Session, pending: Pending, news: News) -> np.ndarray:
     dialect, now, count = store.dialect, time.time(), len(pending)
-    mine = pending.by_episode()
+    steps, mine = pending.steps, pending.by_episode()
     distinct = list(mine)
-    by_identity = {id(episode): episode for episode in pending.episodes}
+    by_identity = {id(episode): episode for episode in steps.episode}
     new = sum(by_identity[key].id is None for key in distinct)
     taken = session.ask(TAKE, count, new, store.id)
     if not taken:
@@ -118,8 +143,8 @@ def _write(store: Store, session: Session, pending: Pending, news: News) -> np.n
 
     # -- rows and chunks
     columns = (
-        range(first, added), episode_ids, step, pending.pre_agent, pending.execute_time, pending.reward,
-        pending.terminated, pending.truncated, pending.tags,
+        range(first, added), episode_ids, step, steps.pre_agent, steps.execute_time, steps.reward, steps.terminated,
+        steps.truncated, steps.tags,
     )  # fmt: skip
     dialect.insert_steps(session, store.id, columns, count)
     row = nbytes = 0
@@ -127,7 +152,7 @@ def _write(store: Store, session: Session, pending: Pending, news: News) -> np.n
         stop = row + block.steps
         chunk = first + stop - 1
         single = episode_ids[row] if len(distinct) == 1 or len(set(episode_ids[row:stop])) == 1 else None
-        system = (step[row:stop], pending.reward[row:stop], pending.terminated[row:stop], pending.truncated[row:stop])
+        system = (step[row:stop], steps.reward[row:stop], steps.terminated[row:stop], steps.truncated[row:stop])
         nbytes += store.insert_chunk(session, news, block, system, id=chunk, first=first + row, episode=single)
         segments = [(store.id, *run) for run in runs(first, episode_ids, ordinals, row, stop, chunk)]
         session.many(INSERT_SEGMENT, segments)
@@ -224,20 +249,23 @@ def keep_tail(session: Session, store: Store, episode: int, chunk: int, row: int
     )  # fmt: skip
 
 
-def end_episode(store: Store, id: int, status: str, tail: Pending | None = None) -> None:
-    """End an episode that has nothing pending: set its status, merge its chunks, keep its tail."""
+def end_episode(store: Store, id: int, status: str) -> None:
+    """End a stored episode that has nothing pending."""
     with store.writing() as (session, news):
-        if tail is not None and tail.tail:
-            ((version,),) = session.ask("SELECT fields_version FROM buffers WHERE id = ?", store.id)
-            store.settle_fields(session, store.fields_at(session, version), tail.tail_types, set(), False, news)
-        ended = session.ask(
-            "UPDATE episodes SET status = ?, ended = ? WHERE buffer_id = ? AND id = ? AND status = 'open' RETURNING 1",
-            status, time.time(), store.id, id,
-        )  # fmt: skip
-        if not ended:
-            raise errors.EpisodeEnded("the episode has ended already, or is gone: start another one")
-        given = tail.tail if tail is not None else None
-        rewrite.finish(store, session, news, id, given, tail.tail_types if tail is not None else {})
+        _end(store, session, news, id, status, None, {})
+
+
+def _end(
+    store: Store, session: Session, news: News, id: int, status: str, tail: dict[str, Any] | None, tail_types: dict[str, Field]
+) -> None:
+    """Set an episode's status, merge its chunks, and keep its tail."""
+    ended = session.ask(
+        "UPDATE episodes SET status = ?, ended = ? WHERE buffer_id = ? AND id = ? AND status = 'open' RETURNING 1",
+        status, time.time(), store.id, id,
+    )  # fmt: skip
+    if not ended:
+        raise errors.EpisodeEnded("the episode has ended already, or is gone: start another one")
+    rewrite.finish(store, session, news, id, tail, tail_types)
 
 
 NAMES_AT_ONCE = 500

@@ -8,8 +8,8 @@ import os
 import select
 import time
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from expdb import errors
 from expdb.storage.dialects import postgresql
-from expdb.storage.engine import Engine, Session
+from expdb.storage.engine import Engine, Session, Transaction
 
 POOL, OVERFLOW = 8, 56
 IDLE_SECONDS = 60.0  # a connection idle for longer is asked whether it still lives, as firewalls forget silently
@@ -112,10 +112,10 @@ class PostgresqlSession(Session):
         """Whether a transaction has begun and not ended."""
         return not self._driver.closed and self._driver.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
 
-    def end(self) -> None:
-        """Commit what was written, or let go of what was read."""
+    def end(self) -> bool:
+        """End the transaction as it is to be ended, and return whether one was begun; CommitUnknown where nobody can tell how."""
         if self._fresh:
-            return
+            return False
         if self.in_transaction:
             try:
                 self._send((self._closing, ()))
@@ -126,7 +126,7 @@ class PostgresqlSession(Session):
                         "look whether it has happened before you do it again"
                     ) from error
                 raise
-        self.committed = self._closing == "COMMIT"
+        return True
 
     def abandon(self) -> None:
         """Roll back."""
@@ -144,6 +144,36 @@ class PostgresqlSession(Session):
         if self._driver.closed or self.in_transaction:
             self._connection.invalidate()
         self._connection.close()
+
+
+class PostgresqlTransaction(Transaction):
+    """A transaction on a connection of the pool."""
+
+    def __init__(self, engine: "PostgresqlEngine", opening: Sequence[str], closing: str, unlock: bool = False):
+        self._engine, self._opening, self._closing, self._unlock = engine, opening, closing, unlock
+        self._session: PostgresqlSession | None = None
+
+    def _begin(self) -> Session:
+        engine = self._engine
+        self._session = session = PostgresqlSession(engine, engine.connect(), self._opening, self._closing)
+        return session
+
+    def _end(self) -> None:
+        assert self._session is not None
+        self.committed = self._session.end() and self._closing == "COMMIT"
+
+    def _undo(self, error: BaseException | None) -> None:
+        session = self._session
+        if session is None:
+            return
+        session.abandon()
+        if self._closing != "ROLLBACK":
+            self._engine.count_commit()
+        self._session = None  # before it is given back, which must not be done twice
+        session.release(self._unlock)
+
+    def _translated(self, error: BaseException) -> BaseException:
+        return postgresql.translated(getattr(error, "orig", None) or error, self._engine.location)
 
 
 class PostgresqlEngine(Engine):
@@ -199,7 +229,8 @@ class PostgresqlEngine(Engine):
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
-    def _connect(self) -> sa.Connection:
+    def connect(self) -> sa.Connection:
+        """Return a connection of the pool."""
         if self._closed:
             raise errors.DatabaseClosed(f"{self.location} was closed: open it again with expdb.open")
         try:
@@ -214,55 +245,37 @@ class PostgresqlEngine(Engine):
         dead.invalidate()
         dead.close()
         self._connections.dispose()
-        return self._connect()
+        return self.connect()
 
     @staticmethod
     def _told(translated: BaseException, error: BaseException) -> BaseException:
         return translated if isinstance(translated, errors.ExpDBError) else error
 
-    @contextmanager
-    def _session(self, opening: Sequence[str], closing: str, unlock: bool = False) -> Iterator[PostgresqlSession]:
-        session = PostgresqlSession(self, self._connect(), opening, closing)
-        try:
-            yield session
-            session.end()
-        except BaseException as error:
-            session.abandon()
-            found = getattr(error, "orig", None) or error
-            translated = postgresql.translated(found, self.location)
-            if translated is not found and isinstance(translated, errors.ExpDBError):
-                raise translated from error
-            raise
-        finally:
-            session.release(unlock)
-
-    def reading(self) -> AbstractContextManager[Session]:
+    def reading(self) -> Transaction:
         """Return a context in which everything read is one snapshot."""
-        return self._session(self._reading, "ROLLBACK")
+        return PostgresqlTransaction(self, self._reading, "ROLLBACK")
 
-    def sql(self) -> AbstractContextManager[Session]:
+    def sql(self) -> Transaction:
         """Return a context with a connection that cannot write whatever it is told."""
-        return self._session(self._sql, "ROLLBACK", unlock=True)
+        return PostgresqlTransaction(self, self._sql, "ROLLBACK", unlock=True)
 
-    def writing(self) -> AbstractContextManager[Session]:
+    def writing(self) -> Transaction:
         """Return a context with a transaction: it commits when the block is left, and rolls back when that raises."""
-        if self.read_only:
-            raise errors.DatabaseReadOnly(f"{self.location} was opened with read_only=True: open it without to write")
-        return self._counted(self._writing, "COMMIT")
+        self._refuse_to_write_read_only()
+        return PostgresqlTransaction(self, self._writing, "COMMIT")
 
-    def appending(self) -> AbstractContextManager[Session]:
+    def appending(self) -> Transaction:
         """Return a context for one statement that is a transaction by itself."""
+        self._refuse_to_write_read_only()
+        return PostgresqlTransaction(self, (), "")
+
+    def _refuse_to_write_read_only(self) -> None:
         if self.read_only:
             raise errors.DatabaseReadOnly(f"{self.location} was opened with read_only=True: open it without to write")
-        return self._counted((), "")
 
-    @contextmanager
-    def _counted(self, opening: Sequence[str], closing: str) -> Iterator[PostgresqlSession]:
-        try:
-            with self._session(opening, closing) as session:
-                yield session
-        finally:
-            self._commits += 1
+    def count_commit(self) -> None:
+        """Note that this process may have written."""
+        self._commits += 1
 
     def news(self, seen: object) -> object | None:
         """Return what stands for the database as it is now; None if what was `seen` is not older than `max_lag`.

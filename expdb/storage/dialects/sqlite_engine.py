@@ -1,13 +1,12 @@
 """Connections to an SQLite file: one writer at a time, snapshots for readers, forks that lose nothing."""
 
+import itertools
 import os
 import sqlite3
 import threading
 import time
-import weakref
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -15,8 +14,9 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 from expdb import errors
+from expdb.living import Living
 from expdb.storage.dialects import sqlite, sqlite_files
-from expdb.storage.engine import Engine, Kind, Session
+from expdb.storage.engine import Engine, Kind, Session, Transaction
 
 CHECKPOINT_BYTES = 64 << 20  # of write-ahead log; a checkpoint syncs, which single steps would feel at 16 MiB
 CHECKPOINT_SECONDS = 5.0  # bounds what a power loss can take at durability="normal", while anybody writes
@@ -28,9 +28,93 @@ WATCH_SECONDS = 0.5  # between looks whether the file is still there, of those w
 class SqliteSession(Session):
     """A session whose rows can be read one by one, in the same memory."""
 
+    def __init__(self, connection: sa.Connection, use: "FileUse"):
+        super().__init__(connection)
+        self._use: FileUse | None = use  # for as long as the connection is open
+        self.serial = next(_serials)  # never used again, as an id() is
+
     def each(self, statement: str, *params: Any) -> Iterator[Any]:
         """Run a plain statement and yield its rows; all of them are to be taken."""
         yield from self.driver.execute(statement, params)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction has begun and not ended."""
+        try:
+            return bool(self.driver.in_transaction)
+        except self.driver.ProgrammingError:  # closed: SQLAlchemy does that to a connection that an interrupt met
+            return False
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+        self._use = None
+
+    def __del__(self) -> None:
+        if getattr(self, "_use", None) is not None:  # an interrupt came before it was given back
+            self.close()
+
+
+_serials = itertools.count()
+
+
+class SqliteTransaction(Transaction):
+    """A transaction on a connection of an engine; one that writes holds the engine's turn to write."""
+
+    def __init__(self, engine: "SqliteEngine", kind: Kind):
+        self._engine, self._kind = engine, kind
+        self._session: SqliteSession | None = None
+        self._ending = False  # whether COMMIT was sent
+
+    def _begin(self) -> Session:
+        engine, kind = self._engine, self._kind
+        if kind == "write":
+            engine.take_turn()
+        self._session = session = engine.take(kind)
+        if kind == "write":
+            engine.dialect.begin(session.driver, engine.timeout)
+            engine.check_file(writing=True)
+        elif kind == "read":
+            session.driver.execute("BEGIN")
+        return session
+
+    def _end(self) -> None:
+        session = self._session
+        assert session is not None
+        if session.in_transaction and self._kind == "write":
+            try:
+                self._ending = True
+                session.driver.execute("COMMIT")
+            except session.driver.Error:
+                self._ending = False
+                raise
+        self._let_go(None)
+        if self._kind == "write":
+            self._engine.checkpoint_if_due()
+
+    def _undo(self, error: BaseException | None) -> None:
+        self._let_go(error)
+        if self._kind == "write":
+            self._engine.end_turn()
+
+    def _let_go(self, error: BaseException | None) -> None:
+        session = self._session
+        if session is None:
+            return
+        if not session.in_transaction:
+            self.committed = self._ending
+        else:
+            with suppress(Exception):  # the first error is the one to tell
+                session.driver.execute("ROLLBACK")
+        usable = (error is None or isinstance(error, errors.ExpDBError)) and not session.in_transaction
+        self._session = None  # before it is given back, which must not be done twice
+        self._engine.give_back(self._kind, session, usable)
+
+    def _translated(self, error: BaseException) -> BaseException:
+        translated = self._engine.translated(error)
+        if translated is error and self._kind == "read":  # what cannot be, such as NULL where there is none, may come from the file
+            return self._engine.damage() or error
+        return translated
 
 
 class SqliteEngine(Engine):
@@ -49,16 +133,15 @@ class SqliteEngine(Engine):
             "read": self._sqlalchemy_engine(busy_ms=int(timeout * 1000)),
             "write": self._sqlalchemy_engine(busy_ms=0),
         }
-        self._idle: dict[Kind, list[Session]] = {"read": [], "write": [], "sql": [], "watch": []}
-        self._writer = threading.RLock()
+        self._idle: dict[Kind, list[SqliteSession]] = {"read": [], "write": [], "sql": [], "watch": []}
+        self._writer, self._watching = threading.RLock(), threading.Lock()
         self._closed = False
         self._warning: str | None = None  # for the next write to give
         self._checkpoint_at, self._pinned_at = CHECKPOINT_BYTES, PINNED_BYTES
         self._checkpointed = self._watched = time.monotonic()
         self._file = sqlite_files.identity(path)
-        with _fork.lock:
-            refuse_other_library(path, module)
-            _fork.engines.add(self)
+        refuse_other_library(path, module)
+        _fork.engines.add(self)
 
     def _sqlalchemy_engine(self, busy_ms: int) -> sa.Engine:
         def creator() -> Any:
@@ -68,88 +151,58 @@ class SqliteEngine(Engine):
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
-    def _take(self, kind: Kind) -> Session:
-        with _fork.lock:
-            if self._closed:
-                raise errors.DatabaseClosed(f"{self.path} was closed: open it again with expdb.open")
-            _fork.begin_use(self.path)
+    def take(self, kind: Kind) -> SqliteSession:
+        """Return a session that nobody else uses, of a new connection where there is none."""
+        if self._closed:
+            raise errors.DatabaseClosed(f"{self.path} was closed: open it again with expdb.open")
         try:
             if kind in ("read", "sql") or not self._idle[kind]:
-                self._check_file()  # a new connection would apply the old file's log to the one that took its place
-            with _fork.lock:
-                if self._idle[kind]:
-                    return self._idle[kind].pop()
-            session = SqliteSession(self._creators["write" if kind == "write" else "read"].connect())
+                self.check_file()  # a new connection would apply the old file's log to the one that took its place
+            try:
+                return self._idle[kind].pop()
+            except IndexError:
+                use = FileUse(self.path)
+            session = SqliteSession(self._creators["write" if kind == "write" else "read"].connect(), use)
             if kind == "sql":
                 self.dialect.guard(session.driver)
             return session
-        except BaseException as error:
-            _fork.end_use(self.path)
-            raise self._translated(error) from error
+        except Exception as error:
+            raise self.translated(error) from error
 
-    def _give_back(self, kind: Kind, session: Session, usable: bool) -> None:
-        with _fork.lock:
-            if usable and not self._closed:
-                self._idle[kind].append(session)
-                _fork.end_use(self.path)
-                return
-        session.connection.close()
-        _fork.end_use(self.path)
+    def give_back(self, kind: Kind, session: SqliteSession, usable: bool) -> None:
+        """Keep a session for the next one who takes one of its kind; close it where it is in no state for that."""
+        if not usable:
+            session.close()
+            return
+        self._idle[kind].append(session)
+        if self._closed:  # meanwhile
+            self.close_idle()
 
-    def _translated(self, error: BaseException) -> BaseException:
+    def translated(self, error: BaseException) -> BaseException:
+        """Return the expdb error for a driver's, or the error itself where there is none."""
         return sqlite.translated(getattr(error, "orig", None) or error, self.path)
 
-    @contextmanager
-    def _session(self, kind: Kind, begin: bool) -> Iterator[Session]:
-        session = self._take(kind)
-        driver, usable, ending = session.driver, False, False
-        session.committed = False
+    def damage(self) -> errors.DatabaseDamaged | None:
+        """Return an error that says what SQLite finds wrong with the file, None where that is nothing."""
+        session = self.take("read")
         try:
-            try:
-                if kind == "write":
-                    self.dialect.begin(driver, self.timeout)
-                    self._check_file(writing=True)
-                elif begin:
-                    driver.execute("BEGIN")
-                yield session
-                if driver.in_transaction:
-                    ending = True
-                    driver.execute("COMMIT" if kind == "write" else "ROLLBACK")
-                session.committed = True
-            except BaseException as error:
-                with suppress(Exception):  # the first error is the one to tell; SQLAlchemy closes what an interrupt met
-                    if driver.in_transaction:
-                        driver.execute("ROLLBACK")
-                    elif ending:  # an interrupt just after the commit
-                        session.committed = not isinstance(error, driver.Error)
-                raise
-            usable = True
-        except errors.ExpDBError:
-            with suppress(driver.ProgrammingError):  # closed
-                usable = not driver.in_transaction
-            raise
-        except Exception as error:
-            translated = self._translated(error)
-            if isinstance(translated, errors.ExpDBError):
-                raise translated from error
-            if kind == "read":  # what cannot be, such as NULL where there is none, may come from the file
-                for problem in self.dialect.file_problems(session):
-                    raise errors.DatabaseDamaged(f"{self.path} is damaged ({problem}): restore a backup, or recover it with .recover") from error
-            raise
+            for problem in self.dialect.file_problems(session):
+                return errors.DatabaseDamaged(f"{self.path} is damaged ({problem}): restore a backup, or recover it with .recover")
+            return None
         finally:
-            self._give_back(kind, session, usable)
+            self.give_back("read", session, usable=True)
 
-    def reading(self) -> AbstractContextManager[Session]:
+    def reading(self) -> Transaction:
         """Return a context in which everything read is one snapshot."""
-        return self._session("read", begin=True)
+        return SqliteTransaction(self, "read")
 
-    def appending(self) -> AbstractContextManager[Session]:
+    def appending(self) -> Transaction:
         """Return a context for one statement that is a transaction by itself."""
         return self.writing()
 
-    def sql(self) -> AbstractContextManager[Session]:
+    def sql(self) -> Transaction:
         """Return a context with a connection that cannot write whatever it is told."""
-        return self._session("sql", begin=False)
+        return SqliteTransaction(self, "sql")
 
     def news(self, seen: object) -> object | None:
         """Return what stands for the database as it is now; None if nothing was committed since that was `seen`.
@@ -157,34 +210,36 @@ class SqliteEngine(Engine):
         By a connection that nothing else is done with: `data_version` does not count its own connection's writes.
         """
         if time.monotonic() - self._watched > WATCH_SECONDS:
-            self._check_file()
-        with _fork.lock:  # nobody forks meanwhile, so this use need not be counted
-            if not self._idle["watch"]:
-                self._give_back("watch", self._take("watch"), usable=True)
-            session = self._idle["watch"][-1]
-            now = (session, self.dialect.data_version(session.driver))
+            self.check_file()
+        with self._watching: return self._look(seen)
+
+    def _look(self, seen: object) -> object | None:
+        session = self.take("watch")
+        now = (session.serial, self.dialect.data_version(session.driver))
+        self.give_back("watch", session, usable=True)
         return None if now == seen else now
 
-    @contextmanager
-    def writing(self) -> Iterator[Session]:
-        """Open an immediate transaction; it commits when the block is left, and rolls back when that raises."""
+    def writing(self) -> Transaction:
+        """Return a context with a transaction: it commits when the block is left, and rolls back when that raises."""
         if self.read_only:
             raise errors.DatabaseReadOnly(f"{self.path} was opened with read_only=True: open it without to write")
-        try:
-            if not self._writer.acquire(timeout=self.timeout):
-                raise errors.DatabaseBusy(f"{self.path} is held by another thread's write: try again, or raise timeout")
-            if self._warning is not None:  # before anything is written, as a filter may make it an error
-                warning, self._warning = self._warning, None
-                errors.warn(warning)
-            with self._session("write", begin=True) as session:
-                yield session
-            self._checkpoint_if_due()
-        finally:
-            # Asked of the lock, not remembered: an interrupt may come between its being taken and the next instruction.
-            if self._writer._is_owned():  # type: ignore[attr-defined]
-                self._writer.release()
+        return SqliteTransaction(self, "write")
 
-    def _check_file(self, *, writing: bool = False) -> None:
+    def take_turn(self) -> None:
+        """Wait for the turn of this thread to write."""
+        if not self._writer.acquire(timeout=self.timeout):
+            raise errors.DatabaseBusy(f"{self.path} is held by another thread's write: try again, or raise timeout")
+        if self._warning is not None:  # before anything is written, as a filter may make it an error
+            warning, self._warning = self._warning, None
+            errors.warn(warning)
+
+    def end_turn(self) -> None:
+        """Let the next thread write, if it is the turn of this one."""
+        # Asked of the lock, not remembered: an interrupt may come between its being taken and the next instruction.
+        if self._writer._is_owned():  # type: ignore[attr-defined]
+            self._writer.release()
+
+    def check_file(self, *, writing: bool = False) -> None:
         """Raise where the path leads to another file by now, or its log is gone: what is written into one without a name is lost."""
         self._watched = time.monotonic()
         if sqlite_files.identity(self.path) != self._file or (writing and not os.path.exists(self.path + "-wal")):
@@ -195,19 +250,20 @@ class SqliteEngine(Engine):
 
     # -- the write-ahead log ------------------------------------------------------------------------------------------
 
-    def _checkpoint_if_due(self) -> None:
+    def checkpoint_if_due(self) -> None:
+        """Fold the log into the file where it is time; by who has just written, and whose turn it is."""
         size, now = self.dialect.wal_bytes(self.path), time.monotonic()
         if size >= self._checkpoint_at or (size and now - self._checkpointed >= CHECKPOINT_SECONDS):
-            session = self._take("write")
+            session = self.take("write")
             try:
                 complete = self.dialect.checkpoint(session.driver, CHECKPOINT_WAIT_MS)
             except Exception as error:
                 # The write itself is committed; a full disk is told by the next one.
                 complete = False
-                if not isinstance(self._translated(error), errors.ExpDBError):
+                if not isinstance(self.translated(error), errors.ExpDBError):
                     raise
             finally:
-                self._give_back("write", session, usable=True)
+                self.give_back("write", session, usable=True)
             # A reader pins the log: do not make every write wait for it, only one in each further 64 MiB or 5 s.
             self._checkpoint_at = CHECKPOINT_BYTES if complete else size + CHECKPOINT_BYTES
             self._checkpointed = time.monotonic()
@@ -226,7 +282,7 @@ class SqliteEngine(Engine):
 
     def nbytes(self) -> int:
         """Return the size of the file."""
-        self._check_file()
+        self.check_file()
         return os.stat(self.path).st_size
 
     def examine(self) -> list[tuple[str, str, str]]:
@@ -240,9 +296,9 @@ class SqliteEngine(Engine):
             raise errors.TargetExists(f"{target} exists: name a new file for the backup")
         if not os.path.isdir(os.path.dirname(target)):
             raise errors.DatabaseMissing(f"the folder {os.path.dirname(target)} does not exist: create it first")
-        session = self._take("read")
+        session = self.take("read")
         try:
-            with connection_of(target):
+            with FileUse(target):
                 copy = self.dialect.connect(target, self.module, create=True, durability="full", busy_ms=0)
                 try:
                     session.driver.backup(copy)
@@ -254,29 +310,27 @@ class SqliteEngine(Engine):
                 os.unlink(target)
             raise self.dialect.translated(error, target) from error
         finally:
-            self._give_back("read", session, usable=True)
+            self.give_back("read", session, usable=True)
 
     def release(self) -> None:
         """Close the connections that nobody uses; others are made when they are needed."""
-        with _fork.lock:
-            self.close_idle()
+        self.close_idle()
 
     def close(self) -> None:
         """Close every connection; the last one of all processes folds the log into the file."""
-        with _fork.lock:
-            if self._closed:
-                return
-            self._closed = True
-            self.close_idle()
-            if self.read_only:
-                self._remove_log()
-            _fork.engines.discard(self)
+        if self._closed:
+            return
+        self._closed = True
+        self.close_idle()
+        if self.read_only:
+            self._remove_log()
+        _fork.engines.discard(self)
 
     def _remove_log(self) -> None:
         """Take away the empty log that reading makes, and that only one who may write removes as the last to leave."""
         if not os.path.exists(self.path + "-wal") or self.dialect.wal_bytes(self.path) or not sqlite_files.may_write(self.path):
             return
-        with suppress(self.module.Error, OSError), connection_of(self.path):  # not ours to insist on: others may be at it
+        with suppress(self.module.Error, OSError), FileUse(self.path):  # not ours to insist on: others may be at it
             connection = self.dialect.connect(self.path, self.module, durability="normal", busy_ms=0)
             try:
                 connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
@@ -284,19 +338,20 @@ class SqliteEngine(Engine):
                 connection.close()
 
     def close_idle(self) -> None:
-        """Close the connections that nobody uses; the caller holds the fork lock."""
+        """Close the connections that nobody uses."""
         for sessions in self._idle.values():
-            while sessions:
-                sessions.pop().connection.close()
+            with suppress(IndexError):  # threads may take some meanwhile
+                while True:
+                    sessions.pop().close()
 
     def renew_locks(self) -> None:
         """Have fresh locks in a forked child: a thread that is not there any more may hold the old ones."""
-        self._writer = threading.RLock()
+        self._writer, self._watching = threading.RLock(), threading.Lock()
 
 
 def refuse_other_library(path: str, module: ModuleType) -> None:
     """Raise where this process has the file open by another SQLite library; to be asked before the file is opened at all."""
-    for engine in list(_fork.engines):
+    for engine in _fork.engines.list():
         if engine.path == path and engine.module.connect is not module.connect:
             raise errors.InvalidValue(
                 f"{path} is open in this process by {engine.module.__name__}, another SQLite library: two of them on one file undo "
@@ -316,53 +371,46 @@ class _Fork:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.engines: weakref.WeakSet[SqliteEngine] = weakref.WeakSet()
-        self.in_use: Counter[str] = Counter()
+        self.turn = threading.Lock()
+        self.engines: Living[SqliteEngine] = Living()
+        self.uses: Living[FileUse] = Living()
         self.refused: set[str] = set()
 
-    def begin_use(self, path: str) -> None:
-        """Count a connection that is being opened, used or closed."""
-        with self.lock:
-            if path in self.refused:
-                raise errors.ForkedWithOpenConnection(
-                    f"this process was forked while a thread used {path}: start processes by spawn or forkserver"
-                )
-            self.in_use[path] += 1
-
-    def end_use(self, path: str) -> None:
-        with self.lock:
-            self.in_use[path] -= 1
-            if not self.in_use[path]:
-                del self.in_use[path]
-
     def before(self) -> None:
-        self.lock.acquire()  # until after the fork; forks of several threads take turns
-        for engine in list(self.engines):
+        self.turn.acquire()  # until after the fork; forks of several threads take turns
+        for engine in self.engines.list():
             engine.close_idle()
 
     def in_parent(self) -> None:
-        self.lock.release()
+        self.turn.release()
 
     def in_child(self) -> None:
-        self.lock = threading.RLock()
-        self.refused |= set(self.in_use)
-        self.in_use.clear()
-        for engine in list(self.engines):
+        self.turn = threading.Lock()
+        self.refused |= {use.path for use in self.uses.list()}
+        self.uses = Living()
+        for engine in self.engines.list():
             engine.renew_locks()
 
 
 _fork = _Fork()
 
 
-@contextmanager
-def connection_of(path: str) -> Iterator[None]:
-    """Count a connection that no engine opens."""
-    _fork.begin_use(path)
-    try:
-        yield
-    finally:
-        _fork.end_use(path)
+class FileUse:
+    """Says, for as long as it lives, that a connection to a file is being opened, used or closed. Or use it with `with`."""
+
+    def __init__(self, path: str):
+        if path in _fork.refused:
+            raise errors.ForkedWithOpenConnection(
+                f"this process was forked while a thread used {path}: start processes by spawn or forkserver"
+            )
+        self.path = path
+        _fork.uses.add(self)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        _fork.uses.discard(self)
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,0 +1,95 @@
+"""The writers of a buffer whose episodes have not ended: nothing that was appended may be lost without a word."""
+
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+from expdb import errors, exits
+from expdb.living import Living
+from expdb.storage.store import Store
+from expdb.writer import EpisodeWriter
+
+
+class OpenWriters:
+    """Ends writers that are left open: when the database is closed, the program exits or they are collected."""
+
+    def __init__(self, store: Store):
+        self._store = store
+        self._open: Living[EpisodeWriter] = Living()
+        self._waiting: list[EpisodeWriter] = []  # collected when nothing could be written
+
+    def add(self, writer: EpisodeWriter) -> EpisodeWriter:
+        """Look after a writer."""
+        self._open.add(writer)
+        exits.watch_worker()
+        if self._waiting:
+            told: list[str] = []
+            self._end(self._take_waiting(), told)
+            _tell(told)
+        return writer
+
+    def collected(self, writer: EpisodeWriter) -> None:
+        """End a writer that nobody holds any more; later, where the collector came in the midst of our own work."""
+        if _is_running(sys._getframe(3)):  # the one that the finalizer came in the midst of
+            self._waiting.append(writer)
+            return
+        told: list[str] = []
+        self._end([writer], told)
+        self._store.engine.release()  # of a database that was collected with it
+        _tell(told)
+
+    def unwritten(self) -> int:
+        """Return how many steps were appended and are not written."""
+        return sum(writer.unwritten for writer in self._open.list())
+
+    def end_all(self, told: list[str]) -> None:
+        """Flush all writers and end their episodes; add what is to be told of them.
+
+        Complete is what a last step with terminated or truncated has completed, and aborted everything else.
+        """
+        self._end([*self._open.list(), *self._take_waiting()], told)
+
+    def _take_waiting(self) -> list[EpisodeWriter]:
+        taken = []
+        while self._waiting:  # one by one, so that no two threads take the same
+            taken.append(self._waiting.pop())
+        return taken
+
+    def _end(self, writers: list[EpisodeWriter], told: list[str]) -> None:
+        with ExitStack() as stack:  # which goes on with the others where one is interrupted
+            for writer in writers:
+                stack.callback(self._end_one, writer, told)
+
+    def _end_one(self, writer: EpisodeWriter, told: list[str]) -> None:
+        try:
+            left = writer.end_left_open()
+        except BaseException:  # an interrupt, after which the steps are as good as before
+            self._end_one(writer, told)
+            raise
+        if left is None:
+            return
+        what = f"episode {left.episode_id!r} of buffer {self._store.name!r}, begun at {left.begun_at}, was never ended"
+        if left.error is None:
+            told.append(f"{what}: it is marked {left.status}, and {left.unwritten} of its {left.length} steps are written only now; {_CURE}")
+        else:
+            told.append(f"{what}: {left.unwritten} of its {left.length} steps are lost ({left.error}); {_CURE}")
+            if not isinstance(left.error, errors.ExpDBError):
+                raise left.error
+
+
+def _tell(told: list[str]) -> None:
+    for message in told:
+        errors.warn(message)
+
+
+_CURE = "use `with buffer.episode(...)`, or call end()"
+
+
+def _is_running(frame: Any) -> bool:
+    """Return whether a frame, or one that called it, is of this package: then locks may be held that writing takes."""
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if name == "expdb" or name.startswith("expdb."):
+            return True
+        frame = frame.f_back
+    return False
