@@ -4,6 +4,7 @@ from __future__ import annotations  # NumPy imports its random module when it is
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -16,7 +17,7 @@ from expdb.replay.samplers import Newest, Ordered, Prioritized, Sampler, Uniform
 from expdb.replay.units import Step, Unit
 from expdb.sampling import Sampling
 from expdb.sampling.shortage import explained
-from expdb.storage import change, read, select, write
+from expdb.storage import change, episodes, read, select, write
 from expdb.storage.check import check_buffer
 from expdb.storage.ingest import columns_of, rows_of
 from expdb.storage.intake import EPISODE_KEYS, STEP_KEYS, Intake
@@ -142,7 +143,7 @@ class ReplayBuffer:
         flush_steps, flush_bytes = whole(flush_steps, "flush_steps", 1), whole(flush_bytes, "flush_bytes", 1)
         flush_seconds = as_real(flush_seconds, "flush_seconds")
         given = {"task_name": task_name, "group_id": group_id, "policy_version": policy_version, "episode_tags": episode_tags}
-        if episode_id is not None and write.find_episodes(self._store, [as_text(episode_id, "episode_id")]):
+        if episode_id is not None and episodes.find(self._store, [as_text(episode_id, "episode_id")]):
             raise errors.EpisodeMismatch(f"episode {episode_id!r} exists already: choose another episode_id")
         episode = self._intake.new(task_id, agent_id, episode_id, given)
         return self._writers.add(EpisodeWriter(_Sink(self), episode, flush_steps, flush_bytes, flush_seconds))
@@ -161,7 +162,8 @@ class ReplayBuffer:
         self._writers.end_all(told)
 
     def _complete_open_episodes(self) -> None:
-        self._intake.complete_all()
+        with suppress(errors.UnknownBuffer):  # dropped by somebody else
+            self._intake.complete_all()
 
     def _before_fork(self, deadline: float) -> None:
         self._sampling.before_fork(deadline)

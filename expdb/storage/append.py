@@ -40,7 +40,7 @@ def append(store: Store, pending: Pending, again: bool) -> bool:
 
     # -- episodes
     steps, mine = pending.steps, pending.by_episode()
-    by_identity = {id(episode): episode for episode in steps.episode}
+    by_identity = {id(episode): episode for episode in pending.distinct}
     step, place_of, ordinals = [0] * count, [0] * count, [0] * count
     after: list[tuple[Episode, Episode]] = []
     columns: list[dict[str, Any]] = []
@@ -57,7 +57,8 @@ def append(store: Store, pending: Pending, again: bool) -> bool:
             "ordered": ordered, "last_step": last_step,
         }  # fmt: skip
         columns.append({**episode.__dict__, **here})
-        changed = {"length": episode.length + len(indexes), "last_step": last_step, "ordered": ordered}
+        total = episode.gained if gained is None else gained + (episode.gained or 0.0)
+        changed = {"length": episode.length + len(indexes), "last_step": last_step, "ordered": ordered, "gained": total}
         after.append((episode, Episode(**{**episode.__dict__, **changed})))
 
     # -- segments and chunks
@@ -89,9 +90,9 @@ def append(store: Store, pending: Pending, again: bool) -> bool:
             (((first, *ids),),) = session.ask(store.dialect.APPEND, *params)
     except errors.OutOfDate:
         return False
-    for (before, now), number in zip(after, ids, strict=True):
+    for (before, now), number, indexes in zip(after, ids, mine.values(), strict=True):
+        now.id, now.last_position = number, first + indexes[-1]
         before.__dict__.update(now.__dict__)
-        before.id = number
     pending.stored = np.arange(first, first + count, dtype=np.int64)
     _seal(store, pending, mine, by_identity)
     return True

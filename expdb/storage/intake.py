@@ -5,13 +5,12 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from expdb import errors
-from expdb.storage import write
+from expdb.storage import episodes, write
 from expdb.storage.pending import Episode, Pending
 from expdb.storage.store import Store
 from expdb.storage.values import as_int, as_tags, as_text
@@ -21,6 +20,8 @@ EPISODE_KEYS = ("task_id", "agent_id", "task_name", "episode_id", "group_id", "p
 
 Row = tuple[Mapping[str, Any], Mapping[str, Any]]  # what the columns are, what the fields are
 Key = tuple[str, str]  # task and agent
+
+MANY_NAMED = 4096  # episodes known by name; others are looked up
 
 
 class Intake:
@@ -32,47 +33,51 @@ class Intake:
         self._named: dict[str, Episode] = {}
         self._callers: dict[Key, tuple[object, object]] = {}  # who stored the steps of an open episode without a name
         self._warned = self._warned_of_versions = False
+        self._swept = store.swept
         self._lock = threading.RLock()
 
     def write(self, rows: Sequence[Row]) -> np.ndarray:
         """Write steps in one transaction and return their positions, int64 in order."""
         if not rows:
             return np.empty(0, np.int64)
-        with self._lock:
-            for attempt in (0, 1):
-                pending = Pending(self._store.fields)
-                opened: dict[Key, Episode | None] = {}
-                named: dict[str, Episode] = {}
-                stored = self._stored(rows)
-                for row, fields in rows:
-                    episode, implicit = self._episode_of(row, opened, named, stored, pending)
-                    identity = id(episode)
-                    if identity in pending.ended:
-                        raise errors.EpisodeEnded(f"episode {episode.episode_id!r} has ended: give the next step another episode_id")
-                    if pending.add(episode, fields, **{key: row[key] for key in STEP_KEYS if key in row}):
-                        pending.ended[identity] = "complete"
-                        if implicit is not None:
-                            opened[implicit] = None
-                try:
-                    positions = write.write(self._store, pending)
-                except (errors.EpisodeEnded, errors.EpisodeMismatch):
-                    # Somebody else has ended, deleted or evicted an episode that this handle knew as open, or begun one of
-                    # the same name at the same moment: look again.
-                    for key, known in opened.items():
-                        if known is not None:
-                            self._open.pop(key, None)
-                    for name in named:
-                        self._named.pop(name, None)
-                    if attempt:
-                        raise
-                    continue
-                finally:
-                    if pending.stored is not None:  # also where an interrupt came just after the commit
-                        self._remember(opened, named, pending)
-                if pending.stored is None:
+        with self._lock: return self._write(rows)
+
+    def _write(self, rows: Sequence[Row]) -> np.ndarray:
+        for attempt in (0, 1):
+            pending = Pending(self._store.fields)
+            opened: dict[Key, Episode | None] = {}
+            named: dict[str, Episode] = {}
+            try:
+                self._gather(rows, pending, opened, named)
+                positions = write.write(self._store, pending)
+                self._remember(opened, named, pending)
+                break
+            except BaseException as error:
+                if pending.stored is not None or pending.is_in_doubt:  # an interrupt came just after the commit, or nobody knows
                     self._remember(opened, named, pending)
-                return positions
-        raise AssertionError("unreachable")
+                elif isinstance(error, (errors.EpisodeEnded, errors.EpisodeMismatch)) and not attempt:
+                    # Somebody else has ended, deleted or evicted an episode that this handle knew as open, or begun one of
+                    # the same name at the same moment.
+                    self._look_again(rows)
+                    continue
+                raise
+        self._forget_swept()
+        return positions
+
+    def _gather(
+        self, rows: Sequence[Row], pending: Pending, opened: dict[Key, Episode | None], named: dict[str, Episode]
+    ) -> None:
+        """Add rows to what is pending, and note which episodes they leave open; None for one that they complete."""
+        stored = self._stored(rows)
+        for row, fields in rows:
+            episode, implicit = self._episode_of(row, opened, named, stored, pending)
+            identity = id(episode)
+            if identity in pending.ended:
+                raise errors.EpisodeEnded(f"episode {episode.episode_id!r} has ended: give the next step another episode_id")
+            if pending.add(episode, fields, **{key: row[key] for key in STEP_KEYS if key in row}):
+                pending.ended[identity] = "complete"
+                if implicit is not None:
+                    opened[implicit] = None
 
     def _remember(
         self, opened: dict[Key, Episode | None], named: dict[str, Episode], pending: Pending
@@ -84,10 +89,39 @@ class Intake:
             else:
                 self._open[key] = episode
         for name, episode in named.items():
-            if id(episode) in pending.ended:
-                self._named.pop(name, None)
-            else:
+            self._named.pop(name, None)
+            if id(episode) not in pending.ended:
                 self._named[name] = episode
+        while len(self._named) > MANY_NAMED:
+            del self._named[next(iter(self._named))]
+
+    def _look_again(self, rows: Sequence[Row]) -> None:
+        """Learn what has become of the episodes of these rows that this handle knew as open."""
+        keys = {(row.get("task_id", "default"), row.get("agent_id", "agent")) for row, _ in rows if row.get("episode_id") is None}
+        known = [self._open[key] for key in keys if key in self._open]
+        found = episodes.find(self._store, [episode.episode_id for episode in known])
+        for key in keys:
+            episode = self._open.get(key)
+            if episode is not None:
+                current, status = found.get(episode.episode_id, (None, ""))
+                if current is not None and status == "open":
+                    episode.__dict__.update(current.__dict__)
+                else:
+                    self._forget(key)
+        for row, _ in rows:
+            self._named.pop(row.get("episode_id") or "", None)
+
+    def _forget(self, key: Key) -> None:
+        self._open.pop(key, None)
+        self._callers.pop(key, None)
+
+    def _forget_swept(self) -> None:
+        """Let go of the episodes that the store has swept away since the last time."""
+        if self._swept == self._store.swept:
+            return
+        self._swept = self._store.swept
+        for key in [key for key, episode in self._open.items() if 0 <= episode.last_position < self._swept]:
+            self._forget(key)
 
     def _episode_of(
         self,
@@ -140,7 +174,7 @@ class Intake:
         """Look up, all at once, the episodes that rows name and this handle does not know."""
         named = dict.fromkeys(as_text(row["episode_id"], "episode_id") for row, _ in rows if row.get("episode_id") is not None)
         unknown = [name for name in named if name not in self._named]
-        return write.find_episodes(self._store, unknown) if unknown else {}
+        return episodes.find(self._store, unknown) if unknown else {}
 
     def new(self, task_id: Any, agent_id: Any, episode_id: Any, given: Mapping[str, Any]) -> Episode:
         """Return an episode of this run that is not stored yet; raise InvalidValue for what cannot name one."""
@@ -172,35 +206,37 @@ class Intake:
 
     def end(self, episode_id: Any, status: str) -> None:
         """End an open episode by its name; raise UnknownEpisode, or EpisodeEnded if it has ended."""
-        with self._lock:
-            found = write.find_episodes(self._store, [as_text(episode_id, "episode_id")]).get(episode_id)
-            if found is None:
-                raise errors.UnknownEpisode(f"no episode {episode_id!r} in buffer {self._store.name!r}: see buffer.episodes()")
-            episode, current = found
-            if current != "open" or episode.id is None:
-                raise errors.EpisodeEnded(f"episode {episode_id!r} is {current} already")
-            write.end_episode(self._store, episode.id, status)
-            self._named.pop(episode_id, None)
-            for key in [key for key, one in self._open.items() if one.episode_id == episode_id]:
-                del self._open[key]
+        with self._lock: self._end(episode_id, status)
+
+    def _end(self, episode_id: Any, status: str) -> None:
+        found = episodes.find(self._store, [as_text(episode_id, "episode_id")]).get(episode_id)
+        if found is None:
+            raise errors.UnknownEpisode(f"no episode {episode_id!r} in buffer {self._store.name!r}: see buffer.episodes()")
+        episode, current = found
+        if current != "open" or episode.id is None:
+            raise errors.EpisodeEnded(f"episode {episode_id!r} is {current} already")
+        episodes.end_stored(self._store, episode.id, status)
+        self._named.pop(episode_id, None)
+        for key in [key for key, one in self._open.items() if one.episode_id == episode_id]:
+            self._forget(key)
 
     def complete_all(self) -> None:
         """Complete the episodes that were begun without a name: nobody else can go on with them."""
-        with self._lock:
-            for episode in self._open.values():
-                if episode.id is not None:
-                    # Ended, evicted, cleared or dropped by somebody else meanwhile.
-                    with suppress(errors.EpisodeEnded, errors.UnknownBuffer):
-                        write.end_episode(self._store, episode.id, "complete")
-            self._open.clear()
-            self._callers.clear()
+        with self._lock: self._complete_all()
+
+    def _complete_all(self) -> None:
+        episodes.complete(self._store, [episode.id for episode in self._open.values() if episode.id is not None])
+        self._open.clear()
+        self._callers.clear()
 
     def forget(self) -> None:
         """Know no open episode any more: the buffer was cleared."""
-        with self._lock:
-            self._open.clear()
-            self._callers.clear()
-            self._named.clear()
+        with self._lock: self._forget_all()
+
+    def _forget_all(self) -> None:
+        self._open.clear()
+        self._callers.clear()
+        self._named.clear()
 
 
 def _caller() -> tuple[object, object]:

@@ -31,6 +31,8 @@ class Episode:
     length: int = 0
     last_step: int | None = None
     ordered: bool = True
+    last_position: int = -1
+    gained: float | None = None  # sum of its rewards, as far as this process has written them
 
 
 STEP_KEYS = ("step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "tags")
@@ -218,6 +220,11 @@ class Pending:
             if len(block.fields) < len(found):
                 lacking |= found.keys() - block.fields.keys()
         return found, lacking
+
+    @property
+    def distinct(self) -> list[Episode]:
+        """The episodes of the steps, each once, in the order of their first ones."""
+        return list({id(episode): episode for episode, *_ in self._steps}.values())
 
     def by_episode(self) -> dict[int, list[int]]:
         """Return which steps are of which episode, by its id(), in the order of their first ones."""

@@ -111,6 +111,8 @@ class Store:
         self._decoders: dict[int, Decoder] = {}
         self._signatures: dict[tuple[tuple[str, Field], ...], int] = {}
         self.warned_of_rewards = self.warned_of_open = False
+        self.begun = 0  # episodes, since the last sweep: see write.py
+        self.swept = self.sweep_from = 0
         self._looked_at: set[str] = set()  # tags that are there, or were warned of
 
     def writing(self) -> "Writing":

@@ -7,21 +7,16 @@ evicts). What is slow and needs no lock, checking and encoding the fields, was d
 import json
 import time
 import uuid
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import sqlalchemy as sa
 
 from expdb import errors
-from expdb.storage import rewrite, tables
+from expdb.storage import episodes, rewrite
 from expdb.storage.append import append
 from expdb.storage.engine import Session
-from expdb.storage.pending import Episode, Pending, runs
-from expdb.storage.signature import Field
+from expdb.storage.pending import Pending, runs
 from expdb.storage.store import COUNT, INSERT_SEGMENT, TAKE, News, Store, Writing
 
-E = tables.episodes.c
 RETRY_SECONDS = 0.1
 
 
@@ -36,6 +31,7 @@ def write(store: Store, pending: Pending) -> np.ndarray:
     again, deadline = pending.is_in_doubt, time.monotonic() + store.engine.timeout
     if store.dialect.LARGE and not again:  # of use only where a connection can be lost
         pending.write_id = uuid.uuid4().hex
+    began = sum(episode.id is None for episode in pending.distinct)
     try:
         while pending.stored is None:
             try:
@@ -59,6 +55,8 @@ def write(store: Store, pending: Pending) -> np.ndarray:
         if not again:
             pending.write_id = ""  # it was refused, which leaves no doubt
         raise
+    if began:
+        episodes.sweep_if_due(store, began)
     return pending.stored
 
 
@@ -91,7 +89,7 @@ def _end_only(store: Store, pending: Pending, again: bool) -> None:
                 if pending.tail:
                     ((version,),) = session.ask("SELECT fields_version FROM buffers WHERE id = ?", store.id)
                     store.settle_fields(session, store.fields_at(session, version), pending.tail_types, set(), False, news)
-                _end(store, session, news, episode.id, status, pending.tail, pending.tail_types)
+                episodes.end(store, session, news, episode.id, status, pending.tail, pending.tail_types)
         pending.stored = nothing
     except BaseException:
         if writing.committed:
@@ -104,21 +102,21 @@ def _written(store: Store, session: Session, pending: Pending) -> np.ndarray | N
     ((last,),) = session.ask("SELECT max(id) FROM chunks WHERE buffer_id = ? AND write_id = ?", store.id, pending.write_id)
     if last is None:
         return None
-    for episode in {id(episode): episode for episode in pending.steps.episode}.values():
+    for episode in pending.distinct:
         found = session.ask(
-            "SELECT id, length, last_step, ordered FROM episodes WHERE buffer_id = ? AND episode_id = ?",
+            "SELECT id, length, last_step, ordered, last_position FROM episodes WHERE buffer_id = ? AND episode_id = ?",
             store.id, episode.episode_id,
         )  # fmt: skip
         if found:
-            episode.id, episode.length, episode.last_step, episode.ordered = found[0]
+            episode.id, episode.length, episode.last_step, episode.ordered, episode.last_position = found[0]
     return np.arange(last - len(pending) + 1, last + 1, dtype=np.int64)
 
 
 def _write(store: Store, session: Session, pending: Pending, news: News) -> np.ndarray:
     dialect, now, count = store.dialect, time.time(), len(pending)
     steps, mine = pending.steps, pending.by_episode()
+    by_identity = {id(episode): episode for episode in pending.distinct}
     distinct = list(mine)
-    by_identity = {id(episode): episode for episode in steps.episode}
     new = sum(by_identity[key].id is None for key in distinct)
     taken = session.ask(TAKE, count, new, store.id)
     if not taken:
@@ -134,7 +132,7 @@ def _write(store: Store, session: Session, pending: Pending, news: News) -> np.n
     for key in distinct:
         episode = by_identity[key]
         status = pending.ended.get(key, "open")
-        after = _settle_episode(session, store, pending, episode, mine[key], first, status, next_id, now, step)
+        after = episodes.settle(session, store, pending, episode, mine[key], first, status, next_id, now, step)
         next_id += episode.id is None
         begin = after.length - len(mine[key])
         for place, index in enumerate(mine[key]):
@@ -171,120 +169,9 @@ def _write(store: Store, session: Session, pending: Pending, news: News) -> np.n
     return np.arange(first, added, dtype=np.int64)
 
 
-def _settle_episode(
-    session: Session,
-    store: Store,
-    pending: Pending,
-    episode: Episode,
-    mine: list[int],
-    first: int,
-    status: str,
-    next_id: int,
-    now: float,
-    step: list[int],
-) -> Episode:
-    """Insert or advance an episode's row, number its steps in `step`, and return the episode as it will be."""
-    details = pending.details.get(id(episode), {})
-    after = Episode(**{**episode.__dict__, **details})
-    if details and episode.id is not None:
-        statement = sa.update(tables.episodes).where(E.buffer_id == store.id, E.id == episode.id)
-        session.connection.execute(statement.values(**details))
-    gained = pending.gained(mine)
-    ended = None if status == "open" else now
-    last_position = first + mine[-1]
-    for attempt in (0, 1):
-        length = after.length
-        last_step, ordered = pending.number(after, mine, step)
-        if after.id is None:
-            _insert_episode(session, store, after, next_id, (status, len(mine), gained, ended, ordered, last_step, last_position), now)
-            after.id = next_id
-            break
-        advanced = session.ask(
-            "UPDATE episodes SET length = length + ?, status = ?, ended = ?, ordered = ?, last_step = ?, last_position = ?, "
-            "episode_return = coalesce(episode_return + ?, episode_return, ?) "
-            "WHERE buffer_id = ? AND id = ? AND status = 'open' AND length = ? RETURNING 1",
-            len(mine), status, ended, ordered, last_step, last_position, gained, gained, store.id, after.id, length,
-        )  # fmt: skip
-        if advanced:
-            break
-        # Another process has written to it, or ended it.
-        current = session.ask(
-            "SELECT status, length, last_step, ordered FROM episodes WHERE buffer_id = ? AND id = ?", store.id, after.id
-        )
-        if attempt or not current or current[0][0] != "open":
-            state = current[0][0] if current else "gone"
-            raise errors.EpisodeEnded(f"episode {after.episode_id!r} is {state}: start another one")
-        _, after.length, after.last_step, ordered = current[0]
-        after.ordered = bool(ordered)
-    after.length, after.last_step, after.ordered = length + len(mine), last_step, ordered
-    return after
-
-
-def _insert_episode(
-    session: Session,
-    store: Store,
-    episode: Episode,
-    id: int,
-    progress: tuple[object, ...],
-    now: float,
-) -> None:
-    if session.ask("SELECT 1 FROM episodes WHERE buffer_id = ? AND episode_id = ?", store.id, episode.episode_id):
-        raise errors.EpisodeMismatch(f"episode {episode.episode_id!r} exists already: choose another episode_id")
-    status, length, gained, ended, ordered, last_step, last_position = progress
-    session.ask(
-        "INSERT INTO episodes (buffer_id, id, episode_id, run, task_id, task_name, agent_id, group_id, policy_version, "
-        "episode_tags, started, status, length, episode_return, ended, ordered, last_step, last_position) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        store.id, id, episode.episode_id, episode.run, episode.task_id, episode.task_name, episode.agent_id,
-        episode.group_id, episode.policy_version, episode.episode_tags, episode.started or now, status, length, gained,
-        ended, ordered, last_step, last_position,
-    )  # fmt: skip
-
-
 def keep_tail(session: Session, store: Store, episode: int, chunk: int, row: int, fields: list[str]) -> None:
     """Note where the observation after an episode's last step lies."""
     session.ask(
         "UPDATE episodes SET tail_chunk = ?, tail_row = ?, tail_fields = ? WHERE buffer_id = ? AND id = ?",
         chunk, row, json.dumps(fields), store.id, episode,
     )  # fmt: skip
-
-
-def end_episode(store: Store, id: int, status: str) -> None:
-    """End a stored episode that has nothing pending."""
-    with store.writing() as (session, news):
-        _end(store, session, news, id, status, None, {})
-
-
-def _end(
-    store: Store, session: Session, news: News, id: int, status: str, tail: dict[str, Any] | None, tail_types: dict[str, Field]
-) -> None:
-    """Set an episode's status, merge its chunks, and keep its tail."""
-    ended = session.ask(
-        "UPDATE episodes SET status = ?, ended = ? WHERE buffer_id = ? AND id = ? AND status = 'open' RETURNING 1",
-        status, time.time(), store.id, id,
-    )  # fmt: skip
-    if not ended:
-        raise errors.EpisodeEnded("the episode has ended already, or is gone: start another one")
-    rewrite.finish(store, session, news, id, tail, tail_types)
-
-
-NAMES_AT_ONCE = 500
-
-
-def find_episodes(store: Store, names: Sequence[str]) -> dict[str, tuple[Episode, str]]:
-    """Return the episodes that there are of these names, and the status of each."""
-    columns = (
-        E.episode_id, E.run, E.task_id, E.agent_id, E.task_name, E.group_id, E.policy_version, E.episode_tags,
-        E.started, E.id, E.length, E.last_step, E.ordered, E.status,
-    )  # fmt: skip
-    with store.engine.reading() as session:
-        rows = [
-            row for start in range(0, len(names), NAMES_AT_ONCE)
-            for row in session.rows(sa.select(*columns).where(E.buffer_id == store.id, E.episode_id.in_(names[start : start + NAMES_AT_ONCE])))
-        ]  # fmt: skip
-    found = {}
-    for *values, ordered, status in rows:
-        episode = Episode(*values)
-        episode.ordered = bool(ordered)
-        found[episode.episode_id] = episode, status
-    return found
