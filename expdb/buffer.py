@@ -402,8 +402,8 @@ class ReplayBuffer:
     def sampling_state(self) -> dict[str, Any]:
         """Return what sampling depends on beside the data, as plain JSON values: to resume where it was.
 
-        The state of the random generator, priorities, and of each prioritized sampler its sum tree and its calls (for
-        beta). With the same data, `restore_sampling` makes the next samples the very same, in any process.
+        The state of the random generator, priorities, and the calls of each prioritized sampler (for beta). With the same
+        data, `restore_sampling` makes the next samples the very same, in any process.
         """
         return {"format": 1, "buffer": self.name, "generator": self._generator(None).bit_generator.state, **self._sampling.state()}
 
@@ -419,7 +419,7 @@ class ReplayBuffer:
                 raise ValueError(f"it is of the buffer {state['buffer']!r}, not of {self.name!r}")
             generator = np.random.default_rng()
             generator.bit_generator.state = state["generator"]
-            self._sampling.restore({key: state[key] for key in ("greatest", "priorities", "samplers", "calls")})
+            self._sampling.restore({key: state[key] for key in ("greatest", "priorities", "calls")})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise errors.InvalidValue(f"no state of sampling_state(): {error!r}; give what it returned, unchanged") from error
         self._rng = generator

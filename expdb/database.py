@@ -162,13 +162,10 @@ class ExperienceDB:
         catalog.check_buffer_name(name)
         wanted = KEEP if isinstance(capacity, _Keep) else checked_capacity(capacity)
         declared = catalog.check_declared(fields or {})
-        with self._lock:
-            found = self._buffers[name] = self._get_or_create(name, create, wanted, declared, self._buffers.get(name))
-            return found
+        with self._lock: return self._get_or_create(name, create, wanted, declared)
 
-    def _get_or_create(
-        self, name: str, create: bool, capacity: int | _Keep | None, declared: dict[str, Field], known: ReplayBuffer | None
-    ) -> ReplayBuffer:
+    def _get_or_create(self, name: str, create: bool, capacity: int | _Keep | None, declared: dict[str, Field]) -> ReplayBuffer:
+        known = self._buffers.get(name)
         with self._engine.reading() as session:
             found = catalog.find_buffer(session, name)
             if found is None and not create:
@@ -194,6 +191,7 @@ class ExperienceDB:
                 )
         if declared:
             change.declare(known._store, declared)
+        self._buffers[name] = known
         return known
 
     def buffers(self) -> list[str]:
@@ -204,7 +202,10 @@ class ExperienceDB:
     def drop(self, name: str) -> None:
         """Delete a buffer with everything in it; raise UnknownBuffer where there is none."""
         catalog.check_buffer_name(name)
-        with self._lock, self._engine.writing() as session:
+        with self._lock: self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        with self._engine.writing() as session:
             catalog.drop_buffer(session, name)
             self._buffers.pop(name, None)
 
@@ -225,9 +226,9 @@ class ExperienceDB:
         self._save_priorities()
         return run_sql(self._engine, query, params)
 
-    def _save_priorities(self) -> None:
+    def _save_priorities(self, wait: bool = False) -> None:
         for buffer in list(self._buffers.values()):
-            buffer._sampling.save()
+            buffer._sampling.save(wait)
 
     @property
     def nbytes(self) -> int:
@@ -264,25 +265,27 @@ class ExperienceDB:
         Writers of `episode(...)` that are still open are flushed, their episodes are marked aborted, and an ExpDBWarning
         names each with its number of steps. The exit of the program closes every handle that is open.
         """
+        with self._lock: self._close()
+
+    def _close(self) -> None:
+        if self._closed:
+            return
         told: list[str] = []
-        with self._lock:
-            if self._closed:
-                return
-            try:
-                with ExitStack() as stack:  # the last one first; whatever fails, the others are done
-                    stack.callback(self._disconnect)
-                    stack.callback(self._complete)
-                    for buffer in self._buffers.values():
-                        stack.callback(buffer._end_writers, told)
-            finally:
-                for message in told:
-                    errors.warn(message)
+        try:
+            with ExitStack() as stack:  # the last one first; whatever fails, the others are done
+                stack.callback(self._disconnect)
+                stack.callback(self._complete)
+                for buffer in self._buffers.values():
+                    stack.callback(buffer._end_writers, told)
+        finally:
+            for message in told:
+                errors.warn(message)
 
     def _complete(self) -> None:
         with suppress(errors.DatabaseReplaced):  # whoever wrote since was told; the file that was there keeps what it has
             for buffer in self._buffers.values():
                 buffer._complete_open_episodes()
-            self._save_priorities()
+            self._save_priorities(wait=True)
 
     def _disconnect(self) -> None:
         self._closed = True

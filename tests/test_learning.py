@@ -482,7 +482,7 @@ def test_sampling_resumes_bit_identically(open_db):
     assert train(again, 7) == wanted
     buffer.restore_sampling(state)
     assert train(buffer, 7) == wanted
-    for wrong in ({}, {"format": 2}, {**state, "samplers": 5}, {**state, "priorities": {"first": 0, "values": "?"}}):
+    for wrong in ({}, {"format": 2}, {**state, "calls": 5}, {**state, "priorities": {"first": 0, "values": "?"}}):
         with pytest.raises(expdb.InvalidValue, match="sampling_state"):
             again.restore_sampling(wrong)
 
@@ -543,8 +543,11 @@ def test_a_state_that_is_broken_is_refused_and_changes_nothing(filled):
     sampler = Prioritized()
     filled.sample(4, sampler=sampler)
     state = filled.sampling_state()
-    (name,) = state["samplers"]
-    for wrong in ({"samplers": {name: {}}}, {"samplers": {name: {"first": 0, "weights": "?"}}}, {"calls": 3}, {"greatest": float("nan")}):
+    steps = state["priorities"]
+    for wrong in (
+        {"priorities": {}}, {"priorities": {**steps, "starts": "?"}}, {"priorities": {**steps, "starts": ""}},
+        {"priorities": {**steps, "slots": "many"}}, {"calls": 3}, {"greatest": float("nan")},
+    ):  # fmt: skip
         with pytest.raises(expdb.InvalidValue, match="sampling_state"):
             filled.restore_sampling({**state, **wrong})
     assert filled.sampling_state() == state

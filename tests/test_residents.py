@@ -498,6 +498,6 @@ def test_episodes_out_of_order_that_lost_steps_are_the_same_for_all(open_db):
         agree(open_db, buffer, unit=unit)
     buffer.set_capacity(1)
     agree(open_db, buffer, unit=NStep(1))
-    buffer.update({"episode_id": "e"}, truncated=True)
+    buffer.update({"episode_id": "e"}, terminated=False, truncated=True)
     assert agree(open_db, buffer, unit=NStep(1)) is None
     agree(open_db, buffer, unit=Sequence(1, stride=2))

@@ -121,6 +121,11 @@ class Grouped:
         self._starts, self._sizes = starts, np.diff(np.concatenate((starts, [len(positions)])))
         self._what = what
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self._positions.nbytes + self._starts.nbytes + self._sizes.nbytes
+
     def draw(self, count: int, replace: bool, rng: np.random.Generator) -> np.ndarray:
         """Return positions: every group is as likely as every other, then every position in it.
 

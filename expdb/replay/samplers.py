@@ -62,9 +62,12 @@ class Prioritized:
         if self.normalise not in ("batch", "buffer"):
             raise InvalidValue(f"normalise is {self.normalise!r}: give 'batch' or 'buffer'")
 
-    def mass(self, priorities: np.ndarray, greatest: float) -> np.ndarray:
-        """Return what steps of these priorities (NaN for never given) weigh in the draw: p^alpha."""
-        start = greatest if self.initial == "max" else self.initial
+    def mass(self, priorities: np.ndarray, starts: np.ndarray | float) -> np.ndarray:
+        """Return what steps of these priorities weigh in the draw: p^alpha; NaN is for those that were never given one.
+
+        With `initial="max"` they have what is in `starts`.
+        """
+        start = starts if self.initial == "max" else self.initial
         with np.errstate(over="ignore"):
             return np.minimum((np.where(np.isnan(priorities), start, priorities) + self.epsilon) ** self.alpha, MOST_MASS)
 

@@ -225,6 +225,11 @@ class Rollouts:
     returns: np.ndarray
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.starts.nbytes + self.returns.nbytes
+
+    @property
     def sizes(self) -> np.ndarray:
         """The number of rollouts of each group."""
         found: np.ndarray = (self.starts >= 0).sum(1)

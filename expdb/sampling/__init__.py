@@ -5,7 +5,7 @@ from __future__ import annotations  # NumPy imports its random module when it is
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from expdb.replay.population import Window, check_size
 from expdb.replay.samplers import Newest, Ordered, Prioritized, Sampler, Uniform
 from expdb.replay.sequences import Group
 from expdb.replay.units import Step, Unit
-from expdb.sampling.by_priority import ByPriority
+from expdb.sampling.by_priority import ByPriority, Saved
 from expdb.sampling.collate import Collator, Plan
 from expdb.sampling.populations import Populations, Wanted, key_of_any
 from expdb.sampling.tasks import draw_tasks
@@ -27,6 +27,8 @@ from expdb.storage.resident import Budget, Resident
 from expdb.storage.store import State, Store
 
 __all__ = ["Sampling", "draw_tasks"]
+
+Result = TypeVar("Result")
 
 FILL_SECONDS = 0.01  # of loading at each sample that can do without what is not loaded yet
 
@@ -70,8 +72,8 @@ class Sampling:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what is held in memory: columns, links, sum trees and lists of positions."""
-        return self.resident.nbytes + self._by_priority.nbytes + self._populations.nbytes
+        """Bytes of what is held in memory: columns, links, sum trees, lists of positions and chunks."""
+        return self.resident.nbytes + self._by_priority.nbytes + self._populations.nbytes + self._collator.cache.nbytes
 
     def sample(
         self,
@@ -89,34 +91,51 @@ class Sampling:
         key = None if where is None else key_of_any(where)
         condition = None if key is None else self._populations.condition(key, where)
         wanted = Wanted(size, where, key, condition, sampler, unit, fields, shard, rng, empty)
+        with self.resident.lock: return self._safely(self._sample, wanted)
+
+    def _safely(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Do something to the rows; where an interrupt or a bug leaves it half done, hold nothing, and read it all again."""
+        try:
+            return work(*arguments)
+        except errors.ExpDBError:
+            raise
+        except BaseException:
+            self._forget()
+            raise
+
+    def _forget(self) -> None:
+        self._by_priority.forget()
+        self.resident.forget()
+
+    def _sample(self, wanted: Wanted) -> Batch:
         r, store = self.resident, self._store
-        with r.lock:
-            self._by_priority.hurry()
-            if wanted.by_priority:
-                self._by_priority.save()
-            if not self._asked and not r.complete and _is_plain(wanted):
-                with store.engine.reading() as session:
-                    return self._from_database(session, store.state(session), wanted, None)
-            news = store.engine.news(self._seen)
-            if news is None and r.complete and r.size and self._populations.are_current(wanted):
-                plan = self._collator.plan(fields, unit, sampler)
-                if plan.in_memory:
-                    return self._batch(None, None, wanted, plan)
+        self._by_priority.hurry()
+        if wanted.by_priority:
+            self._by_priority.save()
+        if not self._asked and not r.complete and _is_plain(wanted):
             with store.engine.reading() as session:
-                state = store.state(session)
-                if not r.complete and _is_plain(wanted):
-                    return self._from_database(session, state, wanted, news)
-                self._refresh(session, state, news)
-                check_size(state.size, 1, unit.what, replace=True)  # before fields are asked for that nobody has stored yet
-                self._collator.cache.limit = max(0, self._budget.left_for(r) - r.nbytes)
-                return self._batch(session, state, wanted, self._collator.plan(fields, unit, sampler))
+                return self._from_database(session, store.state(session), wanted, None)
+        news = store.engine.news(self._seen)
+        if news is None and r.complete and r.size and self._populations.are_current(wanted):
+            plan = self._collator.plan(wanted.fields, wanted.unit, wanted.sampler)
+            if plan.in_memory:
+                return self._batch(None, None, wanted, plan)
+        with store.engine.reading() as session:
+            state = store.state(session)
+            if not r.complete and _is_plain(wanted):
+                return self._from_database(session, state, wanted, news)
+            self._refresh(session, state, news)
+            check_size(state.size, 1, wanted.unit.what, replace=True)  # before fields are asked for that nobody has stored yet
+            cache = self._collator.cache
+            cache.evict(r.low)
+            cache.limit = max(0, self._budget.left_for(r) - (self.nbytes - cache.nbytes))
+            return self._batch(session, state, wanted, self._collator.plan(wanted.fields, wanted.unit, wanted.sampler))
 
     def _refresh(self, session: Session, state: State, news: object, seconds: float | None = None) -> None:
         try:
             refresh(self._store, session, self.resident, state, seconds)
         except BaseException:
-            self._by_priority.forget()
-            self.resident.forget()  # it may be half of something
+            self._forget()  # it may be half of something
             raise
         if news is not None and self.resident.complete:
             self._seen = news
@@ -169,39 +188,42 @@ class Sampling:
 
     def update_priorities(self, positions: np.ndarray, values: np.ndarray) -> int:
         """Set the priority of steps and return how many of the updates met a step that is held."""
-        r, store = self.resident, self._store
-        with r.lock:
-            if r.priorities is None:  # nothing here draws by them
-                return priorities.update(store, positions, values)
-            if store.engine.read_only:
-                raise errors.DatabaseReadOnly(f"{store.engine.location} was opened with read_only=True: open it without to write")
-            news = store.engine.news(self._seen)
-            if news is not None:
-                with store.engine.reading() as session:
-                    self._refresh(session, store.state(session), news)
-                if r.priorities is None:
-                    return priorities.update(store, positions, values)
-            return self._by_priority.update(positions, values)
+        with self.resident.lock: return self._safely(self._update_priorities, positions, values)
 
-    def save(self) -> None:
-        """Write the priorities that have changed."""
-        self._by_priority.save()
+    def _update_priorities(self, positions: np.ndarray, values: np.ndarray) -> int:
+        r, store = self.resident, self._store
+        if r.priorities is None:  # nothing here draws by them
+            return priorities.update(store, positions, values)
+        if store.engine.read_only:
+            raise errors.DatabaseReadOnly(f"{store.engine.location} was opened with read_only=True: open it without to write")
+        news = store.engine.news(self._seen)
+        if news is not None:
+            with store.engine.reading() as session:
+                self._refresh(session, store.state(session), news)
+            if r.priorities is None:
+                return priorities.update(store, positions, values)
+        return self._by_priority.update(positions, values)
+
+    def save(self, wait: bool = False) -> None:
+        """Write the priorities that have changed; not while somebody else writes, unless it is to `wait`."""
+        self._by_priority.save(wait=wait)
 
     def state(self) -> dict[str, Any]:
-        """Return priorities, sum trees and call counts as plain JSON values."""
-        with self.resident.lock:
-            return self._by_priority.state()
+        """Return priorities and call counts as plain JSON values."""
+        with self.resident.lock: return self._safely(self._by_priority.state)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
-        store = self._store
-        with self.resident.lock:
-            if state["priorities"] is None:
-                self._by_priority.restore(state, None)
-                return
-            with store.engine.reading() as session:
-                self._refresh(session, store.state(session), store.engine.news(self._seen))
-                self._by_priority.restore(state, session)
+        """Go on from a state; raise KeyError, TypeError or ValueError, and change nothing, where it is none."""
+        saved = Saved.of(state)
+        with self.resident.lock: self._safely(self._restore, saved)
+
+    def _restore(self, saved: Saved) -> None:
+        if not saved.has_priorities:
+            self._by_priority.restore(saved, None)
+            return
+        with self._store.engine.reading() as session:
+            self._refresh(session, self._store.state(session), self._store.engine.news(self._seen))
+            self._by_priority.restore(saved, session)
 
 
 def _is_plain(wanted: Wanted) -> bool:

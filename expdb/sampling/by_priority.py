@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from expdb import errors
 from expdb.replay.population import check_size
 from expdb.replay.samplers import Prioritized
 from expdb.replay.sumtree import SumTree
@@ -28,7 +29,10 @@ SAVE_SECONDS = 1.0  # after which changed priorities are written
 
 @dataclass
 class Draws:
-    """What a prioritized sampler knows of one population: the sum tree."""
+    """What a prioritized sampler knows of one population: the sum tree.
+
+    It is a function of the rows, of `priority` and `:start`, whatever came before: it may be forgotten and made again.
+    """
 
     sampler: Prioritized
     tree: SumTree = field(default_factory=lambda: SumTree(0))
@@ -38,7 +42,42 @@ class Draws:
     low: int = 0
     high: int = 0
     again: list[np.ndarray] = field(default_factory=list)  # positions given a priority while the tree was behind
-    restored: tuple[int, np.ndarray] | None = None  # first position and weights, from a saved state
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.tree.nbytes + self.member.nbytes + sum(positions.nbytes for positions in self.again)
+
+
+@dataclass
+class Saved:
+    """What `ByPriority.state` returned, read again."""
+
+    greatest: float
+    calls: dict[str, int]
+    has_priorities: bool = False
+    first: int = 0  # position of the first step
+    values: np.ndarray = field(default_factory=lambda: np.empty(0))  # priorities
+    starts: np.ndarray = field(default_factory=lambda: np.empty(0))
+    started: int = 0
+    slots: int = 0
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> Saved:
+        """Return the state as it was; raise KeyError, TypeError or ValueError where it is none."""
+        saved = cls(float(state["greatest"]), {str(name): int(count) for name, count in state["calls"].items()})
+        if not 0.0 <= saved.greatest < float("inf"):
+            raise ValueError(f"greatest {saved.greatest}")
+        given = state["priorities"]
+        if given is None:
+            return saved
+        saved.has_priorities, saved.first, saved.values = True, int(given["first"]), _numbers(given["values"])
+        # States of earlier versions do not say what steps without a priority weighed: they weigh what new ones do.
+        saved.starts = _numbers(given["starts"]) if "starts" in given else np.full(len(saved.values), saved.greatest or 1.0)
+        saved.started, saved.slots = int(given.get("started", saved.first + len(saved.values))), int(given.get("slots", 0))
+        if len(saved.starts) != len(saved.values):
+            raise ValueError(f"{len(saved.starts)} starts of {len(saved.values)} steps")
+        return saved
 
 
 class ByPriority:
@@ -47,7 +86,6 @@ class ByPriority:
     def __init__(self, store: Store, resident: Resident, populations: Populations):
         self._store, self._resident, self._populations = store, resident, populations
         self._draws: dict[Any, Draws] = {}
-        self._restored: dict[str, tuple[int, np.ndarray]] = {}  # first position, weights
         self._calls: dict[str, int] = {}  # of samplers that anneal beta
         self._unsaved = False
         self._left: list[tuple[np.ndarray, np.ndarray]] = []  # unsaved priorities of rows that were forgotten
@@ -55,8 +93,8 @@ class ByPriority:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the sum trees."""
-        return sum(draws.tree.nbytes + draws.member.nbytes for draws in self._draws.values())
+        """Bytes of the sum trees, and of priorities that are not in the rows."""
+        return sum(draws.nbytes for draws in self._draws.values()) + sum(positions.nbytes + values.nbytes for positions, values in self._left)
 
     def draw(
         self, session: Session | None, wanted: Wanted, sampler: Prioritized
@@ -66,9 +104,10 @@ class ByPriority:
         if r.priorities is None:
             assert session is not None
             load_priorities(self._store, session, r, self._store.state(session))
+        self._start_new_steps()
         # The tree does not depend on beta, which some anneal by hand.
         name = (sampler.alpha, sampler.epsilon, sampler.initial, wanted.key, wanted.anchor)
-        draws = remembered(self._draws, name, lambda: self._new_draws(_name(name), sampler))
+        draws = remembered(self._draws, name, lambda: Draws(sampler))
         if wanted.condition is not None and "priority" in wanted.condition.names:
             draws.epoch = -1  # whatever was updated since may match or not
         if draws.epoch != r.epoch or draws.again:
@@ -87,12 +126,6 @@ class ByPriority:
             self._calls[schedule] = call + 1
         said = {"probability": mass / total, "weight": sampler.weights(mass, call, least)}
         return r.positions(rows), said
-
-    def _new_draws(self, name: str, sampler: Prioritized) -> Draws:
-        saved = self._restored.pop(name, None)
-        if saved is None:
-            return Draws(sampler)
-        return Draws(sampler, restored=saved)
 
     def _follow(self, session: Session | None, wanted: Wanted, draws: Draws) -> None:
         """Bring a sum tree up to date with the rows."""
@@ -140,8 +173,8 @@ class ByPriority:
             positions = np.unique(np.concatenate(again))
             rows = r.rows(positions[r.held(positions)])
             rows = rows[draws.member[rows]]
-            draws.tree.set(rows, draws.sampler.mass(r.take("priority", rows), self._start()))
-        draws.epoch, draws.low, draws.high, draws.again, draws.restored = r.epoch, r.low, r.high, [], None
+            draws.tree.set(rows, self._mass(draws, rows))
+        draws.epoch, draws.low, draws.high, draws.again = r.epoch, r.low, r.high, []
 
     def _looked_at(self, session: Session | None, wanted: Wanted, epoch: int) -> np.ndarray | None:
         """Return the known positions whose match may have changed since an epoch, None where that is not known."""
@@ -161,18 +194,19 @@ class ByPriority:
         lost, gained = rows[was & ~is_chosen], is_chosen & ~was
         draws.member[rows] = is_chosen
         draws.tree.set(lost, 0.0)
-        weights = draws.sampler.mass(r.take("priority", rows[gained]), self._start())
-        if draws.restored is not None:
-            first, saved = draws.restored
-            place = positions[gained] - first
-            known = np.flatnonzero((place >= 0) & (place < len(saved)))
-            known = known[saved[place[known]] >= 0]
-            weights[known] = saved[place[known]]
-        draws.tree.set(rows[gained], weights)
+        draws.tree.set(rows[gained], self._mass(draws, rows[gained]))
 
-    def _start(self) -> float:
-        """Return the priority of a step that was never given one, with initial="max"."""
-        return self._resident.greatest or 1.0
+    def _mass(self, draws: Draws, rows: np.ndarray) -> np.ndarray:
+        """Return what rows weigh in the draw."""
+        r = self._resident
+        return draws.sampler.mass(r.take("priority", rows), r.take(":start", rows))
+
+    def _start_new_steps(self) -> None:
+        """Note the priority that steps have, with initial="max", which no draw has seen before and that were given none."""
+        r = self._resident
+        if r.started < r.high:
+            r.write(":start", max(r.started, r.low), r.high, r.greatest or 1.0)
+            r.started = r.high
 
     def update(self, positions: np.ndarray, values: np.ndarray) -> int:
         """Set the priority of steps and return how many of the updates met a step that is held."""
@@ -192,7 +226,7 @@ class ByPriority:
             if draws.epoch == r.epoch:
                 members = draws.member[rows]
                 mine, theirs = (rows, values) if members.all() else (rows[members], values[members])
-                draws.tree.set(mine, draws.sampler.mass(theirs, self._start()))
+                draws.tree.set(mine, draws.sampler.mass(theirs, 0.0))
             elif len(draws.again) < MANY_UPDATES:
                 draws.again.append(positions)
             else:  # a sampler that is not used any more
@@ -200,30 +234,31 @@ class ByPriority:
         self.save(SAVE_SECONDS)
         return count
 
-    def save(self, after: float = 0.0) -> None:
-        """Write the priorities that have changed, if the last time was longer ago than `after` seconds."""
-        now = time.monotonic()
-        if not self._unsaved or now - self._saved < after:
-            return
+    def save(self, after: float = 0.0, wait: bool = False) -> None:
+        """Write the priorities that have changed, if the last time was longer ago than `after` seconds.
+
+        Not while somebody else writes, unless it is to `wait`: then they are written the next time.
+        """
+        if self._unsaved and time.monotonic() - self._saved >= after:
+            with self._resident.lock: self._save(wait)
+
+    def _save(self, wait: bool) -> None:
         r = self._resident
-        with r.lock:
-            self._saved = now
-            unsaved = [*self._left, *self._unsaved_priorities()]
-            self._unsaved = False
-            if not unsaved:  # all of it was evicted
-                return
+        unsaved = [*self._left, *self._unsaved_priorities()]
+        if unsaved:  # else all of it was evicted
             positions, values = (np.concatenate(parts) for parts in zip(*unsaved, strict=True))
             try:
-                with self._store.writing() as (session, _):
+                with self._store.writing(None if wait else 0.0) as (session, _):
                     version = priorities.write(self._store, session, positions, values)
-            except BaseException:
-                self._unsaved = True
-                raise
-            self._left = []
+            except (errors.DatabaseBusy, errors.StorageFull):
+                if wait:
+                    raise
+                return
             if r.priorities is not None:
                 r.columns[":unsaved"][:] = False
                 if version == r.priorities + 1:
                     r.priorities = version  # else others have written as well, and it is all read again
+        self._left, self._unsaved, self._saved = [], False, time.monotonic()
 
     def _unsaved_priorities(self) -> list[tuple[np.ndarray, np.ndarray]]:
         r = self._resident
@@ -252,45 +287,40 @@ class ByPriority:
 
     def state(self) -> dict[str, Any]:
         """Return priorities, sum trees and call counts as plain JSON values."""
-        r = self._resident
-        with r.lock:
-            self.save()
-            held = None
-            if r.priorities is not None:
-                window = np.arange(r.low, r.high)
-                held = {"first": r.low, "values": _text(r.take("priority", r.rows(window)) if len(window) else np.empty(0))}
-            saved = {name: {"first": first, "weights": _text(weights)} for name, (first, weights) in self._restored.items()}
-            for name, draws in self._draws.items():
-                rows = np.arange(draws.low, draws.high) % max(draws.slots, 1)
-                weights = np.where(draws.member[rows], draws.tree.weights[rows], -1.0)
-                for positions in draws.again:  # what they weigh follows from their priorities
-                    weights[positions[(positions >= draws.low) & (positions < draws.high)] - draws.low] = -1.0
-                saved[_name(name)] = {"first": draws.low, "weights": _text(weights)}
-            return {"greatest": r.greatest, "priorities": held, "samplers": saved, "calls": dict(self._calls)}
+        r, held = self._resident, None
+        self.save()
+        if r.priorities is not None:
+            window = np.arange(r.low, r.high)
+            held = {"first": r.low, "values": _text(r.take("priority", r.rows(window)) if len(window) else np.empty(0))}
+            held |= {"starts": _text(r.take(":start", r.rows(window)) if len(window) else np.empty(0)), "started": r.started, "slots": r.slots}
+        return {"greatest": r.greatest, "priorities": held, "calls": dict(self._calls)}
 
-    def restore(self, state: dict[str, Any], session: Session | None) -> None:
+    def restore(self, saved: Saved, session: Session | None) -> None:
         """Go on from a state; a session, with the rows up to date, is needed where it has priorities."""
-        r, given, greatest = self._resident, state["priorities"], float(state["greatest"])
-        samplers = {name: (int(one["first"]), _numbers(one["weights"])) for name, one in state["samplers"].items()}
-        calls = {str(name): int(count) for name, count in state["calls"].items()}
-        if not 0.0 <= greatest < float("inf"):
-            raise ValueError(f"greatest {greatest}")
-        if given is not None:
+        r = self._resident
+        if saved.has_priorities:
             assert session is not None
-            values, first = _numbers(given["values"]), int(given["first"])
-            if r.priorities is None:
-                load_priorities(self._store, session, r, self._store.state(session))
-            positions = np.arange(first, first + len(values))
-            held = r.held(positions)
-            rows, values = r.rows(positions[held]) if held.any() else positions[:0], values[held]
-            old = r.columns["priority"][rows]
-            differ = (old != values) & ~(np.isnan(old) & np.isnan(values))
-            r.columns["priority"][rows[differ]] = values[differ]
-            if not self._store.engine.read_only and differ.any():
-                r.columns[":unsaved"][rows[differ]] = True
-                self._unsaved = True
+            self._take_in(session, saved.first, saved.values, saved.starts)
+            r.started = saved.started
+            r.lay_out(saved.slots)  # sums are added up by row
         self._draws.clear()
-        self._restored, self._calls, r.greatest = samplers, calls, greatest
+        self._calls, r.greatest = saved.calls, saved.greatest
+
+    def _take_in(self, session: Session, first: int, values: np.ndarray, starts: np.ndarray) -> None:
+        """Have the steps from a position on have these priorities."""
+        r = self._resident
+        if r.priorities is None:
+            load_priorities(self._store, session, r, self._store.state(session))
+        positions = np.arange(first, first + len(values))
+        held = r.held(positions)
+        rows, values = r.rows(positions[held]) if held.any() else positions[:0], values[held]
+        old = r.columns["priority"][rows]
+        differ = (old != values) & ~(np.isnan(old) & np.isnan(values))
+        r.columns["priority"][rows[differ]] = values[differ]
+        r.columns[":start"][rows] = starts[held]
+        if not self._store.engine.read_only and differ.any():
+            r.columns[":unsaved"][rows[differ]] = True
+            self._unsaved = True
 
 
 def _name(parts: tuple[Any, ...]) -> str:

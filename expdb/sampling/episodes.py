@@ -12,6 +12,7 @@ from expdb.storage.resident import Resident
 from expdb.storage.store import Store
 
 MANY = 4096
+VALUE_BYTES = 200  # about, of a value and its number in a dict
 
 
 class _Numbers:
@@ -28,6 +29,11 @@ class _Numbers:
     def count(self) -> int:
         """How many numbers there are."""
         return len(self._numbers)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self._ids.nbytes + self._codes.nbytes + self._more.nbytes + VALUE_BYTES * len(self._numbers)
 
     def follow(self, store: Store, session: Session, resident: Resident) -> None:
         """Bring it up to date with the resident."""

@@ -74,8 +74,9 @@ class Populations:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the lists."""
-        return sum(found.nbytes for _, found in self._lists.values() if isinstance(found, np.ndarray))
+        """Bytes of the lists, and of what is known of queries and episodes."""
+        known = [*[found for _, found in self._lists.values()], *self._matches.values(), self._tasks, self._groups]
+        return sum(one.nbytes for one in known)
 
     def condition(self, key: str, where: Where) -> Condition | None:
         """Return the compiled query, remembered by its key."""

@@ -53,6 +53,7 @@ def chunk_bytes(fields: Mapping[str, Field]) -> int:
 
 
 _SYSTEM_ROW_BYTES = 17
+MAX_LAYOUTS = 256  # of chunks, each about 1 KB of memory
 
 # -- writing ----------------------------------------------------------------------------------------------------------
 
@@ -329,7 +330,7 @@ class Decoder:
         except ChunkDamaged as error:
             raise ChunkDamaged(f"chunk {id} cannot be read, {error}: restore a backup, or delete its steps") from None
         if len(slices) + len(bits) == len(self.signature.fields):
-            if len(self._layouts) >= 4096 or self._prefix_bytes != metadata.body:
+            if len(self._layouts) >= MAX_LAYOUTS or self._prefix_bytes != metadata.body:
                 self._layouts.clear()
             self._prefix_bytes = metadata.body
             self._layouts[data[: metadata.body]] = (len(data), slices, bits)
@@ -371,7 +372,7 @@ def _fixed_bytes(field: Field, rows: int) -> int:
 class Chunk:
     """A checked chunk. Slices of uncompressed fixed-width fields are cut from the message as they are."""
 
-    __slots__ = ("_bits", "_buffers", "_metadata", "_slices", "crc", "data", "id", "rows", "signature")
+    __slots__ = ("_bits", "_buffers", "_metadata", "_slices", "crc", "data", "id", "opened_bytes", "rows", "signature")
 
     def __init__(
         self,
@@ -387,17 +388,16 @@ class Chunk:
         self.id, self.rows, self.crc, self.data, self.signature = id, rows, crc, data, signature
         self._slices, self._bits, self._metadata = slices, bits, metadata
         self._buffers: dict[str, tuple[int, list[Buffer]]] = {}
+        self.opened_bytes = 0  # of memory that columns take which were read so far, decompressed where they were not
 
     @property
-    def decompressed_bytes(self) -> int:
-        """Bytes of what has been decompressed so far."""
-        if self._metadata is None or not self._metadata.compressed:
-            return 0
-        return sum([len(buffer) for _, buffers in self._buffers.values() for buffer in buffers])
+    def nbytes(self) -> int:
+        """Bytes of memory that the chunk takes, without what is open."""
+        return CHUNK_BYTES + len(self.data)
 
     def close(self) -> None:
-        """Let go of what has been decompressed."""
-        self._buffers.clear()
+        """Let go of what has been opened."""
+        self._buffers, self.opened_bytes = {}, 0
 
     def raw(self, name: str, start: int, stop: int) -> Buffer:
         """Return the bytes of rows [start, stop) of a fixed-width field, C order; nulls are zeros."""
@@ -484,8 +484,12 @@ class Chunk:
                 f"field {name!r} of chunk {self.id} cannot be read ({error}): restore a backup, or delete its steps"
             ) from None
         self._buffers[name] = (int(metadata.nodes[node, 1]), found)
+        self.opened_bytes += BUFFER_BYTES * len(found) + (sum(map(len, found)) if metadata.compressed else 0)
         return self._buffers[name]
 
+
+# What Python and Arrow take beside the bytes themselves, measured over 20,000 chunks of each kind on CPython 3.11.
+CHUNK_BYTES, BUFFER_BYTES = 1500, 420
 
 _BYTES = (b"\0", b"\1")
 

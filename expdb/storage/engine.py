@@ -144,8 +144,11 @@ class Engine(ABC):
         """Return a context in which everything read is one snapshot."""
 
     @abstractmethod
-    def writing(self) -> Transaction:
-        """Return a context with a transaction: it commits when the block is left, and rolls back when that raises."""
+    def writing(self, timeout: float | None = None) -> Transaction:
+        """Return a context with a transaction: it commits when the block is left, and rolls back when that raises.
+
+        Other writers are waited for up to `timeout` seconds, None for the engine's own.
+        """
 
     @abstractmethod
     def appending(self) -> Transaction:

@@ -26,13 +26,13 @@ class Details:
         self.place = np.full(len(rows), UNKNOWN)  # of the tail among our rows, once it has one
 
     @classmethod
-    def read(cls, store: Store, session: Session, ids: np.ndarray) -> "Details":
-        """Read what the session sees."""
+    def read(cls, store: Store, session: Session, ids: np.ndarray, missing: bool = False) -> "Details":
+        """Read what the session sees; DatabaseDamaged where an episode is not there, unless it may be `missing`."""
         rows = session.ask(
             "SELECT id, status, length, ordered, tail_chunk, tail_row, tail_fields FROM episodes "
             f"WHERE buffer_id = ? AND id {store.dialect.AMONG}", store.id, store.dialect.as_list(ids),
         )  # fmt: skip
-        if len(rows) < len(np.unique(ids)):
+        if len(rows) < len(np.unique(ids)) and not missing:
             raise inconsistent("steps belong to an episode that is not there")
         return cls(rows)
 
@@ -97,8 +97,18 @@ class Ends:
         self.episode, self.first, self.last, self.ordinal, self.count = episode, first, last, ordinal, count
 
 
+def settle_loose_ends(r: Resident, rows: np.ndarray) -> None:
+    """Say what follows steps that no step and no last observation follows: nothing where they terminate, else it is unknown.
+
+    The one rule for what ends an episode in memory, however it came to be: loaded so, deleted behind, or turned by an update.
+    """
+    after = r.columns[":after"]
+    loose = rows[(after[rows] == UNKNOWN) | (after[rows] == r.zero)]
+    after[loose] = np.where(r.columns["terminated"][loose], r.zero, UNKNOWN)
+
+
 def settle_ends(r: Resident, found: Ends, details: Details, begin: int) -> np.ndarray:
-    """Say what follows the last steps of episodes; return the positions before `begin` that this changed."""
+    """Link the last steps of episodes to what was seen after them; return the positions before `begin` that this changed."""
     at = np.searchsorted(details.id, found.episode)
     ended = ~details.open[at] & (found.ordinal == details.length[at])
     rows = found.last % r.slots
@@ -106,9 +116,7 @@ def settle_ends(r: Resident, found: Ends, details: Details, begin: int) -> np.nd
     places = [r.tails.free.pop() for _ in tailed]
     r.tails.taken.extend(zip(found.last[tailed].tolist(), places, strict=True))
     details.place[at[tailed]] = places
-    follows = np.where(r.columns["terminated"][rows], r.zero, UNKNOWN)
-    follows[tailed] = places
-    r.columns[":after"][rows] = follows
+    r.columns[":after"][rows[tailed]] = places
     whole = ended & details.complete[at] & (found.count == details.length[at]) & (found.first >= r.low)
     r.columns[":whole"][found.first[whole] % r.slots] = details.length[at[whole]]
     for k in np.flatnonzero(~ended).tolist():
@@ -150,7 +158,10 @@ def link_unordered(store: Store, session: Session, r: Resident) -> None:
     for id, known in list(r.unordered.items()):
         if len(known) and known.min() >= r.low:
             continue
-        details = Details.read(store, session, np.array([id]))
+        details = Details.read(store, session, np.array([id]), missing=True)
+        if not len(details.id):  # evicted, cleared or deleted with all of its steps
+            del r.unordered[id]
+            continue
         rows = session.ask(
             "SELECT s.position FROM segments g JOIN steps s ON s.buffer_id = g.buffer_id AND s.position BETWEEN "
             "g.first AND g.last WHERE g.buffer_id = ? AND g.episode = ? ORDER BY s.step, s.position", store.id, id,
@@ -176,24 +187,20 @@ def link_unordered(store: Store, session: Session, r: Resident) -> None:
             for first, last, ordinal in written:
                 held = positions[(positions >= first) & (positions <= last)]
                 r.columns[":ordinal"][r.rows(held)] = ordinal + held - first
+        settle_loose_ends(r, mine)
         if len(relinked):
             r.record(Change(r.high, r.high, relinked=relinked))
 
 
-def terminate(store: Store, session: Session, r: Resident, turned: np.ndarray) -> np.ndarray:
-    """Say what follows steps that terminate now, or do not any more: of the last ones of their episodes; return them all."""
+def terminate(store: Store, session: Session, r: Resident, turned: np.ndarray) -> None:
+    """Take in that steps terminate now, or do not any more."""
     if not len(turned):
-        return turned
+        return
     rows = r.rows(turned)
     details = Details.read(store, session, np.unique(r.columns["episode"][rows]))
-    at = np.searchsorted(details.id, r.columns["episode"][rows])
     for id in details.id[~details.ordered].tolist():
         r.unordered[id] = NONE  # see link_unordered
-    after = r.columns[":after"]
-    free = (after[rows] == UNKNOWN) | (after[rows] == r.zero)
-    last = free & details.ordered[at] & (r.columns[":ordinal"][rows] == details.length[at] - 1)
-    after[rows[last]] = np.where(r.columns["terminated"][rows[last]], r.zero, UNKNOWN)
-    return turned
+    settle_loose_ends(r, rows)
 
 
 def breaks(index: np.ndarray, positions: np.ndarray) -> np.ndarray:

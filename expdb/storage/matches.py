@@ -7,11 +7,15 @@ import numpy as np
 from expdb.storage import select
 from expdb.storage.engine import Session
 from expdb.storage.query import Condition
-from expdb.storage.resident import JOURNAL, NONE, Change, Resident
+from expdb.storage.resident import ENTRY_BYTES, JOURNAL, NONE, Change, Resident
 from expdb.storage.store import Store
 
 # Columns of an episode that change with every step it gets: its other columns change by an update only.
 PROGRESS = frozenset(("status", "length", "episode_return", "ended"))
+
+
+def _size(positions: np.ndarray | None) -> int:
+    return ENTRY_BYTES + (0 if positions is None else positions.nbytes)
 
 
 class Matches:
@@ -23,11 +27,17 @@ class Matches:
         self._found = np.empty(0, np.int64)  # with room at the end
         self._begin = self._end = 0
         self._looked: deque[tuple[int, np.ndarray | None]] = deque(maxlen=JOURNAL)  # epoch, known positions looked at again
+        self._looked_bytes = 0
 
     @property
     def positions(self) -> np.ndarray:
         """The matching positions, ascending; not to be written to."""
         return self._found[self._begin : self._end]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self._found.nbytes + self._looked_bytes
 
     def contain(self, positions: np.ndarray) -> np.ndarray:
         """Return which of the positions match, bool."""
@@ -53,6 +63,7 @@ class Matches:
         else:
             again = self._advance(store, session, resident, changes)
         self.epoch = resident.epoch
+        self._looked_bytes += _size(again) - (_size(self._looked[0][1]) if len(self._looked) == JOURNAL else 0)
         self._looked.append((self.epoch, again))
 
     def _set(self, found: np.ndarray) -> None:

@@ -105,7 +105,7 @@ def inconsistent(what: str) -> errors.DatabaseDamaged:
 
 def read_cached(store: Store, session: Session, ids: np.ndarray, cache: ChunkCache) -> dict[int, Chunk]:
     """Return chunks by id, those that are still what the cache has from there."""
-    held = {id: cache[id] for id in ids.tolist() if id in cache}
+    held = {id: chunk for id in ids.tolist() if (chunk := cache.get(id)) is not None}
     if held:  # an id names another chunk once its steps were merged or deleted
         listed = store.dialect.as_list(np.array(list(held), np.int64))
         sums = dict(session.ask(f"SELECT id, crc FROM chunks WHERE buffer_id = ? AND id {store.dialect.AMONG}", store.id, listed))

@@ -8,7 +8,17 @@ import numpy as np
 from expdb.storage import priorities
 from expdb.storage.columns import Buffer
 from expdb.storage.engine import Session
-from expdb.storage.links import Details, Ends, breaks, link, link_unordered, load_tails, settle_ends, terminate
+from expdb.storage.links import (
+    Details,
+    Ends,
+    breaks,
+    link,
+    link_unordered,
+    load_tails,
+    settle_ends,
+    settle_loose_ends,
+    terminate,
+)
 from expdb.storage.read import Segments, Spans, blank, check_spans, gather, inconsistent, read_chunks
 from expdb.storage.resident import LINKS, NONE, UNKNOWN, Change, Resident
 from expdb.storage.signature import SYSTEM
@@ -105,6 +115,7 @@ def _load(store: Store, session: Session, r: Resident, state: State) -> Change:
         r.write(name, begin, end, UNKNOWN)
     if "priority" in r.columns:
         r.write("priority", begin, end, np.nan)
+        r.write(":start", begin, end, np.nan)
         r.write(":unsaved", begin, end, False)
     if r.fields and len(positions):
         spans = _spans(segments, index, positions)
@@ -126,6 +137,7 @@ def _load(store: Store, session: Session, r: Resident, state: State) -> Change:
     elif state.revised:
         _overwrite(r, *_steps(store, session, "position BETWEEN ? AND ? AND revision IS NOT NULL", begin, end - 1))
     relinked = link(r, segments, index, positions, details, begin)
+    settle_loose_ends(r, r.rows(np.concatenate((positions, relinked))))
     load_tails(store, session, r, details)
     return Change(begin, end, relinked=relinked, advanced=ids)
 
@@ -215,9 +227,11 @@ def _unlink_deleted(store: Store, session: Session, r: Resident) -> None:
     gone = window[r.columns[":present"][r.rows(window)] & ~_alive(store, session, r.low, r.high)]
     rows = r.rows(gone)
     before = r.preceding(rows)
-    r.columns[":after"][before[before >= 0]] = UNKNOWN
+    parted = before[before >= 0]
+    r.columns[":after"][parted] = UNKNOWN
     r.columns[":after"][rows] = UNKNOWN
     r.columns[":present"][rows] = False
+    settle_loose_ends(r, parted)
     r.gaps = r.gaps or len(gone) > 0
     episodes = np.unique(r.columns["episode"][rows])
     starts = r.rows(window)[r.columns[":whole"][r.rows(window)] > 0]
@@ -238,7 +252,8 @@ def _revise(store: Store, session: Session, r: Resident, revision: int) -> tuple
     if len(positions):
         turned = positions[r.columns["terminated"][r.rows(positions)] != changed[3]]
         _overwrite(r, *changed)
-        relinked = terminate(store, session, r, turned)
+        terminate(store, session, r, turned)
+        relinked = turned
     found = session.ask("SELECT id FROM episodes WHERE buffer_id = ? AND revision > ?", store.id, r.revision)
     ids = np.array(sorted(row[0] for row in found), np.int64)
     mine = [id for id in ids.tolist() if id in r.open]
@@ -250,6 +265,7 @@ def _revise(store: Store, session: Session, r: Resident, revision: int) -> tuple
         held = r.held(columns[1])
         ends = Ends(*[column[held] for column in (np.array(mine, np.int64), *columns)])
         relinked = np.concatenate((relinked, settle_ends(r, ends, details, r.high)))
+        settle_loose_ends(r, r.rows(ends.last))
         load_tails(store, session, r, details)
     if details is not None:
         for id in ids.tolist():
@@ -270,8 +286,10 @@ def load_priorities(store: Store, session: Session, r: Resident, state: State) -
     """Take in the priorities that were written since they were read last, by anybody."""
     if r.priorities is None:
         r.version += 1
-        r.columns["priority"] = np.full(r.slots + 1 + r.tail_rows, np.nan)
-        r.columns["priority"][r.slots :] = 0
+        for name in ("priority", ":start"):
+            r.columns[name] = np.full(r.slots + 1 + r.tail_rows, np.nan)
+            r.columns[name][r.slots :] = 0
+        r.started = 0
         r.columns[":unsaved"] = np.zeros(r.slots + 1 + r.tail_rows, np.bool_)
     found = []
     for block, values in priorities.changed(store, session, r.priorities or 0).items():

@@ -7,7 +7,8 @@ batch is one `take` a column. What fills the arrays is in refresh.py, what links
 Arrays of one entry a row, beside the fields: the columns that every batch has (`episode`, `step`, `reward`, `terminated`,
 `truncated`), and under names that no field can have the links `:after` and `:before` (rows, or UNKNOWN), `:ordinal` (steps
 of the episode written before), `:whole` (the length of a complete episode, at its first step, while every step of it is
-held), `:present` (not deleted) and, from the first use on, `priority` and `:unsaved`.
+held), `:present` (not deleted) and, from the first use on, `priority`, `:start` (the greatest priority when a draw by priority
+first saw the step, NaN before) and `:unsaved`.
 """
 
 import threading
@@ -31,7 +32,8 @@ BOOKS: dict[str, Any] = {
 LINKS = (":after", ":before")
 NONE = np.empty(0, np.int64)
 MANY_OPEN = 4096  # episodes that runs left open are forgotten with their steps
-JOURNAL = 4096  # entries kept for those who follow; whoever is further behind begins anew
+ENTRY_BYTES = 250  # of memory, about, that Python takes for a small object and what leads to it
+JOURNAL, JOURNAL_BYTES = 4096, 1 << 20  # entries and bytes kept for those who follow; whoever is further behind begins anew
 
 
 def _none() -> np.ndarray:
@@ -51,6 +53,12 @@ class Change:
     advanced: np.ndarray = field(default_factory=_none)  # episodes that have new steps
     orphaned: np.ndarray = field(default_factory=_none)  # rows held of which the step before was evicted
     deleted: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory, about."""
+        arrays = self.revised, self.relinked, self.prioritised, self.episodes, self.advanced, self.orphaned
+        return ENTRY_BYTES + sum(array.nbytes + ENTRY_BYTES // 2 for array in arrays if array is not NONE)
 
 
 @dataclass
@@ -112,11 +120,13 @@ class Resident:
         self.tails = Tails()
         self.tail_fields: set[str] = set()  # fields that an end() was ever given
         self.revision = self.deleted = 0
+        self.started = 0  # position of the first step that no draw by priority has seen
         self.priorities: int | None = None  # version of the priorities, None where they are not held
         self.complete = False  # whether everything stored is loaded
         self.epoch += 1
         self.version += 1
-        self.journal: deque[Change] = deque(maxlen=JOURNAL)
+        self.journal: deque[Change] = deque()
+        self.journal_bytes = self.unordered_bytes = 0
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
@@ -183,9 +193,11 @@ class Resident:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays, without rows that were never written, which take no memory."""
+        """Bytes of all arrays, without rows that were never written, which take no memory, and of all entries."""
+        entries = len(self.open) + len(self.tails.taken) + len(self.tails.free) // 8 + len(self.unordered)
         used = (min(self.high, self.slots) + 1 + self.tail_rows) / (self.slots + 1 + self.tail_rows)
-        return int(used * sum(array.nbytes for array in self.columns.values()))
+        arrays = int(used * sum(array.nbytes for array in self.columns.values()))
+        return arrays + ENTRY_BYTES * entries + self.journal_bytes + self.unordered_bytes
 
     def over(self, rows: int) -> bool:
         """Return whether the fields of so many rows are more than the budget."""
@@ -227,12 +239,20 @@ class Resident:
             slots = max(span, min(slots + slots // 2, capacity or 2 * slots), 64)
         if len(self.tails.free) < tails:
             tail_rows = max(tail_rows + tails, tail_rows + tail_rows // 2, 16)
-        if (slots, tail_rows) == (self.slots, self.tail_rows):
-            return
+        if (slots, tail_rows) != (self.slots, self.tail_rows):
+            self._move(slots, tail_rows)
+
+    def lay_out(self, slots: int) -> None:
+        """Have a ring of so many rows, if that is room enough."""
+        if self.high - self.low <= slots != self.slots:
+            self._move(slots, self.tail_rows)
+
+    def _move(self, slots: int, tail_rows: int) -> None:
         positions = np.arange(self.low, self.high)
         old, new = positions % max(self.slots, 1), positions % max(slots, 1)
         shift = slots - self.slots
-        for name, array in list(self.columns.items()):
+        columns = {}
+        for name, array in self.columns.items():
             # Not zeros: rows are written before they are read, and fresh memory is faster in large pages, which it gets.
             grown = np.empty((slots + 1 + tail_rows, *array.shape[1:]), array.dtype)
             grown[slots:] = 0
@@ -243,7 +263,8 @@ class Resident:
                 values[behind] += shift
             grown[new] = values
             grown[slots : slots + 1 + self.tail_rows] = array[self.slots :]
-            self.columns[name] = grown
+            columns[name] = grown
+        self.columns = columns
         self.tails.free = [row + shift for row in self.tails.free] + list(range(slots + 1 + self.tail_rows, slots + 1 + tail_rows))
         self.tails.taken = deque((position, row + shift) for position, row in self.tails.taken)
         self.slots, self.tail_rows = slots, tail_rows
@@ -282,6 +303,9 @@ class Resident:
         """Note a change for those who follow."""
         self.epoch += 1
         self.journal.append(change)
+        self.journal_bytes += change.nbytes
+        while len(self.journal) > JOURNAL or self.journal_bytes > max(JOURNAL_BYTES, self.size * 8):
+            self.journal_bytes -= self.journal.popleft().nbytes
 
     def since(self, epoch: int) -> list[Change] | None:
         """Return the changes since an epoch, None where they are not known any more."""

@@ -52,9 +52,9 @@ class Writing(AbstractContextManager[tuple[Session, News]]):
     Not `locked` is for what takes the row with its first statement.
     """
 
-    def __init__(self, store: "Store", news: News | None = None, locked: bool = True):
+    def __init__(self, store: "Store", news: News | None = None, locked: bool = True, timeout: float | None = None):
         self._store, self._news, self._locked = store, news or News(), locked
-        self._transaction = store.engine.writing()
+        self._transaction = store.engine.writing(timeout)
 
     def __enter__(self) -> tuple[Session, News]:
         store = self._store
@@ -115,9 +115,12 @@ class Store:
         self.swept = self.sweep_from = 0
         self._looked_at: set[str] = set()  # tags that are there, or were warned of
 
-    def writing(self) -> "Writing":
-        """Return a context with a transaction that holds the buffer's row, which is the writers' lock on every database."""
-        return Writing(self)
+    def writing(self, timeout: float | None = None) -> "Writing":
+        """Return a context with a transaction that holds the buffer's row, which is the writers' lock on every database.
+
+        Other writers are waited for up to `timeout` seconds, None for the handle's own.
+        """
+        return Writing(self, timeout=timeout)
 
     def learn(self, news: News) -> None:
         """Take in what a committed transaction has made."""

@@ -189,13 +189,13 @@ class PostgresqlEngine(Engine):
         milliseconds = max(1, int(timeout * 1000))
         path = "SELECT set_config('search_path', 'expdb, pg_temp', true)"
         limits = (
-            f"SELECT set_config('search_path', 'expdb, pg_temp', true), set_config('lock_timeout', '{milliseconds}', true), "
+            "SELECT set_config('search_path', 'expdb, pg_temp', true), set_config('lock_timeout', '{}', true), "
             # One who holds the writers' lock and says no more should not hold it for ever. (Best effort: the server does
             # not start this clock when the last thing it got was a pipeline.)
             f"set_config('idle_in_transaction_session_timeout', '{max(milliseconds, 60_000)}', true), "
             "CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true) END"
         )
-        self._reading, self._writing = (READING, path), (WRITING, limits)
+        self._reading, self._limits = (READING, path), limits
         self._sql = (
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE",  # read-only before the statement: see run_sql
             "SELECT set_config('search_path', 'expdb, public, pg_temp', true), "
@@ -259,10 +259,11 @@ class PostgresqlEngine(Engine):
         """Return a context with a connection that cannot write whatever it is told."""
         return PostgresqlTransaction(self, self._sql, "ROLLBACK", unlock=True)
 
-    def writing(self) -> Transaction:
+    def writing(self, timeout: float | None = None) -> Transaction:
         """Return a context with a transaction: it commits when the block is left, and rolls back when that raises."""
         self._refuse_to_write_read_only()
-        return PostgresqlTransaction(self, self._writing, "COMMIT")
+        milliseconds = max(1, int(1000 * (self.timeout if timeout is None else timeout)))  # 0 would wait for ever
+        return PostgresqlTransaction(self, (WRITING, self._limits.format(milliseconds)), "COMMIT")
 
     def appending(self) -> Transaction:
         """Return a context for one statement that is a transaction by itself."""

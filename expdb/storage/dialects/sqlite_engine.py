@@ -61,18 +61,18 @@ _serials = itertools.count()
 class SqliteTransaction(Transaction):
     """A transaction on a connection of an engine; one that writes holds the engine's turn to write."""
 
-    def __init__(self, engine: "SqliteEngine", kind: Kind):
-        self._engine, self._kind = engine, kind
+    def __init__(self, engine: "SqliteEngine", kind: Kind, timeout: float = 0.0):
+        self._engine, self._kind, self._timeout = engine, kind, timeout
         self._session: SqliteSession | None = None
         self._ending = False  # whether COMMIT was sent
 
     def _begin(self) -> Session:
         engine, kind = self._engine, self._kind
         if kind == "write":
-            engine.take_turn()
+            engine.take_turn(self._timeout)
         self._session = session = engine.take(kind)
         if kind == "write":
-            engine.dialect.begin(session.driver, engine.timeout)
+            engine.dialect.begin(session.driver, self._timeout)
             engine.check_file(writing=True)
         elif kind == "read":
             session.driver.execute("BEGIN")
@@ -219,15 +219,15 @@ class SqliteEngine(Engine):
         self.give_back("watch", session, usable=True)
         return None if now == seen else now
 
-    def writing(self) -> Transaction:
+    def writing(self, timeout: float | None = None) -> Transaction:
         """Return a context with a transaction: it commits when the block is left, and rolls back when that raises."""
         if self.read_only:
             raise errors.DatabaseReadOnly(f"{self.path} was opened with read_only=True: open it without to write")
-        return SqliteTransaction(self, "write")
+        return SqliteTransaction(self, "write", self.timeout if timeout is None else timeout)
 
-    def take_turn(self) -> None:
+    def take_turn(self, timeout: float) -> None:
         """Wait for the turn of this thread to write."""
-        if not self._writer.acquire(timeout=self.timeout):
+        if not self._writer.acquire(timeout=timeout):
             raise errors.DatabaseBusy(f"{self.path} is held by another thread's write: try again, or raise timeout")
         if self._warning is not None:  # before anything is written, as a filter may make it an error
             warning, self._warning = self._warning, None
