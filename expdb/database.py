@@ -257,7 +257,7 @@ class ExperienceDB:
         The file is never copied from outside: in a process that has it open, reading it drops SQLite's locks.
         """
         self._save_priorities()
-        self._engine.backup(os.path.realpath(os.fspath(path)))
+        self._engine.backup(opening.real_path(os.fspath(path)))
 
     def close(self) -> None:
         """Complete the episodes that `store` began without a name, and close every connection; twice is once.
@@ -271,15 +271,22 @@ class ExperienceDB:
         if self._closed:
             return
         told: list[str] = []
+        failed: BaseException | None = None
         try:
-            with ExitStack() as stack:  # the last one first; whatever fails, the others are done
-                stack.callback(self._disconnect)
-                stack.callback(self._complete)
-                for buffer in self._buffers.values():
-                    stack.callback(buffer._end_writers, told)
+            ends: list[Callable[[], None]] = [functools.partial(buffer._end_writers, told) for buffer in self._buffers.values()]
+            for end in (*ends, self._complete, self._disconnect):
+                try:
+                    end()
+                except Exception as error:
+                    failed = failed or error
+                except BaseException as error:  # an interrupt; after another one the handle stays open, and nothing is lost
+                    failed = failed or error
+                    end()
         finally:
             for message in told:
                 errors.warn(message)
+        if failed is not None:
+            raise failed
 
     def _complete(self) -> None:
         with suppress(errors.DatabaseReplaced):  # whoever wrote since was told; the file that was there keeps what it has
@@ -288,10 +295,12 @@ class ExperienceDB:
             self._save_priorities(wait=True)
 
     def _disconnect(self) -> None:
-        self._closed = True
         self._engine.close()
+        for buffer in self._buffers.values():
+            buffer._sampling.start_anew()  # who keeps a closed handle does not keep the rows
         if self._temporary is not None:
             self._temporary.remove()
+        self._closed = True
 
     def _forked(self) -> None:
         """Be another run in a forked child, unless the run was named, and leave the parent its open episodes and files."""

@@ -1,7 +1,7 @@
 """The writers of a buffer whose episodes have not ended: nothing that was appended may be lost without a word."""
 
 import sys
-from contextlib import ExitStack
+from contextlib import suppress
 from typing import Any
 
 from expdb import errors, exits
@@ -23,9 +23,7 @@ class OpenWriters:
         self._open.add(writer)
         exits.watch_worker()
         if self._waiting:
-            told: list[str] = []
-            self._end(self._take_waiting(), told)
-            _tell(told)
+            self._end_collected(self._waiting)
         return writer
 
     def collected(self, writer: EpisodeWriter) -> None:
@@ -33,10 +31,14 @@ class OpenWriters:
         if _is_running(sys._getframe(3)):  # the one that the finalizer came in the midst of
             self._waiting.append(writer)
             return
-        told: list[str] = []
-        self._end([writer], told)
+        self._end_collected([writer])
         self._store.engine.release()  # of a database that was collected with it
-        _tell(told)
+
+    def _end_collected(self, writers: list[EpisodeWriter]) -> None:
+        told: list[str] = []
+        self._end(writers, told)
+        for message in told:
+            errors.warn(message)
 
     def unwritten(self) -> int:
         """Return how many steps were appended and are not written."""
@@ -47,25 +49,23 @@ class OpenWriters:
 
         Complete is what a last step with terminated or truncated has completed, and aborted everything else.
         """
-        self._end([*self._open.list(), *self._take_waiting()], told)
-
-    def _take_waiting(self) -> list[EpisodeWriter]:
-        taken = []
-        while self._waiting:  # one by one, so that no two threads take the same
-            taken.append(self._waiting.pop())
-        return taken
+        self._end([*self._open.list(), *self._waiting], told)
 
     def _end(self, writers: list[EpisodeWriter], told: list[str]) -> None:
-        with ExitStack() as stack:  # which goes on with the others where one is interrupted
-            for writer in writers:
-                stack.callback(self._end_one, writer, told)
+        """End writers, all that can be; after an interrupt they can be ended again."""
+        failed = None
+        for writer in list(writers):
+            try:
+                self._end_one(writer, told)
+            except Exception as error:
+                failed = failed or error
+            with suppress(ValueError):  # it was not among those that wait
+                self._waiting.remove(writer)
+        if failed is not None:
+            raise failed
 
     def _end_one(self, writer: EpisodeWriter, told: list[str]) -> None:
-        try:
-            left = writer.end_left_open()
-        except BaseException:  # an interrupt, after which the steps are as good as before
-            self._end_one(writer, told)
-            raise
+        left = writer.end_left_open()
         if left is None:
             return
         what = f"episode {left.episode_id!r} of buffer {self._store.name!r}, begun at {left.begun_at}, was never ended"
@@ -75,11 +75,6 @@ class OpenWriters:
             told.append(f"{what}: {left.unwritten} of its {left.length} steps are lost ({left.error}); {_CURE}")
             if not isinstance(left.error, errors.ExpDBError):
                 raise left.error
-
-
-def _tell(told: list[str]) -> None:
-    for message in told:
-        errors.warn(message)
 
 
 _CURE = "use `with buffer.episode(...)`, or call end()"

@@ -197,7 +197,7 @@ class EpisodeWriter:
         except BaseException:
             if pending.stored is None and not pending.is_in_doubt:
                 pending.take_back_end()
-                self._takes_steps = not self._whole
+                self._last, self._takes_steps = None, not self._whole
             raise
 
     @property

@@ -10,13 +10,15 @@ class Proxy:
 
     `delay` is in seconds, each way. `trips` counts how often a client waited: changes from what it sends to what it gets.
     `cut` hangs up on everybody. `swallow` makes the next answers vanish and hangs up then, so that the server has done
-    what it was asked, and the client does not know. `refuse` lets nobody in; `silent` forwards nothing any more.
+    what it was asked, and the client does not know; `swallow_after` lets so many answers pass before, the vanished one
+    included. `refuse` lets nobody in; `silent` forwards nothing any more.
     """
 
     def __init__(self, socket: str, delay: float = 0.0):
         self.socket, self.delay = socket, delay
         self.trips = 0
         self.swallow = self.refuse = self.silent = False
+        self.swallow_after: int | None = None
         self.cut_after_bytes: int | None = None
         self._writers: set[Any] = set()
         self._loop = asyncio.new_event_loop()
@@ -57,6 +59,11 @@ class Proxy:
                             break
                 elif state["from_client"]:
                     self.trips += 1
+                if not from_client and state["from_client"] and self.swallow_after is not None:
+                    self.swallow_after -= 1
+                    if not self.swallow_after:
+                        self.swallow_after = None
+                        break
                 if not from_client and self.swallow:
                     self.swallow = False
                     break

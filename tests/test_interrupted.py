@@ -1,9 +1,12 @@
 """Interrupts: whatever is raised, wherever it comes, what was taken is stored once and the handle goes on."""
 
 import asyncio
+import itertools
 import subprocess
 import sys
 import threading
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,11 +35,15 @@ def test_an_interrupt_while_a_value_is_taken_leaves_no_part_of_its_step(buffer, 
         for k in range(100):
             yield {"a": float(k), "text": f"step {k}", "messages": [{"role": "user", "content": str(k)}], "obs": np.full(2, float(k)), "z": k}
 
-    with pytest.raises(kind), buffer.episode("t") as episode:
-        for k, step in enumerate(steps()):
-            if k == 50:
-                step |= {"new": 1, "newer": Raising(kind)} if first else {"messages": [{"new": "element"}], "obs": Raising(kind)}
-            episode.append(reward=1.0, **step)
+    def play():
+        with buffer.episode("t") as episode:
+            for k, step in enumerate(steps()):
+                if k == 50:
+                    step |= {"new": 1, "newer": Raising(kind)} if first else {"messages": [{"new": "element"}], "obs": Raising(kind)}
+                episode.append(reward=1.0, **step)
+
+    with pytest.raises(kind):
+        play()
     batch = buffer.get(range(50))
     assert batch["z"].tolist() == batch["a"].tolist() == batch["obs"][:, 0].tolist() == list(range(50))
     assert [one[0]["content"] for one in batch["messages"]] == [str(k) for k in range(50)]
@@ -50,8 +57,8 @@ def test_a_writer_goes_on_after_an_interrupt_while_a_value_was_taken(buffer, kin
     with buffer.episode("t", flush_steps=4) as episode:
         for k in range(10):
             with pytest.raises(kind):
-                episode.append(x=k, new=0, obs=Raising(kind))
-            episode.append(x=k, new="text, not a number", obs=np.full(2, float(k)))
+                episode.append(x=k, **{f"new{k}": 0}, obs=Raising(kind))
+            episode.append(x=k, **{f"new{k}": "text, not a number"}, obs=np.full(2, float(k)))
     assert buffer.get(range(10))["x"].tolist() == list(range(10))
 
 
@@ -84,3 +91,247 @@ def test_a_process_that_is_told_to_stop_leaves_only_whole_steps(tmp_path):
             buffer = db.buffer("b")
             batch = buffer.get(range(len(buffer)))
             assert batch["n"].tolist() == batch["after"].tolist() == batch["obs"][:, 1].tolist() == list(range(len(buffer)))
+
+
+# -- at every line ----------------------------------------------------------------------------------------------------
+
+PACKAGE = str(Path(expdb.__file__).parent)
+
+
+class Strike:
+    """Raises an interrupt at the n-th line of the package that runs in the block; `line` says which that was.
+
+    Of a line that runs many times only the first `repeats` count.
+    """
+
+    def __init__(self, kind, at, repeats):
+        self.kind, self.at, self.repeats, self.line = kind, at, repeats, None
+        self._runs = Counter()
+
+    def __enter__(self):
+        sys.settrace(self._enter_frame)
+        return self
+
+    def __exit__(self, kind, *_):
+        sys.settrace(None)
+        return kind is self.kind
+
+    def _enter_frame(self, frame, event, _):
+        return self._run_line if frame.f_code.co_filename.startswith(PACKAGE) else None
+
+    def _run_line(self, frame, event, _):
+        if event == "line" and self.line is None:
+            line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            self._runs[line] += 1
+            self.at -= self._runs[line] <= self.repeats
+            if not self.at:
+                self.line = line
+                raise self.kind
+        return self._run_line
+
+
+def everywhere(kind, scenario, repeats=10**9):
+    """Run a scenario again and again, interrupted one line later each time, until it is not interrupted any more."""
+    for at in itertools.count(1):
+        strike = Strike(kind, at, repeats)
+        try:
+            scenario(at, strike)
+        except BaseException as error:
+            raise AssertionError(f"after {kind.__name__} at {strike.line} (number {at})") from error
+        if strike.line is None:
+            return at
+
+
+def by_another_thread(work):
+    """Do something in another thread: no lock is held by this one."""
+    failed = []
+
+    def run():
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive(), "a lock is held"
+    assert not failed, failed
+
+
+def held(buffer, task):
+    return [row["n"] for row in buffer.page(1, 10_000, {"task_id": task})]
+
+
+def check_taken(found, taken, under_way):
+    assert [n for n in found if n not in under_way] == taken
+    assert len(set(found)) == len(found)
+
+
+every_line = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::expdb.ExpDBWarning", "ignore::ResourceWarning")
+both_kinds = pytest.mark.parametrize("kind", [KeyboardInterrupt, pytest.param(asyncio.CancelledError, marks=pytest.mark.slow)])
+
+
+@every_line
+@both_kinds
+@pytest.mark.parametrize("how", ["append", "flush", "end", "block"])
+def test_a_writer_that_is_interrupted_at_any_line_stores_each_step_once(open_db, kind, how):
+    db = open_db(timeout=5.0)
+    buffer = db.buffer("b")
+
+    def scenario(at, strike):
+        writer, taken, under_way = buffer.episode(f"t{at}", flush_steps=3), [], set()
+        numbers = itertools.count()
+
+        def append():
+            n = next(numbers)
+            under_way.add(n)
+            writer.append(n=n, text=f"{n}", **({"obs": np.full(2, n)} if n else {}))
+            under_way.discard(n)
+            taken.append(n)
+
+        for _ in range(2):
+            append()
+        with strike:
+            if how == "append":
+                append()
+                append()
+            elif how == "flush":
+                writer.flush()
+            elif how == "end":
+                writer.end(obs=np.zeros(2, int))
+            else:
+                with writer:
+                    append()
+        by_another_thread(lambda: buffer.store(task_id="others", n=-1, terminated=True))
+        if writer.is_open:
+            for _ in range(3):
+                append()
+            writer.flush()
+            append()
+            writer.end(obs=np.ones(2, int))
+        check_taken(held(buffer, f"t{at}"), taken, under_way)
+        told = buffer.episodes({"task_id": f"t{at}"}).to_pylist()
+        assert [(one["status"], one["length"]) for one in told] in (
+            [("complete", len(held(buffer, f"t{at}")))], [("aborted", len(held(buffer, f"t{at}")))],
+        )  # fmt: skip
+
+    assert everywhere(kind, scenario) > 10
+
+
+@every_line
+@both_kinds
+@pytest.mark.parametrize("how", ["store", "store_batch", "new field"])
+def test_a_store_that_is_interrupted_at_any_line_is_done_once_or_not_at_all(open_db, kind, how):
+    buffer = open_db(timeout=5.0).buffer("b")
+
+    def scenario(at, strike):
+        task, taken, under_way = f"t{at}", [], set()
+
+        def store(*numbers, **more):
+            under_way.update(numbers)
+            if how == "store_batch":
+                buffer.store_batch([{"task_id": task, "n": n, **more} for n in numbers])
+            else:
+                for n in numbers:
+                    buffer.store(task_id=task, n=n, **more)
+            under_way.difference_update(numbers)
+            taken.extend(numbers)
+
+        store(0)
+        with strike:
+            store(*((1, 2, 3) if how == "store_batch" else (1,)), **({f"field{at}": "x"} if how == "new field" and at < 120 else {}))
+        by_another_thread(lambda: buffer.store(task_id="others", n=-1, terminated=True))
+        store(4)
+        store(5, terminated=True)
+        found = held(buffer, task)
+        check_taken(found, taken, under_way)
+        assert buffer.episodes({"task_id": task})["length"].to_pylist() == [len(found)]
+
+    assert everywhere(kind, scenario) > 10
+
+
+@every_line
+@both_kinds
+@pytest.mark.parametrize("how", ["steps", "n-step", "sequences", "query", "episodes"])
+def test_a_sample_that_is_interrupted_at_any_line_is_followed_by_the_right_ones(open_db, location, kind, how):
+    db, other = open_db(max_lag=0.0, timeout=5.0), open_db(timeout=5.0).buffer("b", capacity=40)
+    buffer, rng = db.buffer("b"), np.random.default_rng(0)
+    by_priority = expdb.Prioritized(initial=1.0)
+    options = {
+        "steps": {}, "n-step": {"sampler": by_priority, "unit": expdb.NStep(2, gamma=0.9)},
+        "sequences": {"unit": expdb.Sequence(3, stride=1)}, "query": {"where": {"reward": 1.0}, "sampler": by_priority},
+        "episodes": {"unit": expdb.Episode(max_length=4), "fields": ["n", "text"]},
+    }[how]  # fmt: skip
+
+    def scenario(at, strike):
+        with other.episode(f"t{at}") as episode:
+            for n in rng.permutation(4).tolist():
+                episode.append(n=at, text=str(at), reward=float(n % 2), step=n if at % 3 else None)
+            episode.end(n=0)
+        if at % 4 == 0:
+            other.delete({"task_id": f"t{at - 2}", "step": 3})
+        with strike:
+            buffer.sample(8, rng=0, **options)
+        by_another_thread(lambda: buffer.sample(8, rng=1, **options))
+        ours = buffer.sample(16, rng=2, **options)
+        with expdb.open(location) as fresh:
+            theirs = fresh.buffer("b").sample(16, rng=2, **options)
+        assert ours.keys() == theirs.keys()
+        for key in ours:
+            np.testing.assert_array_equal(ours[key], theirs[key], err_msg=key)
+
+    assert everywhere(kind, scenario, repeats=2) > 10
+
+
+@every_line
+@both_kinds
+def test_an_update_of_priorities_that_is_interrupted_at_any_line_can_be_made_again(open_db, kind):
+    db = open_db(max_lag=0.0, timeout=5.0)
+    buffer, sampler = db.buffer("b"), expdb.Prioritized(alpha=1.0, epsilon=0.0)
+    buffer.store_batch({"n": np.arange(20), "terminated": np.ones(20, bool), "task_id": [f"t{k}" for k in range(20)]})
+    buffer.sample(4, sampler=sampler, rng=0)
+    values = np.arange(1.0, 21.0)
+
+    def scenario(at, strike):
+        with strike:
+            buffer.update_priorities(np.arange(20), np.full(20, float(at)))
+            buffer._sampling.save()
+        by_another_thread(lambda: buffer.sample(4, sampler=sampler, rng=0))
+        buffer.update_priorities(np.arange(20), values + at)
+        batch = buffer.sample(32, sampler=sampler, rng=at)
+        wanted = (values + at) / (values + at).sum()
+        np.testing.assert_allclose(batch["probability"], wanted[batch["position"]])
+        assert buffer.get(range(20), fields=["priority"])["priority"].tolist() == (values + at).tolist()
+
+    assert everywhere(kind, scenario) > 10
+
+
+@every_line
+@both_kinds
+def test_a_close_that_is_interrupted_at_any_line_can_be_made_again(open_db, location, kind):
+    open_db()
+
+    def scenario(at, strike):
+        db = expdb.open(location, timeout=5.0)
+        buffer = db.buffer("b")
+        writer = buffer.episode(f"left{at}")
+        for n in range(3):
+            writer.append(n=n)
+        buffer.store(task_id=f"open{at}", n=0)
+        buffer.sample(4, sampler=expdb.Prioritized(), rng=0)
+        buffer.update_priorities([0], [float(at)])
+        with strike:
+            db.close()
+        by_another_thread(db.close)
+        db.close()
+        with pytest.raises((expdb.DatabaseClosed, expdb.EpisodeEnded)):
+            writer.append(n=3)
+        again = expdb.open(location, timeout=5.0)
+        buffer = again.buffer("b")
+        assert held(buffer, f"left{at}") == [0, 1, 2]
+        assert [buffer.episodes({"task_id": f"{one}{at}"})["status"].to_pylist() for one in ("left", "open")] == [["aborted"], ["complete"]]
+        assert buffer.get([0], fields=["priority"])["priority"].tolist() == [float(at)]
+        again.close()
+
+    assert everywhere(kind, scenario, repeats=2) > 10

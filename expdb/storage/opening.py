@@ -35,7 +35,15 @@ def location_of(given: str | os.PathLike[str]) -> Location | None:
         raise errors.InvalidValue(
             f"{text.split('://')[0]}:// is not supported: give a path, sqlite:///path, postgresql://... or ':memory:'"
         )
-    return os.path.realpath(os.path.expanduser(text))
+    return real_path(os.path.expanduser(text))
+
+
+def real_path(path: str) -> str:
+    """Return the one path that a file has, whatever links lead to it."""
+    try:
+        return os.path.realpath(path)
+    except FileNotFoundError:
+        raise errors.DatabaseMissing(f"the current folder was deleted, so {path} leads nowhere: give an absolute path") from None
 
 
 def _is_unicode(text: str) -> bool:
@@ -73,6 +81,7 @@ def open_engine(
         library = sqlite3 if module is None else module
         refuse_other_library(location, library)
         _provide_file(location, library, create=create and not read_only, cure=not read_only)
+        _refuse_other_names(location, read_only)
         if not read_only and not os.access(location, os.W_OK):  # SQLite would open it all the same, for reading
             raise errors.DatabaseReadOnly(f"{location} cannot be written by this user: open it with read_only=True, or check its permissions")
         engine = SqliteEngine(location, read_only=read_only, durability=durability, timeout=timeout, module=library)
@@ -95,6 +104,7 @@ def upgrade(location: Location, timeout: float = 30.0) -> tuple[str | None, str]
     if isinstance(location, str):
         refuse_other_library(location, sqlite3)
         _provide_file(location, sqlite3, create=False, cure=False)
+        _refuse_other_names(location, read_only=False)
         engine = SqliteEngine(location, read_only=False, durability="full", timeout=timeout)
     else:
         engine = _server_engine(location, read_only=False, durability="full", timeout=timeout)
@@ -122,6 +132,14 @@ def _provide_file(path: str, module: ModuleType, *, create: bool, cure: bool) ->
         sqlite.identify(path, module)
 
 
+def _refuse_other_names(path: str, read_only: bool) -> None:
+    others = sqlite_files.other_names(path)
+    if others is not None and not read_only:
+        raise errors.DatabaseReadOnly(f"{path} cannot be written, because each name of a file has a log of its own, and it has {others}")
+    if others is not None:
+        errors.warn(f"{path} has {others}; what was written by another name and lies in its log is not seen here")
+
+
 def create_file(path: str, module: ModuleType = sqlite3) -> None:
     """Make a new database file, complete or not at all.
 
@@ -131,7 +149,7 @@ def create_file(path: str, module: ModuleType = sqlite3) -> None:
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
         raise errors.DatabaseMissing(f"the folder {folder} does not exist: create it first")
-    draft = os.path.join(folder, f".expdb-{uuid.uuid4().hex}.new")
+    draft = os.path.join(folder, sqlite_files.DRAFT.format(uuid.uuid4().hex))
     try:
         try:
             with FileUse(draft):

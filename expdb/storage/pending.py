@@ -148,9 +148,9 @@ class Pending:
                 self._types, self.fields = before
             raise
 
-    def retype(self, fields: Fields) -> None:
-        """Encode the fields anew, after another process has given some of them their types; or raise and change nothing."""
-        before = self.fields, self._types, self.blocks, self.rows, self.nbytes
+    def retype(self, fields: Fields, tail: dict[str, Any] | None) -> None:
+        """Encode the fields anew, as of other types or with another tail; or raise and change nothing."""
+        before = self.fields, self._types, self.blocks, self.rows, self.nbytes, self.tail
         held = [row for block in self.blocks for row in decoded(block)]
         if self.tail_is_in_block:
             held.pop()
@@ -161,11 +161,12 @@ class Pending:
                 self._append_new(values)
                 if self.rows.full:
                     self.cut()
-            if self.tail is not None:
-                self.add_tail(self.tail)
+            self.tail = None
+            if tail is not None:
+                self.add_tail(tail)
             self.close()
         except BaseException:  # else the steps would be written later without their fields
-            self.fields, self._types, self.blocks, self.rows, self.nbytes = before
+            self.fields, self._types, self.blocks, self.rows, self.nbytes, self.tail = before
             raise
 
     def add_tail(self, values: Mapping[str, Any]) -> None:
@@ -183,11 +184,10 @@ class Pending:
 
     def take_back_end(self) -> None:
         """Be as before the end of its episode, which was refused: more steps may follow."""
-        self.ended, self.ending = {}, None
-        if self.tail is not None:
-            in_block, self.tail = self.tail_is_in_block, None
-            if in_block:
-                self.retype(self.fields)
+        self.cut()  # the tail may be in the chunk that is under way
+        if self.tail_is_in_block:
+            self.retype(self.fields, tail=None)
+        self.ended, self.ending, self.tail = {}, None, None
 
     def close(self) -> None:
         """Close the last chunk, with the tail in it where it holds a step."""

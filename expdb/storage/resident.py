@@ -12,13 +12,13 @@ first saw the step, NaN before) and `:unsaved`.
 """
 
 import threading
-import weakref
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from expdb.living import Living
 from expdb.storage.catalog import Fields
 from expdb.storage.read import blank
 from expdb.storage.signature import Field
@@ -84,15 +84,16 @@ class Budget:
 
     def __init__(self, limit: int):
         self.limit = limit
-        self._taken: weakref.WeakKeyDictionary[Resident, int] = weakref.WeakKeyDictionary()
+        self._residents: Living[Resident] = Living()
 
     def left_for(self, resident: "Resident") -> int:
         """Return what the others leave to one of them."""
-        return max(0, self.limit - sum(taken for other, taken in list(self._taken.items()) if other is not resident))
+        return max(0, self.limit - sum(one.field_bytes for one in self._residents.list() if one is not resident))
 
     def take(self, resident: "Resident", nbytes: int) -> None:
         """Note what one of them holds."""
-        self._taken[resident] = nbytes
+        resident.field_bytes = nbytes
+        self._residents.add(resident)
 
 
 class Resident:
@@ -101,6 +102,7 @@ class Resident:
     def __init__(self, budget: Budget):
         self.lock = threading.RLock()
         self.budget = budget
+        self.field_bytes = 0  # that the budget counts
         self.greatest = 0.0  # priority that any step was given
         self.version = 0  # counts changes of what columns there are
         self.epoch = 0  # never falls: what follows the rows would take an old state for the present one

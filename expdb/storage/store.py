@@ -58,8 +58,8 @@ class Writing(AbstractContextManager[tuple[Session, News]]):
 
     def __enter__(self) -> tuple[Session, News]:
         store = self._store
-        session = self._transaction.__enter__()
         try:
+            session = self._transaction.__enter__()
             if self._locked and not session.ask(store.dialect.LOCK, store.id):
                 raise store.dropped()
             return session, self._news

@@ -43,7 +43,7 @@ def write(store: Store, pending: Pending) -> np.ndarray:
                 if pending.fields.version == store.fields.version:
                     raise
                 # Another process has typed a field meanwhile; an int, say, still goes into what is now a float field.
-                pending.retype(store.fields)
+                pending.retype(store.fields, pending.tail)
             except errors.ConnectionLost as error:
                 # Nobody knows whether the write was committed, so it is done again under the same id, once only.
                 if time.monotonic() >= deadline:
@@ -69,8 +69,9 @@ def _in_transaction(store: Store, pending: Pending, again: bool) -> None:
             if positions is None:
                 positions = _write(store, session, pending, news)
         pending.stored = positions
-    except BaseException:
-        if writing.committed:  # an interrupt came just after it
+    except BaseException as error:
+        writing.__exit__(type(error), error, None)  # an interrupt may have come just before that, or just after the commit
+        if writing.committed:
             pending.stored = positions
         raise
 
@@ -91,7 +92,8 @@ def _end_only(store: Store, pending: Pending, again: bool) -> None:
                     store.settle_fields(session, store.fields_at(session, version), pending.tail_types, set(), False, news)
                 episodes.end(store, session, news, episode.id, status, pending.tail, pending.tail_types)
         pending.stored = nothing
-    except BaseException:
+    except BaseException as error:
+        writing.__exit__(type(error), error, None)
         if writing.committed:
             pending.stored = nothing
         raise

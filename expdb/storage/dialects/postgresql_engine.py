@@ -139,6 +139,8 @@ class PostgresqlSession(Session):
 
         `unlock` lets go of advisory locks, which a statement of a user may have taken and no ROLLBACK returns.
         """
+        if self._connection.closed:  # it was found dead, and there was no other to be had
+            return
         if unlock and not self._driver.closed:
             self._driver.execute("SELECT pg_advisory_unlock_all()")
         if self._driver.closed or self.in_transaction:

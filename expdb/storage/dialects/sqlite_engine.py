@@ -141,7 +141,21 @@ class SqliteEngine(Engine):
         self._checkpointed = self._watched = time.monotonic()
         self._file = sqlite_files.identity(path)
         refuse_other_library(path, module)
+        self._refuse_other_path()
         _fork.engines.add(self)
+
+    def _refuse_other_path(self) -> None:
+        """Raise where this process has the file open by another path, in another folder, where its log would be another one."""
+        for engine in _fork.engines.list():
+            if engine.path != self.path and self._file is not None and engine.identity == self._file:
+                folders = os.path.dirname(engine.path), os.path.dirname(self.path)
+                if not os.path.samefile(*folders) or os.path.basename(engine.path) != os.path.basename(self.path):
+                    raise errors.DatabaseReadOnly(f"{self.path} is open in this process as {engine.path}: open it by that path, as each has a log of its own")
+
+    @property
+    def identity(self) -> object:
+        """What tells the file that is open from every other one on this machine."""
+        return self._file
 
     def _sqlalchemy_engine(self, busy_ms: int) -> sa.Engine:
         def creator() -> Any:

@@ -8,6 +8,7 @@ import re
 import shutil
 import struct
 from contextlib import suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +26,37 @@ def identity(path: str) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return (found.st_dev, found.st_ino) if found.st_size else None
+
+
+DRAFT = ".expdb-{}.new"  # what a file is called, in its folder, until it is whole
+
+
+def other_names(path: str) -> str | None:
+    """Return by what other names the file may be opened, for people; None where the system knows of none.
+
+    SQLite calls the log after the name: two names have two logs, and each overwrites what the other one has written.
+    """
+    try:
+        found, folder = os.stat(path), os.path.dirname(path)
+        links = found.st_nlink
+        if links > 1:  # a file that is being made has the name of its draft as well
+            drafts = [entry for entry in os.scandir(folder) if fnmatch(entry.name, DRAFT.format("*")) and entry.inode() == found.st_ino]
+            links -= len(drafts)
+    except OSError:  # gone meanwhile, or a folder that may not be listed
+        return None
+    if links > 1:
+        return f"{links} names (hard links; `find / -samefile {path}` finds them): remove the others, or copy the file instead of linking it"
+    if path in _mounted_on():
+        return "another name, from where it is mounted as a single file: mount its folder instead"
+    return None
+
+
+def _mounted_on() -> set[str]:
+    """Return the paths that something is mounted on; none where the system does not tell."""
+    try:
+        return {_unescaped(line.split()[1]) for line in Path("/proc/mounts").read_text().splitlines()}
+    except OSError:
+        return set()
 
 
 def user_version_in_log(path: str, wanted: int) -> int | None:

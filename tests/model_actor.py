@@ -1,0 +1,146 @@
+"""One handle of the state machine in test_model.py, in this process or in another one, and what it sees of a buffer."""
+
+import multiprocessing
+import warnings
+
+import expdb
+from expdb import Episode, Group, NStep, QueryBuilder, Sequence, Stack, Step, Uniform
+
+ALL = Uniform(replace=False)
+PRIORITIZED = expdb.Prioritized(alpha=1.0, epsilon=0.5, initial=1.0)
+UNITS = {
+    "Step": Step(), "NStep(1)": NStep(1, gamma=0.5), "NStep(3)": NStep(3, gamma=0.5), "Sequence(2)": Sequence(2, pad=False),
+    "Stack(2)": Stack(2), "Episode": Episode(), "Group(2)": Group(2),
+}  # fmt: skip
+QUERIES = {
+    "": None, "reward": QueryBuilder().gte("reward", 2), "task": QueryBuilder().eq("task_id", "t1").and_().eq("status", "complete"),
+    "length": QueryBuilder().gt("length", 2).or_().eq("policy_version", 1), "tag": QueryBuilder().eq("tags.k", 1),
+}  # fmt: skip
+
+
+class Actor:
+    """A handle and its writers."""
+
+    def __init__(self, location):
+        self.db = expdb.open(location, max_lag=0.0)
+        self.buffer, self.writers = None, {}
+
+    def use(self, name):
+        """Go on with another buffer, and leave the writers of the last one."""
+        for writer in self.writers.values():
+            writer.give_up()
+        self.buffer, self.writers = self.db.buffer(name), {}
+
+    def act(self, what, *arguments, **options):
+        """Call a method of the buffer; return what it returned, or the name of the error."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", expdb.ExpDBWarning)
+            try:
+                found = getattr(self.buffer, what)(*arguments, **options)
+            except expdb.ExpDBError as error:
+                return type(error).__name__
+        return found.tolist() if hasattr(found, "tolist") else found
+
+    def begin(self, key, task, **options):
+        """Begin an episode by a writer, known by a key."""
+        self.writers[key] = self.buffer.episode(task, **options)
+
+    def write(self, key, what, *arguments, **options):
+        """Call a method of a writer; return what it returned, or the name of the error."""
+        try:
+            found = getattr(self.writers[key], what)(*arguments, **options)
+        except expdb.ExpDBError as error:
+            return type(error).__name__
+        return found.tolist() if hasattr(found, "tolist") else found
+
+    def leave(self, key):
+        """Let a writer go with what it has not written."""
+        self.writers.pop(key).give_up()
+
+    def see(self):
+        """Return all that can be read and drawn, as plain values."""
+        buffer = self.buffer
+        rows = buffer.page(1, 10_000)
+        episodes = buffer.episodes().select(["episode_id", "status", "length", "episode_return", "policy_version"]).to_pylist()
+        keys = ("position", "n", "step", "reward", "terminated", "truncated", "tags", "task_id", "status", "policy_version", "episode_id")
+        seen = {
+            "rows": [tuple(row[key] for key in keys) for row in rows], "episodes": sorted(map(tuple, (one.values() for one in episodes))),
+            "count": {name: buffer.count(where) for name, where in QUERIES.items()}, "tasks": sorted(buffer.tasks()), "size": len(buffer),
+        }  # fmt: skip
+        for name, where in QUERIES.items():
+            for unit in ("Step", "NStep(1)", "Group(2)") if name else UNITS:
+                seen[f"{unit} of {name}"] = self._drawn(UNITS[unit], where)
+                seen[f"masses of {unit} of {name}"] = self._masses(UNITS[unit], where)
+        return seen
+
+    def _drawn(self, unit, where):
+        """Return what each anchor becomes, of all that there are."""
+        try:
+            self.buffer.sample(10_000, where, unit=unit, sampler=ALL)
+            raise AssertionError("ten thousand were drawn")
+        except expdb.TooFewRows as error:
+            said = str(error)
+        if "wanted and" not in said:
+            return {}
+        batch = self.buffer.sample(int(said.split(" wanted and ")[1].split()[0]), where, unit=unit, sampler=ALL)
+        found = {}
+        for k in range(batch.size):
+            if isinstance(unit, NStep):
+                value = tuple(float(batch[key][k]) for key in ("n", "reward", "next_n", "discount", "n_steps"))
+                anchor = batch["position"][k]
+            elif isinstance(unit, Stack):
+                anchor, value = batch["position"][k], tuple(batch["n"][k].tolist())
+            elif isinstance(unit, Step):
+                anchor, value = batch["position"][k], (float(batch["n"][k]), float(batch["reward"][k]), bool(batch["terminated"][k]))
+            else:
+                mask = batch["mask"][k]
+                anchor, value = batch["position"][k][mask][0], tuple(batch["n"][k][mask].tolist())
+            assert int(anchor) not in found
+            found[int(anchor)] = value
+        return found
+
+    def _masses(self, unit, where):
+        """Return the probability of anchors that were drawn by priority."""
+        try:
+            batch = self.buffer.sample(24, where, unit=unit, sampler=PRIORITIZED)
+        except expdb.TooFewRows:
+            return {}
+        anchors = batch["position"].reshape(batch.size, -1)[:, 0]
+        return dict(zip(anchors.tolist(), batch["probability"].tolist(), strict=True))
+
+    def close(self):
+        """Close the handle."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", expdb.ExpDBWarning)
+            self.db.close()
+
+
+def serve(location, pipe):
+    """Be the actor of another process."""
+    actor = Actor(location)
+    for name, arguments, options in iter(pipe.recv, None):
+        pipe.send(getattr(actor, name)(*arguments, **options))
+    actor.close()
+
+
+class Remote:
+    """An actor in a process of its own."""
+
+    def __init__(self, location):
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(location, theirs), daemon=True)
+        self._process.start()
+
+    def __getattr__(self, name):
+        def call(*arguments, **options):
+            self._pipe.send((name, arguments, options))
+            assert self._pipe.poll(60), f"{name} took more than a minute"
+            return self._pipe.recv()
+
+        return call
+
+    def close(self):
+        self._pipe.send(None)
+        self._process.join(30)
+        assert self._process.exitcode == 0

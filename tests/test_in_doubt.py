@@ -1,0 +1,154 @@
+"""Writes of which nobody knows whether they were committed, and the work that follows them."""
+
+import contextlib
+import itertools
+import sqlite3
+
+import numpy as np
+import pytest
+from proxy import Proxy
+from torture.disk import Disk, library
+
+import expdb
+
+
+@pytest.fixture
+def proxy(postgresql):
+    with Proxy(f"{postgresql.folder}/.s.PGSQL.5432") as proxy:
+        yield proxy
+
+
+def numbers(url):
+    with expdb.open(url) as db:
+        assert db.check() == []
+        buffer = db.buffer("b")
+        found = [row["n"] for row in buffer.page(1, 10_000)]
+        assert buffer.get(range(len(found)), fields=["step"])["step"].tolist() == list(range(len(found)))
+        return found, buffer.episodes().select(["status", "length"]).to_pylist()
+
+
+def step(k):
+    return {"n": k, "text": f"step {k}"}
+
+
+def play(db, trouble, at, later):
+    """Write an episode by a writer, with trouble from step `at` on; return the numbers it took, and how its flushes went."""
+    taken, raised = [], []
+
+    def tried(work, *arguments, **values):
+        try:
+            work(*arguments, **values)
+        except (expdb.ConnectionLost, expdb.DatabaseBusy, expdb.DatabaseUnreadable) as error:
+            raised.append(type(error))
+
+    writer = db.buffer("b").episode("t", flush_steps=4)
+    for k in range(24):
+        if k == at:
+            trouble(True)
+        if k == at + later:
+            trouble(False)
+        taken.append(k)
+        tried(writer.append, **step(k))
+    tried(writer.flush)
+    trouble(False)
+    positions = writer.flush()
+    for k in range(24, 27):
+        taken.append(k)
+        writer.append(**step(k))
+    if at % 2:
+        trouble(True)
+        tried(writer.end, obs=np.zeros(2))
+        trouble(False)
+    if writer.is_open:
+        writer.end(obs=np.zeros(2))
+    assert (np.diff(positions) > 0).all()
+    assert (positions >= 0).all()
+    return taken, raised
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 7, 8, 12])
+def test_steps_appended_after_an_answer_was_lost_are_stored_once(postgresql_url, proxy, at):
+    def trouble(begins):
+        proxy.swallow, proxy.refuse = begins, begins
+
+    with expdb.open(proxy.url(postgresql_url), timeout=0.3) as db:
+        taken, raised = play(db, trouble, at, later=9)
+    assert expdb.CommitUnknown in raised
+    assert numbers(postgresql_url) == (taken, [{"status": "complete", "length": 27}])
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["in one trip", "statement by statement"])
+def test_each_answer_of_a_write_may_be_lost(postgresql_url, proxy, known):
+    """The first write of a buffer goes statement by statement: each of its answers is lost in turn, and each begun again."""
+    for message in itertools.count(1):
+        with expdb.open(postgresql_url) as db:
+            if "b" in db.buffers():
+                db.drop("b")
+            if known:
+                db.buffer("b").store(task_id="others", n=0, text="", terminated=True)
+        with expdb.open(proxy.url(postgresql_url), timeout=0.3) as db:
+            writer = db.buffer("b").episode("t", flush_steps=100)
+            for k in range(3):
+                writer.append(**step(k))
+            proxy.swallow_after, proxy.refuse = message, True
+            with contextlib.suppress(expdb.ConnectionLost):
+                writer.flush()
+            was_reached, proxy.swallow_after, proxy.refuse = proxy.swallow_after is None, None, False
+            for k in range(3, 6):
+                writer.append(**step(k))
+            writer.end(obs=np.zeros(2))
+            found = [row["n"] for row in db.buffer("b").page(1, 100, {"task_id": "t"})]
+            assert found == list(range(6)), message
+            assert db.buffer("b").episodes({"task_id": "t"}).select(["status", "length"]).to_pylist() == [{"status": "complete", "length": 6}]
+            assert db.check() == []
+        if not was_reached:
+            assert message > 1
+            break
+
+
+@pytest.mark.skipif(library() is None, reason="sqlite3 is a part of this Python: there is nothing to put a layer under")
+@pytest.mark.parametrize("at", [1, 2, 3, 7, 8, 12])
+def test_steps_appended_after_a_sync_failed_are_stored_once(tmp_path, at):
+    path = str(tmp_path / "runs.db")
+    with Disk(str(tmp_path)) as disk:
+
+        def trouble(begins):
+            disk.fault = (lambda kind, file: sqlite3.SQLITE_IOERR_FSYNC if kind == "sync" else 0) if begins else None
+
+        with expdb.open(path, durability="full", timeout=0.3) as db:
+            taken, raised = play(db, trouble, at, later=9)
+    assert expdb.DatabaseUnreadable in raised
+    assert numbers(path) == (taken, [{"status": "complete", "length": 27}])
+
+
+@pytest.mark.parametrize("terminated", [False, True])
+def test_an_episode_without_a_name_goes_on_after_a_store_in_doubt(postgresql_url, proxy, terminated):
+    with expdb.open(proxy.url(postgresql_url), timeout=0.3) as db:
+        buffer = db.buffer("b")
+        proxy.swallow, proxy.refuse = True, True
+        with pytest.raises(expdb.CommitUnknown, match="write_id"):
+            buffer.store(n=0, terminated=terminated)
+        proxy.swallow = proxy.refuse = False
+        buffer.store(n=1)
+        buffer.store(n=2, terminated=True)
+        lengths = buffer.episodes()["length"].to_pylist()
+        assert lengths in ([3], [2]) if not terminated else lengths in ([1, 2], [2])
+        assert "open" not in buffer.episodes()["status"].to_pylist()
+
+
+def test_an_end_that_was_refused_is_taken_back_and_steps_may_follow(open_db):
+    db, other = open_db(timeout=0.1), open_db()
+    writer = db.buffer("b").episode("t")
+    writer.append(n=0)
+    with other._engine.writing() as session:
+        session.ask(other._engine.dialect.LOCK, 1)
+        session.ask("UPDATE buffers SET name = name")
+        with pytest.raises(expdb.DatabaseBusy):
+            writer.end(obs=1.0)
+    writer.append(n=1)
+    writer.flush()
+    assert db.buffer("b").episodes().select(["status", "length"]).to_pylist() == [{"status": "open", "length": 2}]
+    writer.append(n=2)
+    writer.end(obs=2.0)
+    assert np.nanmax(db.buffer("b").sample(32, unit=expdb.NStep(1), rng=0)["next_obs"]) == 2.0
+    assert [row["n"] for row in db.buffer("b").page(1, 10)] == [0, 1, 2]

@@ -1,0 +1,147 @@
+"""Names of a database file: links, mounts, renamed folders, relative paths. One file has one log, or is not written."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import expdb
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "runs.db"
+    with expdb.open(path) as db:
+        db.buffer("b").store_batch({"x": list(range(100))})
+    return path
+
+
+def rows(path):
+    with expdb.open(path) as db:
+        assert db.check() == []
+        return sorted(row["x"] for row in db.buffer("b").page(1, 10_000))
+
+
+def test_a_second_hard_link_is_not_written_by_either_name(path, tmp_path):
+    other = tmp_path / "other.db"
+    with expdb.open(path) as db:
+        db.buffer("b").store(x=100)
+        os.link(path, other)
+        with pytest.raises(expdb.DatabaseReadOnly, match=r"2 names \(hard links.*remove the others, or copy"):
+            expdb.open(other)
+        db.buffer("b").store(x=101)
+        with pytest.raises(expdb.DatabaseReadOnly, match="2 names"):
+            expdb.open(path)
+        with pytest.raises(expdb.DatabaseReadOnly, match="2 names"):
+            expdb.upgrade(other)
+        with pytest.warns(expdb.ExpDBWarning, match="what was written by another name"), pytest.raises(expdb.DatabaseReadOnly, match="as each has a log"):
+            expdb.open(other, read_only=True)
+    other.unlink()
+    assert rows(path) == list(range(102))
+
+
+def test_a_hard_link_is_found_behind_a_symbolic_one(path, tmp_path):
+    os.link(path, tmp_path / "other.db")
+    (tmp_path / "folder").mkdir()
+    link = tmp_path / "folder" / "link.db"
+    link.symlink_to(tmp_path / "other.db")
+    with pytest.raises(expdb.DatabaseReadOnly, match="2 names"):
+        expdb.open(link)
+    with pytest.warns(expdb.ExpDBWarning, match="2 names"), expdb.open(link, read_only=True) as db:
+        assert len(db.buffer("b")) == 100
+
+
+def test_symbolic_links_to_a_file_and_to_its_folder_are_one_name(path, tmp_path):
+    link, folder = tmp_path / "link.db", tmp_path / "folder"
+    link.symlink_to(path)
+    folder.symlink_to(tmp_path, target_is_directory=True)
+    names = [path, link, folder / "runs.db", folder / "link.db"]
+    handles = [expdb.open(name) for name in names]
+    for k in range(40):
+        handles[k % 4].buffer("b").store(x=100 + k)
+    assert {handle.location for handle in handles} == {str(path)}
+    for handle in handles:
+        handle.close()
+    assert rows(path) == list(range(140))
+    assert sorted(os.listdir(tmp_path)) == ["folder", "link.db", "runs.db"]
+
+
+def test_the_draft_that_a_killed_process_left_is_no_second_name(path, tmp_path):
+    os.link(path, tmp_path / ".expdb-0123456789abcdef0123456789abcdef.new")
+    with expdb.open(path) as db:
+        db.buffer("b").store(x=100)
+    assert rows(path) == list(range(101))
+
+
+def test_many_processes_that_make_a_file_at_once_are_all_let_in(tmp_path):
+    code = "import sys, expdb\nwith expdb.open(sys.argv[1]) as db: db.buffer('b').store(x=int(sys.argv[2]))"
+    path = tmp_path / "new.db"
+    processes = [subprocess.Popen([sys.executable, "-c", code, str(path), str(k)], stderr=subprocess.PIPE, text=True) for k in range(6)]
+    assert [process.communicate()[1] for process in processes] == [""] * 6
+    assert rows(path) == list(range(6))
+
+
+@pytest.fixture
+def mounted(tmp_path):
+    """A function that mounts a file or folder in another place as well."""
+    places = []
+
+    def mount(source, target):
+        done = subprocess.run(["mount", "--bind", source, target], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+        places.append(target)
+
+    yield mount
+    for place in places:
+        subprocess.run(["umount", place], check=True)
+
+
+def test_a_file_that_is_mounted_by_itself_is_not_written(path, tmp_path, mounted):
+    (tmp_path / "there").mkdir()
+    other = tmp_path / "there" / "other.db"
+    other.touch()
+    mounted(path, other)
+    with pytest.raises(expdb.DatabaseReadOnly, match="mount its folder instead"):
+        expdb.open(other)
+    with pytest.warns(expdb.ExpDBWarning, match="mount its folder instead"), expdb.open(other, read_only=True) as db:
+        assert len(db.buffer("b")) == 100
+    with expdb.open(path) as db:
+        db.buffer("b").store(x=100)
+
+
+def test_a_folder_that_is_mounted_twice_has_one_log(path, tmp_path, mounted):
+    there = tmp_path.parent / f"{tmp_path.name}-there"
+    there.mkdir()
+    mounted(tmp_path, there)
+    with expdb.open(path) as here, expdb.open(there / "runs.db") as other:
+        for k in range(20):
+            (here, other)[k % 2].buffer("b").store(x=100 + k)
+    assert rows(path) == list(range(120))
+
+
+def test_a_renamed_folder_does_not_lose_what_is_written(path, tmp_path):
+    (tmp_path / "old").mkdir()
+    path = path.rename(tmp_path / "old" / "runs.db")
+    with expdb.open(path) as db:
+        buffer = db.buffer("b")
+        buffer.store(x=100)
+        (tmp_path / "old").rename(tmp_path / "new")
+        with pytest.raises(expdb.DatabaseReplaced):
+            buffer.store(x=101)
+    assert rows(tmp_path / "new" / "runs.db") == list(range(101))
+
+
+def test_a_relative_path_stays_where_it_was_and_needs_a_folder_that_is_there(path, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with expdb.open("runs.db") as db:
+        monkeypatch.chdir("gone")
+        db.buffer("b").store(x=100)
+        (tmp_path / "gone").rmdir()
+        db.buffer("b").store(x=101)
+        for use in (lambda: expdb.open("runs.db"), lambda: db.backup("copy.db"), lambda: expdb.copy(path, "copy.db")):
+            with pytest.raises(expdb.DatabaseMissing, match=r"current folder was deleted.*give an absolute path"):
+                use()
+    assert rows(path) == list(range(102))

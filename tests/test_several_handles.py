@@ -1,0 +1,205 @@
+"""Handles that change the same buffer: what one of them knew is not taken for what is."""
+
+import json
+import threading
+
+import numpy as np
+import pytest
+
+import expdb
+from expdb.storage import episodes
+
+
+def statuses(buffer):
+    return sorted((one["task_id"], one["status"], one["length"]) for one in buffer.episodes().to_pylist())
+
+
+# -- episodes that others have ended, cleared or deleted --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["clear", "end_episode", "delete"])
+@pytest.mark.parametrize("named", [False, True])
+def test_a_last_step_after_somebody_else_ended_or_cleared_its_episode_is_stored(open_db, how, named):
+    one, other = open_db().buffer("b"), open_db().buffer("b")
+    name = {"episode_id": "e"} if named else {}
+    one.store(task_id="t", n=0, **name)
+    if how == "clear":
+        other.clear()
+    elif how == "delete":
+        other.end_episode(other.episodes()["episode_id"].to_pylist()[0])
+        other.delete({"task_id": "t"})
+    elif named:
+        return  # an episode of a name that has ended takes no more steps, and says so
+    else:
+        other.end_episode(other.episodes()["episode_id"].to_pylist()[0])
+    position = one.store(task_id="t", n=1, terminated=True, **name)
+    assert one.get([position])["step"].tolist() == [0]
+    assert statuses(one)[-1] == ("t", "complete", 1)
+
+
+def test_one_stale_episode_of_a_batch_leaves_the_others_whole(open_db):
+    one, other = open_db().buffer("b"), open_db().buffer("b")
+    tasks = [f"t{k}" for k in range(5)]
+    one.store_batch([{"task_id": task, "n": 0} for task in tasks])
+    stale = other.episodes({"task_id": "t2"})["episode_id"].to_pylist()[0]
+    other.end_episode(stale)
+    one.store_batch([{"task_id": task, "n": 1, "terminated": task == "t4"} for task in tasks])
+    assert statuses(one) == [
+        ("t0", "open", 2), ("t1", "open", 2), ("t2", "complete", 1), ("t2", "open", 1), ("t3", "open", 2), ("t4", "complete", 2),
+    ]  # fmt: skip
+    assert [(row["task_id"], row["step"]) for row in one.page(2, 5)] == [("t0", 1), ("t1", 1), ("t2", 0), ("t3", 1), ("t4", 1)]
+
+
+def test_a_name_that_ended_elsewhere_and_was_evicted_may_be_used_again(open_db):
+    one, other = open_db().buffer("b", capacity=2), open_db().buffer("b")
+    one.store(task_id="t", episode_id="e", n=0)
+    other.end_episode("e")
+    other.store_batch([{"task_id": "u", "n": k} for k in range(4)])
+    one.store(task_id="another", episode_id="e", n=9)
+    assert ("another", "open", 1) in statuses(one)
+
+
+# -- episodes that nobody ends ----------------------------------------------------------------------------------------
+
+
+def test_episodes_that_nobody_ends_go_once_their_steps_are_evicted(open_db):
+    db = open_db()
+    buffer = db.buffer("b", capacity=100)
+    for start in range(0, 4000, 100):
+        buffer.store_batch([{"task_id": f"t{start + k}", "n": k} for k in range(100)])
+    assert db.sql("SELECT count(*) AS n FROM experience_episodes").to_pylist()[0]["n"] < 1000
+    assert len(buffer._intake._open) < 1000
+    assert len(buffer) == 100
+
+
+@pytest.mark.parametrize("how", ["writer", "store", "store by name"])
+def test_a_writer_that_goes_on_with_an_episode_that_was_swept_away_continues_it(open_db, how, monkeypatch):
+    monkeypatch.setattr(episodes, "SWEEP_EVERY", 4)
+    buffer, other = open_db().buffer("b", capacity=10), open_db().buffer("b")
+    writer = buffer.episode("slow", episode_id="e") if how == "writer" else None
+
+    def write(n, **more):
+        if writer is not None:
+            writer.append(n=n, reward=1.0, **more)
+            writer.flush()
+        else:
+            buffer.store(task_id="slow", n=n, reward=1.0, **more, **({"episode_id": "e"} if how == "store by name" else {}))
+
+    for n in range(3):
+        write(n)
+    for n in range(50):
+        other.store(task_id=f"fast {n}", n=n)
+    assert other.episodes().num_rows < 40
+    assert "slow" not in other.tasks()
+    for n in range(3, 5):
+        write(n, terminated=n == 4)
+    if writer is not None:
+        writer.end()
+    told = buffer.episodes({"task_id": "slow"}).to_pylist()
+    assert [(one["status"], one["length"], one["episode_return"]) for one in told] == [("complete", 5, 5.0)]
+    assert [row["step"] for row in buffer.page(1, 100, {"task_id": "slow"})] == [3, 4]
+
+
+def test_the_episodes_of_thousands_of_tasks_are_completed_at_once_when_a_handle_is_closed(open_db):
+    db = open_db()
+    db.buffer("b").store_batch([{"task_id": f"t{k}", "n": k} for k in range(1500)])
+    db.close()
+    assert set(open_db().buffer("b").episodes()["status"].to_pylist()) == {"complete"}
+
+
+# -- what is in memory ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["clear", "evict", "delete"])
+def test_an_episode_that_came_out_of_order_may_go(open_db, how):
+    buffer = open_db(max_lag=0.0).buffer("b", capacity=4)
+    with pytest.raises(expdb.TooFewRows):
+        buffer.sample(1)
+    for step in (1, 0):
+        buffer.store(episode_id="e", step=step, n=step)
+    buffer.sample(4, unit=expdb.NStep(1))
+    if how == "clear":
+        buffer.clear()
+    elif how == "delete":
+        buffer.end_episode("e")
+        buffer.delete({"episode_id": "e"})
+    else:
+        buffer.end_episode("e")
+        buffer.store_batch([{"task_id": "u", "n": k} for k in range(4)])
+    if how != "evict":
+        with pytest.raises(expdb.TooFewRows):
+            buffer.sample(1)
+        buffer.store(n=5)
+    assert buffer.sample(2).size == 2
+
+
+@pytest.mark.parametrize("order", ["deleted, then terminated", "terminated, then deleted"])
+def test_a_step_ends_its_episode_for_all_handles_alike(open_db, order):
+    buffer = open_db(max_lag=0.0).buffer("b")
+    with buffer.episode("t", episode_id="e") as episode:
+        for n in range(3):
+            episode.append(n=n, obs=float(n))
+    buffer.sample(4, unit=expdb.NStep(1), rng=0)
+    changes = [lambda: buffer.delete({"step": 2}), lambda: buffer.update({"step": 1}, terminated=True)]
+    for change in changes if order.startswith("deleted") else reversed(changes):
+        change()
+        buffer.sample(4, unit=expdb.NStep(1), rng=0)
+    fresh = open_db().buffer("b")
+    batches = [one.sample(32, unit=expdb.NStep(1), rng=0) for one in (buffer, fresh)]
+    assert sorted(set(batches[0]["position"].tolist())) == [0, 1]
+    for key in batches[0]:
+        np.testing.assert_array_equal(batches[0][key], batches[1][key])
+
+
+def test_sampling_resumes_bit_identically_beyond_the_populations_that_are_remembered(open_db):
+    buffer = open_db(max_lag=0.0).buffer("b", capacity=300)
+    samplers = [expdb.Prioritized(alpha=0.3 + 0.01 * k) for k in range(20)]
+
+    def train(which, rounds, stores):
+        out = []
+        for number in range(rounds):
+            if stores:
+                which.store_batch([{"task_id": f"t{number}", "n": k, "reward": 0.1 * k} for k in range(7)])
+            batch = which.sample(16, sampler=samplers[number % 20])
+            which.update_priorities(batch["position"], batch["reward"] + 0.3 * number)
+            out.append({key: batch[key].tobytes() for key in batch})
+        return out
+
+    train(buffer, 90, stores=True)
+    state = json.loads(json.dumps(buffer.sampling_state()))
+    wanted = train(buffer, 45, stores=False)
+    buffer.sampling_state()  # writes the priorities, which the other handle reads
+    again = open_db(max_lag=0.0).buffer("b")
+    again.sample(8, unit=expdb.NStep(1, end="shorten"))
+    again.restore_sampling(state)
+    assert train(again, 45, stores=False) == wanted
+    buffer.restore_sampling(state)
+    assert train(buffer, 45, stores=False) == wanted
+
+
+def test_reading_does_not_wait_for_a_writer_though_priorities_are_unsaved(open_db):
+    db, other = open_db(timeout=30.0), open_db()
+    buffer = db.buffer("b")
+    buffer.store_batch({"n": np.arange(20), "reward": np.ones(20)})
+    buffer.sample(4, sampler=expdb.Prioritized(), rng=0)
+    buffer.update_priorities(np.arange(20), np.arange(20.0))
+    done = threading.Event()
+
+    def read():
+        for use in (
+            lambda: buffer.count({"reward": 1.0}), lambda: db.sql("SELECT count(*) FROM experience"), lambda: buffer.get([1]),
+            lambda: buffer.page(1, 5), lambda: list(buffer.scan()), lambda: buffer.sample(4),
+            lambda: buffer.sample(4, sampler=expdb.Prioritized()), lambda: buffer.sample(4, where={"reward": 1.0}),
+            lambda: buffer.update_priorities([3], [5.0]), buffer.sampling_state, buffer.tasks, buffer.stats,
+        ):  # fmt: skip
+            use()
+        done.set()
+
+    with other._engine.writing() as session:
+        session.ask(other._engine.dialect.LOCK, 1)
+        session.ask("UPDATE buffers SET name = name")
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        assert done.wait(10), "a reader waits for the writer"
+    thread.join()
+    assert buffer.get([3, 19], fields=["priority"])["priority"].tolist() == [5.0, 19.0]
