@@ -1,6 +1,7 @@
 """One handle of the state machine in test_model.py, in this process or in another one, and what it sees of a buffer."""
 
 import multiprocessing
+import traceback
 import warnings
 
 import expdb
@@ -9,8 +10,8 @@ from expdb import Episode, Group, NStep, QueryBuilder, Sequence, Stack, Step, Un
 ALL = Uniform(replace=False)
 PRIORITIZED = expdb.Prioritized(alpha=1.0, epsilon=0.5, initial=1.0)
 UNITS = {
-    "Step": Step(), "NStep(1)": NStep(1, gamma=0.5), "NStep(3)": NStep(3, gamma=0.5), "Sequence(2)": Sequence(2, pad=False),
-    "Stack(2)": Stack(2), "Episode": Episode(), "Group(2)": Group(2),
+    "Step": Step(), "NStep(1)": NStep(1, gamma=0.5, next_fields=("n",)), "NStep(3)": NStep(3, gamma=0.5, next_fields=("n",)),
+    "Sequence(2)": Sequence(2, pad=False), "Stack(2)": Stack(2, stack_fields=("n",)), "Episode": Episode(), "Group(2)": Group(2),
 }  # fmt: skip
 QUERIES = {
     "": None, "reward": QueryBuilder().gte("reward", 2), "task": QueryBuilder().eq("task_id", "t1").and_().eq("status", "complete"),
@@ -28,7 +29,7 @@ class Actor:
     def use(self, name):
         """Go on with another buffer, and leave the writers of the last one."""
         for writer in self.writers.values():
-            writer.give_up()
+            writer.end_left_open()
         self.buffer, self.writers = self.db.buffer(name), {}
 
     def act(self, what, *arguments, **options):
@@ -54,8 +55,8 @@ class Actor:
         return found.tolist() if hasattr(found, "tolist") else found
 
     def leave(self, key):
-        """Let a writer go with what it has not written."""
-        self.writers.pop(key).give_up()
+        """Let a writer go whose episode somebody else has ended."""
+        self.writers.pop(key).end_left_open()
 
     def see(self):
         """Return all that can be read and drawn, as plain values."""
@@ -117,9 +118,14 @@ class Actor:
 
 def serve(location, pipe):
     """Be the actor of another process."""
+    warnings.simplefilter("ignore", expdb.ExpDBWarning)
     actor = Actor(location)
     for name, arguments, options in iter(pipe.recv, None):
-        pipe.send(getattr(actor, name)(*arguments, **options))
+        try:
+            found = getattr(actor, name)(*arguments, **options)
+        except Exception as error:
+            found = RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
+        pipe.send(found)
     actor.close()
 
 
@@ -136,7 +142,10 @@ class Remote:
         def call(*arguments, **options):
             self._pipe.send((name, arguments, options))
             assert self._pipe.poll(60), f"{name} took more than a minute"
-            return self._pipe.recv()
+            found = self._pipe.recv()
+            if isinstance(found, Exception):
+                raise found
+            return found
 
         return call
 

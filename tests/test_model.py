@@ -1,0 +1,542 @@
+"""Three handles of two processes, and a fresh one, against a plain model: whatever they write and change, all see the same.
+
+`EXPDB_MODEL_STEPS=20000 python3 dev.py test tests/test_model.py` makes a history of that many steps; failures shrink.
+"""
+
+import itertools
+import os
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from model_actor import QUERIES, UNITS, Actor, Remote
+
+import expdb
+from expdb import QueryBuilder
+
+GAMMA = 0.5
+EXAMPLE_STEPS = 40
+STEPS = int(os.environ.get("EXPDB_MODEL_STEPS", "0"))
+
+
+# -- the model --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Attempt:
+    """An episode."""
+
+    name: str
+    task: str
+    status: str = "open"
+    length: int = 0
+    gained: float | None = None
+    version: int | None = None
+    ordered: bool = True
+    last_number: int | None = None
+    last_position: int = -1
+    tail: float | None = None
+
+
+@dataclass(eq=False)
+class OneStep:
+    """A step that is held."""
+
+    position: int
+    attempt: Attempt
+    ordinal: int
+    n: float
+    number: int
+    reward: float | None
+    terminated: bool = False
+    truncated: bool = False
+    tag: int | None = None
+    priority: float = 1.0
+
+
+@dataclass
+class Given:
+    """A step as a writer was given it."""
+
+    n: float
+    reward: float | None
+    number: int | None = None
+    terminated: bool = False
+    tag: int | None = None
+
+    def arguments(self):
+        """Return it as `append` and `store` take it."""
+        tags = None if self.tag is None else {"k": self.tag}
+        return {"n": self.n, "reward": self.reward, "step": self.number, "terminated": self.terminated, "tags": tags}
+
+
+@dataclass
+class Model:
+    """A buffer, by lists and loops."""
+
+    capacity: int | None = None
+    added: int = 0
+    steps: list[OneStep] = field(default_factory=list)
+    attempts: dict[str, Attempt] = field(default_factory=dict)
+
+    def write(self, attempt, given):
+        """Add steps to an episode that is open."""
+        if attempt.name not in self.attempts:
+            self.attempts[attempt.name] = attempt
+        for one in given:
+            number = attempt.length if one.number is None else one.number
+            if attempt.last_number is not None and number < attempt.last_number:
+                attempt.ordered = False
+            else:
+                attempt.last_number = number
+            self.steps.append(OneStep(self.added, attempt, attempt.length, one.n, number, one.reward, one.terminated, tag=one.tag))
+            attempt.last_position, attempt.length, self.added = self.added, attempt.length + 1, self.added + 1
+            if one.reward is not None:
+                attempt.gained = (attempt.gained or 0.0) + one.reward
+
+    def end(self, attempt, status, tail=None):
+        """End an episode that is open."""
+        attempt.status = status
+        if tail is not None:
+            attempt.tail = tail
+        self.tidy()
+
+    def tidy(self):
+        """Evict what is over, and let go of episodes that have ended and of which no step is held."""
+        if self.capacity is not None:
+            self.steps = self.steps[-self.capacity :]
+        held = {one.attempt for one in self.steps}
+        self.attempts = {name: one for name, one in self.attempts.items() if one.status == "open" or one in held}
+
+    def delete(self, gone):
+        """Delete steps."""
+        lost = {one.position for one in gone}
+        for attempt in {one.attempt for one in gone}:
+            if attempt.last_position in lost:
+                attempt.tail = None
+        self.steps = [one for one in self.steps if one.position not in lost]
+        for attempt in {one.attempt for one in gone}:
+            attempt.last_position = max([one.position for one in self.steps if one.attempt is attempt], default=-1)
+        self.tidy()
+
+    def matching(self, query):
+        """Return the steps that a query of the actors matches."""
+        tests = {
+            "": lambda s: True, "reward": lambda s: s.reward is not None and s.reward >= 2,
+            "task": lambda s: s.attempt.task == "t1" and s.attempt.status == "complete",
+            "length": lambda s: s.attempt.length > 2 or s.attempt.version == 1, "tag": lambda s: s.tag == 1,
+        }  # fmt: skip
+        return [one for one in self.steps if tests[query](one)]
+
+    # -- what follows what --------------------------------------------------------------------------------------------
+
+    def lines(self):
+        """Return the steps of each episode in order, in runs of neighbours."""
+        mine = defaultdict(list)
+        for one in self.steps:
+            mine[one.attempt].append(one)
+        for attempt, steps in mine.items():
+            if attempt.ordered:
+                runs = [[steps[0]]]
+                for one in steps[1:]:
+                    runs.append([one]) if one.ordinal != runs[-1][-1].ordinal + 1 else runs[-1].append(one)
+                yield attempt, runs
+            elif len(steps) == attempt.length:
+                yield attempt, [sorted(steps, key=lambda one: (one.number, one.position))]
+            else:
+                yield attempt, [[one] for one in steps]  # nobody can say what stood between them
+
+    def links(self):
+        """Return what follows each step (a step, a number for a last observation, 0 for nothing, None for unknown), and what came before."""
+        after, before, starts = {}, {}, {}
+        for attempt, runs in self.lines():
+            for run in runs:
+                for one, following in itertools.pairwise(run):
+                    after[one], before[following] = following, one
+                last = run[-1]
+                known = sum(map(len, runs)) == attempt.length or attempt.ordered
+                is_last = known and (last.ordinal == attempt.length - 1 if attempt.ordered else True)
+                if is_last and attempt.status != "open" and attempt.tail is not None:
+                    after[last] = attempt.tail
+                else:
+                    after[last] = 0.0 if last.terminated else None
+            if attempt.status == "complete" and len(runs) == 1 and len(runs[0]) == attempt.length:
+                starts[runs[0][0]] = runs[0]
+        return after, before, starts
+
+    def expected(self):
+        """Return what `Actor.see` is to see."""
+        rows = [
+            (one.position, one.n, one.number, one.reward, one.terminated, one.truncated, None if one.tag is None else {"k": one.tag},
+             one.attempt.task, one.attempt.status, one.attempt.version, one.attempt.name)
+            for one in self.steps
+        ]  # fmt: skip
+        held = {one.attempt for one in self.steps}
+        seen = {
+            "rows": rows, "episodes": sorted((a.name, a.status, a.length, a.gained, a.version) for a in held),
+            "count": {name: len(self.matching(name)) for name in QUERIES}, "tasks": sorted({a.task for a in held}), "size": len(self.steps),
+        }  # fmt: skip
+        links = self.links()
+        for name in QUERIES:
+            matching = self.matching(name)
+            for unit in ("Step", "NStep(1)", "Group(2)") if name else UNITS:
+                found = self._drawn(unit, matching, *links)
+                seen[f"{unit} of {name}"] = found
+                at = {one.position: one for one in self.steps}
+                masses = {position: at[position].priority + 0.5 for position in found}
+                seen[f"masses of {unit} of {name}"] = {position: mass / sum(masses.values()) for position, mass in masses.items()}
+        return seen
+
+    def _drawn(self, unit, matching, after, before, starts):
+        if unit == "Step":
+            return {one.position: (one.n, reward_of(one), one.terminated) for one in matching}
+        if unit.startswith("NStep"):
+            n = int(unit[6])
+            return {one.position: self._transition(one, n, after) for one in matching if after[one] is not None}
+        if unit == "Sequence(2)":
+            return {one.position: (one.n, after[one].n) for one in matching if isinstance(after[one], OneStep)}
+        if unit == "Stack(2)":
+            found = {one.position: (before[one].n, one.n) for one in matching if one in before}
+            first = [one for one in matching if one not in before and self._is_first(one)]
+            return found | {one.position: (one.n, one.n) for one in first}
+        wanted = {one.attempt for one in matching}
+        whole = {start: line for start, line in starts.items() if start.attempt in wanted}
+        if unit == "Episode":
+            return {start.position: tuple(one.n for one in line) for start, line in whole.items()}
+        tasks = defaultdict(list)
+        for start in sorted(whole, key=lambda one: one.position):
+            if start.attempt.gained is not None:
+                tasks[start.attempt.task].append(start)
+        groups = [rollouts[-2:] for rollouts in tasks.values() if len(rollouts) >= 2]
+        return {rollouts[0].position: tuple(one.n for start in rollouts for one in whole[start]) for rollouts in groups}
+
+    def _is_first(self, one):
+        if one.attempt.ordered:
+            return one.ordinal == 0
+        line = [other for other in self.steps if other.attempt is one.attempt]
+        return len(line) == one.attempt.length and one is min(line, key=lambda other: (other.number, other.position))
+
+    def _transition(self, one, n, after):
+        total, k, current = 0.0, 0, one
+        while True:
+            follows = after[current]
+            if follows is None:
+                return (one.n, total, current.n, GAMMA**k, float(k))
+            total += GAMMA**k * reward_of(current)
+            k += 1
+            value = follows.n if isinstance(follows, OneStep) else follows
+            if current.terminated:
+                return (one.n, total, value, 0.0, float(k))
+            if k == n or not isinstance(follows, OneStep):
+                return (one.n, total, value, GAMMA**k, float(k))
+            current = follows
+
+
+def reward_of(one):
+    return float("nan") if one.reward is None else one.reward
+
+
+# -- the machine ------------------------------------------------------------------------------------------------------
+
+TASKS = st.sampled_from(["t0", "t1", "t2"])
+ACTORS = st.integers(0, 2)
+REWARDS = st.sampled_from([None, 0.0, 1.0, 2.0, 3.0])
+GIVEN = st.builds(
+    Given, n=st.just(0.0), reward=REWARDS, number=st.sampled_from([None, None, None, None, 0, 1, 5]), terminated=st.sampled_from([False] * 6 + [True]),
+    tag=st.sampled_from([None, None, 1, 2]),
+)  # fmt: skip
+
+
+class Handles(RuleBasedStateMachine):
+    """Rules draw what a handle does; `actors` and `location` are set by the test."""
+
+    actors: list
+    location: str
+    names = itertools.count()
+
+    @initialize(capacity=st.sampled_from([None, 12, 5]))
+    def begin(self, capacity):
+        """Make a buffer of their own for this history."""
+        self.name = f"b{next(self.names)}"
+        with expdb.open(self.location) as db:
+            db.buffer(self.name, capacity=capacity)
+        for actor in self.actors:
+            actor.use(self.name)
+        self.model = Model(capacity)
+        self.implicit = {}  # (actor, task) -> the attempt that the handle would go on with
+        self.writers = {}  # key -> actor, attempt, what it has not written
+        self.numbers = itertools.count(1)
+
+    def given(self, one):
+        one.n = float(next(self.numbers))
+        return one
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def _going_on(self, actor, task):
+        """Return the attempt that a step without a name goes to."""
+        known = self.implicit.get((actor, task))
+        if known is None or known.status != "open" or (known.length and self.model.attempts.get(known.name) is not known):
+            known = self.implicit[actor, task] = Attempt(f"? {actor} {task} {next(self.names)}", task)
+        return known
+
+    @rule(actor=ACTORS, task=TASKS, one=GIVEN, named=st.sampled_from([None, None, "x", "y"]))
+    def store(self, actor, task, one, named):
+        one = self.given(one)
+        if named is None:
+            attempt = self._going_on(actor, task)
+        else:
+            attempt = self.model.attempts.get(named) or Attempt(named, task)
+        name = {} if named is None else {"episode_id": named}
+        found = self.actors[actor].act("store", task_id=task, **name, **one.arguments())
+        if attempt.status != "open":
+            assert found == "EpisodeEnded"
+        elif attempt.task != task:
+            assert found == "EpisodeMismatch"
+        else:
+            assert found == self.model.added
+            self._wrote(actor, [(attempt, one)])
+
+    def _wrote(self, actor, pairs):
+        for attempt, one in pairs:
+            self.model.write(attempt, [one])
+        self._learn_names(actor)
+        for attempt, one in pairs:
+            if one.terminated:
+                attempt.status = "complete"
+        self.model.tidy()
+
+    def _learn_names(self, actor):
+        """Episodes that were begun without a name have one from their first step on."""
+        unnamed = {one.position: one.attempt for one in self.model.steps if one.attempt.name.startswith("?")}
+        if unnamed:
+            rows = self.actors[actor].act("page", 1, 10_000)
+            names = {row["position"]: row["episode_id"] for row in rows}
+            for position, attempt in unnamed.items():
+                if attempt.name.startswith("?") and position in names:
+                    self.model.attempts.pop(attempt.name, None)
+                    attempt.name = names[position]
+                    self.model.attempts[attempt.name] = attempt
+
+    @rule(actor=ACTORS, rows=st.lists(st.tuples(TASKS, GIVEN), min_size=1, max_size=4))
+    def store_batch(self, actor, rows):
+        pairs, ended = [], set()
+        for task, one in rows:
+            self.given(one)
+            if task in ended:
+                self.implicit.pop((actor, task), None)
+                ended.discard(task)
+            attempt = self._going_on(actor, task)
+            pairs.append((attempt, one))
+            if one.terminated:
+                ended.add(task)
+        found = self.actors[actor].act("store_batch", [{"task_id": task, **one.arguments()} for task, one in rows])
+        assert found == list(range(self.model.added, self.model.added + len(rows)))
+        self._wrote(actor, pairs)
+
+    @precondition(lambda self: len(self.writers) < 3)
+    @rule(actor=ACTORS, task=TASKS, flush_steps=st.sampled_from([1, 3, 100]))
+    def begin_episode(self, actor, task, flush_steps):
+        key = f"w{next(self.numbers)}"
+        self.actors[actor].begin(key, task, episode_id=key, flush_steps=flush_steps)
+        self.writers[key] = actor, Attempt(key, task), [], flush_steps
+
+    @precondition(lambda self: self.writers)
+    @rule(data=st.data(), given=st.lists(GIVEN, min_size=1, max_size=3))
+    def append(self, data, given):
+        key = data.draw(st.sampled_from(sorted(self.writers)))
+        actor, _, waiting, flush_steps = self.writers[key]
+        for one in given:
+            one.terminated = False
+            waiting.append(self.given(one))
+            found = self.actors[actor].write(key, "append", **one.arguments())
+            if len(waiting) >= flush_steps:
+                if not self._flushed(key, found):
+                    return
+            else:
+                assert found is None
+
+    def _is_gone(self, attempt):
+        return attempt.length and (attempt.status != "open" or self.model.attempts.get(attempt.name) is not attempt)
+
+    def _flushed(self, key, found):
+        actor, attempt, waiting, _ = self.writers[key]
+        if waiting and self._is_gone(attempt):
+            assert found == "EpisodeEnded"
+            self.actors[actor].leave(key)
+            del self.writers[key]
+            return False
+        assert not isinstance(found, str)
+        self.model.write(attempt, waiting)
+        waiting.clear()
+        self.model.tidy()
+        return True
+
+    @precondition(lambda self: self.writers)
+    @rule(data=st.data())
+    def flush(self, data):
+        key = data.draw(st.sampled_from(sorted(self.writers)))
+        actor, _, waiting, _ = self.writers[key]
+        wanted = list(range(self.model.added, self.model.added + len(waiting)))
+        found = self.actors[actor].write(key, "flush")
+        if self._flushed(key, found):
+            assert found == wanted
+
+    @precondition(lambda self: self.writers)
+    @rule(data=st.data(), how=st.sampled_from(["end", "abort"]), tail=st.sampled_from([None, 1.0]))
+    def end_writer(self, data, how, tail):
+        key = data.draw(st.sampled_from(sorted(self.writers)))
+        actor, attempt, waiting, _ = self.writers[key]
+        if not waiting and not attempt.length:
+            tail = None
+        last = {} if tail is None else {"n": -float(next(self.numbers))}
+        found = self.actors[actor].write(key, how, **last)
+        if self._is_gone(attempt):
+            assert found == "EpisodeEnded"
+            self.actors[actor].leave(key)
+        else:
+            assert found is None
+            if waiting or attempt.length:
+                self.model.write(attempt, waiting)
+                self.model.end(attempt, "complete" if how == "end" else "aborted", last.get("n"))
+        del self.writers[key]
+
+    # -- changing -----------------------------------------------------------------------------------------------------
+
+    @rule(actor=ACTORS, data=st.data(), status=st.sampled_from(["complete", "aborted"]))
+    def end_episode(self, actor, data, status):
+        name = data.draw(st.sampled_from([*sorted(name for name in self.model.attempts if not name.startswith("?")), "nobody"]))
+        attempt = self.model.attempts.get(name)
+        found = self.actors[actor].act("end_episode", name, status)
+        if attempt is None:
+            assert found == "UnknownEpisode"
+        elif attempt.status != "open":
+            assert found == "EpisodeEnded"
+        else:
+            assert found is None
+            self.model.end(attempt, status)
+
+    def _some(self, data):
+        """Draw steps, and a query that matches them."""
+        chosen = data.draw(st.sets(st.sampled_from([one.position for one in self.model.steps] or [0]), min_size=1, max_size=3))
+        return [one for one in self.model.steps if one.position in chosen], QueryBuilder().in_("position", sorted(chosen))
+
+    @rule(actor=ACTORS, data=st.data(), change=st.sampled_from(["reward", "terminated", "truncated", "policy_version", "tags"]), last=st.booleans())
+    def update(self, actor, data, change, last):
+        steps, query = self._some(data)
+        if last and change in ("reward", "terminated"):
+            mine = defaultdict(list)
+            for one in self.model.steps:
+                mine[one.attempt].append(one)
+            steps = [max(mine[a], key=lambda one: (one.number, one.position)) for a in {one.attempt for one in steps}]
+        else:
+            last = False
+        value = {"reward": 2.0, "terminated": data.draw(st.booleans()), "truncated": True, "policy_version": 1, "tags": {"k": 1}}[change]
+        found = self.actors[actor].act("update", query, **{change: value}, **({"which": "last"} if last else {}))
+        assert found == len(steps)
+        for one in steps:
+            if change == "reward":
+                one.attempt.gained = (one.attempt.gained or 0.0) + 2.0 - (one.reward or 0.0)
+                one.reward = 2.0
+            elif change == "policy_version":
+                one.attempt.version = 1
+            elif change == "tags":
+                one.tag = 1
+            else:
+                setattr(one, change, value)
+
+    @rule(actor=ACTORS, data=st.data(), priority=st.sampled_from([0.0, 1.0, 4.0]))
+    def update_priorities(self, actor, data, priority):
+        steps, _ = self._some(data)
+        positions = [one.position for one in steps]
+        assert self.actors[actor].act("update_priorities", [*positions, self.model.added + 5], [priority] * (len(positions) + 1)) == len(positions)
+        self.actors[actor].act("sampling_state")  # writes them
+        for one in steps:
+            one.priority = priority
+
+    @rule(actor=ACTORS, data=st.data())
+    def delete(self, actor, data):
+        steps, query = self._some(data)
+        assert self.actors[actor].act("delete", query) == len(steps)
+        self.model.delete(steps)
+
+    @rule(actor=ACTORS, capacity=st.sampled_from([None, 4, 12, 20]))
+    def set_capacity(self, actor, capacity):
+        self.actors[actor].act("set_capacity", capacity)
+        self.model.capacity = capacity
+        self.model.tidy()
+
+    @rule(actor=ACTORS, really=st.sampled_from([False, False, True]))
+    def clear(self, actor, really):
+        if really:
+            assert self.actors[actor].act("clear") == len(self.model.steps)
+            self.model.steps, self.model.attempts = [], {}
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def one_of_them_sees_what_there_is(self):
+        if hasattr(self, "model"):
+            self._compare(self.actors[next(self.numbers) % 2])
+
+    @rule()
+    def the_other_process_sees_it_too(self):
+        self._compare(self.actors[2])
+
+    @rule()
+    def a_fresh_handle_sees_it_too(self):
+        fresh = Actor(self.location)
+        try:
+            fresh.use(self.name)
+            self._compare(fresh)
+        finally:
+            fresh.close()
+
+    def _compare(self, actor):
+        seen, wanted = actor.see(), self.model.expected()
+        for key, value in wanted.items():
+            if key.startswith("masses"):
+                assert seen[key].keys() <= value.keys(), key
+                assert seen[key] == pytest.approx({position: value[position] for position in seen[key]}), key
+            elif isinstance(value, dict) and key != "count":
+                assert seen[key].keys() == value.keys(), key
+                for position, what in value.items():
+                    assert seen[key][position] == pytest.approx(what, nan_ok=True), (key, position)
+            else:
+                assert seen[key] == value, key
+
+    def teardown(self):
+        if hasattr(self, "model"):
+            for actor in self.actors:
+                self._compare(actor)
+            with expdb.open(self.location) as db:
+                assert db.buffer(self.name).check() == []
+                db.drop(self.name)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+@pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
+def test_handles_and_a_plain_model_see_the_same(location):
+    share = 1.0 if location.startswith("/") else 0.1  # of the steps, on a server
+    steps = int(share * (STEPS or 2000))
+    actors = [Actor(location), Actor(location), Remote(location)]
+    machine = type("Machine", (Handles,), {"actors": actors, "location": location})
+    try:
+        run_state_machine_as_test(machine, settings=settings(
+            max_examples=max(1, steps // EXAMPLE_STEPS), stateful_step_count=EXAMPLE_STEPS, deadline=None, suppress_health_check=list(HealthCheck),
+            phases=[Phase.generate, Phase.shrink], derandomize=not STEPS, print_blob=True, report_multiple_bugs=False,
+        ))  # fmt: skip
+    finally:
+        for actor in actors:
+            actor.close()
