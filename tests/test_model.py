@@ -91,7 +91,7 @@ class Model:
 
     def write(self, attempt, given):
         """Add steps to an episode that is open."""
-        if attempt.name not in self.attempts:
+        if given:
             self.attempts[attempt.name] = attempt
         for one in given:
             number = attempt.length if one.number is None else one.number
@@ -250,6 +250,8 @@ def reward_of(one):
 
 TASKS = st.sampled_from(["t0", "t1", "t2"])
 ACTORS = st.integers(0, 2)
+INDEX = st.integers(0, 30)  # of what there is at that moment, which the strategies do not depend on
+SOME = st.sets(INDEX, min_size=1, max_size=3)
 REWARDS = st.sampled_from([None, 0.0, 1.0, 2.0, 3.0])
 GIVEN = st.builds(
     Given, n=st.just(0.0), reward=REWARDS, number=st.sampled_from([None, None, None, None, 0, 1, 5]), terminated=st.sampled_from([False] * 6 + [True]),
@@ -352,9 +354,9 @@ class Handles(RuleBasedStateMachine):
         self.writers[key] = actor, Attempt(key, task), [], flush_steps
 
     @precondition(lambda self: self.writers)
-    @rule(data=st.data(), given=st.lists(GIVEN, min_size=1, max_size=3))
-    def append(self, data, given):
-        key = data.draw(st.sampled_from(sorted(self.writers)))
+    @rule(which=INDEX, given=st.lists(GIVEN, min_size=1, max_size=3))
+    def append(self, which, given):
+        key = self._writer(which)
         actor, _, waiting, flush_steps = self.writers[key]
         for one in given:
             one.terminated = False
@@ -365,6 +367,9 @@ class Handles(RuleBasedStateMachine):
                     return
             else:
                 assert found is None
+
+    def _writer(self, which):
+        return list(self.writers)[which % len(self.writers)]
 
     def _is_gone(self, attempt):
         return attempt.length and (attempt.status != "open" or self.model.attempts.get(attempt.name) is not attempt)
@@ -383,9 +388,9 @@ class Handles(RuleBasedStateMachine):
         return True
 
     @precondition(lambda self: self.writers)
-    @rule(data=st.data())
-    def flush(self, data):
-        key = data.draw(st.sampled_from(sorted(self.writers)))
+    @rule(which=INDEX)
+    def flush(self, which):
+        key = self._writer(which)
         actor, _, waiting, _ = self.writers[key]
         wanted = list(range(self.model.added, self.model.added + len(waiting)))
         found = self.actors[actor].write(key, "flush")
@@ -393,9 +398,9 @@ class Handles(RuleBasedStateMachine):
             assert found == wanted
 
     @precondition(lambda self: self.writers)
-    @rule(data=st.data(), how=st.sampled_from(["end", "abort"]), tail=st.sampled_from([None, 1.0]))
-    def end_writer(self, data, how, tail):
-        key = data.draw(st.sampled_from(sorted(self.writers)))
+    @rule(which=INDEX, how=st.sampled_from(["end", "abort"]), tail=st.sampled_from([None, 1.0]))
+    def end_writer(self, which, how, tail):
+        key = self._writer(which)
         actor, attempt, waiting, _ = self.writers[key]
         if not waiting and not attempt.length:
             tail = None
@@ -413,9 +418,10 @@ class Handles(RuleBasedStateMachine):
 
     # -- changing -----------------------------------------------------------------------------------------------------
 
-    @rule(actor=ACTORS, data=st.data(), status=st.sampled_from(["complete", "aborted"]))
-    def end_episode(self, actor, data, status):
-        name = data.draw(st.sampled_from([*sorted(name for name in self.model.attempts if not name.startswith("?")), "nobody"]))
+    @rule(actor=ACTORS, which=INDEX, status=st.sampled_from(["complete", "aborted"]))
+    def end_episode(self, actor, which, status):
+        names = [*self.model.attempts, "nobody"]
+        name = names[which % len(names)]
         attempt = self.model.attempts.get(name)
         found = self.actors[actor].act("end_episode", name, status)
         if attempt is None:
@@ -426,14 +432,18 @@ class Handles(RuleBasedStateMachine):
             assert found is None
             self.model.end(attempt, status)
 
-    def _some(self, data):
-        """Draw steps, and a query that matches them."""
-        chosen = data.draw(st.sets(st.sampled_from([one.position for one in self.model.steps] or [0]), min_size=1, max_size=3))
+    def _some(self, which):
+        """Choose steps, and return a query that matches them as well."""
+        positions = [one.position for one in self.model.steps] or [0]
+        chosen = {positions[index % len(positions)] for index in which}
         return [one for one in self.model.steps if one.position in chosen], QueryBuilder().in_("position", sorted(chosen))
 
-    @rule(actor=ACTORS, data=st.data(), change=st.sampled_from(["reward", "terminated", "truncated", "policy_version", "tags"]), last=st.booleans())
-    def update(self, actor, data, change, last):
-        steps, query = self._some(data)
+    @rule(
+        actor=ACTORS, which=SOME, last=st.booleans(), flag=st.booleans(),
+        change=st.sampled_from(["reward", "terminated", "truncated", "policy_version", "tags"]),
+    )  # fmt: skip
+    def update(self, actor, which, last, flag, change):
+        steps, query = self._some(which)
         if last and change in ("reward", "terminated"):
             mine = defaultdict(list)
             for one in self.model.steps:
@@ -441,7 +451,7 @@ class Handles(RuleBasedStateMachine):
             steps = [max(mine[a], key=lambda one: (one.number, one.position)) for a in {one.attempt for one in steps}]
         else:
             last = False
-        value = {"reward": 2.0, "terminated": data.draw(st.booleans()), "truncated": True, "policy_version": 1, "tags": {"k": 1}}[change]
+        value = {"reward": 2.0, "terminated": flag, "truncated": True, "policy_version": 1, "tags": {"k": 1}}[change]
         found = self.actors[actor].act("update", query, **{change: value}, **({"which": "last"} if last else {}))
         assert found == len(steps)
         for one in steps:
@@ -455,18 +465,18 @@ class Handles(RuleBasedStateMachine):
             else:
                 setattr(one, change, value)
 
-    @rule(actor=ACTORS, data=st.data(), priority=st.sampled_from([0.0, 1.0, 4.0]))
-    def update_priorities(self, actor, data, priority):
-        steps, _ = self._some(data)
+    @rule(actor=ACTORS, which=SOME, priority=st.sampled_from([0.0, 1.0, 4.0]))
+    def update_priorities(self, actor, which, priority):
+        steps, _ = self._some(which)
         positions = [one.position for one in steps]
         assert self.actors[actor].act("update_priorities", [*positions, self.model.added + 5], [priority] * (len(positions) + 1)) == len(positions)
         self.actors[actor].act("sampling_state")  # writes them
         for one in steps:
             one.priority = priority
 
-    @rule(actor=ACTORS, data=st.data())
-    def delete(self, actor, data):
-        steps, query = self._some(data)
+    @rule(actor=ACTORS, which=SOME)
+    def delete(self, actor, which):
+        steps, query = self._some(which)
         assert self.actors[actor].act("delete", query) == len(steps)
         self.model.delete(steps)
 

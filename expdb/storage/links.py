@@ -186,7 +186,7 @@ def link_unordered(store: Store, session: Session, r: Resident) -> None:
             written = session.ask("SELECT first, last, ordinal FROM segments WHERE buffer_id = ? AND episode = ?", store.id, id)
             for first, last, ordinal in written:
                 held = positions[(positions >= first) & (positions <= last)]
-                r.columns[":ordinal"][r.rows(held)] = ordinal + held - first
+                r.columns[":ordinal"][r.rows(held)] = np.maximum(ordinal + held - first, 1)  # nor which one was the first
         settle_loose_ends(r, mine)
         if len(relinked):
             r.record(Change(r.high, r.high, relinked=relinked))

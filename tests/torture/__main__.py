@@ -23,6 +23,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=SHORT_MINUTES, help="about how long; 1.5 is the short table, 40 the long one")
     parser.add_argument("--only", action="append", choices=sorted(FAULTS), help="one fault; may be repeated")
+    parser.add_argument("--soak", type=float, metavar="MINUTES", help="nothing but the soak, for so long on each database")
     parser.add_argument("--seed", type=int, default=None, help="of the random instants, places and values (default: the time)")
     parser.add_argument("--json", type=Path, help="write the outcomes there as well")
     given = parser.parse_args()
@@ -33,10 +34,12 @@ def main() -> int:
     print(HEAD, flush=True)
     outcomes: dict[str, Outcome] = {}
     with Servers() as servers:
-        for key in given.only or FAULTS:
+        soaks = [key for key in FAULTS if key.startswith("soak_")]
+        for key in given.only or (FAULTS if given.soak is None else soaks):
             one = FAULTS[key]
+            count = round(one.short + share * (one.long - one.short)) if given.soak is None or key not in soaks else round(60 * given.soak)
             with tempfile.TemporaryDirectory(prefix="expdb-torture-") as folder:
-                outcomes[key], seconds = run(key, Place(Path(folder), seed, servers), round(one.short + share * (one.long - one.short)))
+                outcomes[key], seconds = run(key, Place(Path(folder), seed, servers), count)
             print(line(key, outcomes[key], seconds), flush=True)
             failed += bool(outcomes[key].violations)
             show(outcomes[key])
