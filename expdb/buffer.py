@@ -419,7 +419,7 @@ class ReplayBuffer:
                 raise ValueError(f"it is of the buffer {state['buffer']!r}, not of {self.name!r}")
             generator = np.random.default_rng()
             generator.bit_generator.state = state["generator"]
-            self._sampling.restore({key: state[key] for key in ("greatest", "priorities", "calls")})
+            self._sampling.restore({key: state[key] for key in state if key not in ("format", "buffer", "generator")})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise errors.InvalidValue(f"no state of sampling_state(): {error!r}; give what it returned, unchanged") from error
         self._rng = generator

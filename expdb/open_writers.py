@@ -28,7 +28,7 @@ class OpenWriters:
 
     def collected(self, writer: EpisodeWriter) -> None:
         """End a writer that nobody holds any more; later, where the collector came in the midst of our own work."""
-        if _is_running(sys._getframe(3)):  # the one that the finalizer came in the midst of
+        if _is_running(_interrupted_frame()):
             self._waiting.append(writer)
             return
         self._end_collected([writer])
@@ -78,6 +78,14 @@ class OpenWriters:
 
 
 _CURE = "use `with buffer.episode(...)`, or call end()"
+
+
+def _interrupted_frame() -> Any:
+    """Return the frame that the finalizer of a writer came in the midst of; None where no Python code was running."""
+    frame: Any = sys._getframe(1)  # OpenWriters.collected, called by the writer's sink, called by the finalizer
+    for _ in range(3):
+        frame = frame and frame.f_back
+    return frame
 
 
 def _is_running(frame: Any) -> bool:

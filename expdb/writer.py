@@ -113,7 +113,7 @@ class EpisodeWriter:
 
     def _append(self, fields: Mapping[str, Any], *columns: Any) -> None:
         if not self._takes_steps:
-            self._refuse()
+            self._resume()
         pending = self._pending
         if pending.add(self._episode, fields, *columns):
             self._whole, self._takes_steps = True, False
@@ -199,6 +199,13 @@ class EpisodeWriter:
                 pending.take_back_end()
                 self._last, self._takes_steps = None, not self._whole
             raise
+
+    def _resume(self) -> None:
+        """Take steps again after an end() that was interrupted before anything was written; raise EpisodeEnded after any other."""
+        if self._whole or self._is_closed or self._in_doubt is not None or self._last is None:
+            self._refuse()
+        self._pending.take_back_end()
+        self._last, self._takes_steps = None, True
 
     @property
     def _is_closed(self) -> bool:

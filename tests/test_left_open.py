@@ -260,3 +260,20 @@ def test_the_exit_of_a_worker_process_closes_what_is_open(open_db, location, met
     process.join()
     assert process.exitcode == 0
     assert held(open_db) == ([0, 1, 2], [{"status": "aborted", "length": 3}])
+
+
+def test_a_writer_whose_last_reference_goes_with_its_thread_is_written(open_db):
+    db, local = open_db(), threading.local()
+
+    def work():
+        local.writer = db.buffer("x").episode("t")
+        for n in range(3):
+            local.writer.append(n=n)
+
+    thread = threading.Thread(target=work)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", expdb.ExpDBWarning)
+        thread.start()
+        thread.join()
+        db.close()
+    assert held(open_db) == ([0, 1, 2], [{"status": "aborted", "length": 3}])

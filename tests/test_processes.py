@@ -4,6 +4,8 @@ import multiprocessing
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 
@@ -393,3 +395,37 @@ def test_expdb_does_not_open_its_own_files():
                 assert not name.endswith((".read_bytes", ".open_binary")), source
                 if name == "open":
                     assert source.name == "database.py"  # expdb's own open
+
+
+def test_a_session_that_a_thread_gives_back_just_before_a_fork_is_not_used_by_the_child(path):
+    """The hook stands for a thread that ends its write between our own hook and the fork."""
+    code = """if True:
+        import os, sys, threading
+        go, done, inside = threading.Event(), threading.Event(), threading.Event()
+        def late():
+            go.set(); done.wait(5)
+        os.register_at_fork(before=late)  # hooks run in the reverse of their order: this one after those of expdb
+        import expdb
+        db = expdb.open(sys.argv[1])
+        buffer = db.buffer("b")
+        buffer.store(n=0)
+        def work():
+            with db._engine.writing() as session:
+                session.ask("SELECT 1"); inside.set(); go.wait(5)
+            done.set()
+        thread = threading.Thread(target=work); thread.start(); inside.wait()
+        child = os.fork()
+        if not child:
+            try:
+                buffer.store(n=1)
+            except expdb.ForkedWithOpenConnection:
+                os._exit(7)
+            os._exit(0)
+        thread.join()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        buffer.store(n=2)
+        assert db.check() == [] and len(buffer) == 2
+        db.close()
+    """
+    done = subprocess.run([sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -203,3 +203,38 @@ def test_reading_does_not_wait_for_a_writer_though_priorities_are_unsaved(open_d
         assert done.wait(10), "a reader waits for the writer"
     thread.join()
     assert buffer.get([3, 19], fields=["priority"])["priority"].tolist() == [5.0, 19.0]
+
+
+def test_priorities_that_are_not_saved_yet_outlast_a_field_that_some_steps_lack(open_db):
+    buffer = open_db(max_lag=0.0).buffer("b")
+    buffer.store_batch([{"n": k, "obs": np.zeros(2)} for k in range(4)])
+    sampler = expdb.Prioritized(alpha=1.0, epsilon=0.0, initial=4.0)
+    buffer.sample(4, sampler=sampler)
+    buffer.update_priorities([0, 1, 2, 3], [1.0, 2.0, 3.0, 10.0])
+    buffer.store(n=4)  # lacks obs
+    batch = buffer.sample(64, sampler=sampler, rng=0)
+    np.testing.assert_allclose(batch["probability"], np.array([1.0, 2.0, 3.0, 10.0, 4.0])[batch["position"]] / 20)
+    assert buffer.get(range(4), fields=["priority"])["priority"].tolist() == [1.0, 2.0, 3.0, 10.0]
+
+
+def test_a_step_that_came_and_went_unseen_has_put_its_episode_out_of_order_for_all_handles(open_db):
+    one, other = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
+    other.store(episode_id="e", step=5, obs=5.0)
+    one.sample(1, unit=expdb.Stack(2))
+    other.store(episode_id="e", step=1, obs=1.0)
+    other.delete({"step": 1})
+    for buffer in (one, open_db().buffer("b")):
+        with pytest.raises(expdb.TooFewRows):
+            buffer.sample(1, unit=expdb.Stack(2))
+
+
+def test_the_end_of_an_episode_that_was_swept_away_is_no_error(open_db):
+    buffer = open_db().buffer("b", capacity=10)
+    with buffer.episode("slow") as writer:
+        for n in range(3):
+            writer.append(n=n)
+        writer.flush()
+        for n in range(600):
+            buffer.store(task_id=f"fast {n}", n=n)
+    assert not writer.is_open
+    assert "slow" not in buffer.tasks()

@@ -100,12 +100,8 @@ class Sampling:
         except errors.ExpDBError:
             raise
         except BaseException:
-            self._forget()
+            self.resident.forget()
             raise
-
-    def _forget(self) -> None:
-        self._by_priority.forget()
-        self.resident.forget()
 
     def _sample(self, wanted: Wanted) -> Batch:
         r, store = self.resident, self._store
@@ -135,7 +131,7 @@ class Sampling:
         try:
             refresh(self._store, session, self.resident, state, seconds)
         except BaseException:
-            self._forget()  # it may be half of something
+            self.resident.forget()  # it may be half of something
             raise
         if news is not None and self.resident.complete:
             self._seen = news

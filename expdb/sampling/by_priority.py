@@ -55,6 +55,7 @@ class Saved:
 
     greatest: float
     calls: dict[str, int]
+    ends: set[str]  # fields that an end() was ever given: batches have `next_<field>` of them
     has_priorities: bool = False
     first: int = 0  # position of the first step
     values: np.ndarray = field(default_factory=lambda: np.empty(0))  # priorities
@@ -65,7 +66,7 @@ class Saved:
     @classmethod
     def of(cls, state: dict[str, Any]) -> Saved:
         """Return the state as it was; raise KeyError, TypeError or ValueError where it is none."""
-        saved = cls(float(state["greatest"]), {str(name): int(count) for name, count in state["calls"].items()})
+        saved = cls(float(state["greatest"]), {str(name): int(count) for name, count in state["calls"].items()}, set(map(str, state.get("ends", []))))
         if not 0.0 <= saved.greatest < float("inf"):
             raise ValueError(f"greatest {saved.greatest}")
         given = state["priorities"]
@@ -88,13 +89,12 @@ class ByPriority:
         self._draws: dict[Any, Draws] = {}
         self._calls: dict[str, int] = {}  # of samplers that anneal beta
         self._unsaved = False
-        self._left: list[tuple[np.ndarray, np.ndarray]] = []  # unsaved priorities of rows that were forgotten
         self._saved = time.monotonic()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the sum trees, and of priorities that are not in the rows."""
-        return sum(draws.nbytes for draws in self._draws.values()) + sum(positions.nbytes + values.nbytes for positions, values in self._left)
+        """Bytes of the sum trees."""
+        return sum(draws.nbytes for draws in self._draws.values())
 
     def draw(
         self, session: Session | None, wanted: Wanted, sampler: Prioritized
@@ -244,9 +244,8 @@ class ByPriority:
 
     def _save(self, wait: bool) -> None:
         r = self._resident
-        unsaved = [*self._left, *self._unsaved_priorities()]
-        if unsaved:  # else all of it was evicted
-            positions, values = (np.concatenate(parts) for parts in zip(*unsaved, strict=True))
+        positions, values = r.unsaved()
+        if len(positions):  # else all of it was evicted
             try:
                 with self._store.writing(None if wait else 0.0) as (session, _):
                     version = priorities.write(self._store, session, positions, values)
@@ -254,36 +253,19 @@ class ByPriority:
                 if wait:
                     raise
                 return
-            if r.priorities is not None:
-                r.columns[":unsaved"][:] = False
-                if version == r.priorities + 1:
-                    r.priorities = version  # else others have written as well, and it is all read again
-        self._left, self._unsaved, self._saved = [], False, time.monotonic()
-
-    def _unsaved_priorities(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        r = self._resident
-        if r.priorities is None:
-            return []
-        rows = np.flatnonzero(r.columns[":unsaved"][: r.slots])
-        positions = r.positions(rows)
-        held = positions < r.high
-        return [(positions[held], r.columns["priority"][rows[held]])]
-
-    def forget(self) -> None:
-        """Keep what is unsaved, before the rows are forgotten."""
-        self._left += self._unsaved_priorities()
+            if r.priorities is not None and version == r.priorities + 1:
+                r.priorities = version  # else others have written as well, and it is all read again
+        r.note_saved()
+        self._unsaved, self._saved = False, time.monotonic()
 
     def forked(self) -> None:
         """Leave what is unsaved to the parent."""
-        r = self._resident
-        self._unsaved, self._left = False, []
-        if r.priorities is not None:
-            r.columns[":unsaved"][:] = False
+        self._resident.note_saved()
+        self._unsaved = False
 
     def hurry(self) -> None:
         """Write what has waited for long enough."""
-        if self._unsaved:
-            self.save(0.0 if self._left else SAVE_SECONDS)
+        self.save(SAVE_SECONDS)
 
     def state(self) -> dict[str, Any]:
         """Return priorities, sum trees and call counts as plain JSON values."""
@@ -293,7 +275,7 @@ class ByPriority:
             window = np.arange(r.low, r.high)
             held = {"first": r.low, "values": _text(r.take("priority", r.rows(window)) if len(window) else np.empty(0))}
             held |= {"starts": _text(r.take(":start", r.rows(window)) if len(window) else np.empty(0)), "started": r.started, "slots": r.slots}
-        return {"greatest": r.greatest, "priorities": held, "calls": dict(self._calls)}
+        return {"greatest": r.greatest, "priorities": held, "calls": dict(self._calls), "ends": sorted(r.tail_fields)}
 
     def restore(self, saved: Saved, session: Session | None) -> None:
         """Go on from a state; a session, with the rows up to date, is needed where it has priorities."""
@@ -303,6 +285,7 @@ class ByPriority:
             self._take_in(session, saved.first, saved.values, saved.starts)
             r.started = saved.started
             r.lay_out(saved.slots)  # sums are added up by row
+        r.tail_fields, r.version = r.tail_fields | saved.ends, r.version + 1
         self._draws.clear()
         self._calls, r.greatest = saved.calls, saved.greatest
 

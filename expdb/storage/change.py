@@ -122,6 +122,11 @@ def delete(store: Store, where: Condition) -> int:
             f"episodes.buffer_id AND g.episode = episodes.id), -1) WHERE buffer_id = ? AND id {among}",
             store.id, listed,
         )  # fmt: skip
+        # Who holds the episodes in memory may never have seen the steps that are gone, and what they made of them: out of order.
+        session.ask(
+            f"UPDATE episodes SET revision = (SELECT revision FROM buffers WHERE id = ?) WHERE buffer_id = ? AND id {among}",
+            store.id, store.id, listed,
+        )  # fmt: skip
         session.ask(
             f"DELETE FROM episodes WHERE buffer_id = ? AND last_position < 0 AND status <> 'open' AND id {among}",
             store.id, listed,

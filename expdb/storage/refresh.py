@@ -268,9 +268,9 @@ def _revise(store: Store, session: Session, r: Resident, revision: int) -> tuple
         settle_loose_ends(r, r.rows(ends.last))
         load_tails(store, session, r, details)
     if details is not None:
-        for id in ids.tolist():
-            if id in r.unordered:
-                r.unordered[id] = NONE  # it may have ended
+        for id in details.id[~details.ordered].tolist():
+            r.unordered[id] = NONE  # it may have ended; see link_unordered
+            r.open.pop(id, None)
         window = r.rows(np.arange(r.low, r.high)) if r.high > r.low else NONE
         starts = window[r.columns[":whole"][window] > 0]
         broken = starts[np.isin(r.columns["episode"][starts], details.id[~details.complete])]
@@ -285,12 +285,7 @@ def _revise(store: Store, session: Session, r: Resident, revision: int) -> tuple
 def load_priorities(store: Store, session: Session, r: Resident, state: State) -> None:
     """Take in the priorities that were written since they were read last, by anybody."""
     if r.priorities is None:
-        r.version += 1
-        for name in ("priority", ":start"):
-            r.columns[name] = np.full(r.slots + 1 + r.tail_rows, np.nan)
-            r.columns[name][r.slots :] = 0
-        r.started = 0
-        r.columns[":unsaved"] = np.zeros(r.slots + 1 + r.tail_rows, np.bool_)
+        r.hold_priorities()
     found = []
     for block, values in priorities.changed(store, session, r.priorities or 0).items():
         positions = np.arange(block << priorities.BLOCK_BITS, (block + 1) << priorities.BLOCK_BITS)

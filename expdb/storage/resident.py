@@ -79,6 +79,22 @@ class Tails:
     taken: deque[tuple[int, int]] = field(default_factory=deque)  # position of the step before, row
 
 
+@dataclass
+class Priorities:
+    """What was known of the priorities of steps from a position on, when their rows were forgotten."""
+
+    first: int
+    priority: np.ndarray
+    start: np.ndarray
+    unsaved: np.ndarray
+    started: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.priority.nbytes + self.start.nbytes + self.unsaved.nbytes
+
+
 class Budget:
     """Bytes of memory that several buffers share for their fields."""
 
@@ -105,11 +121,15 @@ class Resident:
         self.field_bytes = 0  # that the budget counts
         self.greatest = 0.0  # priority that any step was given
         self.version = 0  # counts changes of what columns there are
+        self.priorities: int | None = None  # version of the priorities, None where they are not held
+        self.kept: Priorities | None = None  # until they are held again
         self.epoch = 0  # never falls: what follows the rows would take an old state for the present one
         self.forget()
 
     def forget(self) -> None:
-        """Hold nothing, as at the beginning."""
+        """Hold nothing, as at the beginning, but for priorities, which may be nowhere else."""
+        if self.priorities is not None:
+            self.kept = self._known_priorities()
         self.low = self.high = 0
         self.size = 0  # steps held
         self.gaps = False  # whether some of the positions between hold no step
@@ -123,7 +143,7 @@ class Resident:
         self.tail_fields: set[str] = set()  # fields that an end() was ever given
         self.revision = self.deleted = 0
         self.started = 0  # position of the first step that no draw by priority has seen
-        self.priorities: int | None = None  # version of the priorities, None where they are not held
+        self.priorities = None
         self.complete = False  # whether everything stored is loaded
         self.epoch += 1
         self.version += 1
@@ -191,6 +211,47 @@ class Resident:
         found: np.ndarray = positions < self.high
         return found if self.high > self.slots else found & (positions >= self.low)
 
+    # -- priorities ---------------------------------------------------------------------------------------------------
+
+    def hold_priorities(self) -> None:
+        """Have columns for priorities, and in them what was known before the rows were forgotten."""
+        total = self.slots + 1 + self.tail_rows
+        for name in ("priority", ":start"):
+            self.columns[name] = np.full(total, np.nan)
+            self.columns[name][self.slots :] = 0
+        self.columns[":unsaved"] = np.zeros(total, np.bool_)
+        self.started, self.version, kept = 0, self.version + 1, self.kept
+        if kept is not None:
+            low, high = max(self.low, kept.first), min(self.high, kept.first + len(kept.priority))
+            if low < high:
+                rows, known = self.rows(np.arange(low, high)), slice(low - kept.first, high - kept.first)
+                self.columns[":start"][rows], self.columns[":unsaved"][rows] = kept.start[known], kept.unsaved[known]
+                self.columns["priority"][rows] = np.where(kept.unsaved[known], kept.priority[known], np.nan)
+            self.started, self.kept = min(kept.started, self.high), None
+
+    def _known_priorities(self) -> Priorities:
+        window = self.rows(np.arange(self.low, self.high))
+        priority, start, unsaved = (self.columns[name][window] for name in ("priority", ":start", ":unsaved"))
+        return Priorities(self.low, priority, start, unsaved, self.started)
+
+    def unsaved(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions of the steps whose priority is not written yet, and the priorities."""
+        if self.priorities is None:
+            if self.kept is None:
+                return NONE, np.empty(0)
+            found = np.flatnonzero(self.kept.unsaved)
+            return found + self.kept.first, self.kept.priority[found]
+        rows = np.flatnonzero(self.columns[":unsaved"][: self.slots])
+        positions = self.positions(rows)
+        held = positions < self.high
+        return positions[held], self.columns["priority"][rows[held]]
+
+    def note_saved(self) -> None:
+        """Take all priorities for written."""
+        unsaved = self.columns[":unsaved"] if self.priorities is not None else None if self.kept is None else self.kept.unsaved
+        if unsaved is not None:
+            unsaved[:] = False
+
     # -- room ---------------------------------------------------------------------------------------------------------
 
     @property
@@ -199,6 +260,7 @@ class Resident:
         entries = len(self.open) + len(self.tails.taken) + len(self.tails.free) // 8 + len(self.unordered)
         used = (min(self.high, self.slots) + 1 + self.tail_rows) / (self.slots + 1 + self.tail_rows)
         arrays = int(used * sum(array.nbytes for array in self.columns.values()))
+        arrays += 0 if self.kept is None else self.kept.nbytes
         return arrays + ENTRY_BYTES * entries + self.journal_bytes + self.unordered_bytes
 
     def over(self, rows: int) -> bool:

@@ -86,7 +86,9 @@ def _end_only(store: Store, pending: Pending, again: bool) -> None:
     writing = Writing(store)
     try:
         with writing as (session, news):
-            if not (again and session.ask("SELECT 1 FROM episodes WHERE buffer_id = ? AND id = ? AND status = ?", store.id, episode.id, status)):
+            current = [status for (status,) in session.ask("SELECT status FROM episodes WHERE buffer_id = ? AND id = ?", store.id, episode.id)]
+            was_swept = not current and 0 <= episode.last_position < episodes.swept_before(store, session)
+            if not was_swept and not (again and current == [status]):
                 if pending.tail:
                     ((version,),) = session.ask("SELECT fields_version FROM buffers WHERE id = ?", store.id)
                     store.settle_fields(session, store.fields_at(session, version), pending.tail_types, set(), False, news)

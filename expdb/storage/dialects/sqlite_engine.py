@@ -32,6 +32,7 @@ class SqliteSession(Session):
         super().__init__(connection)
         self._use: FileUse | None = use  # for as long as the connection is open
         self.serial = next(_serials)  # never used again, as an id() is
+        _fork.sessions.add(self)
 
     def each(self, statement: str, *params: Any) -> Iterator[Any]:
         """Run a plain statement and yield its rows; all of them are to be taken."""
@@ -50,6 +51,10 @@ class SqliteSession(Session):
         self.connection.close()
         self._use = None
 
+    def abandon(self) -> None:
+        """Never close the connection: it is the parent process's."""
+        self._use = None
+
     def __del__(self) -> None:
         if getattr(self, "_use", None) is not None:  # an interrupt came before it was given back
             self.close()
@@ -65,11 +70,12 @@ class SqliteTransaction(Transaction):
         self._engine, self._kind, self._timeout = engine, kind, timeout
         self._session: SqliteSession | None = None
         self._ending = False  # whether COMMIT was sent
+        self._is_over = False
 
     def _begin(self) -> Session:
         engine, kind = self._engine, self._kind
         if kind == "write":
-            engine.take_turn(self._timeout)
+            engine.take_turn(self, self._timeout)
         self._session = session = engine.take(kind)
         if kind == "write":
             engine.dialect.begin(session.driver, self._timeout)
@@ -93,9 +99,12 @@ class SqliteTransaction(Transaction):
             self._engine.checkpoint_if_due()
 
     def _undo(self, error: BaseException | None) -> None:
+        if self._is_over:  # collected, maybe in the midst of another one
+            return
         self._let_go(error)
         if self._kind == "write":
-            self._engine.end_turn()
+            self._engine.end_turn(self)
+        self._is_over = True
 
     def _let_go(self, error: BaseException | None) -> None:
         session = self._session
@@ -135,6 +144,7 @@ class SqliteEngine(Engine):
         }
         self._idle: dict[Kind, list[SqliteSession]] = {"read": [], "write": [], "sql": [], "watch": []}
         self._writer, self._watching = threading.RLock(), threading.Lock()
+        self._turn: SqliteTransaction | None = None
         self._closed = False
         self._warning: str | None = None  # for the next write to give
         self._checkpoint_at, self._pinned_at = CHECKPOINT_BYTES, PINNED_BYTES
@@ -239,18 +249,20 @@ class SqliteEngine(Engine):
             raise errors.DatabaseReadOnly(f"{self.path} was opened with read_only=True: open it without to write")
         return SqliteTransaction(self, "write", self.timeout if timeout is None else timeout)
 
-    def take_turn(self, timeout: float) -> None:
-        """Wait for the turn of this thread to write."""
+    def take_turn(self, transaction: SqliteTransaction, timeout: float) -> None:
+        """Wait for the turn of a transaction of this thread to write."""
         if not self._writer.acquire(timeout=timeout):
             raise errors.DatabaseBusy(f"{self.path} is held by another thread's write: try again, or raise timeout")
+        self._turn = transaction
         if self._warning is not None:  # before anything is written, as a filter may make it an error
             warning, self._warning = self._warning, None
             errors.warn(warning)
 
-    def end_turn(self) -> None:
-        """Let the next thread write, if it is the turn of this one."""
+    def end_turn(self, transaction: SqliteTransaction) -> None:
+        """Let the next thread write, if it is the turn of this transaction, which may be an old one that is collected now."""
         # Asked of the lock, not remembered: an interrupt may come between its being taken and the next instruction.
-        if self._writer._is_owned():  # type: ignore[attr-defined]
+        if self._writer._is_owned() and self._turn in (None, transaction):  # type: ignore[attr-defined]
+            self._turn = None
             self._writer.release()
 
     def check_file(self, *, writing: bool = False) -> None:
@@ -358,8 +370,9 @@ class SqliteEngine(Engine):
                 while True:
                     sessions.pop().close()
 
-    def renew_locks(self) -> None:
-        """Have fresh locks in a forked child: a thread that is not there any more may hold the old ones."""
+    def begin_anew(self) -> None:
+        """Begin anew in a forked child: a thread that is not there any more may hold the old locks, and may have given back a session."""
+        self._idle = {kind: [] for kind in self._idle}
         self._writer, self._watching = threading.RLock(), threading.Lock()
 
 
@@ -388,7 +401,9 @@ class _Fork:
         self.turn = threading.Lock()
         self.engines: Living[SqliteEngine] = Living()
         self.uses: Living[FileUse] = Living()
+        self.sessions: Living[SqliteSession] = Living()
         self.refused: set[str] = set()
+        self.inherited: list[SqliteSession] = []  # never closed: that would drop the parent's locks, or wait for a thread that is not there
 
     def before(self) -> None:
         self.turn.acquire()  # until after the fork; forks of several threads take turns
@@ -401,9 +416,12 @@ class _Fork:
     def in_child(self) -> None:
         self.turn = threading.Lock()
         self.refused |= {use.path for use in self.uses.list()}
-        self.uses = Living()
+        self.inherited += self.sessions.list()
+        self.uses, self.sessions = Living(), Living()
+        for session in self.inherited:
+            session.abandon()
         for engine in self.engines.list():
-            engine.renew_locks()
+            engine.begin_anew()
 
 
 _fork = _Fork()
