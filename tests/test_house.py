@@ -136,3 +136,15 @@ def test_no_error_is_swallowed():
 def test_a_bare_import_brings_in_neither_alembic_nor_frameworks():
     code = "import sys, expdb; print([m for m in ('alembic', 'torch', 'rich', 'gymnasium', 'pandas', 'click') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_a_lock_is_taken_and_its_work_called_on_one_line():
+    """An interrupt may come at the line where a block is left, before the lock is given back: a lock has no such line."""
+
+    def rule(path, relative, named):
+        for node in ast.walk(ast.parse(path.read_text())):
+            locks = isinstance(node, ast.With) and any(ast.unparse(item.context_expr).endswith(("lock", "_watching")) for item in node.items)
+            if locks and node.body[-1].end_lineno != node.lineno:
+                yield f"line {node.lineno}"
+
+    assert complaints(rule) == []

@@ -1,0 +1,93 @@
+"""Memory for sampling: every byte of it is counted, and it does not grow while the buffer does not."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import expdb
+
+TURNS = 24
+
+
+PAGES = 17 << 20  # SQLite keeps up to 16 MB of the file for each connection, which is not expdb's to count
+
+
+def play(buffer, first, steps=40, repeats=20):
+    with buffer.episode(f"t{first}", flush_steps=10) as episode:
+        for k in range(steps):
+            text = f"{first + k} " + np.random.default_rng(first + k).bytes(8 * repeats).hex()
+            episode.append(n=first + k, text=text, messages=[{"role": "user", "content": text}], reward=float(k % 3), step=(k ^ 1) if first % 80 else k)
+
+
+def test_what_is_held_in_memory_stays_as_it_is_while_the_buffer_has_its_size(open_db):
+    actor, learner = open_db().buffer("b", capacity=400), open_db(max_lag=0.0).buffer("b")
+    held = []
+    for turn in range(TURNS):
+        play(actor, 40 * turn)
+        for options in ({}, {"unit": expdb.NStep(2)}, {"where": {"reward": 1.0}, "sampler": expdb.Prioritized()}, {"unit": expdb.Sequence(3)}):
+            batch = learner.sample(48, **options)
+            if "sampler" in options:
+                learner.update_priorities(batch["position"], np.ones(48))
+        held.append(learner.stats()["resident_bytes"])
+    assert max(held[-TURNS // 4 :]) <= 1.1 * max(held[TURNS // 4 : TURNS // 2])
+
+
+def test_chunks_of_evicted_steps_are_not_kept(open_db):
+    buffer = open_db(max_lag=0.0).buffer("b", capacity=320)
+    for turn in range(10):
+        play(buffer, 40 * turn, repeats=200)
+        buffer.sample(64)
+        buffer.sample(64, unit=expdb.NStep(1))
+    full = buffer.stats()["resident_bytes"]
+    buffer.set_capacity(1)
+    buffer.sample(1)
+    assert buffer.stats()["resident_bytes"] < full / 3
+
+
+LEARNER = """
+import gc, sys, expdb
+from pathlib import Path
+
+def memory():
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+limit = int(sys.argv[2]) or None
+with expdb.open(sys.argv[1], resident_bytes=limit) as db:
+    small, buffer = db.buffer("small"), db.buffer("b")
+    for unit in (expdb.Step(), expdb.NStep(1)):  # what importing, connecting and the first chunks take
+        for _ in range(20):
+            small.sample(32, unit=unit)
+    before = memory()
+    for _ in range(150):
+        buffer.sample(64, unit=expdb.NStep(1))
+    print(memory() - before, db.buffer("b").stats()["resident_bytes"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("limit", [0, 20_000_000], ids=["no limit", "20 MB"])
+@pytest.mark.parametrize("kind", ["text", "messages", "frames"])
+def test_resident_bytes_bound_the_growth_of_a_learner(tmp_path, kind, limit):
+    """Within a fifth, beside the pages that SQLite keeps of the file."""
+    path, rng = str(tmp_path / "runs.db"), np.random.default_rng(0)
+
+    def value():
+        text = rng.bytes(1500).hex()
+        return {"text": {"text": text}, "messages": {"messages": [{"role": "user", "content": text}]}, "frames": {"obs": rng.integers(0, 255, (60, 60), np.uint8)}}[kind]
+
+    with expdb.open(path) as db:
+        for name, episodes in (("small", 3), ("b", 400)):
+            for k in range(episodes):
+                with db.buffer(name).episode(f"t{k}") as episode:
+                    for _ in range(20):
+                        episode.append(**value(), reward=1.0)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", LEARNER, path, str(limit)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    grown, counted = map(int, done.stdout.split())
+    assert grown <= 1.2 * counted + PAGES, f"{grown:,} bytes more, {counted:,} counted"
+    if limit:
+        assert counted <= 1.05 * limit
