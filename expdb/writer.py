@@ -111,14 +111,17 @@ class EpisodeWriter:
         # On one line, as wherever a lock is taken: an interrupt may come at the line where a block is left.
         with self._lock: self._append(fields, step, pre_agent, execute_time, reward, terminated, truncated, tags)
 
-    def _append(self, fields: Mapping[str, Any], *columns: Any) -> None:
+    def _append(
+        self, fields: Mapping[str, Any], step: Any, pre_agent: Any, execute_time: Any, reward: Any, terminated: Any, truncated: Any, tags: Any
+    ) -> None:
         if not self._takes_steps:
             self._resume()
         pending = self._pending
-        if pending.add(self._episode, fields, *columns):
+        pending.add(self._episode, fields, step, pre_agent, execute_time, reward, terminated, truncated, tags)
+        if terminated or truncated:
             self._whole, self._takes_steps = True, False
         if (
-            len(pending) >= self._flush_steps
+            len(pending.taken) >= self._flush_steps
             or pending.nbytes >= self._flush_bytes
             or time.monotonic() - self._flushed_at >= self._flush_seconds
         ):

@@ -74,7 +74,8 @@ class Intake:
             identity = id(episode)
             if identity in pending.ended:
                 raise errors.EpisodeEnded(f"episode {episode.episode_id!r} has ended: give the next step another episode_id")
-            if pending.add(episode, fields, **{key: row[key] for key in STEP_KEYS if key in row}):
+            pending.add(episode, fields, **{key: row[key] for key in STEP_KEYS if key in row})
+            if row.get("terminated") or row.get("truncated"):
                 pending.ended[identity] = "complete"
                 if implicit is not None:
                     opened[implicit] = None

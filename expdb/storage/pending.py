@@ -60,7 +60,8 @@ class Pending:
     def __init__(self, fields: Fields):
         self.fields = fields
         self._types: dict[str, Field] = self.fields.types
-        self._steps: list[tuple[Any, ...]] = []  # an entry a step, in the order of `Steps`
+        self.taken: list[tuple[Any, ...]] = []  # an entry for each step, in the order of `Steps`
+        self._columns: Steps | None = None
         self.blocks: list[Block] = []
         self.rows = Rows()
         self.ended: dict[int, str] = {}  # id() of the episode -> status
@@ -72,12 +73,14 @@ class Pending:
         self.stored: np.ndarray | None = None  # the positions, once it is committed
 
     def __len__(self) -> int:
-        return len(self._steps)
+        return len(self.taken)
 
     @property
     def steps(self) -> Steps:
         """The steps, column by column."""
-        return Steps(*zip(*self._steps, strict=True))
+        if self._columns is None or len(self._columns.episode) != len(self.taken):
+            self._columns = Steps(*zip(*self.taken, strict=True))
+        return self._columns
 
     @property
     def is_in_doubt(self) -> bool:
@@ -95,8 +98,8 @@ class Pending:
         terminated: Any = False,
         truncated: Any = False,
         tags: Any = None,
-    ) -> bool:
-        """Accept one step, or raise and change nothing; return whether it ends its episode."""
+    ) -> None:
+        """Accept one step, or raise and change nothing."""
         if reward is not None and type(reward) is not float:
             reward = as_reward(reward)
         elif reward is not None:
@@ -116,20 +119,21 @@ class Pending:
             pre_agent = as_text(pre_agent, "pre_agent")
         if tags is not None:
             tags = as_tags(tags, "tags")
-        rows, count, steps = self.rows, self.rows.count, len(self._steps)
+        one = (episode, step, pre_agent, execute_time, reward, terminated, truncated, tags)
+        rows = self.rows
+        count = rows.count
         try:
-            self._steps.append((episode, step, pre_agent, execute_time, reward, terminated, truncated, tags))
+            self.taken.append(one)
             if values.keys() <= self._types.keys():
                 rows.append(values, self._types)
             else:
                 self._append_new(values)
         except BaseException:
-            if rows.count == count:  # else an interrupt came just after the step was taken
-                del self._steps[steps:]
+            if rows.count == count and self.taken and self.taken[-1] is one:  # else an interrupt came just after, or before
+                self.taken.pop()
             raise
         if rows.full:
             self.cut()
-        return bool(terminated or truncated)
 
     def cut(self) -> None:
         """Close the current chunk."""
@@ -194,8 +198,8 @@ class Pending:
         if self.tail and self.rows.count and not self.rows.tail:
             self.rows.append_tail(self.tail, self._types)
         self.cut()
-        if len(self._steps) != (held := sum(block.steps for block in self.blocks)):
-            raise RuntimeError(f"{len(self._steps)} steps and the fields of {held}: please report this; nothing was stored")
+        if len(self.taken) != (held := sum(block.steps for block in self.blocks)):
+            raise RuntimeError(f"{len(self.taken)} steps and the fields of {held}: please report this; nothing was stored")
 
     @property
     def tail_is_in_block(self) -> bool:
@@ -224,20 +228,24 @@ class Pending:
     @property
     def distinct(self) -> list[Episode]:
         """The episodes of the steps, each once, in the order of their first ones."""
-        return list({id(episode): episode for episode, *_ in self._steps}.values())
+        episodes = self.steps.episode if self.taken else ()
+        return list(dict(zip(map(id, episodes), episodes, strict=True)).values())
 
     def by_episode(self) -> dict[int, list[int]]:
         """Return which steps are of which episode, by its id(), in the order of their first ones."""
-        mine: dict[int, list[int]] = {}
-        for index, (episode, *_) in enumerate(self._steps):
-            mine.setdefault(id(episode), []).append(index)
+        ids = list(map(id, self.steps.episode))
+        mine: dict[int, list[int]] = {one: [] for one in ids}
+        if len(mine) == 1:
+            return {ids[0]: list(range(len(ids)))}
+        for index, one in enumerate(ids):
+            mine[one].append(index)
         return mine
 
     def number(self, episode: Episode, mine: list[int], step: list[int]) -> tuple[int | None, bool]:
         """Give the steps `mine` of an episode their numbers, in `step`; return the greatest, and whether all came in order."""
-        last_step, ordered = episode.last_step, episode.ordered
+        last_step, ordered, numbers = episode.last_step, episode.ordered, self.steps.step
         for place, index in enumerate(mine):
-            given = self._steps[index][1]
+            given = numbers[index]
             number = step[index] = episode.length + place if given is None else given
             if last_step is not None and number < last_step:
                 ordered = False
@@ -247,8 +255,8 @@ class Pending:
 
     def gained(self, mine: list[int]) -> float | None:
         """Return the sum of the rewards of the steps `mine`, None where none is known."""
-        rewards = [reward for reward in (self._steps[index][4] for index in mine) if reward is not None]
-        return sum(rewards) if rewards else None
+        known = [reward for reward in map(self.steps.reward.__getitem__, mine) if reward is not None]
+        return sum(known) if known else None
 
     def _flattened(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values with mappings that hold arrays taken apart, and the type of every new field inferred."""

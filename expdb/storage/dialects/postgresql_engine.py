@@ -328,17 +328,19 @@ class PostgresqlEngine(Engine):
 
 def _greet(driver: Any, record: Any) -> None:
     """Refuse a server that is too old, and a database that cannot hold every text."""
-    record.info["used"] = time.monotonic()
-    driver.adapters.register_dumper(np.ndarray, postgresql.ArrayDumper)
-    version = driver.info.server_version
-    if version < postgresql.MINIMUM_VERSION:
+    try:
+        record.info["used"] = time.monotonic()
+        driver.adapters.register_dumper(np.ndarray, postgresql.ArrayDumper)
+        version = driver.info.server_version
+        if version < postgresql.MINIMUM_VERSION:
+            raise errors.ServerTooOld(
+                f"the server is PostgreSQL {version // 10_000}: expdb works with {postgresql.MINIMUM_VERSION // 10_000} or newer"
+            )
+        if driver.info.parameter_status("server_encoding") not in ("UTF8", None):
+            raise errors.NotAnExperienceDatabase("the database is not in UTF-8: make one with createdb --encoding=UTF8 --template=template0")
+    except BaseException:
         driver.close()
-        raise errors.ServerTooOld(
-            f"the server is PostgreSQL {version // 10_000}: expdb works with {postgresql.MINIMUM_VERSION // 10_000} or newer"
-        )
-    if driver.info.parameter_status("server_encoding") not in ("UTF8", None):
-        driver.close()
-        raise errors.NotAnExperienceDatabase("the database is not in UTF-8: make one with createdb --encoding=UTF8 --template=template0")
+        raise
 
 
 def _check_alive(driver: Any, record: Any, proxy: Any) -> None:
