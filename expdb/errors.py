@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from types import FrameType
 
 
 class ExpDBError(Exception):
@@ -12,12 +13,18 @@ class ExpDBWarning(UserWarning):
     """Something that a person should know of, and that does not keep expdb from going on."""
 
 
-def warn(message: str) -> None:
-    """Give an ExpDBWarning that points at the line of the program that called expdb, through whichever method."""
-    level, frame = 2, sys._getframe(1)
+def calling_frame() -> tuple[FrameType, int]:
+    """Return the innermost frame of the program that called expdb, and how many frames lie between it and the caller of this."""
+    level, frame = 0, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("expdb", "contextlib"):
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, ExpDBWarning, stacklevel=level)
+    return frame, level
+
+
+def warn(message: str) -> None:
+    """Give an ExpDBWarning that points at the line of the program that called expdb, through whichever method."""
+    _, level = calling_frame()
+    warnings.warn(message, ExpDBWarning, stacklevel=level + 1)
 
 
 class NotAnExperienceDatabase(ExpDBError, ValueError):

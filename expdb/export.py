@@ -37,7 +37,7 @@ def export(buffer: expdb.ReplayBuffer, target: str | os.PathLike[str], where: An
 
     path = Path(target)
     if path.suffix.lower() not in (".parquet", ".pq"):
-        raise expdb.InvalidValue(f"{path} is no name of a Parquet file, which is what is written: end it in .parquet")
+        raise expdb.InvalidValue(f"{path} does not end in .parquet: export writes Parquet files, so name one")
     if path.exists():
         raise expdb.TargetExists(f"{path} exists: name a new file")
     if not path.parent.is_dir():

@@ -1,7 +1,6 @@
 """EpisodeWriter: one episode's steps, gathered and written in chunks."""
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -27,14 +26,6 @@ class Sink(Protocol):
 
     def collected(self, writer: "EpisodeWriter") -> None:
         """Take care of a writer that nobody can use any more, and that has not ended its episode; at any moment."""
-
-
-def _calling_line() -> tuple[str, int]:
-    """Return the file and the line outside of this package that is running."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "expdb":
-        frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
 
 
 class LeftOpen(NamedTuple):
@@ -73,7 +64,8 @@ class EpisodeWriter:
         self._given_up = False
         self._pid = os.getpid()
         self._lock = threading.RLock()  # the database may be closed by another thread than the one that appends
-        self._begun_at = _calling_line()
+        frame, _ = errors.calling_frame()
+        self._begun_at = frame.f_code.co_filename, frame.f_lineno  # put together only where it is told
 
     @property
     def begun_at(self) -> str:
