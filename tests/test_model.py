@@ -350,7 +350,7 @@ class Handles(RuleBasedStateMachine):
     @rule(actor=ACTORS, task=TASKS, flush_steps=st.sampled_from([1, 3, 100]))
     def begin_episode(self, actor, task, flush_steps):
         key = f"w{next(self.numbers)}"
-        self.actors[actor].begin(key, task, episode_id=key, flush_steps=flush_steps)
+        self.actors[actor].begin(key, task, episode_id=key, flush_steps=flush_steps, flush_seconds=1e9)
         self.writers[key] = actor, Attempt(key, task), [], flush_steps
 
     @precondition(lambda self: self.writers)
