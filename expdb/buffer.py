@@ -140,6 +140,8 @@ class ReplayBuffer:
         """
         if tags is not None:
             raise errors.InvalidValue("tags are a step's: give the episode's as episode_tags=, which queries know as episode_tags.<key>")
+        if self._store.engine.read_only:
+            raise errors.DatabaseReadOnly(f"{self._store.engine.location} was opened with read_only=True: open it without to write")
         flush_steps, flush_bytes = whole(flush_steps, "flush_steps", 1), whole(flush_bytes, "flush_bytes", 1)
         flush_seconds = as_real(flush_seconds, "flush_seconds")
         given = {"task_name": task_name, "group_id": group_id, "policy_version": policy_version, "episode_tags": episode_tags}

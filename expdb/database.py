@@ -283,8 +283,10 @@ class ExperienceDB:
                     failed = failed or error
                     end()
         finally:
-            for message in told:
+            for message in told[:MOST_TOLD]:
                 errors.warn(message)
+            if len(told) > MOST_TOLD:
+                errors.warn(f"{len(told) - MOST_TOLD} more episodes were never ended, and nobody is told of each: use `with buffer.episode(...)`, or call end()")
         if failed is not None:
             raise failed
 
@@ -330,6 +332,8 @@ def _at_exit() -> None:
         for handle in _handles.list():
             stack.callback(handle.close)
 
+
+MOST_TOLD = 10  # episodes left open that are told of one by one
 
 FORK_SECONDS = 1.0  # that a fork waits for samples of other threads
 

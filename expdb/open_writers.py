@@ -28,8 +28,8 @@ class OpenWriters:
 
     def collected(self, writer: EpisodeWriter) -> None:
         """End a writer that nobody holds any more; later, where the collector came in the midst of our own work."""
+        self._waiting.append(writer)  # first of all: what an interrupt keeps from being done here is done when the handle is closed
         if _is_running(_interrupted_frame()):
-            self._waiting.append(writer)
             return
         self._end_collected([writer])
         self._store.engine.release()  # of a database that was collected with it
@@ -69,15 +69,15 @@ class OpenWriters:
         if left is None:
             return
         what = f"episode {left.episode_id!r} of buffer {self._store.name!r}, begun at {left.begun_at}, was never ended"
-        if left.error is None:
-            told.append(f"{what}: it is marked {left.status}, and {left.unwritten} of its {left.length} steps are written only now; {_CURE}")
+        cure = "something kept its `with` block from ending it" if left.in_block else "use `with buffer.episode(...)`, or call end()"
+        if left.error is not None:
+            told.append(f"{what}: {left.unwritten} of its {left.length} steps are lost ({left.error}); {cure}")
+        elif left.unwritten:
+            told.append(f"{what}: it is marked {left.status}, and {left.unwritten} of its {left.length} steps are written only now; {cure}")
         else:
-            told.append(f"{what}: {left.unwritten} of its {left.length} steps are lost ({left.error}); {_CURE}")
-            if not isinstance(left.error, errors.ExpDBError):
-                raise left.error
-
-
-_CURE = "use `with buffer.episode(...)`, or call end()"
+            told.append(f"{what}: it is marked {left.status}; its {left.length} steps were written before; {cure}")
+        if left.error is not None and not isinstance(left.error, errors.ExpDBError):
+            raise left.error
 
 
 def _interrupted_frame() -> Any:

@@ -36,6 +36,7 @@ class LeftOpen(NamedTuple):
     status: str
     unwritten: int  # steps that had yet to be written
     length: int
+    in_block: bool  # whether it was used with `with`
     error: Exception | None = None  # why the unwritten steps are lost
 
 
@@ -61,7 +62,7 @@ class EpisodeWriter:
         self._takes_steps = True
         self._whole = False  # whether the last step ends the episode
         self._last: Any = None  # what is, or was to be, the write that ends the episode
-        self._given_up = False
+        self._given_up = self._in_block = False
         self._pid = os.getpid()
         self._lock = threading.RLock()  # the database may be closed by another thread than the one that appends
         frame, _ = errors.calling_frame()
@@ -233,7 +234,7 @@ class EpisodeWriter:
     def _end_left_open(self) -> "LeftOpen | None":
         if not self.is_open:
             return None
-        left = LeftOpen(self.episode_id, self.begun_at, "complete" if self._whole else "aborted", self.unwritten, self.length)
+        left = LeftOpen(self.episode_id, self.begun_at, "complete" if self._whole else "aborted", self.unwritten, self.length, self._in_block)
         try:
             self._end(left.status, {})
         except Exception as error:
@@ -251,6 +252,7 @@ class EpisodeWriter:
         raise errors.EpisodeEnded(f"episode {self.episode_id!r} has ended: begin another one with buffer.episode")
 
     def __enter__(self) -> "EpisodeWriter":
+        self._in_block = True
         return self
 
     def __exit__(

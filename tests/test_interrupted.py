@@ -175,8 +175,8 @@ every_line = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 # Every so many lines, and with EXPDB_EVERY_LINE=1 (and --slow) each of them, which takes a quarter of an hour.
 EACH = bool(os.environ.get("EXPDB_EVERY_LINE"))
 kinds = pytest.mark.parametrize(("kind", "stride"), [
-    (KeyboardInterrupt, 23), pytest.param(KeyboardInterrupt, 1 if EACH else 4, marks=pytest.mark.slow),
-    pytest.param(asyncio.CancelledError, 1 if EACH else 7, marks=pytest.mark.slow),
+    (KeyboardInterrupt, 29), pytest.param(KeyboardInterrupt, 1 if EACH else 11, marks=pytest.mark.slow),
+    pytest.param(asyncio.CancelledError, 1 if EACH else 17, marks=pytest.mark.slow),
 ])  # fmt: skip
 
 
@@ -345,5 +345,25 @@ def test_a_close_that_is_interrupted_at_any_line_can_be_made_again(open_db, loca
         assert [buffer.episodes({"task_id": f"{one}{at}"})["status"].to_pylist() for one in ("left", "open")] == [["aborted"], ["complete"]]
         assert buffer.get([0], fields=["priority"])["priority"].tolist() == [float(at)]
         again.close()
+
+    assert everywhere(kind, stride, scenario, repeats=2) > 10
+
+
+@every_line
+@kinds
+def test_a_writer_that_is_collected_and_interrupted_at_any_line_is_ended_when_the_handle_is_closed(open_db, location, kind, stride):
+    open_db()
+
+    def scenario(at, strike):
+        db = expdb.open(location, timeout=5.0)
+        writer = db.buffer("b").episode(f"t{at}")
+        for n in range(3):
+            writer.append(n=n)
+        with strike:
+            del writer
+        db.close()
+        with expdb.open(location) as db:
+            assert held(db.buffer("b"), f"t{at}") == [0, 1, 2]
+            assert db.buffer("b").episodes({"task_id": f"t{at}"})["status"].to_pylist() == ["aborted"]
 
     assert everywhere(kind, stride, scenario, repeats=2) > 10

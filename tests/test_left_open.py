@@ -277,3 +277,16 @@ def test_a_writer_whose_last_reference_goes_with_its_thread_is_written(open_db):
         thread.join()
         db.close()
     assert held(open_db) == ([0, 1, 2], [{"status": "aborted", "length": 3}])
+
+
+def test_many_episodes_that_were_left_open_are_told_of_at_once(open_db):
+    db = open_db()
+    writers = [db.buffer("x").episode(f"t{k}") for k in range(30)]
+    for writer in writers:
+        writer.append(n=1)
+    with pytest.warns(expdb.ExpDBWarning) as caught:
+        db.close()
+    said = [str(one.message) for one in caught]
+    assert len(said) == 11
+    assert said[-1].startswith("20 more episodes were never ended")
+    assert len(held(open_db)[0]) == 30

@@ -30,6 +30,7 @@ def test_a_second_hard_link_is_not_written_by_either_name(path, tmp_path):
         os.link(path, other)
         with pytest.raises(expdb.DatabaseReadOnly, match=r"2 names \(hard links.*remove the others, or copy"):
             expdb.open(other)
+        assert sorted(os.listdir(tmp_path)) == ["other.db", "runs.db", "runs.db-shm", "runs.db-wal"], "no second log"
         db.buffer("b").store(x=101)
         with pytest.raises(expdb.DatabaseReadOnly, match="2 names"):
             expdb.open(path)

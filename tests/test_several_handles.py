@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import expdb
-from expdb.storage import episodes
+from expdb.storage import episodes, intake
 
 
 def statuses(buffer):
@@ -62,13 +62,35 @@ def test_a_name_that_ended_elsewhere_and_was_evicted_may_be_used_again(open_db):
 # -- episodes that nobody ends ----------------------------------------------------------------------------------------
 
 
+def test_an_agent_that_is_slow_beside_many_goes_on_with_its_episode(open_db):
+    """Each task takes four turns, and 150 others come between them: all of its steps are evicted every time."""
+    buffer = open_db().buffer("b", capacity=100)
+    for k in range(1000):
+        for turn in range(4):
+            if k >= 150 * turn:
+                buffer.store(task_id=f"t{k - 150 * turn}", reward=1.0, terminated=turn == 3)
+    told = [one for one in buffer.episodes().to_pylist() if one["status"] == "complete"]
+    assert {(one["length"], one["episode_return"]) for one in told} == {(4, 4.0)}
+    assert {(row["step"], row["terminated"]) for row in buffer.page(1, 100)} == {(0, False), (1, False), (2, False), (3, True)}
+    with pytest.raises(expdb.TooFewRows):
+        buffer.sample(1, unit=expdb.Episode())
+
+
+def test_what_is_remembered_of_episodes_that_were_swept_away_is_bounded(open_db, monkeypatch):
+    monkeypatch.setattr(intake, "MANY_OPEN", 300)
+    buffer = open_db().buffer("b", capacity=20)
+    for start in range(0, 2000, 20):
+        buffer.store_batch([{"task_id": f"t{start + k}", "n": k} for k in range(20)])
+    assert len(buffer._intake._open) < 700
+
+
 def test_episodes_that_nobody_ends_go_once_their_steps_are_evicted(open_db):
     db = open_db()
     buffer = db.buffer("b", capacity=100)
     for start in range(0, 4000, 100):
         buffer.store_batch([{"task_id": f"t{start + k}", "n": k} for k in range(100)])
     assert db.sql("SELECT count(*) AS n FROM experience_episodes").to_pylist()[0]["n"] < 1000
-    assert len(buffer._intake._open) < 1000
+    assert len(buffer._intake._open) < 5000
     assert len(buffer) == 100
 
 

@@ -22,6 +22,7 @@ Row = tuple[Mapping[str, Any], Mapping[str, Any]]  # what the columns are, what 
 Key = tuple[str, str]  # task and agent
 
 MANY_NAMED = 4096  # episodes known by name; others are looked up
+MANY_OPEN = 16_384  # episodes without a name that are known although the store has swept them away: their next step continues them
 
 
 class Intake:
@@ -33,7 +34,6 @@ class Intake:
         self._named: dict[str, Episode] = {}
         self._callers: dict[Key, tuple[object, object]] = {}  # who stored the steps of an open episode without a name
         self._warned = self._warned_of_versions = False
-        self._swept = store.swept
         self._lock = threading.RLock()
 
     def write(self, rows: Sequence[Row]) -> np.ndarray:
@@ -88,6 +88,7 @@ class Intake:
                 self._open.pop(key, None)
                 self._callers.pop(key, None)
             else:
+                self._open.pop(key, None)  # in the order of their last steps
                 self._open[key] = episode
         for name, episode in named.items():
             self._named.pop(name, None)
@@ -117,11 +118,11 @@ class Intake:
         self._callers.pop(key, None)
 
     def _forget_swept(self) -> None:
-        """Let go of the episodes that the store has swept away since the last time."""
-        if self._swept == self._store.swept:
-            return
-        self._swept = self._store.swept
-        for key in [key for key, episode in self._open.items() if 0 <= episode.last_position < self._swept]:
+        """Let go of the episodes that the store has swept away, the oldest first, where there are too many to remember."""
+        while len(self._open) > MANY_OPEN:
+            key, episode = next(iter(self._open.items()))
+            if episode.last_position >= self._store.swept:
+                return
             self._forget(key)
 
     def _episode_of(

@@ -80,8 +80,8 @@ def open_engine(
     if isinstance(location, str):
         library = sqlite3 if module is None else module
         refuse_other_library(location, library)
+        _refuse_other_names(location, read_only)  # before it is opened at all, which makes a log
         _provide_file(location, library, create=create and not read_only, cure=not read_only)
-        _refuse_other_names(location, read_only)
         if not read_only and not os.access(location, os.W_OK):  # SQLite would open it all the same, for reading
             raise errors.DatabaseReadOnly(f"{location} cannot be written by this user: open it with read_only=True, or check its permissions")
         engine = SqliteEngine(location, read_only=read_only, durability=durability, timeout=timeout, module=library)
@@ -103,8 +103,8 @@ def upgrade(location: Location, timeout: float = 30.0) -> tuple[str | None, str]
     engine: Engine
     if isinstance(location, str):
         refuse_other_library(location, sqlite3)
-        _provide_file(location, sqlite3, create=False, cure=False)
         _refuse_other_names(location, read_only=False)
+        _provide_file(location, sqlite3, create=False, cure=False)
         engine = SqliteEngine(location, read_only=False, durability="full", timeout=timeout)
     else:
         engine = _server_engine(location, read_only=False, durability="full", timeout=timeout)

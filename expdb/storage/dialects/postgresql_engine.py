@@ -151,9 +151,10 @@ class PostgresqlSession(Session):
 class PostgresqlTransaction(Transaction):
     """A transaction on a connection of the pool."""
 
+    _session: PostgresqlSession | None = None  # before it was made, too: that may be interrupted
+
     def __init__(self, engine: "PostgresqlEngine", opening: Sequence[str], closing: str, unlock: bool = False):
         self._engine, self._opening, self._closing, self._unlock = engine, opening, closing, unlock
-        self._session: PostgresqlSession | None = None
 
     def _begin(self) -> Session:
         engine = self._engine

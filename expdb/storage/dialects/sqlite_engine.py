@@ -66,6 +66,8 @@ _serials = itertools.count()
 class SqliteTransaction(Transaction):
     """A transaction on a connection of an engine; one that writes holds the engine's turn to write."""
 
+    _is_over = True  # before it was made, too: that may be interrupted
+
     def __init__(self, engine: "SqliteEngine", kind: Kind, timeout: float = 0.0):
         self._engine, self._kind, self._timeout = engine, kind, timeout
         self._session: SqliteSession | None = None
@@ -157,7 +159,7 @@ class SqliteEngine(Engine):
     def _refuse_other_path(self) -> None:
         """Raise where this process has the file open by another path, in another folder, where its log would be another one."""
         for engine in _fork.engines.list():
-            if engine.path != self.path and self._file is not None and engine.identity == self._file:
+            if engine.path != self.path and self._file is not None and engine.identity == self._file == sqlite_files.identity(engine.path):
                 folders = os.path.dirname(engine.path), os.path.dirname(self.path)
                 if not os.path.samefile(*folders) or os.path.basename(engine.path) != os.path.basename(self.path):
                     raise errors.DatabaseReadOnly(f"{self.path} is open in this process as {engine.path}: open it by that path, as each has a log of its own")
