@@ -9,6 +9,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from traceback import clear_frames
 from types import ModuleType, TracebackType
 from typing import Any, Final, Literal
 
@@ -281,6 +282,7 @@ class ExperienceDB:
                     failed = failed or error
                 except BaseException as error:  # an interrupt; after another one the handle stays open, and nothing is lost
                     failed = failed or error
+                    clear_frames(error.__traceback__)  # which may hold a transaction that it kept from ending
                     end()
         finally:
             for message in told[:MOST_TOLD]:

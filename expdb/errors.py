@@ -1,8 +1,8 @@
 """Every error that expdb raises on purpose, and its warnings: one line each, with the cure in it."""
 
 import sys
+import types
 import warnings
-from types import FrameType
 
 
 class ExpDBError(Exception):
@@ -13,7 +13,7 @@ class ExpDBWarning(UserWarning):
     """Something that a person should know of, and that does not keep expdb from going on."""
 
 
-def calling_frame() -> tuple[FrameType, int]:
+def calling_frame() -> tuple[types.FrameType, int]:
     """Return the innermost frame of the program that called expdb, and how many frames lie between it and the caller of this."""
     level, frame = 0, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("expdb", "contextlib"):

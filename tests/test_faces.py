@@ -369,7 +369,7 @@ def test_export_writes_what_matches_as_parquet_that_others_read(traces, tmp_path
     assert len(frame) == 3
     assert frame["tokens"].iloc[2].tolist() == [1, 2]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.parquet", "out.parquet", "traces.db"]
-    assert "end it in .parquet" in run("export", traces, "traces", tmp_path / "all.csv", status=1)
+    assert "does not end in .parquet" in run("export", traces, "traces", tmp_path / "all.csv", status=1)
     assert "does not exist" in run("export", traces, "traces", tmp_path / "no" / "all.parquet", status=1)
 
 

@@ -175,8 +175,7 @@ every_line = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 # Every so many lines, and with EXPDB_EVERY_LINE=1 (and --slow) each of them, which takes a quarter of an hour.
 EACH = bool(os.environ.get("EXPDB_EVERY_LINE"))
 kinds = pytest.mark.parametrize(("kind", "stride"), [
-    (KeyboardInterrupt, 29), pytest.param(KeyboardInterrupt, 1 if EACH else 11, marks=pytest.mark.slow),
-    pytest.param(asyncio.CancelledError, 1 if EACH else 17, marks=pytest.mark.slow),
+    (KeyboardInterrupt, 1 if EACH else 29), pytest.param(asyncio.CancelledError, 1 if EACH else 43, marks=pytest.mark.slow),
 ])  # fmt: skip
 
 

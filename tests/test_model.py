@@ -539,7 +539,7 @@ class Handles(RuleBasedStateMachine):
 @pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
 def test_handles_and_a_plain_model_see_the_same(location):
     share = 1.0 if location.startswith("/") else 0.1  # of the steps, on a server
-    steps = int(share * (STEPS or 1000))
+    steps = int(share * (STEPS or 320))
     actors = [Actor(location), Actor(location), Remote(location)]
     machine = type("Machine", (Handles,), {"actors": actors, "location": location})
     try:

@@ -73,8 +73,9 @@ class Writing(AbstractContextManager[tuple[Session, News]]):
         try:
             self._transaction.__exit__(kind, error, traceback)
             self._learn()
-        except BaseException:
-            self._learn()  # an interrupt may come just after the commit
+        except BaseException as found:  # an interrupt may come just before the end, or just after the commit
+            self._transaction.__exit__(type(found), found, None)
+            self._learn()
             raise
 
     @property

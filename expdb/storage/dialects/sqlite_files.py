@@ -6,6 +6,7 @@ Never by opening it: a process that opens and closes a file of its own database 
 import os
 import re
 import shutil
+import stat
 import struct
 from contextlib import suppress
 from fnmatch import fnmatch
@@ -38,7 +39,7 @@ def other_names(path: str) -> str | None:
     """
     try:
         found, folder = os.stat(path), os.path.dirname(path)
-        links = found.st_nlink
+        links = found.st_nlink if stat.S_ISREG(found.st_mode) else 1
         if links > 1:  # a file that is being made has the name of its draft as well
             drafts = [entry for entry in os.scandir(folder) if fnmatch(entry.name, DRAFT.format("*")) and entry.inode() == found.st_ino]
             links -= len(drafts)
