@@ -90,7 +90,6 @@ def test_episodes_that_nobody_ends_go_once_their_steps_are_evicted(open_db):
     for start in range(0, 4000, 100):
         buffer.store_batch([{"task_id": f"t{start + k}", "n": k} for k in range(100)])
     assert db.sql("SELECT count(*) AS n FROM experience_episodes").to_pylist()[0]["n"] < 1000
-    assert len(buffer._intake._open) < 5000
     assert len(buffer) == 100
 
 

@@ -40,7 +40,7 @@ def append(store: Store, pending: Pending, again: bool) -> bool:
 
     # -- episodes
     steps, mine = pending.steps, pending.by_episode()
-    by_identity = {id(episode): episode for episode in pending.distinct}
+    by_identity = pending.distinct
     step, place_of, ordinals = [0] * count, [0] * count, [0] * count
     after: list[tuple[Episode, Episode]] = []
     columns: list[dict[str, Any]] = []

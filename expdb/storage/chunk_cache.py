@@ -10,7 +10,8 @@ class ChunkCache:
     """Chunks by id, up to a number of bytes; the one unused for longest goes first.
 
     What was opened goes before any chunk does: a compressed one takes a fraction of the memory, and to decompress
-    it again is faster than to read and check it.
+    it again is faster than to read and check it. Room is left for as much as the last batch brought, so that the next
+    one does not exceed the limit while it is made.
     """
 
     def __init__(self) -> None:
@@ -38,11 +39,12 @@ class ChunkCache:
             self._chunks.move_to_end(id)
             self.nbytes += chunk.opened_bytes - self._open.pop(id, 0)
             self._open[id] = chunk.opened_bytes
-        while self.nbytes > self.limit and self._open:
+        limit = self.limit - sum(chunk.nbytes + chunk.opened_bytes for chunk in chunks.values())
+        while self.nbytes > limit and self._open:
             id, size = self._open.popitem(last=False)
             self._chunks[id].close()
             self.nbytes -= size
-        while self.nbytes > self.limit and self._chunks:
+        while self.nbytes > limit and self._chunks:
             self._forget(next(iter(self._chunks)))
         if len(self._oldest) > 2 * len(self._chunks) + 64:
             self._oldest = sorted(self._chunks)

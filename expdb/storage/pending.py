@@ -226,10 +226,10 @@ class Pending:
         return found, lacking
 
     @property
-    def distinct(self) -> list[Episode]:
-        """The episodes of the steps, each once, in the order of their first ones."""
+    def distinct(self) -> dict[int, Episode]:
+        """The episodes of the steps, each once by its id(), in the order of their first ones."""
         episodes = self.steps.episode if self.taken else ()
-        return list(dict(zip(map(id, episodes), episodes, strict=True)).values())
+        return dict(zip(map(id, episodes), episodes, strict=True))
 
     def by_episode(self) -> dict[int, list[int]]:
         """Return which steps are of which episode, by its id(), in the order of their first ones."""

@@ -31,7 +31,7 @@ def write(store: Store, pending: Pending) -> np.ndarray:
     again, deadline = pending.is_in_doubt, time.monotonic() + store.engine.timeout
     if store.dialect.LARGE and not again:  # of use only where a connection can be lost
         pending.write_id = uuid.uuid4().hex
-    began = sum(episode.id is None for episode in pending.distinct)
+    began = sum(episode.id is None for episode in pending.distinct.values())
     try:
         while pending.stored is None:
             try:
@@ -106,7 +106,7 @@ def _written(store: Store, session: Session, pending: Pending) -> np.ndarray | N
     ((last,),) = session.ask("SELECT max(id) FROM chunks WHERE buffer_id = ? AND write_id = ?", store.id, pending.write_id)
     if last is None:
         return None
-    for episode in pending.distinct:
+    for episode in pending.distinct.values():
         found = session.ask(
             "SELECT id, length, last_step, ordered, last_position FROM episodes WHERE buffer_id = ? AND episode_id = ?",
             store.id, episode.episode_id,
@@ -119,7 +119,7 @@ def _written(store: Store, session: Session, pending: Pending) -> np.ndarray | N
 def _write(store: Store, session: Session, pending: Pending, news: News) -> np.ndarray:
     dialect, now, count = store.dialect, time.time(), len(pending)
     steps, mine = pending.steps, pending.by_episode()
-    by_identity = {id(episode): episode for episode in pending.distinct}
+    by_identity = pending.distinct
     distinct = list(mine)
     new = sum(by_identity[key].id is None for key in distinct)
     taken = session.ask(TAKE, count, new, store.id)
