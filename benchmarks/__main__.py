@@ -167,7 +167,7 @@ def sample(folder: Path, quick: bool) -> Iterator[Row]:
     episodes = 500 if quick else 5_000
     with expdb.open(path) as db:
         play(db.buffer("b"), episodes, 200)
-    from expdb.storage import read
+    from expdb.storage.reading import fetch as read
 
     # A handle each a call has no cached page, as a raw connection made for each call has none.
     def ours(seed: int) -> float:

@@ -13,6 +13,7 @@ What agents saw, did and earned, kept in SQL. `open` is the front door:
 
 from expdb.batch import Batch
 from expdb.buffer import ReplayBuffer
+from expdb.chunks.fields import Field
 from expdb.database import KEEP, ExperienceDB, copy, open, upgrade
 from expdb.errors import (
     AccessDenied,
@@ -53,8 +54,7 @@ from expdb.errors import (
 from expdb.replay.samplers import Newest, Ordered, Prioritized, Uniform
 from expdb.replay.sequences import Episode, Group, Sequence
 from expdb.replay.units import NStep, Stack, Step
-from expdb.storage.query import QueryBuilder
-from expdb.storage.signature import Field
+from expdb.sql.query import QueryBuilder
 from expdb.writer import EpisodeWriter
 
 __version__ = "0.1.0"

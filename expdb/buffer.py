@@ -10,23 +10,27 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from expdb import errors, exits, sampling
+from expdb import errors, exits
 from expdb.batch import Batch
+from expdb.chunks.values import as_flag, as_int, as_real, as_reward, as_tags, as_text
+from expdb.memory.resident import Budget
 from expdb.open_writers import OpenWriters
 from expdb.replay.samplers import Newest, Ordered, Prioritized, Sampler, Uniform
 from expdb.replay.units import Step, Unit
-from expdb.sampling import Sampling
+from expdb.sampling import sampler as sampling
+from expdb.sampling.sampler import Sampling
 from expdb.sampling.shortage import explained
-from expdb.storage import change, episodes, read, select, write
-from expdb.storage.check import check_buffer
-from expdb.storage.ingest import columns_of, rows_of
-from expdb.storage.intake import EPISODE_KEYS, STEP_KEYS, Intake
-from expdb.storage.pending import Pending
-from expdb.storage.query import Condition, Where
-from expdb.storage.resident import Budget
-from expdb.storage.stats import buffer_stats
+from expdb.sql.query import Condition, Where
+from expdb.storage.reading import fetch as read
+from expdb.storage.reading import select
 from expdb.storage.store import Store, evicted
-from expdb.storage.values import as_flag, as_int, as_real, as_reward, as_tags, as_text
+from expdb.storage.upkeep.check import check_buffer
+from expdb.storage.upkeep.stats import buffer_stats
+from expdb.storage.writing import change, episodes
+from expdb.storage.writing import transaction as write
+from expdb.storage.writing.batches import columns_of, rows_of
+from expdb.storage.writing.open_episodes import EPISODE_KEYS, STEP_KEYS, Intake
+from expdb.storage.writing.pending import Pending
 from expdb.writer import EpisodeWriter
 
 Seed: TypeAlias = "int | np.random.Generator | None"

@@ -17,15 +17,18 @@ import pyarrow as pa
 
 from expdb import errors, exits
 from expdb.buffer import ReplayBuffer, checked_capacity
+from expdb.chunks.fields import Field
+from expdb.chunks.values import as_text
 from expdb.living import Living
-from expdb.storage import catalog, change, copying, opening
-from expdb.storage.adhoc import run_sql
-from expdb.storage.check import check_schema
-from expdb.storage.engine import Engine
-from expdb.storage.resident import Budget
-from expdb.storage.signature import Field
+from expdb.memory.resident import Budget
+from expdb.sql import opening
+from expdb.sql.engine import Engine
+from expdb.storage import catalog
+from expdb.storage.reading.adhoc import run_sql
 from expdb.storage.store import Store
-from expdb.storage.values import as_text
+from expdb.storage.upkeep import copying
+from expdb.storage.upkeep.check import check_schema
+from expdb.storage.writing import change
 from expdb.temporary import Folder
 
 

@@ -138,7 +138,7 @@ def main() -> None:
     sys.path.insert(0, str(Path(__file__).parent))
     from postgres_server import Server
 
-    from expdb.storage.schema import known_revisions
+    from expdb.sql.schema import known_revisions
 
     revision = known_revisions()[-1]
     path = DATA / f"{revision}.db"

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from expdb.chunks import codec
+from expdb.chunks.codec import Decoder, Rows, crc_of
+from expdb.chunks.fields import NUMERIC, Field, Signature
 from expdb.errors import ChunkDamaged, ExpDBError
-from expdb.storage import codec
-from expdb.storage.codec import Decoder, Rows, crc_of
-from expdb.storage.signature import NUMERIC, Field, Signature
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)
 JSON = st.recursive(

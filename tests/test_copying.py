@@ -8,7 +8,8 @@ from click.testing import CliRunner
 
 import expdb
 from expdb.cli import main
-from expdb.storage import copying, opening, tables
+from expdb.sql import opening, tables
+from expdb.storage.upkeep import copying
 
 pytestmark = pytest.mark.filterwarnings("ignore:update gives the reward:expdb.ExpDBWarning")  # it is meant for every step here
 

@@ -220,7 +220,7 @@ def test_the_code_of_the_pages_runs_and_runs_again(page, tmp_path, monkeypatch):
 
 
 def test_the_readmes_columns_are_those_of_the_view():
-    from expdb.storage.tables import VIEW_COLUMNS
+    from expdb.sql.tables import VIEW_COLUMNS
 
     table = README.split("| columns | of |")[1].split("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", table)) - {"field"} == set(VIEW_COLUMNS)
@@ -245,11 +245,11 @@ def test_everything_public_has_a_docstring_and_is_annotated():
 def test_the_doctests_of_the_public_face_run():
     import doctest
 
+    import expdb.chunks.fields
     import expdb.database
-    import expdb.storage.query
-    import expdb.storage.signature
+    import expdb.sql.query
 
-    for module in (expdb, expdb.database, expdb.storage.query, expdb.storage.signature):
+    for module in (expdb, expdb.database, expdb.sql.query, expdb.chunks.fields):
         results = doctest.testmod(module)
         assert results.attempted > 0
         assert results.failed == 0

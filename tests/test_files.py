@@ -16,8 +16,9 @@ from click.testing import CliRunner
 
 import expdb
 from expdb.cli import main
-from expdb.storage import adhoc
-from expdb.storage.dialects import sqlite_engine, sqlite_files
+from expdb.sql.dialects.sqlite import engine as sqlite_engine
+from expdb.sql.dialects.sqlite import files as sqlite_files
+from expdb.storage.reading import adhoc
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def imports(path: Path) -> set[str]:
 
 
 def test_the_walk_finds_the_package():
-    assert {"buffer.py", "storage/codec.py", "replay/samplers.py"} <= set(NAMES)
+    assert {"buffer.py", "chunks/codec.py", "replay/samplers.py"} <= set(NAMES)
 
 
 def complaints(rule):
@@ -33,7 +33,7 @@ def complaints(rule):
 def test_sql_and_arrow_stay_in_storage():
     def rule(path, relative, named):
         roots = {name.split(".")[0] for name in named}
-        if relative.parts[0] != "storage":
+        if relative.parts[0] not in ("storage", "chunks", "memory", "sql"):
             yield from roots & {"sqlalchemy", "sqlite3", "alembic"}
             if path.name not in ("batch.py", "buffer.py", "database.py", "export.py"):  # Arrow's face: tables go out there
                 yield from roots & {"pyarrow"}
@@ -44,8 +44,8 @@ def test_sql_and_arrow_stay_in_storage():
 def test_storage_and_replay_do_not_know_each_other():
     above = ("expdb.buffer", "expdb.sampling", "expdb.database", "expdb.cli", "expdb.writer", "expdb.demo")
     forbidden = {
-        "storage": ("expdb.replay", "expdb.batch", *above),
-        "replay": ("expdb.storage", *above),
+        **dict.fromkeys(("storage", "chunks", "memory", "sql"), ("expdb.replay", "expdb.batch", *above)),
+        "replay": ("expdb.storage", "expdb.chunks", "expdb.memory", "expdb.sql", *above),
         "writer.py": ("expdb.storage", "expdb.replay", "expdb.buffer"),
     }
 
@@ -57,7 +57,7 @@ def test_storage_and_replay_do_not_know_each_other():
 
 def test_chance_stays_in_replay():
     def rule(path, relative, named):
-        if relative.parts[0] == "storage" and relative.name != "sqlite.py":  # the jitter of its retries is no sampling
+        if relative.parts[0] in ("storage", "chunks", "memory", "sql") and relative.name != "statements.py":  # the jitter of its retries is no sampling
             yield from (name for name in named if name.split(".")[0] == "random")
             if "np.random" in path.read_text():
                 yield "np.random"
@@ -75,7 +75,7 @@ def test_the_faces_use_the_public_names():
 
 
 def test_integrations_use_the_public_names_and_nobody_imports_them():
-    inner = ("expdb.storage", "expdb.replay", "expdb.buffer", "expdb.database", "expdb.errors")
+    inner = ("expdb.storage", "expdb.chunks", "expdb.memory", "expdb.sql", "expdb.replay", "expdb.buffer", "expdb.database", "expdb.errors")
 
     def rule(path, relative, named):
         for name in named:

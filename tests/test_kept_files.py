@@ -9,7 +9,7 @@ import pytest
 from kept_files import DATA, read
 
 import expdb
-from expdb.storage import schema
+from expdb.sql import schema
 
 REVISIONS = sorted(path.stem for path in DATA.glob("*.db"))
 INDEXES = {"steps_by_agent_id", "steps_by_tags_judge", "episodes_by_agent_id", "episodes_by_episode_tags_open"}

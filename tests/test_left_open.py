@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import expdb
-from expdb.storage import write
+from expdb.storage.writing import transaction as write
 
 
 def held(open_db, buffer="x"):

@@ -15,7 +15,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 import expdb
-from expdb.storage import opening, schema, tables
+from expdb.sql import opening, schema, tables
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

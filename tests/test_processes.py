@@ -367,7 +367,7 @@ def test_a_sample_is_one_snapshot(path):
             before = buffer._store.state(session)
             other.buffer("b").set_capacity(2)
             other.buffer("b").update({"step": 0}, reward=1.0)
-            from expdb.storage import read
+            from expdb.storage.reading import fetch as read
 
             columns = read.fetch(buffer._store, session, before, np.arange(10))
             assert columns["x"].tolist() == list(range(10))
@@ -382,7 +382,7 @@ def test_expdb_does_not_open_its_own_files():
 
     package = Path(expdb.__file__).parent
     harmless = {
-        ("sqlite_files.py", "os.open", "folder"), ("sqlite_files.py", "open", "path + '-wal'"),  # SQLite has no lock on the log itself
+        ("files.py", "os.open", "folder"), ("files.py", "open", "path + '-wal'"),  # SQLite has no lock on the log itself
         ("temporary.py", "os.open", "lock"), ("temporary.py", "os.open", "self.path / f'{LOCK}.new'"),
     }  # fmt: skip
     for source in package.rglob("*.py"):

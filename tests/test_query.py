@@ -325,7 +325,7 @@ def test_the_buffers_name_is_a_column(db):
 
 def plan(db, buffer, where):
     """How the database goes about finding the positions."""
-    from expdb.storage import select
+    from expdb.storage.reading import select
 
     statement = select._steps(buffer._store, buffer._store.compiled(where), select.S.position)
     with db._engine.reading() as session:

@@ -16,7 +16,7 @@ from postgres_server import Server
 from proxy import Proxy
 
 import expdb
-from expdb.storage.dialects import postgresql as dialect
+from expdb.sql.dialects.postgresql import statements as dialect
 
 FORK, SPAWN = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
 OBS = np.arange(4, dtype=np.float32)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import expdb
-from expdb.storage import episodes, intake
+from expdb.storage.writing import episodes
+from expdb.storage.writing import open_episodes as intake
 
 
 def statuses(buffer):

@@ -15,7 +15,7 @@ from torture.oracle import BUFFER, step
 from torture.power import history
 
 import expdb
-from expdb.storage.dialects import sqlite
+from expdb.sql.dialects.sqlite import statements as sqlite
 
 
 @pytest.mark.slow

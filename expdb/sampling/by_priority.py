@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from expdb import errors
+from expdb.memory.refresh import load_priorities
+from expdb.memory.resident import NONE, Resident
 from expdb.replay.population import check_size
 from expdb.replay.samplers import Prioritized
 from expdb.replay.sumtree import SumTree
-from expdb.sampling.memory import remembered
-from expdb.sampling.populations import Populations, Wanted
+from expdb.sampling.candidates import Populations, Wanted
+from expdb.sampling.memo import remembered
+from expdb.sql.engine import Session
 from expdb.storage import priorities
-from expdb.storage.engine import Session
-from expdb.storage.refresh import load_priorities
-from expdb.storage.resident import NONE, Resident
 from expdb.storage.store import Store
 
 MANY_UPDATES = 1000  # that a sum tree may lag behind, before it is made anew

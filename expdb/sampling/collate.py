@@ -10,19 +10,19 @@ import numpy as np
 
 from expdb import errors
 from expdb.batch import Batch
+from expdb.chunks.fields import GIVEN_SUCCESSORS, SYSTEM
+from expdb.memory.resident import Resident
 from expdb.replay import units
 from expdb.replay.layout import Layout
 from expdb.replay.samplers import Prioritized, Sampler
 from expdb.replay.sequences import Episode, Group, Sequence
 from expdb.replay.units import NStep, Unit
-from expdb.sampling.memory import remembered
-from expdb.storage import read
-from expdb.storage.chunk_cache import ChunkCache
-from expdb.storage.engine import Session
-from expdb.storage.resident import Resident
-from expdb.storage.signature import GIVEN_SUCCESSORS, SYSTEM
+from expdb.sampling.memo import remembered
+from expdb.sql.engine import Session
+from expdb.sql.tables import EPISODE_COLUMNS
+from expdb.storage.reading import fetch as read
+from expdb.storage.reading.chunk_cache import ChunkCache
 from expdb.storage.store import State, Store
-from expdb.storage.tables import EPISODE_COLUMNS
 
 
 @dataclass(frozen=True)

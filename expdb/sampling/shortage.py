@@ -1,10 +1,10 @@
 """Why there is too little to sample from: what a buffer holds, what matches, and what is missing of it."""
 
 from expdb.errors import TooFewRows
-from expdb.storage import select
+from expdb.sql.engine import Session
+from expdb.sql.query import Condition
 from expdb.storage.catalog import list_buffers, nearest
-from expdb.storage.engine import Session
-from expdb.storage.query import Condition
+from expdb.storage.reading import select
 from expdb.storage.store import Store
 
 

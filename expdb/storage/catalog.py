@@ -9,9 +9,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from expdb import errors
-from expdb.storage import tables
-from expdb.storage.engine import Session
-from expdb.storage.signature import Field, check_name
+from expdb.chunks.fields import Field, check_name
+from expdb.sql import tables
+from expdb.sql.engine import Session
 
 
 @dataclass

@@ -6,8 +6,8 @@ long as two thousand single rows would. NaN stands for a step that was never giv
 
 import numpy as np
 
-from expdb.storage import read
-from expdb.storage.engine import Session
+from expdb.sql.engine import Session
+from expdb.storage.reading import fetch as read
 from expdb.storage.store import Store
 
 BLOCK_BITS = 10

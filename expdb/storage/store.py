@@ -10,13 +10,13 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb import errors
-from expdb.storage import tables
+from expdb.chunks.codec import Block, Decoder, crc_of
+from expdb.chunks.fields import SYSTEM, Field, Signature
+from expdb.sql import tables
+from expdb.sql.engine import Engine, Session
+from expdb.sql.query import Condition, Where, compile_where
 from expdb.storage.catalog import Fields, find_buffer, nearest
-from expdb.storage.codec import Block, Decoder, crc_of
-from expdb.storage.engine import Engine, Session
-from expdb.storage.pending import Episode
-from expdb.storage.query import Condition, Where, compile_where
-from expdb.storage.signature import SYSTEM, Field, Signature
+from expdb.storage.writing.pending import Episode
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Buffers, episodes, steps, segments and chunks; the view `experience`; the triggers that keep capacity and books.
 
-Rows say what happened, chunks hold what was seen. `expdb/storage/tables.py` says what every column means.
+Rows say what happened, chunks hold what was seen. `expdb/sql/tables.py` says what every column means.
 """
 
 import sqlalchemy as sa

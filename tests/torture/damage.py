@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import expdb
-from expdb.storage import codec
+from expdb.chunks import codec
 from torture.oracle import BUFFER, step, wrong_fields
 from torture.table import Outcome, Place, fault
 

@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 import expdb
-from expdb.storage.dialects import sqlite_engine
+from expdb.sql.dialects.sqlite import engine as sqlite_engine
 from torture.disk import FULL, IOERR_WRITE, OK, Disk, library
 from torture.kills import FORK
 from torture.oracle import BUFFER, Log, step, verify

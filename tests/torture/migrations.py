@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from alembic import op
 
 import expdb
-from expdb.storage import opening, schema
-from expdb.storage.engine import Engine
+from expdb.sql import opening, schema
+from expdb.sql.engine import Engine
 from torture.kills import FORK
 from torture.oracle import BUFFER, step, verify
 from torture.table import Outcome, Place, fault

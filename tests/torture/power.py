@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 import expdb
-from expdb.storage.dialects import sqlite_engine
+from expdb.sql.dialects.sqlite import engine as sqlite_engine
 from torture.disk import Disk, Images, library
 from torture.oracle import BUFFER, step, verify
 from torture.table import Outcome, Place, fault

@@ -1,0 +1,1 @@
+"""The Arrow format: Python values to record-batch messages and back. Knows no SQL."""

@@ -1,0 +1,210 @@
+"""Links between the steps in memory: what follows what, where episodes stand, and their last observations."""
+
+import json
+
+import numpy as np
+
+from expdb.memory.resident import NONE, UNKNOWN, Change, OpenEpisode, Resident
+from expdb.sql.engine import Session
+from expdb.storage.reading.fetch import Segments, Spans, gather, inconsistent, read_chunks
+from expdb.storage.store import Store
+
+
+class Details:
+    """What the table of episodes says of some of them, ascending by id."""
+
+    def __init__(self, rows: list[tuple[int, str, int, bool, int | None, int | None, str | None]]):
+        rows = sorted(rows)
+        self.id = np.array([row[0] for row in rows], np.int64)
+        self.open = np.array([row[1] == "open" for row in rows], np.bool_)
+        self.complete = np.array([row[1] == "complete" for row in rows], np.bool_)
+        self.length = np.array([row[2] for row in rows], np.int64)
+        self.ordered = np.array([row[3] for row in rows], np.bool_)
+        self.tail_chunk = np.array([-1 if row[4] is None else row[4] for row in rows], np.int64)
+        self.tail_row = np.array([-1 if row[5] is None else row[5] for row in rows], np.int64)
+        self.tail_fields = [row[6] or "[]" for row in rows]
+        self.place = np.full(len(rows), UNKNOWN)  # of the tail among our rows, once it has one
+
+    @classmethod
+    def read(cls, store: Store, session: Session, ids: np.ndarray, missing: bool = False) -> "Details":
+        """Read what the session sees; DatabaseDamaged where an episode is not there, unless it may be `missing`."""
+        rows = session.ask(
+            "SELECT id, status, length, ordered, tail_chunk, tail_row, tail_fields FROM episodes "
+            f"WHERE buffer_id = ? AND id {store.dialect.AMONG}", store.id, store.dialect.as_list(ids),
+        )  # fmt: skip
+        if len(rows) < len(np.unique(ids)) and not missing:
+            raise inconsistent("steps belong to an episode that is not there")
+        return cls(rows)
+
+
+def link(r: Resident, segments: Segments, index: np.ndarray, positions: np.ndarray, details: Details, begin: int) -> np.ndarray:
+    """Link new steps with each other and with what is loaded; return the older positions that this changed."""
+    if not len(positions):
+        return NONE
+    after, before, rows = r.columns[":after"], r.columns[":before"], r.rows(positions)
+    ordered = details.ordered[np.searchsorted(details.id, segments.episode)]
+    for id in details.id[~details.ordered].tolist():
+        r.unordered[id] = NONE  # see link_unordered
+        r.open.pop(id, None)
+    # Runs of neighbouring steps, by episode and ordinal. Where hands have deleted, a segment has several.
+    apart = breaks(index, positions)
+    start, stop = np.concatenate(([0], apart)), np.concatenate((apart, [len(positions)])) - 1
+    inside = np.ones(len(positions), np.bool_)
+    inside[stop] = False
+    inside &= ordered[index]
+    steps = np.flatnonzero(inside)
+    after[rows[steps]] = rows[steps + 1]
+    before[rows[steps + 1]] = rows[steps]
+    keep = ordered[index[start]]
+    start, stop = start[keep], stop[keep]
+    if not len(start):
+        return NONE
+    episode, ordinal = segments.episode[index[start]], segments.ordinal[index[start]] + positions[start] - segments.first[index[start]]
+    by_ordinal = np.lexsort((ordinal, episode))
+    start, stop, episode, ordinal = start[by_ordinal], stop[by_ordinal], episode[by_ordinal], ordinal[by_ordinal]
+    length = stop - start + 1
+    joined = np.flatnonzero((episode[1:] == episode[:-1]) & (ordinal[1:] == ordinal[:-1] + length[:-1]))
+    after[rows[stop[joined]]] = rows[start[joined + 1]]
+    before[rows[start[joined + 1]]] = rows[stop[joined]]
+    # One entry an episode from here on.
+    heads = np.concatenate(([0], np.flatnonzero(np.diff(episode)) + 1))
+    lasts = np.concatenate((heads[1:], [len(episode)])) - 1
+    found = Ends(
+        episode[heads],
+        np.where(ordinal[heads] == 0, positions[start[heads]], -1),
+        positions[stop[lasts]],
+        ordinal[lasts] + length[lasts],
+        np.add.reduceat(length, heads),
+    )
+    relinked = []
+    for k in np.flatnonzero(ordinal[heads] > 0).tolist():
+        known = r.open.pop(int(found.episode[k]), None)
+        if known is None:
+            continue
+        found.count[k] += known.count
+        found.first[k] = known.first if known.first >= r.low else -1
+        if known.ordinal == ordinal[heads[k]] and r.held(np.array([known.last]))[0]:
+            mine, theirs = known.last % r.slots, rows[start[heads[k]]]
+            after[mine], before[theirs] = theirs, mine
+            relinked.append(known.last)
+    return np.concatenate((np.array(relinked, np.int64), settle_ends(r, found, details, begin)))
+
+
+class Ends:
+    """Where episodes stand: id, position of the first step (or -1), of the last, ordinal of the next one, steps held."""
+
+    def __init__(self, episode: np.ndarray, first: np.ndarray, last: np.ndarray, ordinal: np.ndarray, count: np.ndarray):
+        self.episode, self.first, self.last, self.ordinal, self.count = episode, first, last, ordinal, count
+
+
+def settle_loose_ends(r: Resident, rows: np.ndarray) -> None:
+    """Say what follows steps that no step and no last observation follows: nothing where they terminate, else it is unknown.
+
+    The one rule for what ends an episode in memory, however it came to be: loaded so, deleted behind, or turned by an update.
+    """
+    after = r.columns[":after"]
+    loose = rows[(after[rows] == UNKNOWN) | (after[rows] == r.zero)]
+    after[loose] = np.where(r.columns["terminated"][loose], r.zero, UNKNOWN)
+
+
+def settle_ends(r: Resident, found: Ends, details: Details, begin: int) -> np.ndarray:
+    """Link the last steps of episodes to what was seen after them; return the positions before `begin` that this changed."""
+    at = np.searchsorted(details.id, found.episode)
+    ended = ~details.open[at] & (found.ordinal == details.length[at])
+    rows = found.last % r.slots
+    tailed = np.flatnonzero(ended & (details.tail_chunk[at] >= 0))
+    places = [r.tails.free.pop() for _ in tailed]
+    r.tails.taken.extend(zip(found.last[tailed].tolist(), places, strict=True))
+    details.place[at[tailed]] = places
+    r.columns[":after"][rows[tailed]] = places
+    whole = ended & details.complete[at] & (found.count == details.length[at]) & (found.first >= r.low)
+    r.columns[":whole"][found.first[whole] % r.slots] = details.length[at[whole]]
+    for k in np.flatnonzero(~ended).tolist():
+        r.open[int(found.episode[k])] = OpenEpisode(*[int(array[k]) for array in (found.last, found.ordinal, found.first, found.count)])
+    older = np.concatenate((found.last, found.first[whole]))
+    return older[(older >= r.low) & (older < begin)]
+
+
+def load_tails(store: Store, session: Session, r: Resident, details: Details) -> None:
+    """Load the observations after last steps into the rows that were given to them."""
+    placed = np.flatnonzero(details.place >= 0)
+    if not len(placed):
+        return
+    given = {text: frozenset(json.loads(text)) for text in {details.tail_fields[k] for k in placed.tolist()}}
+    names = r.tail_fields.union(*given.values())
+    if names != r.tail_fields:
+        r.tail_fields, r.version = names, r.version + 1
+    wanted = [name for name in r.fields if name in r.tail_fields]
+    if not wanted:
+        return
+    chunks = read_chunks(store, session, np.unique(details.tail_chunk[placed]))
+    for name in wanted:
+        mine = np.array([k for k in placed.tolist() if name in given[details.tail_fields[k]]], np.int64)
+        if len(mine):
+            spans: Spans = [(c, a, a + 1) for c, a in zip(details.tail_chunk[mine].tolist(), details.tail_row[mine].tolist(), strict=True)]
+            r.columns[name][details.place[mine]] = gather(chunks, spans, name, r.fields[name])
+        others = np.setdiff1d(placed, mine)
+        r.columns[name][details.place[others]] = 0
+        if f"has_{name}" in r.columns:
+            r.columns[f"has_{name}"][details.place[mine]] = True
+            r.columns[f"has_{name}"][details.place[others]] = False
+
+
+def link_unordered(store: Store, session: Session, r: Resident) -> None:
+    """Link the steps of episodes that were written out of order, by (step, position), once all of them are known.
+
+    Where one of them is gone, nobody can say what it stood between, and all of the links are unknown.
+    """
+    for id, known in list(r.unordered.items()):
+        if len(known) and known.min() >= r.low:
+            continue
+        details = Details.read(store, session, np.array([id]), missing=True)
+        if not len(details.id):  # evicted, cleared or deleted with all of its steps
+            del r.unordered[id]
+            continue
+        rows = session.ask(
+            "SELECT s.position FROM segments g JOIN steps s ON s.buffer_id = g.buffer_id AND s.position BETWEEN "
+            "g.first AND g.last WHERE g.buffer_id = ? AND g.episode = ? ORDER BY s.step, s.position", store.id, id,
+        )  # fmt: skip
+        positions = np.array([row[0] for row in rows], np.int64)
+        mine = r.rows(positions)
+        for name in (":after", ":before"):
+            r.columns[name][mine] = UNKNOWN
+        r.columns[":whole"][mine] = 0
+        relinked = positions
+        if len(positions) and len(positions) == details.length[0]:
+            r.unordered[id] = positions
+            r.columns[":after"][mine[:-1]] = mine[1:]
+            r.columns[":before"][mine[1:]] = mine[:-1]
+            r.columns[":ordinal"][mine] = np.arange(len(mine))
+            r.reserve(r.high, 1, None)
+            settle_ends(r, Ends(np.array([id]), positions[:1], positions[-1:], details.length[:1], details.length[:1]), details, r.high)
+            r.open.pop(id, None)
+            load_tails(store, session, r, details)
+        else:
+            del r.unordered[id]
+            written = session.ask("SELECT first, last, ordinal FROM segments WHERE buffer_id = ? AND episode = ?", store.id, id)
+            for first, last, ordinal in written:
+                held = positions[(positions >= first) & (positions <= last)]
+                r.columns[":ordinal"][r.rows(held)] = np.maximum(ordinal + held - first, 1)  # nor which one was the first
+        settle_loose_ends(r, mine)
+        if len(relinked):
+            r.record(Change(r.high, r.high, relinked=relinked))
+
+
+def terminate(store: Store, session: Session, r: Resident, turned: np.ndarray) -> None:
+    """Take in that steps terminate now, or do not any more."""
+    if not len(turned):
+        return
+    rows = r.rows(turned)
+    details = Details.read(store, session, np.unique(r.columns["episode"][rows]))
+    for id in details.id[~details.ordered].tolist():
+        r.unordered[id] = NONE  # see link_unordered
+    settle_loose_ends(r, rows)
+
+
+def breaks(index: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Return where, among steps of segments, another segment begins, or positions are missing."""
+    if index[-1] == index[0] and positions[-1] - positions[0] == len(positions) - 1:
+        return NONE  # most often, and most often there is one step
+    return np.flatnonzero((index[1:] != index[:-1]) | (positions[1:] != positions[:-1] + 1)) + 1

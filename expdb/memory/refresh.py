@@ -1,0 +1,308 @@
+"""Bringing a buffer's rows in memory up to date: what was evicted, deleted, changed, and what is new."""
+
+import time
+from typing import Any
+
+import numpy as np
+
+from expdb.chunks.columns import Buffer
+from expdb.chunks.fields import SYSTEM
+from expdb.memory.links import (
+    Details,
+    Ends,
+    breaks,
+    link,
+    link_unordered,
+    load_tails,
+    settle_ends,
+    settle_loose_ends,
+    terminate,
+)
+from expdb.memory.resident import LINKS, NONE, UNKNOWN, Change, Resident
+from expdb.sql.engine import Session
+from expdb.storage import priorities
+from expdb.storage.reading.fetch import (
+    Segments,
+    Spans,
+    blank,
+    check_spans,
+    gather,
+    inconsistent,
+    read_chunks,
+)
+from expdb.storage.store import State, Store
+
+SEGMENTS_AT_ONCE = 256
+WIDE = 1024  # bytes of a value from which on it is copied into its place at once
+
+
+def refresh(store: Store, session: Session, resident: Resident, state: State, seconds: float | None = None) -> None:
+    """Have the resident hold what the session sees; with `seconds`, as much of it as can be loaded in about that time.
+
+    What is loaded is right at any time, `complete` says whether it is all.
+    """
+    r, deadline = resident, None if seconds is None else time.perf_counter() + seconds
+    # Of a field that some rows lack from now on it is not known which last observations have it.
+    lacking = any(name in r.fields and f"has_{name}" not in r.columns for name in store.fields.optional)
+    if lacking or state.low > r.high or r.high > state.added:
+        r.forget()
+    if r.high == r.low == 0:
+        r.low = r.high = state.low
+        r.revision, r.deleted = state.revision, state.deleted
+    if state.low > r.low:
+        orphaned = r.evict(state.low)
+        r.record(Change(r.high, r.high, orphaned=orphaned))
+    if r.known is None or r.known.version != store.fields.version or (state.size > r.size and r.over(state.size)):
+        r.settle_fields(store.fields, state.size)
+    deleted = state.deleted != r.deleted and r.high > r.low
+    if deleted:
+        _unlink_deleted(store, session, r)
+    revised, episodes, relinked = _revise(store, session, r, state.revision) if state.revision != r.revision else (NONE, NONE, NONE)
+    if deleted or len(revised) or len(episodes) or len(relinked):
+        r.record(Change(r.high, r.high, revised, relinked, episodes=episodes, deleted=deleted))
+    if not r.slots:
+        r.reserve(state.added, 0, state.capacity)
+    while r.high < state.added and (deadline is None or time.perf_counter() < deadline):
+        r.record(_load(store, session, r, state))
+    r.complete = r.high == state.added
+    r.revision, r.deleted = state.revision, state.deleted
+    if r.complete:
+        r.size, r.gaps = state.size, state.size != r.high - r.low
+        link_unordered(store, session, r)
+        if r.priorities is not None and state.priorities != r.priorities:
+            load_priorities(store, session, r, state)
+
+
+# -- new steps --------------------------------------------------------------------------------------------------------
+
+
+def _load(store: Store, session: Session, r: Resident, state: State) -> Change:
+    """Load the next few thousand steps."""
+    begin = r.high
+    rows = session.ask(
+        "SELECT last, first, episode, ordinal, chunk, chunk_row FROM segments WHERE buffer_id = ? AND last >= ? ORDER BY last LIMIT ?",
+        store.id, begin, SEGMENTS_AT_ONCE,
+    )  # fmt: skip
+    segments = Segments.of(rows)
+    if len(rows) and segments.last[-1] >= state.added:
+        raise inconsistent("a segment covers what was never written")
+    late = np.maximum(begin - segments.first, 0)  # a merged segment begins among what is loaded
+    segments.first, segments.ordinal, segments.chunk_row = segments.first + late, segments.ordinal + late, segments.chunk_row + late
+    end = int(segments.last[-1]) + 1 if len(rows) == SEGMENTS_AT_ONCE else state.added
+    positions, index = segments.positions(begin)
+    if state.holes and len(positions):
+        held = _alive(store, session, begin, end)
+        index = index[held[positions - begin]]
+        positions = positions[held[positions - begin]]
+    if len(positions) and (int(positions[-1]) >= end or (np.diff(positions) <= 0).any()):
+        raise inconsistent("segments overlap")
+    if len(positions) != end - begin:
+        r.gaps = True
+    ids = np.unique(segments.episode)
+    details = Details.read(store, session, ids)
+    r.reserve(end, int((details.tail_chunk >= 0).sum()), state.capacity)
+
+    at = None if len(positions) == end - begin else r.rows(positions)
+
+    def put(name: str, values: Any) -> None:
+        if at is None:
+            r.write(name, begin, end, values)
+        else:
+            r.columns[name][at] = values
+
+    r.high = end  # from here on the rows of these positions are known
+    if at is not None:
+        r.write(":present", begin, end, False)
+        at = r.rows(positions)
+    put(":present", True)
+    put("episode", segments.episode[index])
+    r.write(":ordinal", begin, end, 0)
+    put(":ordinal", segments.ordinal[index] + positions - segments.first[index])
+    r.write(":whole", begin, end, 0)
+    for name in LINKS:
+        r.write(name, begin, end, UNKNOWN)
+    if "priority" in r.columns:
+        r.write("priority", begin, end, np.nan)
+        r.write(":start", begin, end, np.nan)
+        r.write(":unsaved", begin, end, False)
+    if r.fields and len(positions):
+        spans = _spans(segments, index, positions)
+        if any(field.nbytes >= WIDE for field in r.fields.values()):
+            _copy_each(store, session, r, spans, positions)
+        else:
+            used = segments.chunk if at is None else segments.chunk[np.unique(index)]
+            chunks = read_chunks(store, session, np.unique(used))
+            check_spans(chunks, spans)
+            for name, field in {**SYSTEM, **r.fields}.items():
+                values = gather(chunks, spans, name, field)
+                if f"has_{name}" in r.columns:
+                    there = np.frombuffer(bytearray().join([chunks[c].present(name, a, b) for c, a, b in spans]), np.bool_)
+                    blank(values, ~there)
+                    put(f"has_{name}", there)
+                put(name, values)
+    if not r.fields:  # no chunk is read for what the table says as well
+        _overwrite(r, *_steps(store, session, "position BETWEEN ? AND ?", begin, end - 1))
+    elif state.revised:
+        _overwrite(r, *_steps(store, session, "position BETWEEN ? AND ? AND revision IS NOT NULL", begin, end - 1))
+    relinked = link(r, segments, index, positions, details, begin)
+    settle_loose_ends(r, r.rows(np.concatenate((positions, relinked))))
+    load_tails(store, session, r, details)
+    return Change(begin, end, relinked=relinked, advanced=ids)
+
+
+def _copy_each(store: Store, session: Session, r: Resident, spans: Spans, positions: np.ndarray) -> None:
+    """Copy fields into their places chunk by chunk as they are read, so that the memory of one serves the next."""
+    places: dict[int, list[tuple[int, int, np.ndarray]]] = {}
+    start = 0
+    for c, a, b in spans:
+        places.setdefault(c, []).append((a, b, r.rows(positions[start : start + b - a])))
+        start += b - a
+    listed = store.dialect.as_list(np.array(sorted(places), np.int64))
+    fields = {**SYSTEM, **r.fields}
+    wide = [(name, field, r.columns[name]) for name, field in fields.items() if field.nbytes >= WIDE]
+    narrow = {name: list[Buffer]() for name, field in fields.items() if field.nbytes < WIDE}
+    there = {name: list[bytes]() for name in fields if f"has_{name}" in r.columns}
+    order: list[np.ndarray] = []
+    for id, count, signature, crc, data in session.each(store.dialect.READ_CHUNKS, listed, store.id):
+        chunk, mine = store.decoder(session, signature).chunk(id, count, crc, data), places.pop(id)
+        check_spans({id: chunk}, [(id, a, b) for a, b, _ in mine])
+        for a, b, rows in mine:
+            order.append(rows)
+            for name, parts in narrow.items():
+                parts.append(chunk.raw(name, a, b) if name in chunk.signature.fields else bytes(fields[name].nbytes * (b - a)))
+            for name, held in there.items():
+                held.append(chunk.present(name, a, b))
+            at = slice(rows[0], rows[-1] + 1) if rows[-1] - rows[0] == b - a - 1 else rows
+            for name, field, column in wide:
+                known = name in chunk.signature.fields
+                column[at] = np.frombuffer(chunk.raw(name, a, b), field.numpy).reshape(-1, *field.shape) if known else 0
+    if places:
+        raise inconsistent(f"chunk {min(places)}, which steps lie in, is not there")
+    rows = np.concatenate(order)
+    for name, parts in narrow.items():
+        r.columns[name][rows] = np.frombuffer(bytearray().join(parts), fields[name].numpy).reshape(-1, *fields[name].shape)
+    for name, held in there.items():
+        present = np.frombuffer(bytearray().join(held), np.bool_)
+        r.columns[f"has_{name}"][rows] = present
+        blank(r.columns[name], rows[~present])
+
+
+def _alive(store: Store, session: Session, begin: int, end: int) -> np.ndarray:
+    """Return which of the positions from `begin` up to `end` hold a step."""
+    found = session.ask("SELECT position FROM steps WHERE buffer_id = ? AND position BETWEEN ? AND ?", store.id, begin, end - 1)
+    held = np.zeros(end - begin, np.bool_)
+    held[np.fromiter((row[0] for row in found), np.int64, len(found)) - begin] = True
+    return held
+
+
+def _spans(segments: Segments, index: np.ndarray, positions: np.ndarray) -> Spans:
+    """Return the runs of neighbouring rows of one chunk."""
+    # Within a segment rows are neighbours wherever positions are.
+    ends = breaks(index, positions)
+    chunk = segments.chunk[index[np.concatenate(([0], ends))]]
+    if not len(ends):
+        row = int(segments.chunk_row[index[0]] + positions[0] - segments.first[index[0]])
+        return [(int(chunk[0]), row, row + len(positions))]
+    starts, stops = np.concatenate(([0], ends)), np.concatenate((ends, [len(positions)]))
+    row = segments.chunk_row[index] + positions - segments.first[index]
+    joined = (np.diff(chunk) == 0) & (row[starts[1:]] == row[stops[:-1] - 1] + 1)
+    starts, stops = starts[np.concatenate(([True], ~joined))], stops[np.concatenate((~joined, [True]))]
+    chunk = segments.chunk[index[starts]]
+    return list(zip(chunk.tolist(), row[starts].tolist(), (row[stops - 1] + 1).tolist(), strict=True))
+
+
+def _steps(store: Store, session: Session, condition: str, *params: int) -> tuple[np.ndarray, ...]:
+    """Return positions, step numbers, rewards and flags of rows, as the table has them."""
+    rows = session.ask(
+        f"SELECT position, step, reward, terminated, truncated FROM steps WHERE buffer_id = ? AND {condition}", store.id, *params
+    )
+    columns = zip(*rows, strict=True) if rows else [()] * 5
+    return tuple(np.array(values, dtype) for values, dtype in zip(columns, ("i8", "i8", "f8", "?", "?"), strict=True))
+
+
+def _overwrite(r: Resident, positions: np.ndarray, *values: np.ndarray) -> None:
+    rows = r.rows(positions)
+    for name, column in zip(SYSTEM, values, strict=True):
+        r.columns[name][rows] = column
+
+
+# -- changes ----------------------------------------------------------------------------------------------------------
+
+
+def _unlink_deleted(store: Store, session: Session, r: Resident) -> None:
+    """Take out the steps that were deleted, and part what they stood between."""
+    window = np.arange(r.low, r.high)
+    gone = window[r.columns[":present"][r.rows(window)] & ~_alive(store, session, r.low, r.high)]
+    rows = r.rows(gone)
+    before = r.preceding(rows)
+    parted = before[before >= 0]
+    r.columns[":after"][parted] = UNKNOWN
+    r.columns[":after"][rows] = UNKNOWN
+    r.columns[":present"][rows] = False
+    settle_loose_ends(r, parted)
+    r.gaps = r.gaps or len(gone) > 0
+    episodes = np.unique(r.columns["episode"][rows])
+    starts = r.rows(window)[r.columns[":whole"][r.rows(window)] > 0]
+    r.columns[":whole"][starts[np.isin(r.columns["episode"][starts], episodes)]] = 0
+    for id in episodes.tolist():
+        if id in r.open:
+            r.open[id].first = -1
+        if id in r.unordered:
+            r.unordered[id] = NONE
+
+
+def _revise(store: Store, session: Session, r: Resident, revision: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Take in changed columns; return the positions and the episodes that have changed, and the positions linked anew."""
+    changed = _steps(store, session, "revision > ?", r.revision)
+    loaded = (changed[0] >= r.low) & (changed[0] < r.high)
+    changed = tuple(values[loaded] for values in changed)
+    positions, relinked = changed[0], NONE
+    if len(positions):
+        turned = positions[r.columns["terminated"][r.rows(positions)] != changed[3]]
+        _overwrite(r, *changed)
+        terminate(store, session, r, turned)
+        relinked = turned
+    found = session.ask("SELECT id FROM episodes WHERE buffer_id = ? AND revision > ?", store.id, r.revision)
+    ids = np.array(sorted(row[0] for row in found), np.int64)
+    mine = [id for id in ids.tolist() if id in r.open]
+    details = Details.read(store, session, ids) if len(ids) else None
+    if details is not None and mine:
+        r.reserve(r.high, int((details.tail_chunk >= 0).sum()), None)
+        known = [r.open.pop(id) for id in mine]
+        columns = [np.array([getattr(one, name) for one in known], np.int64) for name in ("first", "last", "ordinal", "count")]
+        held = r.held(columns[1])
+        ends = Ends(*[column[held] for column in (np.array(mine, np.int64), *columns)])
+        relinked = np.concatenate((relinked, settle_ends(r, ends, details, r.high)))
+        settle_loose_ends(r, r.rows(ends.last))
+        load_tails(store, session, r, details)
+    if details is not None:
+        for id in details.id[~details.ordered].tolist():
+            r.unordered[id] = NONE  # it may have ended; see link_unordered
+            r.open.pop(id, None)
+        window = r.rows(np.arange(r.low, r.high)) if r.high > r.low else NONE
+        starts = window[r.columns[":whole"][window] > 0]
+        broken = starts[np.isin(r.columns["episode"][starts], details.id[~details.complete])]
+        r.columns[":whole"][broken] = 0
+        relinked = np.concatenate((relinked, r.positions(broken))) if len(broken) else relinked
+    return positions, ids, relinked
+
+
+# -- priorities -------------------------------------------------------------------------------------------------------
+
+
+def load_priorities(store: Store, session: Session, r: Resident, state: State) -> None:
+    """Take in the priorities that were written since they were read last, by anybody."""
+    if r.priorities is None:
+        r.hold_priorities()
+    found = []
+    for block, values in priorities.changed(store, session, r.priorities or 0).items():
+        positions = np.arange(block << priorities.BLOCK_BITS, (block + 1) << priorities.BLOCK_BITS)
+        wanted = (positions >= r.low) & (positions < r.high) & ~np.isnan(values)
+        rows = r.rows(positions[wanted])
+        wanted[wanted] &= ~r.columns[":unsaved"][rows]
+        r.columns["priority"][r.rows(positions[wanted])] = values[wanted]
+        found.append(positions[wanted])
+        r.greatest = max(r.greatest, float(values[wanted].max(initial=0.0)))
+    if found:
+        r.record(Change(r.high, r.high, prioritised=np.concatenate(found)))
+    r.priorities = state.priorities

@@ -1,0 +1,379 @@
+"""The rows of a buffer in memory: a ring of positions, a column an array, and links from each step to its neighbours.
+
+Row `position % slots` of every array holds a step. Behind the ring lies the zero row, which stands for what is not there,
+and behind that the tails: the observations after an episode's last step. So whatever follows a step is a row, and a
+batch is one `take` a column. What fills the arrays is in refresh.py, what links them in links.py.
+
+Arrays of one entry a row, beside the fields: the columns that every batch has (`episode`, `step`, `reward`, `terminated`,
+`truncated`), and under names that no field can have the links `:after` and `:before` (rows, or UNKNOWN), `:ordinal` (steps
+of the episode written before), `:whole` (the length of a complete episode, at its first step, while every step of it is
+held), `:present` (not deleted) and, from the first use on, `priority`, `:start` (the greatest priority when a draw by priority
+first saw the step, NaN before) and `:unsaved`.
+"""
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from expdb.chunks.fields import Field
+from expdb.living import Living
+from expdb.storage.catalog import Fields
+from expdb.storage.reading.fetch import blank
+
+UNKNOWN = -1
+
+BOOKS: dict[str, Any] = {
+    "episode": np.int64, "step": np.int64, "reward": np.float64, "terminated": np.bool_, "truncated": np.bool_,
+    ":after": np.int64, ":before": np.int64, ":ordinal": np.int32, ":whole": np.int32, ":present": np.bool_,
+}  # fmt: skip
+LINKS = (":after", ":before")
+NONE = np.empty(0, np.int64)
+MANY_OPEN = 4096  # episodes that runs left open are forgotten with their steps
+ENTRY_BYTES = 250  # of memory, about, that Python takes for a small object and what leads to it
+JOURNAL, JOURNAL_BYTES = 4096, 1 << 20  # entries and bytes kept for those who follow; whoever is further behind begins anew
+
+
+def _none() -> np.ndarray:
+    return NONE
+
+
+@dataclass
+class Change:
+    """What a refresh has brought. Positions and episode ids; `begin` to `end` are new."""
+
+    begin: int
+    end: int
+    revised: np.ndarray = field(default_factory=_none)  # rows that were loaded before and say something else now
+    relinked: np.ndarray = field(default_factory=_none)  # rows that were loaded before and have another successor, or whose episode has ended
+    prioritised: np.ndarray = field(default_factory=_none)  # rows whose priority another process has set
+    episodes: np.ndarray = field(default_factory=_none)  # episodes whose own columns were changed
+    advanced: np.ndarray = field(default_factory=_none)  # episodes that have new steps
+    orphaned: np.ndarray = field(default_factory=_none)  # rows held of which the step before was evicted
+    deleted: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory, about."""
+        arrays = self.revised, self.relinked, self.prioritised, self.episodes, self.advanced, self.orphaned
+        return ENTRY_BYTES + sum(array.nbytes + ENTRY_BYTES // 2 for array in arrays if array is not NONE)
+
+
+@dataclass
+class OpenEpisode:
+    """Where an episode that may go on stands, as far as it is loaded."""
+
+    last: int  # position
+    ordinal: int  # of the next step
+    first: int  # position of its first step, -1 where that is not held
+    count: int  # steps held
+
+
+@dataclass
+class Tails:
+    """Which rows behind the zero row are taken, and until which position is evicted."""
+
+    free: list[int] = field(default_factory=list)
+    taken: deque[tuple[int, int]] = field(default_factory=deque)  # position of the step before, row
+
+
+@dataclass
+class Priorities:
+    """What was known of the priorities of steps from a position on, when their rows were forgotten."""
+
+    first: int
+    priority: np.ndarray
+    start: np.ndarray
+    unsaved: np.ndarray
+    started: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.priority.nbytes + self.start.nbytes + self.unsaved.nbytes
+
+
+class Budget:
+    """Bytes of memory that several buffers share for their fields."""
+
+    def __init__(self, limit: int):
+        self.limit = limit
+        self._residents: Living[Resident] = Living()
+
+    def left_for(self, resident: "Resident") -> int:
+        """Return what the others leave to one of them."""
+        return max(0, self.limit - sum(one.field_bytes for one in self._residents.list() if one is not resident))
+
+    def take(self, resident: "Resident", nbytes: int) -> None:
+        """Note what one of them holds."""
+        resident.field_bytes = nbytes
+        self._residents.add(resident)
+
+
+class Resident:
+    """What is held in memory of one buffer: positions `low` to `high`. Use it under its lock."""
+
+    def __init__(self, budget: Budget):
+        self.lock = threading.RLock()
+        self.budget = budget
+        self.field_bytes = 0  # that the budget counts
+        self.greatest = 0.0  # priority that any step was given
+        self.version = 0  # counts changes of what columns there are
+        self.priorities: int | None = None  # version of the priorities, None where they are not held
+        self.kept: Priorities | None = None  # until they are held again
+        self.epoch = 0  # never falls: what follows the rows would take an old state for the present one
+        self.forget()
+
+    def forget(self) -> None:
+        """Hold nothing, as at the beginning, but for priorities, which may be nowhere else."""
+        if self.priorities is not None:
+            self.kept = self._known_priorities()
+        self.low = self.high = 0
+        self.size = 0  # steps held
+        self.gaps = False  # whether some of the positions between hold no step
+        self.slots = self.tail_rows = 0
+        self.columns: dict[str, np.ndarray] = {name: np.zeros(1, dtype) for name, dtype in BOOKS.items()}
+        self.fields: dict[str, Field] = {}  # those with an array
+        self.known: Fields | None = None
+        self.open: dict[int, OpenEpisode] = {}
+        self.unordered: dict[int, np.ndarray] = {}  # positions of episodes whose steps came out of order
+        self.tails = Tails()
+        self.tail_fields: set[str] = set()  # fields that an end() was ever given
+        self.revision = self.deleted = 0
+        self.started = 0  # position of the first step that no draw by priority has seen
+        self.priorities = None
+        self.complete = False  # whether everything stored is loaded
+        self.epoch += 1
+        self.version += 1
+        self.journal: deque[Change] = deque()
+        self.journal_bytes = self.unordered_bytes = 0
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def zero(self) -> int:
+        """The row that stands for what is not there."""
+        return self.slots
+
+    def rows(self, positions: np.ndarray) -> np.ndarray:
+        """Return the rows of positions that are held; not to be written to."""
+        return positions if self.high <= self.slots else positions % self.slots
+
+    def positions(self, rows: np.ndarray) -> np.ndarray:
+        """Return the positions of rows of the ring; not to be written to."""
+        return rows if self.high <= self.slots else self.low + (rows - self.low) % self.slots
+
+    def held(self, positions: np.ndarray) -> np.ndarray:
+        """Return which of the positions hold a step, bool."""
+        inside = (positions >= self.low) & (positions < self.high)
+        if not self.gaps:
+            return inside
+        found = np.zeros(len(positions), np.bool_)
+        found[inside] = self.columns[":present"][self.rows(positions[inside])]
+        return found
+
+    def everyone(self) -> np.ndarray:
+        """Return all positions held, ascending."""
+        positions = np.arange(self.low, self.high)
+        return positions if not self.gaps else positions[self.columns[":present"][self.rows(positions)]]
+
+    def starts(self) -> np.ndarray:
+        """Return the first positions of complete episodes of which every step is held, ascending."""
+        rows = np.flatnonzero(self.columns[":whole"][: self.slots])
+        positions = self.positions(rows)
+        return np.sort(positions[(positions >= self.low) & (positions < self.high)])
+
+    def take(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """Return a copy of some rows of a column."""
+        return self.columns[name].take(rows, 0)
+
+    def following(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of the steps after; UNKNOWN where there is none in the ring (a tail is none)."""
+        after = self.columns[":after"].take(rows)
+        after[after >= self.slots] = UNKNOWN
+        return after
+
+    def preceding(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of the steps before; UNKNOWN where there is none, or it is not held any more."""
+        before = self.columns[":before"].take(rows)
+        behind = np.flatnonzero(before >= 0)
+        candidates = before[behind]
+        # Its slot may hold another step by now, which does not lead here; or still itself, evicted and outside.
+        gone = (self.columns[":after"].take(candidates) != rows[behind]) | ~self.standing(candidates)
+        before[behind[gone]] = UNKNOWN
+        return before
+
+    def standing(self, rows: np.ndarray) -> np.ndarray:
+        """Return which rows hold a step that is not evicted; deleted ones may be among them."""
+        positions = self.positions(rows)
+        found: np.ndarray = positions < self.high
+        return found if self.high > self.slots else found & (positions >= self.low)
+
+    # -- priorities ---------------------------------------------------------------------------------------------------
+
+    def hold_priorities(self) -> None:
+        """Have columns for priorities, and in them what was known before the rows were forgotten."""
+        total = self.slots + 1 + self.tail_rows
+        for name in ("priority", ":start"):
+            self.columns[name] = np.full(total, np.nan)
+            self.columns[name][self.slots :] = 0
+        self.columns[":unsaved"] = np.zeros(total, np.bool_)
+        self.started, self.version, kept = 0, self.version + 1, self.kept
+        if kept is not None:
+            low, high = max(self.low, kept.first), min(self.high, kept.first + len(kept.priority))
+            if low < high:
+                rows, known = self.rows(np.arange(low, high)), slice(low - kept.first, high - kept.first)
+                self.columns[":start"][rows], self.columns[":unsaved"][rows] = kept.start[known], kept.unsaved[known]
+                self.columns["priority"][rows] = np.where(kept.unsaved[known], kept.priority[known], np.nan)
+            self.started, self.kept = min(kept.started, self.high), None
+
+    def _known_priorities(self) -> Priorities:
+        window = self.rows(np.arange(self.low, self.high))
+        priority, start, unsaved = (self.columns[name][window] for name in ("priority", ":start", ":unsaved"))
+        return Priorities(self.low, priority, start, unsaved, self.started)
+
+    def unsaved(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions of the steps whose priority is not written yet, and the priorities."""
+        if self.priorities is None:
+            if self.kept is None:
+                return NONE, np.empty(0)
+            found = np.flatnonzero(self.kept.unsaved)
+            return found + self.kept.first, self.kept.priority[found]
+        rows = np.flatnonzero(self.columns[":unsaved"][: self.slots])
+        positions = self.positions(rows)
+        held = positions < self.high
+        return positions[held], self.columns["priority"][rows[held]]
+
+    def note_saved(self) -> None:
+        """Take all priorities for written."""
+        unsaved = self.columns[":unsaved"] if self.priorities is not None else None if self.kept is None else self.kept.unsaved
+        if unsaved is not None:
+            unsaved[:] = False
+
+    # -- room ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays, without rows that were never written, which take no memory, and of all entries."""
+        entries = len(self.open) + len(self.tails.taken) + len(self.tails.free) // 8 + len(self.unordered)
+        used = (min(self.high, self.slots) + 1 + self.tail_rows) / (self.slots + 1 + self.tail_rows)
+        arrays = int(used * sum(array.nbytes for array in self.columns.values()))
+        arrays += 0 if self.kept is None else self.kept.nbytes
+        return arrays + ENTRY_BYTES * entries + self.journal_bytes + self.unordered_bytes
+
+    def over(self, rows: int) -> bool:
+        """Return whether the fields of so many rows are more than the budget."""
+        return rows * self._width() > self.budget.left_for(self)
+
+    def _width(self) -> int:
+        return sum(one.nbytes + (f"has_{name}" in self.columns) for name, one in self.fields.items())
+
+    def settle_fields(self, fields: Fields, rows: int) -> None:
+        """Have arrays for the fields of fixed width, the narrowest first, as far as `rows` of them fit the budget."""
+        chosen, width, budget = {}, 0, self.budget.left_for(self)
+        for name, one in sorted(fields.types.items(), key=lambda item: (item[1].varies, 0 if item[1].varies else item[1].nbytes)):
+            extra = 0 if one.varies else one.nbytes + (name in fields.optional)
+            # A field that was left out stays out: what is loaded has it not.
+            late = self.known is not None and name in self.known.types and name not in self.fields
+            if not one.varies and not late and (width + extra) * rows <= budget:
+                chosen[name], width = one, width + extra
+        total = self.slots + 1 + self.tail_rows
+        for name, one in chosen.items():
+            if name not in self.columns:
+                self.columns[name] = np.zeros((total, *one.fixed_shape), one.numpy)
+                if self.high > self.low:  # steps that are loaded came before the field
+                    blank(self.columns[name], slice(self.slots))
+                    self.columns[f"has_{name}"] = np.zeros(total, np.bool_)
+            if name in fields.optional and f"has_{name}" not in self.columns:
+                self.columns[f"has_{name}"] = np.zeros(total, np.bool_)
+        for name in self.fields.keys() - chosen.keys():
+            del self.columns[name]
+            self.columns.pop(f"has_{name}", None)
+        self.fields, self.known = chosen, fields
+        self.budget.take(self, rows * self._width())
+        self.version += 1
+
+    def reserve(self, high: int, tails: int, capacity: int | None) -> None:
+        """Make room for the positions up to `high` and for more tails."""
+        span = high - self.low
+        slots, tail_rows = self.slots, self.tail_rows
+        if span > slots or not slots:
+            slots = max(span, min(slots + slots // 2, capacity or 2 * slots), 64)
+        if len(self.tails.free) < tails:
+            tail_rows = max(tail_rows + tails, tail_rows + tail_rows // 2, 16)
+        if (slots, tail_rows) != (self.slots, self.tail_rows):
+            self._move(slots, tail_rows)
+
+    def lay_out(self, slots: int) -> None:
+        """Have a ring of so many rows, if that is room enough."""
+        if self.high - self.low <= slots != self.slots:
+            self._move(slots, self.tail_rows)
+
+    def _move(self, slots: int, tail_rows: int) -> None:
+        positions = np.arange(self.low, self.high)
+        old, new = positions % max(self.slots, 1), positions % max(slots, 1)
+        shift = slots - self.slots
+        columns = {}
+        for name, array in self.columns.items():
+            # Not zeros: rows are written before they are read, and fresh memory is faster in large pages, which it gets.
+            grown = np.empty((slots + 1 + tail_rows, *array.shape[1:]), array.dtype)
+            grown[slots:] = 0
+            values = array[old]
+            if name in LINKS:
+                inside, behind = (values >= 0) & (values < self.slots), values >= self.slots
+                values[inside] = (self.low + (values[inside] - self.low) % max(self.slots, 1)) % slots
+                values[behind] += shift
+            grown[new] = values
+            grown[slots : slots + 1 + self.tail_rows] = array[self.slots :]
+            columns[name] = grown
+        self.columns = columns
+        self.tails.free = [row + shift for row in self.tails.free] + list(range(slots + 1 + self.tail_rows, slots + 1 + tail_rows))
+        self.tails.taken = deque((position, row + shift) for position, row in self.tails.taken)
+        self.slots, self.tail_rows = slots, tail_rows
+
+    def evict(self, low: int) -> np.ndarray:
+        """Let go of the positions before `low`; return those held that followed one of them."""
+        if low <= self.low:
+            return NONE
+        gone = np.arange(self.low, min(low, self.high))
+        after = self.following(self.rows(gone)) if len(gone) else gone
+        orphaned = self.positions(after[after >= 0])
+        orphaned = orphaned[orphaned >= low]
+        self.low, self.high = low, max(low, self.high)
+        if len(self.open) > MANY_OPEN:
+            self.open = {id: one for id, one in self.open.items() if one.last >= low}
+        while self.tails.taken and self.tails.taken[0][0] < low:
+            self.tails.free.append(self.tails.taken.popleft()[1])
+        return orphaned
+
+    def write(self, name: str, first: int, stop: int, values: Any) -> None:
+        """Set a column of the positions from `first` up to `stop`: to values of each, or to one for all."""
+        begin, column = first % self.slots, self.columns[name]
+        until = min(stop - first, self.slots - begin)
+        if until == stop - first:
+            column[begin : begin + until] = values
+        elif np.ndim(values) == 0:
+            column[begin : self.slots] = values
+            column[: stop - first - until] = values
+        else:
+            column[begin : self.slots] = values[:until]
+            column[: stop - first - until] = values[until:]
+
+    # -- followers ----------------------------------------------------------------------------------------------------
+
+    def record(self, change: Change) -> None:
+        """Note a change for those who follow."""
+        self.epoch += 1
+        self.journal.append(change)
+        self.journal_bytes += change.nbytes
+        while len(self.journal) > JOURNAL or self.journal_bytes > max(JOURNAL_BYTES, self.size * 8):
+            self.journal_bytes -= self.journal.popleft().nbytes
+
+    def since(self, epoch: int) -> list[Change] | None:
+        """Return the changes since an epoch, None where they are not known any more."""
+        behind = self.epoch - epoch
+        if behind > len(self.journal):
+            return None
+        return [self.journal[len(self.journal) - behind + k] for k in range(behind)]

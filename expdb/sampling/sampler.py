@@ -1,0 +1,229 @@
+"""A sample, step by step: storage finds and holds, replay chooses. What `ReplayBuffer` calls to sample."""
+
+from __future__ import annotations  # NumPy imports its random module when it is first named
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from expdb import errors
+from expdb.batch import Batch
+from expdb.memory.refresh import refresh
+from expdb.memory.resident import Budget, Resident
+from expdb.replay.population import Window, check_size
+from expdb.replay.samplers import Newest, Ordered, Prioritized, Sampler, Uniform
+from expdb.replay.sequences import Group
+from expdb.replay.units import Step, Unit
+from expdb.sampling.by_priority import ByPriority, Saved
+from expdb.sampling.candidates import Populations, Wanted, key_of_any
+from expdb.sampling.collate import Collator, Plan
+from expdb.sampling.tasks import draw_tasks
+from expdb.sql.engine import Session
+from expdb.sql.query import Where, plain_where
+from expdb.storage import priorities
+from expdb.storage.reading import fetch as read
+from expdb.storage.reading import select
+from expdb.storage.store import State, Store
+
+__all__ = ["Sampling", "draw_tasks"]
+
+Result = TypeVar("Result")
+
+FILL_SECONDS = 0.01  # of loading at each sample that can do without what is not loaded yet
+
+
+class Sampling:
+    """What a process holds to sample one buffer: its rows in memory, and what was worked out from them."""
+
+    def __init__(self, store: Store, budget: Budget):
+        self._store, self._budget = store, budget
+        self._held = False  # by the thread that forks
+        self.start_anew()
+
+    def start_anew(self) -> None:
+        """Hold nothing, as at the beginning."""
+        self.resident = Resident(self._budget)
+        self._populations = Populations(self._store, self.resident)
+        self._by_priority = ByPriority(self._store, self.resident, self._populations)
+        self._collator = Collator(self._store, self.resident)
+        self._seen: object = None
+        self._asked = False  # whether a sample was ever drawn
+
+    # -- forks: a child goes on with the rows that its parent has in memory, of which it shares the pages -----------------
+
+    def before_fork(self, deadline: float) -> None:
+        """Wait until no thread is at the rows, or until `deadline` on the monotonic clock."""
+        self._held = self.resident.lock.acquire(timeout=max(deadline - time.monotonic(), 0.0))
+
+    def after_fork(self) -> None:
+        """Go on, in the parent."""
+        if self._held:
+            self.resident.lock.release()
+
+    def forked(self) -> None:
+        """Go on, in the child: with the same rows, unless a thread of the parent was at them."""
+        if not self._held:
+            self.start_anew()
+            return
+        self.resident.lock = threading.RLock()
+        self._seen = None  # the child asks by connections of its own
+        self._by_priority.forked()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is held in memory: columns, links, sum trees, lists of positions and chunks."""
+        return self.resident.nbytes + self._by_priority.nbytes + self._populations.nbytes + self._collator.cache.nbytes
+
+    def sample(
+        self,
+        size: int,
+        where: Where,
+        sampler: Sampler,
+        unit: Unit,
+        fields: tuple[str, ...] | None,
+        shard: tuple[int, int] | None,
+        rng: np.random.Generator,
+        empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray],
+    ) -> Batch:
+        """Draw a batch from what is stored at this moment."""
+        where = plain_where(where)
+        key = None if where is None else key_of_any(where)
+        condition = None if key is None else self._populations.condition(key, where)
+        wanted = Wanted(size, where, key, condition, sampler, unit, fields, shard, rng, empty)
+        with self.resident.lock: return self._safely(self._sample, wanted)
+
+    def _safely(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Do something to the rows; where an interrupt or a bug leaves it half done, hold nothing, and read it all again."""
+        try:
+            return work(*arguments)
+        except errors.ExpDBError:
+            raise
+        except BaseException:
+            self.resident.forget()
+            raise
+
+    def _sample(self, wanted: Wanted) -> Batch:
+        r, store = self.resident, self._store
+        self._by_priority.hurry()
+        if wanted.by_priority:
+            self._by_priority.save()
+        if not self._asked and not r.complete and _is_plain(wanted):
+            with store.engine.reading() as session:
+                return self._from_database(session, store.state(session), wanted, None)
+        news = store.engine.news(self._seen)
+        if news is None and r.complete and r.size and self._populations.are_current(wanted):
+            plan = self._collator.plan(wanted.fields, wanted.unit, wanted.sampler)
+            if plan.in_memory:
+                return self._batch(None, None, wanted, plan)
+        with store.engine.reading() as session:
+            state = store.state(session)
+            if not r.complete and _is_plain(wanted):
+                return self._from_database(session, state, wanted, news)
+            self._refresh(session, state, news)
+            check_size(state.size, 1, wanted.unit.what, replace=True)  # before fields are asked for that nobody has stored yet
+            cache = self._collator.cache
+            cache.evict(r.low)
+            cache.limit = max(0, self._budget.left_for(r) - (self.nbytes - cache.nbytes))
+            return self._batch(session, state, wanted, self._collator.plan(wanted.fields, wanted.unit, wanted.sampler))
+
+    def _refresh(self, session: Session, state: State, news: object, seconds: float | None = None) -> None:
+        try:
+            refresh(self._store, session, self.resident, state, seconds)
+        except BaseException:
+            self.resident.forget()  # it may be half of something
+            raise
+        if news is not None and self.resident.complete:
+            self._seen = news
+
+    def _from_database(self, session: Session, state: State, wanted: Wanted, news: object) -> Batch:
+        """Draw single steps without what is not loaded yet; from the second time on some of that is loaded each time.
+
+        So nobody waits for a large file to be loaded, and a program that draws one sample does not pay for it.
+        """
+        if self._asked:
+            self._refresh(session, state, news, FILL_SECONDS)
+        self._asked = True
+
+        def held(positions: np.ndarray) -> np.ndarray:
+            return read.alive(self._store, session, positions)
+
+        allowed = None if state.size == state.added - state.low else held
+        window = Window(state.low, state.added, allowed, lambda: select.positions(self._store, session, None))
+        positions = window.draw(wanted.size, True, wanted.rng)
+        return Batch(read.fetch(self._store, session, state, positions, wanted.fields, last=True), wanted.size)
+
+    def _batch(self, session: Session | None, state: State | None, wanted: Wanted, plan: Plan) -> Batch:
+        r = self.resident
+        positions, drawn = self._draw(session, wanted)
+        rows = r.rows(positions)
+        if isinstance(wanted.unit, Group):
+            layout = wanted.unit.together(r, self._populations.rollouts(session, wanted, positions))
+        else:
+            layout = wanted.unit.layout(r, rows, wanted.rng)
+        if layout.kept is not None:
+            positions, drawn = positions[layout.kept], {name: array[layout.kept] for name, array in drawn.items()}
+        return self._collator.collate(session, state, plan, positions, layout, drawn, wanted.empty)
+
+    def _draw(self, session: Session | None, wanted: Wanted) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the positions drawn, and what the sampler says of them."""
+        sampler, size, rng = wanted.sampler, wanted.size, wanted.rng
+        if isinstance(sampler, Prioritized):
+            return self._by_priority.draw(session, wanted, sampler)
+        if isinstance(sampler, Ordered):
+            assert session is not None
+            return self._populations.first(session, wanted, sampler), {}
+        population = self._populations.population(session, wanted)
+        if isinstance(sampler, Newest):
+            return population.newest(sampler.k).draw(size, True, rng), {}
+        if sampler.over == "step":
+            return population.draw(size, sampler.replace, rng), {}
+        return self._populations.grouped(session, wanted, population, sampler.over).draw(size, sampler.replace, rng), {}
+
+    # -- priorities ---------------------------------------------------------------------------------------------------
+
+    def update_priorities(self, positions: np.ndarray, values: np.ndarray) -> int:
+        """Set the priority of steps and return how many of the updates met a step that is held."""
+        with self.resident.lock: return self._safely(self._update_priorities, positions, values)
+
+    def _update_priorities(self, positions: np.ndarray, values: np.ndarray) -> int:
+        r, store = self.resident, self._store
+        if r.priorities is None:  # nothing here draws by them
+            return priorities.update(store, positions, values)
+        if store.engine.read_only:
+            raise errors.DatabaseReadOnly(f"{store.engine.location} was opened with read_only=True: open it without to write")
+        news = store.engine.news(self._seen)
+        if news is not None:
+            with store.engine.reading() as session:
+                self._refresh(session, store.state(session), news)
+            if r.priorities is None:
+                return priorities.update(store, positions, values)
+        return self._by_priority.update(positions, values)
+
+    def save(self, wait: bool = False) -> None:
+        """Write the priorities that have changed; not while somebody else writes, unless it is to `wait`."""
+        self._by_priority.save(wait=wait)
+
+    def state(self) -> dict[str, Any]:
+        """Return priorities and call counts as plain JSON values."""
+        with self.resident.lock: return self._safely(self._by_priority.state)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state; raise KeyError, TypeError or ValueError, and change nothing, where it is none."""
+        saved = Saved.of(state)
+        with self.resident.lock: self._safely(self._restore, saved)
+
+    def _restore(self, saved: Saved) -> None:
+        if not saved.has_priorities:
+            self._by_priority.restore(saved, None)
+            return
+        with self._store.engine.reading() as session:
+            self._refresh(session, self._store.state(session), self._store.engine.news(self._seen))
+            self._by_priority.restore(saved, session)
+
+
+def _is_plain(wanted: Wanted) -> bool:
+    """Return whether a sample needs nothing but positions: single steps, uniformly, of all."""
+    return wanted.where is None and wanted.sampler == Uniform() and isinstance(wanted.unit, Step) and wanted.shard is None

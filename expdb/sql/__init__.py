@@ -1,0 +1,1 @@
+"""Databases: connect, begin, ask, migrate, compile queries. Knows no chunks."""

@@ -1,0 +1,70 @@
+"""The schema of a database: which revision it is of, whether that is ours, and the way to the newest."""
+
+import re
+from pathlib import Path
+from types import ModuleType
+
+from expdb import errors
+from expdb.sql.engine import Engine, Session
+
+
+def migrations_dir() -> Path:
+    """Return where the migrations lie: in the package when installed, else beside it in the checkout."""
+    package = Path(__file__).resolve().parent.parent
+    packaged = package / "migrations"
+    return packaged if packaged.is_dir() else package.parent / "migrations"
+
+
+def known_revisions() -> list[str]:
+    """Return the revisions this expdb knows, oldest first (by file name: importing Alembic takes longer than opening)."""
+    names = [path.name for path in (migrations_dir() / "versions").glob("[0-9]*.py")]
+    return sorted(match[0] for match in map(re.compile(r"\d+").match, names) if match)
+
+
+def run_migrations(session: Session, revision: str = "head", *, down: bool = False) -> None:
+    """Bring the schema to a revision, inside the session's transaction."""
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(migrations_dir()).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = session.connection
+    # A connection that SQLAlchemy sees in a transaction is one that Alembic leaves to its owner.
+    session.connection.exec_driver_sql("SELECT 1").close()
+    (command.downgrade if down else command.upgrade)(config, revision)
+
+
+def stored_revision(session: Session, dialect: ModuleType) -> str | None:
+    """Return the revision of the schema, None for none at all."""
+    if not session.ask(dialect.HAS_TABLE, "expdb_version"):
+        return None
+    found = session.ask(dialect.VERSION)
+    return str(found[0][0]) if found else None
+
+
+def check_revision(session: Session, engine: Engine) -> None:
+    """Raise SchemaOutdated or SchemaTooNew unless the schema is the one this expdb works with."""
+    path, found, known = engine.location, stored_revision(session, engine.dialect), known_revisions()
+    if found == known[-1]:
+        problems = engine.dialect.schema_problems(session)
+        if problems:
+            raise errors.DatabaseDamaged(f"{path}: {problems[0]}")
+        return
+    if found is None or found in known:
+        raise errors.SchemaOutdated(f"{path} has schema {found or 'none'}, this expdb works with {known[-1]}: run `expdb upgrade {path}`")
+    raise errors.SchemaTooNew(f"{path} has schema {found}, newer than this expdb's {known[-1]}: pip install --upgrade expdb")
+
+
+def upgrade(engine: Engine) -> tuple[str | None, str]:
+    """Bring a database to the newest schema; return the revisions before and after."""
+    with engine.writing() as session:
+        engine.dialect.lock_migrations(session)
+        before, known = stored_revision(session, engine.dialect), known_revisions()
+        if before is not None and before not in known:
+            check_revision(session, engine)
+        if before is None and session.ask(engine.dialect.HAS_TABLE, "buffers"):
+            raise errors.DatabaseDamaged(f"{engine.location} has tables and no schema version: restore a backup")
+        if before != known[-1]:
+            run_migrations(session)
+        return before, known[-1]

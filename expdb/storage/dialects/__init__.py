@@ -1,1 +1,0 @@
-"""What differs from database to database, a module each."""

@@ -1,0 +1,153 @@
+"""Ad-hoc SQL: one statement, read only, its rows as an Arrow table; and `field(payload, name)` for it."""
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from expdb.chunks.codec import Chunk, Decoder
+from expdb.chunks.fields import SYSTEM, Signature
+from expdb.errors import ChunkDamaged, SqlError
+from expdb.sql.engine import Engine, Session
+from expdb.storage.catalog import Fields, nearest
+
+_CHUNKS_KEPT = 16
+
+
+class FieldFunction:
+    """The SQL function `field(payload, name)`: a payload field of a step as number, text, bytes or JSON text."""
+
+    def __init__(self, session: Session):
+        self._session = session
+        self._kinds: dict[str, set[str]] | None = None
+        self._decoders: dict[tuple[int, int], Decoder] = {}
+        self._chunks: OrderedDict[tuple[int, int], Chunk] = OrderedDict()
+
+    def _stored(self) -> dict[str, set[str]]:
+        """Return the kinds that each field has in the buffers that have it, as `kinds` names them; "" is none of those."""
+        if self._kinds is None:
+            self._kinds = {}
+            for (stored,) in self._session.ask("SELECT fields FROM buffers"):
+                for name, field in Fields.from_text(stored, 0).types.items():
+                    scalar = not field.varies and not field.shape
+                    kind = "b" if field.dtype == "bytes" else np.dtype(field.dtype).kind if scalar else ""
+                    self._kinds.setdefault(name, set()).add({"u": "i", "b": "i" if scalar else "b"}.get(kind, kind))
+        return self._kinds
+
+    def kinds(self) -> dict[str, str]:
+        """Return which fields are whole numbers ("i"), numbers ("f") and bytes ("b") in every buffer that has them."""
+        return {name: next(iter(kinds)) for name, kinds in self._stored().items() if len(kinds) == 1}
+
+    def not_numbers(self) -> set[str]:
+        """Return the fields that are a number in no buffer: text, JSON, bytes, arrays."""
+        return {name for name, kinds in self._stored().items() if not kinds & {"i", "f"}}
+
+    def value(self, payload: Any, name: Any) -> Any:
+        """Return a field's value, None where the step lacks the field."""
+        if payload is None:
+            return None
+        try:
+            buffer_id, chunk_id, row = map(int, payload.split(":"))
+        except (AttributeError, ValueError):
+            raise SqlError(f"field({payload!r}, ...): the first argument is the column payload of experience") from None
+        if not isinstance(name, str):
+            raise SqlError(f"field(payload, {name!r}): name the field in single quotes")
+        chunk = self._chunk(buffer_id, chunk_id)
+        field = chunk.signature.fields.get(name)
+        if name in SYSTEM:
+            raise SqlError(f"field(payload, {name!r}): {name} is a column of experience, use it as it is")
+        if not 0 <= row < chunk.rows:
+            raise SqlError(f"field({payload!r}, ...): the first argument is the column payload of experience")
+        if field is None and name not in self._stored():
+            known = self._stored()
+            raise SqlError(f"no field {name!r} is stored{nearest(name, known) or ':'} there are {', '.join(sorted(known)) or 'none'}")
+        if field is None or not chunk.present(name, row, row + 1)[0]:
+            return None
+        if field.varies:
+            (value,) = chunk.objects(name, row, row + 1)
+            if field.dtype in ("text", "bytes"):
+                return value
+            return _json(value) if isinstance(value, np.ndarray) else json.dumps(value, ensure_ascii=False)
+        array = np.frombuffer(chunk.raw(name, row, row + 1), field.numpy).reshape(field.fixed_shape)
+        if field.shape:
+            return _json(array)
+        value = array.item()
+        if isinstance(value, int) and value >= 2**63:
+            return str(value)  # SQL's integers end there
+        return int(value) if isinstance(value, bool) else value
+
+    def _chunk(self, buffer_id: int, chunk_id: int) -> Chunk:
+        key = buffer_id, chunk_id
+        if key in self._chunks:
+            self._chunks.move_to_end(key)
+            return self._chunks[key]
+        found = self._session.ask(
+            "SELECT c.rows, c.signature, c.crc, c.data, g.schema FROM chunks c JOIN signatures g "
+            "ON g.buffer_id = c.buffer_id AND g.id = c.signature WHERE c.buffer_id = ? AND c.id = ?", buffer_id, chunk_id,
+        )  # fmt: skip
+        if not found:
+            raise ChunkDamaged(f"chunk {chunk_id} of buffer {buffer_id} is gone: restore a backup")
+        rows, signature, crc, data, schema = found[0]
+        decoder = self._decoders.get((buffer_id, signature))
+        if decoder is None:
+            try:
+                decoder = self._decoders[buffer_id, signature] = Decoder(Signature.from_message(schema, signature))
+            except Exception as error:
+                raise ChunkDamaged(f"signature {signature} cannot be read ({error}): restore a backup") from error
+        chunk = self._chunks[key] = decoder.chunk(chunk_id, rows, crc, data)
+        if len(self._chunks) > _CHUNKS_KEPT:
+            self._chunks.popitem(last=False)
+        return chunk
+
+
+def _json(array: np.ndarray) -> str:
+    """Return an array as JSON, which has no NaN and no infinity: null stands for them."""
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        finite = array.astype(object)
+        finite[~np.isfinite(array)] = None
+        return json.dumps(finite.tolist())
+    return json.dumps(array.tolist())
+
+
+def _bindable(params: Any) -> dict[str, Any]:
+    """Return parameters as the driver takes them: NumPy scalars as Python's, and nothing it would store as bytes."""
+    if params is None:
+        return {}
+    if not isinstance(params, Mapping):
+        raise SqlError(f"params is {params!r}: give a mapping of the names in the query, such as {{'task': 't'}}")
+    given = {name: value.item() if isinstance(value, np.generic) else value for name, value in params.items()}
+    for name, value in given.items():
+        if not isinstance(name, str) or not isinstance(value, (str, int, float, bytes, type(None))):
+            raise SqlError(f"params[{name!r}] is a {type(value).__name__}: give text, numbers, bytes or None")
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise SqlError(f"params[{name!r}] is {value}, which does not fit 64 bits: give it as text")
+    return given
+
+
+def run_sql(engine: Engine, query: str, params: Any) -> pa.Table:
+    """Run a statement and return its rows; column names that occur twice are numbered."""
+    if not isinstance(query, str):
+        raise SqlError(f"the query is {query!r}: give SQL as text")
+    given = _bindable(params)
+    with engine.sql() as session:
+        names, rows = engine.dialect.run_sql(session, query, given, FieldFunction(session))
+    unique: list[str] = []
+    for name in names:
+        again = sum(name == other or other.startswith(f"{name}:") for other in unique)
+        unique.append(f"{name}:{again + 1}" if again else name)
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
+    return pa.Table.from_arrays([_column(values) for values in columns], unique)
+
+
+def _column(values: tuple[Any, ...]) -> pa.Array:
+    """Return values as one Arrow array: SQLite types values, not columns, so numbers widen and the rest becomes text."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {int, float}:
+        return pa.array([None if value is None else float(value) for value in values], pa.float64())
+    if len(kinds) > 1:
+        return pa.array([None if value is None else str(value) for value in values], pa.utf8())
+    kind = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.utf8(), bytes: pa.binary()}
+    return pa.array(values, kind[kinds.pop()] if kinds else pa.null())

@@ -1,0 +1,61 @@
+"""Chunks kept in memory, for what is not held in arrays."""
+
+import heapq
+from collections import OrderedDict
+
+from expdb.chunks.codec import Chunk
+
+
+class ChunkCache:
+    """Chunks by id, up to a number of bytes; the one unused for longest goes first.
+
+    What was opened goes before any chunk does: a compressed one takes a fraction of the memory, and to decompress
+    it again is faster than to read and check it. Room is left for as much as the last batch brought, so that the next
+    one does not exceed the limit while it is made.
+    """
+
+    def __init__(self) -> None:
+        self.limit = 0
+        self.nbytes = 0  # of memory, of all that is kept
+        self._chunks: OrderedDict[int, Chunk] = OrderedDict()
+        self._open: OrderedDict[int, int] = OrderedDict()  # bytes of what is open, by chunk
+        self._oldest: list[int] = []  # a heap of ids, of chunks that may be gone as well
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def get(self, id: int) -> Chunk | None:
+        """Return a chunk, None where it is not kept."""
+        return self._chunks.get(id)
+
+    def keep(self, chunks: dict[int, Chunk]) -> None:
+        """Keep chunks that were used just now."""
+        for id, chunk in chunks.items():
+            if self._chunks.get(id) is not chunk:
+                self._forget(id)
+                self._chunks[id] = chunk
+                self.nbytes += chunk.nbytes
+                heapq.heappush(self._oldest, id)
+            self._chunks.move_to_end(id)
+            self.nbytes += chunk.opened_bytes - self._open.pop(id, 0)
+            self._open[id] = chunk.opened_bytes
+        limit = self.limit - sum(chunk.nbytes + chunk.opened_bytes for chunk in chunks.values())
+        while self.nbytes > limit and self._open:
+            id, size = self._open.popitem(last=False)
+            self._chunks[id].close()
+            self.nbytes -= size
+        while self.nbytes > limit and self._chunks:
+            self._forget(next(iter(self._chunks)))
+        if len(self._oldest) > 2 * len(self._chunks) + 64:
+            self._oldest = sorted(self._chunks)
+
+    def evict(self, low: int) -> None:
+        """Forget the chunks of which every step is evicted: their ids are the last positions they hold."""
+        while self._oldest and self._oldest[0] < low:
+            self._forget(heapq.heappop(self._oldest))
+
+    def _forget(self, id: int) -> None:
+        chunk = self._chunks.pop(id, None)
+        if chunk is not None:
+            self.nbytes -= chunk.nbytes + self._open.pop(id, 0)
+            chunk.close()

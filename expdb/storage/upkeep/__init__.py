@@ -1,0 +1,1 @@
+"""Checking, copying and measuring a database."""

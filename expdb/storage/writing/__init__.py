@@ -1,0 +1,1 @@
+"""From the values of a step to its rows."""

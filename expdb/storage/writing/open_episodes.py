@@ -1,0 +1,259 @@
+"""Single steps and batches on their way to their episodes: which are open, which a step begins, which it completes."""
+
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from expdb import errors
+from expdb.chunks.values import as_int, as_tags, as_text
+from expdb.storage.store import Store
+from expdb.storage.writing import episodes
+from expdb.storage.writing import transaction as write
+from expdb.storage.writing.pending import Episode, Pending
+
+STEP_KEYS = ("step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "tags")
+EPISODE_KEYS = ("task_id", "agent_id", "task_name", "episode_id", "group_id", "policy_version", "episode_tags")
+
+Row = tuple[Mapping[str, Any], Mapping[str, Any]]  # what the columns are, what the fields are
+Key = tuple[str, str]  # task and agent
+
+MANY_NAMED = 4096  # episodes known by name; others are looked up
+MANY_OPEN = 16_384  # episodes without a name that are known although the store has swept them away: their next step continues them
+
+
+class Intake:
+    """Writes steps to the episodes that a process has open in a buffer. Threads may share it."""
+
+    def __init__(self, store: Store, run: str):
+        self._store, self._run = store, run
+        self._open: dict[Key, Episode] = {}
+        self._named: dict[str, Episode] = {}
+        self._callers: dict[Key, tuple[object, object]] = {}  # who stored the steps of an open episode without a name
+        self._warned = self._warned_of_versions = False
+        self._lock = threading.RLock()
+
+    def write(self, rows: Sequence[Row]) -> np.ndarray:
+        """Write steps in one transaction and return their positions, int64 in order."""
+        if not rows:
+            return np.empty(0, np.int64)
+        with self._lock: return self._write(rows)
+
+    def _write(self, rows: Sequence[Row]) -> np.ndarray:
+        for attempt in (0, 1):
+            pending = Pending(self._store.fields)
+            opened: dict[Key, Episode | None] = {}
+            named: dict[str, Episode] = {}
+            try:
+                self._gather(rows, pending, opened, named)
+                positions = write.write(self._store, pending)
+                self._remember(opened, named, pending)
+                break
+            except BaseException as error:
+                if pending.stored is not None or pending.is_in_doubt:  # an interrupt came just after the commit, or nobody knows
+                    self._remember(opened, named, pending)
+                elif isinstance(error, (errors.EpisodeEnded, errors.EpisodeMismatch)) and not attempt:
+                    # Somebody else has ended, deleted or evicted an episode that this handle knew as open, or begun one of
+                    # the same name at the same moment.
+                    self._look_again(rows)
+                    continue
+                raise
+        self._forget_swept()
+        return positions
+
+    def _gather(
+        self, rows: Sequence[Row], pending: Pending, opened: dict[Key, Episode | None], named: dict[str, Episode]
+    ) -> None:
+        """Add rows to what is pending, and note which episodes they leave open; None for one that they complete."""
+        stored = self._stored(rows)
+        for row, fields in rows:
+            episode, implicit = self._episode_of(row, opened, named, stored, pending)
+            identity = id(episode)
+            if identity in pending.ended:
+                raise errors.EpisodeEnded(f"episode {episode.episode_id!r} has ended: give the next step another episode_id")
+            pending.add(episode, fields, **{key: row[key] for key in STEP_KEYS if key in row})
+            if row.get("terminated") or row.get("truncated"):
+                pending.ended[identity] = "complete"
+                if implicit is not None:
+                    opened[implicit] = None
+
+    def _remember(
+        self, opened: dict[Key, Episode | None], named: dict[str, Episode], pending: Pending
+    ) -> None:
+        for key, episode in opened.items():
+            if episode is None:
+                self._open.pop(key, None)
+                self._callers.pop(key, None)
+            else:
+                self._open.pop(key, None)  # in the order of their last steps
+                self._open[key] = episode
+        for name, episode in named.items():
+            self._named.pop(name, None)
+            if id(episode) not in pending.ended:
+                self._named[name] = episode
+        while len(self._named) > MANY_NAMED:
+            del self._named[next(iter(self._named))]
+
+    def _look_again(self, rows: Sequence[Row]) -> None:
+        """Learn what has become of the episodes of these rows that this handle knew as open."""
+        keys = {(row.get("task_id", "default"), row.get("agent_id", "agent")) for row, _ in rows if row.get("episode_id") is None}
+        known = [self._open[key] for key in keys if key in self._open]
+        found = episodes.find(self._store, [episode.episode_id for episode in known])
+        for key in keys:
+            episode = self._open.get(key)
+            if episode is not None:
+                current, status = found.get(episode.episode_id, (None, ""))
+                if current is not None and status == "open":
+                    episode.__dict__.update(current.__dict__)
+                else:
+                    self._forget(key)
+        for row, _ in rows:
+            self._named.pop(row.get("episode_id") or "", None)
+
+    def _forget(self, key: Key) -> None:
+        self._open.pop(key, None)
+        self._callers.pop(key, None)
+
+    def _forget_swept(self) -> None:
+        """Let go of the episodes that the store has swept away, the oldest first, where there are too many to remember."""
+        while len(self._open) > MANY_OPEN:
+            key, episode = next(iter(self._open.items()))
+            if episode.last_position >= self._store.swept:
+                return
+            self._forget(key)
+
+    def _episode_of(
+        self,
+        row: Mapping[str, Any],
+        opened: dict[Key, Episode | None],
+        named: dict[str, Episode],
+        stored: dict[str, tuple[Episode, str]],
+        pending: Pending,
+    ) -> tuple[Episode, Key | None]:
+        """Return the episode of a step to be stored, and its key among the open ones where it was not named."""
+        task_id, agent_id = row.get("task_id", "default"), row.get("agent_id", "agent")
+        given = {name: row[name] for name in ("task_name", "group_id", "policy_version", "episode_tags") if row.get(name) is not None}
+        episode_id = row.get("episode_id")
+        key = None
+        if episode_id is None:
+            key = (task_id, agent_id)
+            try:
+                episode = opened[key] if key in opened else self._open.get(key)
+            except TypeError:
+                episode = None  # not text: said below
+            if episode is None:
+                episode = self.new(task_id, agent_id, None, given)
+                self._callers[key] = _caller()
+            elif not self._warned and self._callers.setdefault(key, _caller()) != _caller():
+                self._warned = True
+                errors.warn(
+                    f"two threads or asyncio tasks store steps of task {task_id!r} and agent {agent_id!r} without an episode_id, which makes one "
+                    "episode of them: give each attempt an episode_id, or use `with buffer.episode(...)`"
+                )
+            opened[key] = episode
+        else:
+            episode = named.get(episode_id) or self._named.get(episode_id)
+            if episode is None and episode_id in stored:
+                episode, status = stored[episode_id]
+                if status != "open":
+                    raise errors.EpisodeEnded(f"episode {episode_id!r} is {status}: give the step another episode_id")
+            if episode is None:
+                episode = self.new(task_id, agent_id, episode_id, given)
+            named[episode_id] = episode
+            if (row.get("task_id", episode.task_id), row.get("agent_id", episode.agent_id)) != (episode.task_id, episode.agent_id):
+                raise errors.EpisodeMismatch(
+                    f"episode {episode_id!r} is of task {episode.task_id!r} and agent {episode.agent_id!r}: "
+                    "give that task_id and agent_id, or another episode_id"
+                )
+        if given:
+            self._add_details(episode, given, pending)
+        return episode, key
+
+    def _stored(self, rows: Sequence[Row]) -> dict[str, tuple[Episode, str]]:
+        """Look up, all at once, the episodes that rows name and this handle does not know."""
+        named = dict.fromkeys(as_text(row["episode_id"], "episode_id") for row, _ in rows if row.get("episode_id") is not None)
+        unknown = [name for name in named if name not in self._named]
+        return episodes.find(self._store, unknown) if unknown else {}
+
+    def new(self, task_id: Any, agent_id: Any, episode_id: Any, given: Mapping[str, Any]) -> Episode:
+        """Return an episode of this run that is not stored yet; raise InvalidValue for what cannot name one."""
+        episode = Episode(
+            episode_id=uuid.uuid4().hex if episode_id is None else as_text(episode_id, "episode_id"),
+            run=self._run,
+            task_id=as_text(task_id, "task_id"),
+            agent_id=as_text(agent_id, "agent_id"),
+            started=time.time(),
+        )
+        for name, value in _episode_details(given).items():
+            setattr(episode, name, value)
+        return episode
+
+    def _add_details(self, episode: Episode, given: Mapping[str, Any], pending: Pending) -> None:
+        """Note what a step tells of its episode and was not known; raise EpisodeMismatch where it differs."""
+        news = pending.details.setdefault(id(episode), {})
+        for name, value in _episode_details(given).items():
+            known = news.get(name, getattr(episode, name))
+            if known is None or (name == "episode_tags" and known != value):
+                news[name] = value
+            elif name in ("task_name", "group_id") and known != value:
+                raise errors.EpisodeMismatch(
+                    f"episode {episode.episode_id!r} has the {name} {known!r}, not {value!r}: start another one"
+                )
+            elif known != value and not self._warned_of_versions:
+                self._warned_of_versions = True
+                errors.warn(f"episode {episode.episode_id!r} keeps the policy_version {known} that began it, and {value} is left out: start another one")
+
+    def end(self, episode_id: Any, status: str) -> None:
+        """End an open episode by its name; raise UnknownEpisode, or EpisodeEnded if it has ended."""
+        with self._lock: self._end(episode_id, status)
+
+    def _end(self, episode_id: Any, status: str) -> None:
+        found = episodes.find(self._store, [as_text(episode_id, "episode_id")]).get(episode_id)
+        if found is None:
+            raise errors.UnknownEpisode(f"no episode {episode_id!r} in buffer {self._store.name!r}: see buffer.episodes()")
+        episode, current = found
+        if current != "open" or episode.id is None:
+            raise errors.EpisodeEnded(f"episode {episode_id!r} is {current} already")
+        episodes.end_stored(self._store, episode.id, status)
+        self._named.pop(episode_id, None)
+        for key in [key for key, one in self._open.items() if one.episode_id == episode_id]:
+            self._forget(key)
+
+    def complete_all(self) -> None:
+        """Complete the episodes that were begun without a name: nobody else can go on with them."""
+        with self._lock: self._complete_all()
+
+    def _complete_all(self) -> None:
+        episodes.complete(self._store, [episode.id for episode in self._open.values() if episode.id is not None])
+        self._open.clear()
+        self._callers.clear()
+
+    def forget(self) -> None:
+        """Know no open episode any more: the buffer was cleared."""
+        with self._lock: self._forget_all()
+
+    def _forget_all(self) -> None:
+        self._open.clear()
+        self._callers.clear()
+        self._named.clear()
+
+
+def _caller() -> tuple[object, object]:
+    """Return the thread and the asyncio task that is running; not their numbers, which later ones are given again."""
+    asyncio = sys.modules.get("asyncio")
+    loop = asyncio._get_running_loop() if asyncio is not None else None
+    task = asyncio.current_task(loop) if asyncio is not None and loop is not None else None
+    return threading.current_thread(), task
+
+
+def _episode_details(given: Mapping[str, Any]) -> dict[str, Any]:
+    checked: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is not None:
+            check: Any = {"policy_version": as_int, "episode_tags": as_tags}.get(name, as_text)
+            checked[name] = check(value, name)
+    return checked

@@ -1,0 +1,327 @@
+"""Steps on their way in: every value is checked and encoded here, before anything touches the database."""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from expdb import errors
+from expdb.chunks.codec import Block, Rows, decoded
+from expdb.chunks.fields import Field, check_name, holds_array, infer, warn_of_likely_column
+from expdb.chunks.values import (
+    LARGEST_REWARD,
+    as_flag,
+    as_int,
+    as_real,
+    as_reward,
+    as_tags,
+    as_text,
+)
+from expdb.storage.catalog import Fields
+
+
+@dataclass
+class Episode:
+    """An episode that this process writes. `id` is None, and nothing is stored, before its first step is."""
+
+    episode_id: str
+    run: str
+    task_id: str
+    agent_id: str
+    task_name: str | None = None
+    group_id: str | None = None
+    policy_version: int | None = None
+    episode_tags: str | None = None
+    started: float = 0.0
+    id: int | None = None
+    length: int = 0
+    last_step: int | None = None
+    ordered: bool = True
+    last_position: int = -1
+    gained: float | None = None  # sum of its rewards, as far as this process has written them
+
+
+STEP_KEYS = ("step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "tags")
+
+
+class Steps(NamedTuple):
+    """What the columns of some steps are, beside their fields."""
+
+    episode: tuple[Episode, ...]
+    step: tuple[int | None, ...]
+    pre_agent: tuple[str | None, ...]
+    execute_time: tuple[float, ...]
+    reward: tuple[float | None, ...]
+    terminated: tuple[bool, ...]
+    truncated: tuple[bool, ...]
+    tags: tuple[str | None, ...]
+
+
+class Pending:
+    """Steps accepted but not yet written; their fields are already encoded chunk by chunk.
+
+    An interrupt may come between any two instructions, so each change of state is one assignment or one call.
+    """
+
+    def __init__(self, fields: Fields):
+        self.fields = fields
+        self._types: dict[str, Field] = self.fields.types
+        self.taken: list[tuple[Any, ...]] = []  # an entry for each step, in the order of `Steps`
+        self._columns: Steps | None = None
+        self.blocks: list[Block] = []
+        self.rows = Rows()
+        self.ended: dict[int, str] = {}  # id() of the episode -> status
+        self.ending: Episode | None = None  # the episode that ends here, where there may be no step of it
+        self.tail: dict[str, Any] | None = None
+        self.details: dict[int, dict[str, Any]] = {}  # id() of the episode -> what its steps tell of it
+        self.nbytes = 0  # about what its closed chunks hold, before compression
+        self.write_id = ""  # of an attempt to write this, of which nobody knows whether it was committed
+        self.stored: np.ndarray | None = None  # the positions, once it is committed
+
+    def __len__(self) -> int:
+        return len(self.taken)
+
+    @property
+    def steps(self) -> Steps:
+        """The steps, column by column."""
+        if self._columns is None or len(self._columns.episode) != len(self.taken):
+            self._columns = Steps(*zip(*self.taken, strict=True))
+        return self._columns
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether it may be stored, or not: it is to be written again as it is, and takes no more steps."""
+        return bool(self.write_id) and self.stored is None
+
+    def add(
+        self,
+        episode: Episode,
+        values: Mapping[str, Any],
+        step: Any = None,
+        pre_agent: Any = None,
+        execute_time: Any = None,
+        reward: Any = None,
+        terminated: Any = False,
+        truncated: Any = False,
+        tags: Any = None,
+    ) -> None:
+        """Accept one step, or raise and change nothing."""
+        if reward is not None and type(reward) is not float:
+            reward = as_reward(reward)
+        elif reward is not None:
+            if not -LARGEST_REWARD <= reward <= LARGEST_REWARD:
+                as_reward(reward)  # raises
+            reward += 0.0  # SQL has one zero
+        if type(terminated) is not bool:
+            terminated = as_flag(terminated, "terminated")
+        if type(truncated) is not bool:
+            truncated = as_flag(truncated, "truncated")
+        if step is not None and type(step) is not int:
+            step = as_int(step, "step")
+        elif step is not None and not -(2**63) <= step < 2**63:
+            raise errors.InvalidValue(f"step {step} does not fit 64 bits: number the steps of an episode from 0")
+        execute_time = time.time() if execute_time is None else as_real(execute_time, "execute_time")
+        if pre_agent is not None:
+            pre_agent = as_text(pre_agent, "pre_agent")
+        if tags is not None:
+            tags = as_tags(tags, "tags")
+        one = (episode, step, pre_agent, execute_time, reward, terminated, truncated, tags)
+        rows = self.rows
+        count = rows.count
+        try:
+            self.taken.append(one)
+            if values.keys() <= self._types.keys():
+                rows.append(values, self._types)
+            else:
+                self._append_new(values)
+        except BaseException:
+            if rows.count == count and self.taken and self.taken[-1] is one:  # else an interrupt came just after, or before
+                self.taken.pop()
+            raise
+        if rows.full:
+            self.cut()
+
+    def cut(self) -> None:
+        """Close the current chunk."""
+        rows = self.rows
+        if rows.count:
+            block, nbytes = rows.block(), self.nbytes + rows.nbytes
+            self.blocks, self.rows, self.nbytes = [*self.blocks, block], Rows(), nbytes  # at once
+
+    def _append_new(self, values: Mapping[str, Any]) -> None:
+        """Append a row with fields that are new here; their types stay only if the whole row is taken."""
+        before, count = (self._types, self.fields), self.rows.count
+        try:
+            self.rows.append(self._flattened(values), self._types)
+        except BaseException:
+            if self.rows.count == count:
+                self._types, self.fields = before
+            raise
+
+    def retype(self, fields: Fields, tail: dict[str, Any] | None) -> None:
+        """Encode the fields anew, as of other types or with another tail; or raise and change nothing."""
+        before = self.fields, self._types, self.blocks, self.rows, self.nbytes, self.tail
+        held = [row for block in self.blocks for row in decoded(block)]
+        if self.tail_is_in_block:
+            held.pop()
+        try:
+            self.fields, self._types = fields, fields.types
+            self.blocks, self.rows, self.nbytes = [], Rows(), 0
+            for values in held:
+                self._append_new(values)
+                if self.rows.full:
+                    self.cut()
+            self.tail = None
+            if tail is not None:
+                self.add_tail(tail)
+            self.close()
+        except BaseException:  # else the steps would be written later without their fields
+            self.fields, self._types, self.blocks, self.rows, self.nbytes, self.tail = before
+            raise
+
+    def add_tail(self, values: Mapping[str, Any]) -> None:
+        """Accept the observation after the last step of the only episode here."""
+        if not values.keys() <= self._types.keys():
+            values = self._flattened(values)
+        tail = {name: value for name, value in values.items() if value is not None}
+        trial = Rows()
+        trial.append(tail, self._types)
+        self.tail = tail
+
+    def end(self, episode: Episode, status: str) -> None:
+        """Have the write end its only episode, also where there are no steps to write."""
+        self.ended, self.ending = {id(episode): status}, episode
+
+    def take_back_end(self) -> None:
+        """Be as before the end of its episode, which was refused: more steps may follow."""
+        self.cut()  # the tail may be in the chunk that is under way
+        if self.tail_is_in_block:
+            self.retype(self.fields, tail=None)
+        self.ended, self.ending, self.tail = {}, None, None
+
+    def close(self) -> None:
+        """Close the last chunk, with the tail in it where it holds a step."""
+        if self.tail and self.rows.count and not self.rows.tail:
+            self.rows.append_tail(self.tail, self._types)
+        self.cut()
+        if len(self.taken) != (held := sum(block.steps for block in self.blocks)):
+            raise RuntimeError(f"{len(self.taken)} steps and the fields of {held}: please report this; nothing was stored")
+
+    @property
+    def tail_is_in_block(self) -> bool:
+        """Whether the last chunk holds the tail behind its steps."""
+        return bool(self.blocks) and self.blocks[-1].tail
+
+    @property
+    def tail_types(self) -> dict[str, Field]:
+        """The fields of the tail."""
+        return {name: self._types[name] for name in self.tail or ()}
+
+    def found_fields(self, known: Fields) -> tuple[dict[str, Field], set[str]]:
+        """Return the fields that the steps have, and those of the known ones that some of them lack."""
+        found: dict[str, Field] = {}
+        lacking: set[str] = set()
+        for block in self.blocks:
+            if block.fields.keys() != known.types.keys() or block.nullable:
+                lacking |= block.nullable | (known.types.keys() - block.fields.keys())
+            found.update(block.fields)
+        found.update(self.tail_types)
+        for block in self.blocks:
+            if len(block.fields) < len(found):
+                lacking |= found.keys() - block.fields.keys()
+        return found, lacking
+
+    @property
+    def distinct(self) -> dict[int, Episode]:
+        """The episodes of the steps, each once by its id(), in the order of their first ones."""
+        episodes = self.steps.episode if self.taken else ()
+        return dict(zip(map(id, episodes), episodes, strict=True))
+
+    def by_episode(self) -> dict[int, list[int]]:
+        """Return which steps are of which episode, by its id(), in the order of their first ones."""
+        ids = list(map(id, self.steps.episode))
+        mine: dict[int, list[int]] = {one: [] for one in ids}
+        if len(mine) == 1:
+            return {ids[0]: list(range(len(ids)))}
+        for index, one in enumerate(ids):
+            mine[one].append(index)
+        return mine
+
+    def number(self, episode: Episode, mine: list[int], step: list[int]) -> tuple[int | None, bool]:
+        """Give the steps `mine` of an episode their numbers, in `step`; return the greatest, and whether all came in order."""
+        last_step, ordered, numbers = episode.last_step, episode.ordered, self.steps.step
+        for place, index in enumerate(mine):
+            given = numbers[index]
+            number = step[index] = episode.length + place if given is None else given
+            if last_step is not None and number < last_step:
+                ordered = False
+            else:
+                last_step = number
+        return last_step, ordered
+
+    def gained(self, mine: list[int]) -> float | None:
+        """Return the sum of the rewards of the steps `mine`, None where none is known."""
+        known = [reward for reward in map(self.steps.reward.__getitem__, mine) if reward is not None]
+        return sum(known) if known else None
+
+    def _flattened(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values with mappings that hold arrays taken apart, and the type of every new field inferred."""
+        flat: dict[str, Any] = {}
+        nested = self.fields.nested
+
+        def put(name: str, value: Any) -> None:
+            if name not in self._types and isinstance(value, Mapping) and (name in nested or holds_array(value)):
+                for key, inner in value.items():
+                    if not isinstance(key, str):
+                        raise errors.InvalidValue(f"{name}: the key {key!r} is not text, so it names no field: convert it")
+                    put(f"{name}.{key}", inner)
+                return
+            if name in nested and value is not None:
+                raise errors.FieldMismatch(f"field {name!r} holds mappings with arrays, not {type(value).__name__}: use another name")
+            if name in flat:
+                raise errors.InvalidValue(f"field {name!r} is given twice, nested and by its dotted name: give it once")
+            flat[name] = value
+
+        for name, value in values.items():
+            if not isinstance(name, str):
+                raise errors.InvalidValue(f"a field may not be called {name!r}: use text")
+            if name not in self._types:
+                check_name(name)
+            try:
+                put(name, value)
+            except RecursionError:
+                raise errors.InvalidValue(f"{name}: nested too deeply, or holding itself: flatten it") from None
+        new: dict[str, Field] = {}
+        for name in [name for name in flat if name not in self._types]:
+            if flat[name] is None:
+                del flat[name]  # its type is not known before a first value
+                continue
+            if isinstance(flat[name], (list, tuple)) and not flat[name]:  # nothing tells what it is a list of
+                del flat[name]
+                errors.warn(
+                    f"{name!r} is empty before its first value, so its type is not known and the step lacks it: declare it, "
+                    f"db.buffer(name, fields={{{name!r}: \"json\"}}) for messages, expdb.Field(\"int64\", shape=(None,)) for numbers"
+                )
+                continue
+            check_name(name)
+            new[name] = infer(flat[name], name)
+            warn_of_likely_column(name, new[name])
+        if new:
+            # A trial column: the type must not stay if the very value that made it is refused.
+            Rows().append({name: flat[name] for name in new}, new)
+            self._types = {**self._types, **new}
+            self.fields = Fields(self._types, self.fields.optional, self.fields.version)
+        return flat
+
+
+def runs(
+    first: int, episodes: list[int], ordinals: list[int], start: int, stop: int, chunk: int
+) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """Yield (last, first, episode, ordinal, chunk, chunk_row) of the runs of one episode in rows [start, stop)."""
+    begin = start
+    for row in range(start + 1, stop + 1):
+        if row == stop or episodes[row] != episodes[begin] or ordinals[row] != ordinals[row - 1] + 1:
+            yield first + row - 1, first + begin, episodes[begin], ordinals[begin], chunk, begin - start
+            begin = row
