@@ -4,16 +4,17 @@
     python3 dev.py test [ARGS]        the tests without the slow ones; ARGS go to pytest
                 --torch               with PyTorch, which is a large download
                 --slow                with the slow ones: faults, training runs
-                --newest              with the newest versions of everything, not those of constraints.txt
+                --newest              with the newest versions, not those of constraints.txt
     python3 dev.py lint               ruff and mypy --strict
-    python3 dev.py torture [ARGS]     every fault there is, in one table: kills, power loss, full disks, flipped bits, ...
+    python3 dev.py torture [ARGS]     every fault in one table: kills, power loss, full disks, ...
     python3 dev.py bench [ARGS]       the benchmarks
-    python3 dev.py scale              what breaks first with 10, 1,000 and 100,000 actors, on this machine
-    python3 dev.py peers [ARGS]       expdb beside other replay buffers, each in an environment that this makes
+    python3 dev.py scale              what breaks first with 10, 1,000 and 100,000 actors
+    python3 dev.py peers [ARGS]       expdb beside other replay buffers, each in its environment
 
-The first call makes the environment `.venv` in the checkout and installs what the verb needs; nothing outside the
-checkout is changed. It needs neither a venv module nor root, and it works where the system's Python is externally managed
-(PEP 668): `pip install --target` is exempt from that, so virtualenv can be fetched with it.
+The first call makes the environment `.venv` in the checkout and installs what the verb needs;
+nothing outside the checkout is changed. It needs neither a venv module nor root, and it works where
+the system's Python is externally managed (PEP 668): `pip install --target` is exempt from that, so
+virtualenv can be fetched with it.
 """
 
 import hashlib
@@ -27,8 +28,20 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 BOOT = ROOT / ".venv-boot"
 CONSTRAINTS = ROOT / "constraints.txt"
-PIP_OPTIONS = ["--quiet", "--disable-pip-version-check", "--no-cache-dir", "--no-warn-script-location"]
-NEEDS = {"lint": ["lint"], "test": ["test"], "torture": ["test"], "bench": ["test", "bench"], "scale": ["test", "bench"], "peers": ["test", "bench"]}
+PIP_OPTIONS = [
+    "--quiet",
+    "--disable-pip-version-check",
+    "--no-cache-dir",
+    "--no-warn-script-location",
+]
+NEEDS = {
+    "lint": ["lint"],
+    "test": ["test"],
+    "torture": ["test"],
+    "bench": ["test", "bench"],
+    "scale": ["test", "bench"],
+    "peers": ["test", "bench"],
+}
 
 
 class Environment:
@@ -40,47 +53,88 @@ class Environment:
         self.temporary = folder / "tmp"
 
     def provide(self, groups: list[str]) -> None:
-        """Install what the dependency groups of pyproject.toml name; make the environment where it is missing."""
+        """Install what the dependency groups of pyproject.toml name.
+
+        Make the environment where it is missing.
+        """
         stamp = self.folder / f"stamp-{'-'.join(['run', *groups])}"
         files = [ROOT / "pyproject.toml", CONSTRAINTS]
-        wanted = hashlib.sha256(b"".join(path.read_bytes() for path in files) + sys.version.encode()).hexdigest()
+        wanted = hashlib.sha256(
+            b"".join(path.read_bytes() for path in files) + sys.version.encode()
+        ).hexdigest()
         if stamp.exists() and stamp.read_text() == wanted:
             return
         print(f"preparing {self.folder} (once; a minute or so)", file=sys.stderr, flush=True)
         if not list(self.folder.glob("stamp-*")):
             self._make()
-        options = [*PIP_OPTIONS, "--root-user-action=ignore", *(["--upgrade"] if self.newest else ["--constraint", CONSTRAINTS])]
-        self.call("-m", "pip", "install", *options, "--editable", f"{ROOT}[cli,gym,postgres]", *requirements(groups))
+        options = [
+            *PIP_OPTIONS,
+            "--root-user-action=ignore",
+            *(["--upgrade"] if self.newest else ["--constraint", CONSTRAINTS]),
+        ]
+        self.call(
+            "-m",
+            "pip",
+            "install",
+            *options,
+            "--editable",
+            f"{ROOT}[cli,gym,postgres]",
+            *requirements(groups),
+        )
         stamp.write_text(wanted)
 
     def _make(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
-        if not subprocess.run([sys.executable, "-m", "venv", self.folder], capture_output=True, cwd=ROOT).returncode:
+        if not subprocess.run(
+            [sys.executable, "-m", "venv", self.folder], capture_output=True, cwd=ROOT
+        ).returncode:
             return
         shutil.rmtree(self.folder, ignore_errors=True)
-        call(sys.executable, "-m", "pip", "install", *PIP_OPTIONS, "--upgrade", "--target", BOOT, "virtualenv")
+        call(
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            *PIP_OPTIONS,
+            "--upgrade",
+            "--target",
+            BOOT,
+            "virtualenv",
+        )
         call(
             sys.executable, "-m", "virtualenv", "--quiet", "--no-periodic-update", self.folder,
             PYTHONPATH=str(BOOT), VIRTUALENV_OVERRIDE_APP_DATA=str(BOOT / "data"),
         )  # fmt: skip
 
     def call(self, *arguments: object, cwd: Path = ROOT) -> None:
-        """Run the environment's Python, which leaves its temporary files and caches in the environment."""
+        """Run the environment's Python.
+
+        Which leaves its temporary files and caches in the environment.
+        """
         shutil.rmtree(self.temporary, ignore_errors=True)
         self.temporary.mkdir(parents=True)
-        places = {"TMPDIR": self.temporary, "MPLCONFIGDIR": self.temporary, "XDG_CACHE_HOME": self.temporary}
+        places = {
+            "TMPDIR": self.temporary,
+            "MPLCONFIGDIR": self.temporary,
+            "XDG_CACHE_HOME": self.temporary,
+        }
         call(self.python, *arguments, cwd=cwd, **{name: str(path) for name, path in places.items()})
 
 
 def call(*command: object, cwd: Path = ROOT, **environment: str) -> None:
     """Run a command, and exit with its status if it fails."""
-    status = subprocess.call([str(part) for part in command], cwd=cwd, env={**os.environ, **environment})
+    status = subprocess.call(
+        [str(part) for part in command], cwd=cwd, env={**os.environ, **environment}
+    )
     if status:
         sys.exit(status)
 
 
 def requirements(groups: list[str]) -> list[str]:
-    """List the requirements of dependency groups of pyproject.toml (pip knows groups only since 25.1)."""
+    """List the requirements of dependency groups of pyproject.toml.
+
+    Pip knows groups only since 25.1.
+    """
     table = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
     found: list[str] = []
     for group in groups:
@@ -95,7 +149,12 @@ def test(arguments: list[str]) -> None:
     newest = "--newest" in chosen
     environment = Environment(ROOT / (".venv-newest" if newest else ".venv"), newest=newest)
     environment.provide(["test", *(["torch"] if "--torch" in chosen else [])])
-    options = [f"--basetemp={environment.folder / 'tests'}", "--numprocesses=logical", "--maxprocesses=4", "--dist=worksteal"]
+    options = [
+        f"--basetemp={environment.folder / 'tests'}",
+        "--numprocesses=logical",
+        "--maxprocesses=4",
+        "--dist=worksteal",
+    ]
     options += ["-m", ""] if "--slow" in chosen else []
     environment.call("-m", "pytest", *options, *[one for one in arguments if one not in chosen])
 
@@ -112,6 +171,7 @@ def main(arguments: list[str]) -> None:
         case ["lint"]:
             environment.provide(NEEDS["lint"])
             environment.call("-m", "ruff", "check", ".")
+            environment.call("-m", "ruff", "format", "--check", ".")
             environment.call("-m", "mypy")
         case ["torture", *rest]:
             environment.provide(NEEDS["torture"])

@@ -1,6 +1,9 @@
-"""Run the benchmarks and print the table of the README: `python3 dev.py bench [--json FILE] [--only WORD] [--quick]`.
+"""Run the benchmarks and print the table of the README.
 
-Every figure is a ratio of medians, both sides measured alternately in this run after a warm-up round, or a size.
+`python3 dev.py bench [--json FILE] [--only WORD] [--quick]`.
+
+Every figure is a ratio of medians, both sides measured alternately in this run after a warm-up
+round, or a size.
 """
 
 import argparse
@@ -31,20 +34,27 @@ OBS = np.random.default_rng(0).standard_normal((256, 4)).astype(np.float32)
 def live_bytes(path: Path) -> int:
     """Return the bytes of the pages in use."""
     connection = sqlite3.connect(path)
-    sizes = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")]
+    sizes = [
+        connection.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("page_count", "freelist_count", "page_size")
+    ]
     connection.close()
     return int((sizes[0] - sizes[1]) * sizes[2])
 
 
-def play(buffer: expdb.ReplayBuffer, episodes: int, steps: int, task: Callable[[int], str] = str) -> None:
+def play(
+    buffer: expdb.ReplayBuffer, episodes: int, steps: int, task: Callable[[int], str] = str
+) -> None:
     """Write episodes of CartPole-sized steps."""
     for number in range(episodes):
         with buffer.episode(task(number), task_name=f"name_{number % 50}") as episode:
             for t in range(steps):
-                episode.append(obs=OBS[t & 255], action=t & 1, reward=1.0, terminated=t == steps - 1)
+                episode.append(
+                    obs=OBS[t & 255], action=t & 1, reward=1.0, terminated=t == steps - 1
+                )
 
 
-# -- the table --------------------------------------------------------------------------------------------------------
+# -- the table -------------------------------------------------------------------------------------
 
 
 def append(folder: Path, quick: bool) -> Iterator[Row]:
@@ -59,30 +69,54 @@ def append(folder: Path, quick: bool) -> Iterator[Row]:
             start = time.perf_counter()
             with buffer.episode("t") as episode:
                 for t in range(steps):
-                    episode.append(obs=OBS[t & 255], action=t & 1, reward=1.0, terminated=False, truncated=False)
+                    episode.append(
+                        obs=OBS[t & 255],
+                        action=t & 1,
+                        reward=1.0,
+                        terminated=False,
+                        truncated=False,
+                    )
             return (time.perf_counter() - start) / steps
 
-    sides: dict[str, Callable[[int], float]] = {"raw": lambda _: baselines.append(folder / "raw.db", steps), "expdb": ours}
+    sides: dict[str, Callable[[int], float]] = {
+        "raw": lambda _: baselines.append(folder / "raw.db", steps),
+        "expdb": ours,
+    }
     try:
         from cpprb import ReplayBuffer as Volatile
     except ImportError:
         pass_note = "cpprb is not installed"
     else:
         pass_note = ""
-        shapes = {"obs": {"shape": 4}, "act": {"dtype": np.int64}, "rew": {}, "next_obs": {"shape": 4}, "done": {}}
+        shapes = {
+            "obs": {"shape": 4},
+            "act": {"dtype": np.int64},
+            "rew": {},
+            "next_obs": {"shape": 4},
+            "done": {},
+        }
 
         def volatile(_: int) -> float:
             buffer = Volatile(100_000, shapes)
             start = time.perf_counter()
             for t in range(5_000):
-                buffer.add(obs=OBS[t & 255], act=t & 1, rew=1.0, next_obs=OBS[(t + 1) & 255], done=0.0)
+                buffer.add(
+                    obs=OBS[t & 255], act=t & 1, rew=1.0, next_obs=OBS[(t + 1) & 255], done=0.0
+                )
             return (time.perf_counter() - start) / 5_000
 
         sides["cpprb"] = volatile
     found = alternate(3 if quick else 7, **sides)
-    yield row("`episode.append`, capacity 100,000 / raw inserts", found["expdb"] / found["raw"], 2.0, note=pass_note)
+    yield row(
+        "`episode.append`, capacity 100,000 / raw inserts",
+        found["expdb"] / found["raw"],
+        2.0,
+        note=pass_note,
+    )
     if "cpprb" in found:
-        yield row("`episode.append` / cpprb `add` (in memory)", found["expdb"] / found["cpprb"], 1.0)
+        yield row(
+            "`episode.append` / cpprb `add` (in memory)", found["expdb"] / found["cpprb"], 1.0
+        )
 
 
 def store(folder: Path, quick: bool) -> Iterator[Row]:
@@ -101,7 +135,10 @@ def store(folder: Path, quick: bool) -> Iterator[Row]:
 
         return side
 
-    agent = {"state": {"content": "x" * 300}, "action": {"tool": "search", "arguments": '{"q": "y"}'}}
+    agent = {
+        "state": {"content": "x" * 300},
+        "action": {"tool": "search", "arguments": '{"q": "y"}'},
+    }
     found = alternate(
         3 if quick else 9,
         raw=lambda _: baselines.store(folder / "raw.db", calls),
@@ -109,7 +146,11 @@ def store(folder: Path, quick: bool) -> Iterator[Row]:
         agent=ours(agent),
     )
     yield row("`store()` of a CartPole step / raw transaction", found["arrays"] / found["raw"], 2.5)
-    yield row("`store()` of an agent's step, 400 bytes of JSON / raw transaction", found["agent"] / found["raw"], 2.5)
+    yield row(
+        "`store()` of an agent's step, 400 bytes of JSON / raw transaction",
+        found["agent"] / found["raw"],
+        2.5,
+    )
 
 
 def size(folder: Path, quick: bool) -> Iterator[Row]:
@@ -119,21 +160,31 @@ def size(folder: Path, quick: bool) -> Iterator[Row]:
     with expdb.open(path) as db:
         buffer = db.buffer("b")
         for number in range(episodes):
-            with buffer.episode(f"CartPole-v1/{number}", task_name="CartPole-v1", agent_id="dqn") as episode:
+            with buffer.episode(
+                f"CartPole-v1/{number}", task_name="CartPole-v1", agent_id="dqn"
+            ) as episode:
                 for t in range(200):
                     episode.append(obs=OBS[t], action=t & 1, reward=1.0, terminated=t == 199)
                 episode.end(obs=OBS[200])
-    yield row("file bytes a CartPole step, all included", path.stat().st_size / (200 * episodes), 100, "B")
+    yield row(
+        "file bytes a CartPole step, all included", path.stat().st_size / (200 * episodes), 100, "B"
+    )
     yield from conversations(folder, quick)
 
 
 def conversations(folder: Path, quick: bool) -> Iterator[Row]:
     """Bytes of conversations whose every turn stores all messages so far."""
     generator = random.Random(0)
-    words = ["".join(generator.choices("abcdefghijklmnopqrstuvwxyz", k=generator.randint(2, 9))) for _ in range(3000)]
+    words = [
+        "".join(generator.choices("abcdefghijklmnopqrstuvwxyz", k=generator.randint(2, 9)))
+        for _ in range(3000)
+    ]
 
     def message(length: int) -> dict[str, Any]:
-        return {"role": generator.choice(["user", "assistant", "tool"]), "content": " ".join(generator.choices(words, k=length))}
+        return {
+            "role": generator.choice(["user", "assistant", "tool"]),
+            "content": " ".join(generator.choices(words, k=length)),
+        }
 
     def measure(way: str, episodes: int, first: int) -> float:
         path = folder / f"{way}-{first}.db"
@@ -145,20 +196,32 @@ def conversations(folder: Path, quick: bool) -> Iterator[Row]:
                 rows = []
                 for _ in range(50):
                     messages.append(message(60))
-                    rows.append({"task_id": f"t{number}", "episode_id": f"e{number}", "messages": list(messages)})
+                    rows.append(
+                        {
+                            "task_id": f"t{number}",
+                            "episode_id": f"e{number}",
+                            "messages": list(messages),
+                        }
+                    )
                     if way == "singly":
                         buffer.store(**rows[-1])
                 if way == "at once":
                     buffer.store_batch(rows)
                 buffer.end_episode(f"e{number}")
-                distinct = {json.dumps(one, ensure_ascii=False, separators=(",", ":")) for one in messages}
+                distinct = {
+                    json.dumps(one, ensure_ascii=False, separators=(",", ":")) for one in messages
+                }
                 unique += sum(len(one.encode()) for one in distinct)
         return live_bytes(path) / unique
 
     few = 20 if quick else 200
-    yield row("50 turns of all messages so far, at once / unique bytes", measure("at once", few, 1), 1.0)
+    yield row(
+        "50 turns of all messages so far, at once / unique bytes", measure("at once", few, 1), 1.0
+    )
     yield row("the same, one `store()` a turn, then `end_episode`", measure("singly", few, 1), 1.0)
-    yield row("the same with 500 KB of messages a row", measure("singly", 2 if quick else 5, 1_200), 0.9)
+    yield row(
+        "the same with 500 KB of messages a row", measure("singly", 2 if quick else 5, 1_200), 0.9
+    )
 
 
 def sample(folder: Path, quick: bool) -> Iterator[Row]:
@@ -197,7 +260,11 @@ def sample(folder: Path, quick: bool) -> Iterator[Row]:
         raw=raw,
         expdb=ours,
     )
-    yield row(f"`sample(256)` of {episodes * 200:,} steps, new connections / raw read of the same chunks", found["expdb"] / found["raw"], 2.5)
+    yield row(
+        f"`sample(256)` of {episodes * 200:,} steps, new connections / raw read of the same chunks",
+        found["expdb"] / found["raw"],
+        2.5,
+    )
 
 
 WRITER = """
@@ -208,7 +275,8 @@ with expdb.open(sys.argv[1]) as db:
     while True:
         with buffer.episode(f"new_{n}", task_name="new") as episode:
             for t in range(50):
-                episode.append(obs=np.zeros(4, np.float32), action=1, reward=1.0, terminated=t == 49)
+                obs = np.zeros(4, np.float32)
+                episode.append(obs=obs, action=1, reward=1.0, terminated=t == 49)
         n += 1
         time.sleep(0.02)
 """
@@ -225,7 +293,9 @@ def tasks(folder: Path, quick: bool) -> Iterator[Row]:
                 rewards = np.random.default_rng(number).random(50)
                 with buffer.episode(f"task_{number}", task_name=f"name_{number % 50}") as episode:
                     for t in range(50):
-                        episode.append(obs=OBS[t], action=t & 1, reward=float(rewards[t]), terminated=t == 49)
+                        episode.append(
+                            obs=OBS[t], action=t & 1, reward=float(rewards[t]), terminated=t == 49
+                        )
     small, large = paths.values()
     appending = subprocess.Popen([sys.executable, "-c", WRITER, str(large)], stdout=subprocess.PIPE)
     try:
@@ -234,7 +304,12 @@ def tasks(folder: Path, quick: bool) -> Iterator[Row]:
         queries: dict[str, Callable[[int], QueryBuilder]] = {
             "by name": lambda k: QueryBuilder().eq("task_name", f"name_{k % 50}"),
             "by reward": lambda k: QueryBuilder().gte("reward", 0.5 + 0.001 * k),
-            "by both": lambda k: QueryBuilder().in_("task_name", [f"name_{k % 50}", f"name_{(k + 9) % 50}"]).and_().gte("reward", 0.9 - 0.001 * k),
+            "by both": lambda k: (
+                QueryBuilder()
+                .in_("task_name", [f"name_{k % 50}", f"name_{(k + 9) % 50}"])
+                .and_()
+                .gte("reward", 0.9 - 0.001 * k)
+            ),
         }
         with expdb.open(large) as db:
             buffer = db.buffer("b")
@@ -242,11 +317,20 @@ def tasks(folder: Path, quick: bool) -> Iterator[Row]:
 
                 def side(number: int, query: Callable[[int], QueryBuilder] = query) -> float:
                     start = time.perf_counter()
-                    assert len(buffer.sample_tasks(32 if not quick else 8, query(number))) in (8, 32)
+                    assert len(buffer.sample_tasks(32 if not quick else 8, query(number))) in (
+                        8,
+                        32,
+                    )
                     return time.perf_counter() - start
 
                 milliseconds = alternate(20 if quick else 50, ours=side)["ours"] * 1e3
-                yield row(f"`sample_tasks(32, query)` {name}, a new query each, another process appending", milliseconds, 12, "ms")
+                yield row(
+                    f"`sample_tasks(32, query)` {name}, a new query each, another process "
+                    "appending",
+                    milliseconds,
+                    12,
+                    "ms",
+                )
     finally:
         appending.kill()
         appending.wait()
@@ -265,7 +349,11 @@ def tasks(folder: Path, quick: bool) -> Iterator[Row]:
                 return side
 
             found = alternate(60, small=timed(one), large=timed(ten))
-            yield row(f"`{method}` by task_id, ten times the rows / one time, the same matches", found["large"] / found["small"], 1.5)
+            yield row(
+                f"`{method}` by task_id, ten times the rows / one time, the same matches",
+                found["large"] / found["small"],
+                1.5,
+            )
 
 
 def servers(folder: Path, quick: bool) -> Iterator[Row]:
@@ -283,48 +371,83 @@ def servers(folder: Path, quick: bool) -> Iterator[Row]:
                 raise RuntimeError(f"8 writers: {found}")
             return found["seconds"] / steps
 
-        found = alternate(1 if quick else 3, ours=ours, base=lambda _: sqlalchemy_inserts(url, steps))
-        yield row("PostgreSQL, 8 writers, flushes of 64 / SQLAlchemy inserting the narrow rows alone", found["ours"] / found["base"], 1 / 3.5)
+        found = alternate(
+            1 if quick else 3, ours=ours, base=lambda _: sqlalchemy_inserts(url, steps)
+        )
+        yield row(
+            "PostgreSQL, 8 writers, flushes of 64 / SQLAlchemy inserting the narrow rows alone",
+            found["ours"] / found["base"],
+            1 / 3.5,
+        )
         calls = 20 if quick else 100
         rates = [writers(server, 32, 0, calls, 0.001) for _ in range(1 if quick else 3)]
         if any(one["errors"] or one["deadlocks"] or one["problems"] for one in rates):
             raise RuntimeError(f"32 writers: {rates}")
         seconds = statistics.median(one["seconds"] for one in rates)
-        yield row("PostgreSQL, 32 writers of single steps, 1 ms each way: time for 300 commits", 300 * seconds / (32 * calls), 1.0, "s")
+        yield row(
+            "PostgreSQL, 32 writers of single steps, 1 ms each way: time for 300 commits",
+            300 * seconds / (32 * calls),
+            1.0,
+            "s",
+        )
     finally:
         server.remove()
 
 
 def aworld(folder: Path, quick: bool) -> Iterator[Row]:
-    """Run AWorld's example of four processes; the baseline is measured where it still ends, and grows with the rows."""
+    """Run AWorld's example of four processes.
+
+    The baseline is measured where it still ends, and grows with the rows.
+    """
     from benchmarks.shared_memory import ours, theirs
 
     rows, fewer = (2_000, 400) if quick else (10_000, 4_000)
     found = alternate(1 if quick else 3, ours=lambda _: ours(rows), theirs=lambda _: theirs(fewer))
-    # Each row of the baseline rewrites all rows of its task, so that its time a row is proportional to their number.
+    # Each row of the baseline rewrites all rows of its task, so that its time a row is proportional
+    # to their number.
     grown = found["theirs"] * rows / fewer
-    yield row(f"AWorld's example, {rows:,} rows / pickled lists in shared memory ({fewer:,} rows, in proportion)", found["ours"] / grown, 0.01)
+    yield row(
+        f"AWorld's example, {rows:,} rows / pickled lists in shared memory ({fewer:,} rows, in "
+        "proportion)",
+        found["ours"] / grown,
+        0.01,
+    )
     yield row("the same, a row", found["ours"] * 1e3, 0.23, "ms")
 
 
 def imports(folder: Path, quick: bool) -> Iterator[Row]:
     """Import expdb; __pycache__ is written first, as pip does."""
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    environment = {
+        key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"
+    }
     code = "import time; start = time.perf_counter(); import {}; print(time.perf_counter() - start)"
 
     def timed(what: str) -> Callable[[int], float]:
         return lambda _: float(
-            subprocess.run([sys.executable, "-c", code.format(what)], env=environment, capture_output=True, text=True, check=True).stdout
+            subprocess.run(
+                [sys.executable, "-c", code.format(what)],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
         )
 
-    found = alternate(5 if quick else 21, base=timed("sqlalchemy, numpy, pyarrow"), ours=timed("expdb"))
-    yield row("`import expdb` / importing sqlalchemy, numpy, pyarrow", found["ours"] / found["base"], 1.3)
+    found = alternate(
+        5 if quick else 21, base=timed("sqlalchemy, numpy, pyarrow"), ours=timed("expdb")
+    )
+    yield row(
+        "`import expdb` / importing sqlalchemy, numpy, pyarrow", found["ours"] / found["base"], 1.3
+    )
 
 
 PARTS: dict[str, Callable[[Path, bool], Iterator[Row]]] = {
-    "append": append, "store": store, "size": size, "sample": sample, "tasks": tasks, "imports": imports, "servers": servers, "aworld": aworld,
-    "memory": learning.memory, "queries": learning.queries, "server": learning.server, "frames": learning.frames, "filling": learning.filling, "atari": atari.frames,
-    "training": training.training, "loading": training.loading, "writers": crowd.writers, "trajectories": crowd.trajectories, "large": crowd.large,
+    "append": append, "store": store, "size": size, "sample": sample, "tasks": tasks,
+    "imports": imports, "servers": servers, "aworld": aworld,
+    "memory": learning.memory, "queries": learning.queries, "server": learning.server,
+    "frames": learning.frames, "filling": learning.filling, "atari": atari.frames,
+    "training": training.training, "loading": training.loading, "writers": crowd.writers,
+    "trajectories": crowd.trajectories, "large": crowd.large,
     "steady": crowd.steady,
 }  # fmt: skip
 
@@ -332,7 +455,8 @@ PARTS: dict[str, Callable[[Path, bool], Iterator[Row]]] = {
 def machine() -> str:
     """Name the machine and the libraries."""
     return (
-        f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}, Python {platform.python_version()}, "
+        f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}, Python "
+        f"{platform.python_version()}, "
         f"SQLite {sqlite3.sqlite_version}, NumPy {np.__version__}"
     )
 
@@ -342,7 +466,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("--json", type=Path, help="write the rows there as well")
     parser.add_argument("--only", choices=PARTS, action="append", help="measure only this part")
-    parser.add_argument("--quick", action="store_true", help="small sizes and few rounds: to try the benchmarks out")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes and few rounds: to try the benchmarks out"
+    )
     arguments = parser.parse_args()
     rows: list[Row] = []
     print(machine(), file=sys.stderr)
@@ -350,10 +476,19 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="expdb-bench-", dir=Path.cwd()) as folder:
             for found in PARTS[name](Path(folder), arguments.quick):
                 rows.append(found)
-                print(f"{found['work']}: {found['figure']:.3g} {found['unit']} (mark {found['mark']})", file=sys.stderr, flush=True)
+                print(
+                    f"{found['work']}: {found['figure']:.3g} {found['unit']} (mark "
+                    f"{found['mark']})",
+                    file=sys.stderr,
+                    flush=True,
+                )
     print("| work | measured | mark |\n|---|---|---|")
     for one in rows:
-        print(f"| {one['work']} | {one['figure']:.3g} {one['unit']}{'' if one['met'] else ' (missed)'} | <= {one['mark']:.3g} {one['unit']} |")
+        print(
+            f"| {one['work']} | {one['figure']:.3g} "
+            f"{one['unit']}{'' if one['met'] else ' (missed)'} | <= {one['mark']:.3g} "
+            f"{one['unit']} |"
+        )
     print(f"\n{machine()}")
     if arguments.json:
         arguments.json.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1))

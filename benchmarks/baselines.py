@@ -1,6 +1,7 @@
 """The same work straight on the driver, nothing of expdb: what the figures are ratios to.
 
-Plain tables with every column, one secondary index and a trigger that evicts; ready-made blobs for payload.
+Plain tables with every column, one secondary index and a trigger that evicts; ready-made blobs for
+payload.
 """
 
 import os
@@ -9,22 +10,29 @@ import time
 from pathlib import Path
 
 SCHEMA = """
-CREATE TABLE buffers (id INTEGER PRIMARY KEY, capacity INTEGER NOT NULL, added INTEGER NOT NULL) STRICT;
+CREATE TABLE buffers (
+    id INTEGER PRIMARY KEY, capacity INTEGER NOT NULL, added INTEGER NOT NULL
+) STRICT;
 CREATE TABLE steps (
-    buffer_id INTEGER NOT NULL, position INTEGER NOT NULL, episode INTEGER NOT NULL, step INTEGER NOT NULL, pre_agent TEXT,
-    execute_time REAL, reward REAL, terminated INTEGER NOT NULL, truncated INTEGER NOT NULL, policy_version INTEGER,
-    priority REAL, tags TEXT, chunk INTEGER NOT NULL, chunk_row INTEGER NOT NULL, PRIMARY KEY (buffer_id, position)
+    buffer_id INTEGER NOT NULL, position INTEGER NOT NULL, episode INTEGER NOT NULL,
+    step INTEGER NOT NULL, pre_agent TEXT, execute_time REAL, reward REAL,
+    terminated INTEGER NOT NULL, truncated INTEGER NOT NULL, policy_version INTEGER, priority REAL,
+    tags TEXT, chunk INTEGER NOT NULL, chunk_row INTEGER NOT NULL,
+    PRIMARY KEY (buffer_id, position)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX steps_by_episode ON steps (buffer_id, episode, step);
 CREATE TABLE chunks (
-    buffer_id INTEGER NOT NULL, id INTEGER NOT NULL, last_position INTEGER NOT NULL, crc INTEGER NOT NULL, data BLOB NOT NULL,
+    buffer_id INTEGER NOT NULL, id INTEGER NOT NULL, last_position INTEGER NOT NULL,
+    crc INTEGER NOT NULL,
+    data BLOB NOT NULL,
     PRIMARY KEY (buffer_id, id)
 ) STRICT;
 CREATE TRIGGER evict AFTER INSERT ON chunks BEGIN
     DELETE FROM steps WHERE buffer_id = NEW.buffer_id
         AND position <= NEW.last_position - (SELECT capacity FROM buffers WHERE id = NEW.buffer_id);
     DELETE FROM chunks WHERE buffer_id = NEW.buffer_id AND id < NEW.id
-        AND last_position <= NEW.last_position - (SELECT capacity FROM buffers WHERE id = NEW.buffer_id);
+        AND last_position <=
+            NEW.last_position - (SELECT capacity FROM buffers WHERE id = NEW.buffer_id);
 END;
 """
 
@@ -49,8 +57,13 @@ def remove(path: Path) -> None:
 def write(connection: sqlite3.Connection, chunk: int, steps: int, data: bytes) -> None:
     """Write steps and their chunk in one transaction."""
     connection.execute("BEGIN IMMEDIATE")
-    ((added,),) = connection.execute("UPDATE buffers SET added = added + ? WHERE id = 1 RETURNING added", (steps,)).fetchall()
-    rows = [(1, added - steps + k, chunk, k, None, 0.0, 1.0, 0, 0, None, None, None, chunk, k) for k in range(steps)]
+    ((added,),) = connection.execute(
+        "UPDATE buffers SET added = added + ? WHERE id = 1 RETURNING added", (steps,)
+    ).fetchall()
+    rows = [
+        (1, added - steps + k, chunk, k, None, 0.0, 1.0, 0, 0, None, None, None, chunk, k)
+        for k in range(steps)
+    ]
     connection.executemany(f"INSERT INTO steps VALUES ({', '.join('?' * 14)})", rows)
     connection.execute("INSERT INTO chunks VALUES (1, ?, ?, 0, ?)", (chunk, added - 1, data))
     connection.execute("COMMIT")
@@ -85,5 +98,7 @@ def fetch(connection: sqlite3.Connection, keys: list[int]) -> float:
     """Return seconds of reading the blobs of some chunks of an expdb file, undecoded."""
     start = time.perf_counter()
     listed = ",".join(map(str, keys))
-    connection.execute(f"SELECT data FROM chunks WHERE buffer_id = 1 AND id IN ({listed})").fetchall()
+    connection.execute(
+        f"SELECT data FROM chunks WHERE buffer_id = 1 AND id IN ({listed})"
+    ).fetchall()
     return time.perf_counter() - start

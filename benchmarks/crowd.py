@@ -17,7 +17,30 @@ from benchmarks.table import Row, alternate, row
 
 FORK = multiprocessing.get_context("fork")
 OBS = np.random.default_rng(0).standard_normal((256, 4)).astype(np.float32)
-WORDS = ["the", "agent", "calls", "a", "tool", "and", "reads", "what", "it", "says", "then", "thinks", "of", "what", "to", "do", "next", "step", "by", "step", "until", "done"]
+WORDS = [
+    "the",
+    "agent",
+    "calls",
+    "a",
+    "tool",
+    "and",
+    "reads",
+    "what",
+    "it",
+    "says",
+    "then",
+    "thinks",
+    "of",
+    "what",
+    "to",
+    "do",
+    "next",
+    "step",
+    "by",
+    "step",
+    "until",
+    "done",
+]
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -25,7 +48,7 @@ def percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(int(share * len(values)), len(values) - 1)]
 
 
-# -- writers ----------------------------------------------------------------------------------------------------------
+# -- writers ---------------------------------------------------------------------------------------
 
 
 def flush_often(path: Path, steps: int, flush: int, barrier: Any, results: Any) -> None:
@@ -52,7 +75,9 @@ def store_often(path: Path, seconds: float, barrier: Any, results: Any) -> None:
         end = time.perf_counter() + seconds
         while (start := time.perf_counter()) < end:
             try:
-                buffer.store(task_id=f"t{os.getpid()}", obs=OBS[len(taken) & 255], action=1, reward=1.0)
+                buffer.store(
+                    task_id=f"t{os.getpid()}", obs=OBS[len(taken) & 255], action=1, reward=1.0
+                )
             except expdb.ExpDBError:
                 errors += 1
             taken.append(time.perf_counter() - start)
@@ -62,7 +87,10 @@ def store_often(path: Path, seconds: float, barrier: Any, results: Any) -> None:
 def run(target: Any, path: Path, processes: int, *arguments: Any) -> list[Any]:
     """Run processes that begin at once; return what they send."""
     barrier, results = FORK.Barrier(processes), FORK.Queue()
-    running = [FORK.Process(target=target, args=(path, *arguments, barrier, results)) for _ in range(processes)]
+    running = [
+        FORK.Process(target=target, args=(path, *arguments, barrier, results))
+        for _ in range(processes)
+    ]
     for process in running:
         process.start()
     found = [results.get() for _ in running]
@@ -83,10 +111,16 @@ def writers(folder: Path, quick: bool) -> Iterator[Row]:
         found = run(flush_often, path, processes, steps // processes, 64)
         if processes > 1:
             flushes.extend(seconds for _, _, taken in found for seconds in taken)
-        return (max(end for _, end, _ in found) - min(begun for begun, _, _ in found)) / (steps // processes * processes)
+        return (max(end for _, end, _ in found) - min(begun for begun, _, _ in found)) / (
+            steps // processes * processes
+        )
 
     times = alternate(1 if quick else 5, one=lambda _: writing(1), eight=lambda _: writing(8))
-    yield row("8 writer processes, one file, flushes of 64: time a step of all / of one process alone", times["eight"] / times["one"], 1.25)
+    yield row(
+        "8 writer processes, one file, flushes of 64: time a step of all / of one process alone",
+        times["eight"] / times["one"],
+        1.25,
+    )
     yield row("its 99th percentile of a flush", percentile(flushes, 0.99) * 1e3, 100, "ms")
 
     path = folder / "many.db"
@@ -94,22 +128,35 @@ def writers(folder: Path, quick: bool) -> Iterator[Row]:
         db.buffer("b", capacity=100_000)
     found = run(store_often, path, 32, 2.0 if quick else 10.0)
     counts, taken = [len(one) for _, one in found], [seconds for _, one in found for seconds in one]
-    yield row("32 writer processes, single `store()` calls: errors", sum(errors for errors, _ in found), 0, "")
+    yield row(
+        "32 writer processes, single `store()` calls: errors",
+        sum(errors for errors, _ in found),
+        0,
+        "",
+    )
     yield row("its 99th percentile", percentile(taken, 0.99) * 1e3, 250, "ms")
-    yield row("its mean rate of a writer / that of the slowest", statistics.mean(counts) / min(counts), 2)
+    yield row(
+        "its mean rate of a writer / that of the slowest", statistics.mean(counts) / min(counts), 2
+    )
 
 
 def trajectories(folder: Path, quick: bool) -> Iterator[Row]:
     """Trajectories of a language model, 8 KB of text each."""
     count, rng = 400 if quick else 4_000, random.Random(0)
-    texts = [" ".join(f"{rng.choice(WORDS)}{rng.randrange(10_000)}" for _ in range(900))[:8192] for _ in range(64)]
+    texts = [
+        " ".join(f"{rng.choice(WORDS)}{rng.randrange(10_000)}" for _ in range(900))[:8192]
+        for _ in range(64)
+    ]
 
     def ours(flush: int, durability: Any) -> float:
         path = folder / "texts.db"
         baselines.remove(path)
         with expdb.open(path, durability=durability) as db:
             buffer = db.buffer("b")
-            rows = [{"task_id": f"t{k}", "text": texts[k % 64], "reward": 1.0, "terminated": True} for k in range(count)]
+            rows = [
+                {"task_id": f"t{k}", "text": texts[k % 64], "reward": 1.0, "terminated": True}
+                for k in range(count)
+            ]
             buffer.store(**rows[0])
             start = time.perf_counter()
             if flush == 1:
@@ -121,15 +168,23 @@ def trajectories(folder: Path, quick: bool) -> Iterator[Row]:
             return (time.perf_counter() - start) / count
 
     times = alternate(
-        1 if quick else 3, eights=lambda _: ours(8, "normal"), synced=lambda _: ours(8, "full"), singly=lambda _: ours(1, "normal"),
+        1 if quick else 3, eights=lambda _: ours(8, "normal"), synced=lambda _: ours(8, "full"),
+        singly=lambda _: ours(1, "normal"),
         raw=lambda _: baselines.store(folder / "raw.db", count, payload=8192),
     )  # fmt: skip
-    yield row("trajectories of 8 KB, one writer, `store_batch` of 8: time each", times["eights"] * 1e3, 1 / 3, "ms")
+    yield row(
+        "trajectories of 8 KB, one writer, `store_batch` of 8: time each",
+        times["eights"] * 1e3,
+        1 / 3,
+        "ms",
+    )
     yield row('the same with durability="full"', times["synced"] * 1e3, 1 / 3, "ms")
-    yield row("the same, one `store()` each / raw transaction of 8 KB", times["singly"] / times["raw"], 2)
+    yield row(
+        "the same, one `store()` each / raw transaction of 8 KB", times["singly"] / times["raw"], 2
+    )
 
 
-# -- large and old ----------------------------------------------------------------------------------------------------
+# -- large and old ---------------------------------------------------------------------------------
 
 
 def open_and_sample(path: Path, barrier: Any, results: Any) -> None:
@@ -143,7 +198,11 @@ def open_and_sample(path: Path, barrier: Any, results: Any) -> None:
 
 def large(folder: Path, quick: bool) -> Iterator[Row]:
     """Open a file of 10 GB and take the first sample."""
-    path, size, rng = folder / "large.db", (1 << 28) if quick else 10 * 10**9, np.random.default_rng(0)
+    path, size, rng = (
+        folder / "large.db",
+        (1 << 28) if quick else 10 * 10**9,
+        np.random.default_rng(0),
+    )
     with expdb.open(path) as db:
         buffer = db.buffer("b")
         while db.nbytes < size:
@@ -152,7 +211,13 @@ def large(folder: Path, quick: bool) -> Iterator[Row]:
                 for k in range(500):
                     episode.append(obs=noise[k], action=k, reward=1.0, terminated=k == 499)
     warm = statistics.median(run(open_and_sample, path, 1)[0] for _ in range(3))
-    yield row(f"opening a file of {path.stat().st_size / 1e9:.0f} GB and the first `sample(256)`, the system's cache warm", warm, 1, "s")
+    yield row(
+        f"opening a file of {path.stat().st_size / 1e9:.0f} GB and the first `sample(256)`, the "
+        "system's cache warm",
+        warm,
+        1,
+        "s",
+    )
     try:
         os.sync()
         Path("/proc/sys/vm/drop_caches").write_text("3")
@@ -180,7 +245,11 @@ def steady(folder: Path, quick: bool) -> Iterator[Row]:
         ((pages, free),) = [(_pragma(db, "page_count"), _pragma(db, "freelist_count"))]
     part = len(taken) // 10
     yield row(f"at capacity for {steps:,} steps: file / live bytes", pages / (pages - free), 1.3)
-    yield row("p99 of a flush in the last tenth / in the first", percentile(taken[-part:], 0.99) / percentile(taken[:part], 0.99), 1.25)
+    yield row(
+        "p99 of a flush in the last tenth / in the first",
+        percentile(taken[-part:], 0.99) / percentile(taken[:part], 0.99),
+        1.25,
+    )
 
 
 def _pragma(db: expdb.ExperienceDB, name: str) -> int:

@@ -1,4 +1,7 @@
-"""Sampling from memory: against plain arrays and cpprb, beside a writer, by query, from a server, and frames."""
+"""Sampling from memory: against plain arrays and cpprb, beside a writer, by query, from a server.
+
+Frames.
+"""
 
 import sqlite3
 import statistics
@@ -23,7 +26,8 @@ WRITER = """
 import sys, time, numpy as np, expdb
 with expdb.open(sys.argv[1]) as db:
     buffer, single, n = db.buffer("b"), sys.argv[2] == "single", 0
-    given = dict(obs=np.zeros(4, np.float32), action=1, reward=1.0, next_obs=np.zeros(4, np.float32))
+    obs = np.zeros(4, np.float32)
+    given = dict(obs=obs, action=1, reward=1.0, next_obs=obs)
     print("ready", flush=True)
     begun = time.perf_counter()
     while True:
@@ -44,7 +48,13 @@ def steps(count: int) -> dict[str, np.ndarray]:
     obs = rng.standard_normal((count, 4)).astype(np.float32)
     terminated = np.zeros(count, np.bool_)
     terminated[EPISODE - 1 :: EPISODE] = True
-    return {"obs": obs, "action": rng.integers(0, 2, count), "reward": np.ones(count), "next_obs": np.roll(obs, -1, 0), "terminated": terminated}
+    return {
+        "obs": obs,
+        "action": rng.integers(0, 2, count),
+        "reward": np.ones(count),
+        "next_obs": np.roll(obs, -1, 0),
+        "terminated": terminated,
+    }
 
 
 def write(buffer: expdb.ReplayBuffer, given: dict[str, np.ndarray]) -> None:
@@ -52,7 +62,9 @@ def write(buffer: expdb.ReplayBuffer, given: dict[str, np.ndarray]) -> None:
     count = len(given["obs"])
     for start in range(0, count, EPISODE):
         with buffer.episode(f"t{start}", task_name=f"name_{start // EPISODE % 100}") as episode:
-            episode.extend({name: values[start : start + EPISODE] for name, values in given.items()})
+            episode.extend(
+                {name: values[start : start + EPISODE] for name, values in given.items()}
+            )
 
 
 def timed(call: Callable[[], Any], times: int = 200) -> Callable[[int], float]:
@@ -84,20 +96,37 @@ def memory(folder: Path, quick: bool) -> Iterator[Row]:
     with expdb.open(path) as db:
         buffer = db.buffer("b")
         buffer.sample(256, unit=NStep(1))
-        sides = {"arrays": timed(fancy), "all": timed(lambda: buffer.sample(256)), "five": timed(lambda: buffer.sample(256, fields=names))}
+        sides = {
+            "arrays": timed(fancy),
+            "all": timed(lambda: buffer.sample(256)),
+            "five": timed(lambda: buffer.sample(256, fields=names)),
+        }
         try:
             import cpprb
         except ImportError:
             volatile = None
         else:
-            shapes = {"obs": {"shape": 4}, "action": {"dtype": np.int64}, "reward": {}, "next_obs": {"shape": 4}, "terminated": {}}
-            volatile, by_priority = cpprb.ReplayBuffer(count, shapes), cpprb.PrioritizedReplayBuffer(count, shapes)
+            shapes = {
+                "obs": {"shape": 4},
+                "action": {"dtype": np.int64},
+                "reward": {},
+                "next_obs": {"shape": 4},
+                "terminated": {},
+            }
+            volatile, by_priority = (
+                cpprb.ReplayBuffer(count, shapes),
+                cpprb.PrioritizedReplayBuffer(count, shapes),
+            )
             volatile.add(**given)
             by_priority.add(**given)
             sides["cpprb"] = timed(lambda: volatile.sample(256))
         found = alternate(rounds, **sides)
         what = f"`sample(256)` of {count:,} CartPole-sized steps"
-        yield row(f"{what}, all eleven keys / NumPy fancy indexing of five arrays", found["all"] / found["arrays"], 1.0)
+        yield row(
+            f"{what}, all eleven keys / NumPy fancy indexing of five arrays",
+            found["all"] / found["arrays"],
+            1.0,
+        )
         yield row("the same, the same five keys", found["five"] / found["arrays"], 1.0)
         if volatile is None:
             yield row("no figures against cpprb, which is not installed", float("nan"), 1.0)
@@ -105,29 +134,52 @@ def memory(folder: Path, quick: bool) -> Iterator[Row]:
             yield row(f"{what}, all eleven keys / cpprb, five", found["all"] / found["cpprb"], 0.8)
             for kind, mark in (("flushes of 64", 1.0), ("single", 1.3)):
                 yield row(
-                    f"the same while another process appends 1,000 steps a second ({kind}) / cpprb without a writer",
+                    f"the same while another process appends 1,000 steps a second ({kind}) / cpprb "
+                    "without a writer",
                     _beside_a_writer(path, kind, buffer, volatile), mark,
                 )  # fmt: skip
             yield from _prioritized(buffer, by_priority, rounds, count)
         held = buffer.stats()["resident_bytes"]
-        own = given["obs"].dtype.itemsize * 8 + 8 + 1 + 8 + 1 + 1 + 8 + 8  # fields, reward, flags, step, episode
-        yield row("memory a row beyond the columns of a batch, sum tree and priorities included", held / buffer.stats()["added"] - own, 64, "B")
-        for name, unit in (("NStep(5)", NStep(5, gamma=0.99)), ("Sequence(32)", Sequence(32)), ("Sequence(32, burn_in=8)", Sequence(32, burn_in=8))):
-            found = alternate(rounds, plain=timed(lambda: buffer.sample(64), 50), unit=timed(lambda unit=unit: buffer.sample(64, unit=unit), 50))
+        own = (
+            given["obs"].dtype.itemsize * 8 + 8 + 1 + 8 + 1 + 1 + 8 + 8
+        )  # fields, reward, flags, step, episode
+        yield row(
+            "memory a row beyond the columns of a batch, sum tree and priorities included",
+            held / buffer.stats()["added"] - own,
+            64,
+            "B",
+        )
+        for name, unit in (
+            ("NStep(5)", NStep(5, gamma=0.99)),
+            ("Sequence(32)", Sequence(32)),
+            ("Sequence(32, burn_in=8)", Sequence(32, burn_in=8)),
+        ):
+            found = alternate(
+                rounds,
+                plain=timed(lambda: buffer.sample(64), 50),
+                unit=timed(lambda unit=unit: buffer.sample(64, unit=unit), 50),
+            )
             yield row(f"`{name}`, 64 / `sample(64)`", found["unit"] / found["plain"], 20)
 
 
 def _beside_a_writer(path: Path, kind: str, buffer: expdb.ReplayBuffer, volatile: Any) -> float:
-    """Return the mean time of a sample while another process writes, over that of cpprb while nobody does."""
+    """Return the mean time of a sample while another process writes.
+
+    Over that of cpprb while nobody does.
+    """
     theirs, ours = [], []
     for _ in range(5):
         theirs.append(timed(lambda: volatile.sample(256), 4000)(0))
-        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path), kind], stdout=subprocess.PIPE)
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path), kind], stdout=subprocess.PIPE
+        )
         try:
             assert writer.stdout is not None
             writer.stdout.readline()
             timed(lambda: buffer.sample(256), 1000)(0)
-            ours.append(timed(lambda: buffer.sample(256), 20_000)(0))  # a mean, so that every refresh is in it
+            ours.append(
+                timed(lambda: buffer.sample(256), 20_000)(0)
+            )  # a mean, so that every refresh is in it
         finally:
             writer.kill()
             writer.wait()
@@ -147,7 +199,12 @@ def _prioritized(buffer: expdb.ReplayBuffer, theirs: Any, rounds: int, count: in
         theirs.update_priorities(theirs.sample(256)["indexes"], errors)
 
     found = alternate(rounds, ours=timed(ours), theirs=timed(peer))
-    yield row(f"`Prioritized` sample(256) + update, {count:,} steps / cpprb", found["ours"] / found["theirs"], 0.7, note=f"first call {first:.2f} s")
+    yield row(
+        f"`Prioritized` sample(256) + update, {count:,} steps / cpprb",
+        found["ours"] / found["theirs"],
+        0.7,
+        note=f"first call {first:.2f} s",
+    )
 
 
 def queries(folder: Path, quick: bool) -> Iterator[Row]:
@@ -163,19 +220,35 @@ def queries(folder: Path, quick: bool) -> Iterator[Row]:
         begun = time.perf_counter()
         buffer.sample(256, query)
         first = time.perf_counter() - begun
-        arrays = timed(lambda: [values[np.random.randint(0, len(values), 256)] for values in given.values()])
+        arrays = timed(
+            lambda: [values[np.random.randint(0, len(values), 256)] for values in given.values()]
+        )
         sides = {"arrays": arrays, "ours": timed(lambda: buffer.sample(256, query))}
         try:
             import cpprb
         except ImportError:
             baseline, what = "arrays", "fancy indexing of plain arrays (cpprb is not installed)"
         else:
-            shapes = {"obs": {"shape": 4}, "action": {"dtype": np.int64}, "reward": {}, "next_obs": {"shape": 4}, "terminated": {}}
+            shapes = {
+                "obs": {"shape": 4},
+                "action": {"dtype": np.int64},
+                "reward": {},
+                "next_obs": {"shape": 4},
+                "terminated": {},
+            }
             volatile = cpprb.ReplayBuffer(len(given["obs"]), shapes)
             volatile.add(**given)
-            sides["cpprb"], baseline, what = timed(lambda: volatile.sample(256)), "cpprb", "cpprb's uniform `sample(256)`"
+            sides["cpprb"], baseline, what = (
+                timed(lambda: volatile.sample(256)),
+                "cpprb",
+                "cpprb's uniform `sample(256)`",
+            )
         found = alternate(5 if quick else 15, **sides)
-        yield row(f"`sample(256, query)`, 1 % of {count:,} steps / {what}", found["ours"] / found[baseline], 1.2)
+        yield row(
+            f"`sample(256, query)`, 1 % of {count:,} steps / {what}",
+            found["ours"] / found[baseline],
+            1.2,
+        )
         single = timed(lambda: buffer.sample(256, query), 1)
         slowest = np.percentile([single(0) for _ in range(5000)], 99) * 1e3
         yield row("its 99th percentile", float(slowest), 1.0, "ms")
@@ -189,14 +262,23 @@ def server(folder: Path, quick: bool) -> Iterator[Row]:
     running = Server()
     try:
         given = steps(20_000 if quick else 200_000)
-        with expdb.open(folder / "file.db") as one, expdb.open(running.url(running.database())) as two:
+        with (
+            expdb.open(folder / "file.db") as one,
+            expdb.open(running.url(running.database())) as two,
+        ):
             buffers = [one.buffer("b"), two.buffer("b")]
             for buffer in buffers:
                 write(buffer, given)
                 buffer.sample(256, unit=NStep(1))
-            file, remote = (timed(lambda buffer=buffer: buffer.sample(256), 2000) for buffer in buffers)
+            file, remote = (
+                timed(lambda buffer=buffer: buffer.sample(256), 2000) for buffer in buffers
+            )
             found = alternate(5 if quick else 15, file=file, remote=remote)
-            yield row("`sample(256)` in memory, of PostgreSQL at the default `max_lag` / of SQLite", found["remote"] / found["file"], 1.2)
+            yield row(
+                "`sample(256)` in memory, of PostgreSQL at the default `max_lag` / of SQLite",
+                found["remote"] / found["file"],
+                1.2,
+            )
     finally:
         running.remove()
 
@@ -212,21 +294,39 @@ def frames(folder: Path, quick: bool) -> Iterator[Row]:
         for start in range(0, count, EPISODE):
             with buffer.episode(f"t{start}") as episode:
                 for k in range(start, start + EPISODE):
-                    episode.append(obs=images[k], action=k % 4, reward=0.0, terminated=k == start + EPISODE - 1)
+                    episode.append(
+                        obs=images[k], action=k % 4, reward=0.0, terminated=k == start + EPISODE - 1
+                    )
     size = count * images[0].nbytes
 
     def fancy() -> np.ndarray:
         return images[rng.integers(0, count, 256)]
 
-    with expdb.open(path, resident_bytes=2 * size) as held, expdb.open(path, resident_bytes=size // 4) as beyond:
+    with (
+        expdb.open(path, resident_bytes=2 * size) as held,
+        expdb.open(path, resident_bytes=size // 4) as beyond,
+    ):
         one, two = held.buffer("b"), beyond.buffer("b")
         one.sample(1, unit=NStep(1, next_fields=()))
         two.sample(1, unit=NStep(1, next_fields=()))
         for _ in range(30):
             two.sample(256)
-        found = alternate(5 if quick else 11, arrays=timed(fancy, 10), held=timed(lambda: one.sample(256), 10), beyond=timed(lambda: two.sample(256), 10))
-        yield row("256 frames of 28 KB, in memory / NumPy fancy indexing", found["held"] / found["arrays"], 1.1)
-        yield row("the same, four times the budget, the system's cache warm / NumPy fancy indexing", found["beyond"] / found["arrays"], 2.0)
+        found = alternate(
+            5 if quick else 11,
+            arrays=timed(fancy, 10),
+            held=timed(lambda: one.sample(256), 10),
+            beyond=timed(lambda: two.sample(256), 10),
+        )
+        yield row(
+            "256 frames of 28 KB, in memory / NumPy fancy indexing",
+            found["held"] / found["arrays"],
+            1.1,
+        )
+        yield row(
+            "the same, four times the budget, the system's cache warm / NumPy fancy indexing",
+            found["beyond"] / found["arrays"],
+            2.0,
+        )
     yield from _filling("frames", path, 2 * size, quick, 2.0)
 
 
@@ -242,7 +342,9 @@ def _filling(what: str, path: Path, budget: int, quick: bool, mark: float) -> It
     def raw(_: int) -> float:
         connection = sqlite3.connect(path)
         begun = time.perf_counter()
-        for (data,) in connection.execute("SELECT data FROM chunks WHERE buffer_id = 1 ORDER BY id"):
+        for (data,) in connection.execute(
+            "SELECT data FROM chunks WHERE buffer_id = 1 ORDER BY id"
+        ):
             zlib.crc32(data)
         seconds = time.perf_counter() - begun
         connection.close()
@@ -256,4 +358,8 @@ def _filling(what: str, path: Path, budget: int, quick: bool, mark: float) -> It
             return time.perf_counter() - begun
 
     found = alternate(3 if quick else 7, raw=raw, ours=ours)
-    yield row(f"loading {what} into memory / raw read of the chunks and crc32", found["ours"] / found["raw"], mark)
+    yield row(
+        f"loading {what} into memory / raw read of the chunks and crc32",
+        found["ours"] / found["raw"],
+        mark,
+    )

@@ -1,6 +1,9 @@
-"""Measure what writers, readers, commits, bytes and connections cost, and compute what breaks first: `python -m benchmarks.scale`.
+"""Measure what writers, readers, commits, bytes and connections cost.
 
-Prints the table of docs/how_far.md. The figures are this machine's; the reckoning is the same on any.
+Compute what breaks first: `python -m benchmarks.scale`.
+
+Prints the table of docs/how_far.md. The figures are this machine's; the reckoning is the same on
+any.
 """
 
 import math
@@ -13,7 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the server that the tests start
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[1] / "tests")
+)  # the server that the tests start
 
 from postgres_server import Server
 
@@ -21,7 +26,10 @@ import expdb
 from benchmarks import crowd
 
 SECONDS, WRITERS = 5.0, 8
-CONNECTIONS, PROCESSES = 500, 100  # that a server, and a host, do well with: rules of thumb, not measured
+CONNECTIONS, PROCESSES = (
+    500,
+    100,
+)  # that a server, and a host, do well with: rules of thumb, not measured
 
 
 @dataclass(frozen=True)
@@ -61,12 +69,18 @@ def measure(location: str) -> Costs:
     rates = {}
     for flush in (64, 1024):
         found = crowd.run(crowd.flush_often, location, WRITERS, 10_240, flush)  # type: ignore[arg-type]
-        rates[flush] = WRITERS * 10_240 / (max(end for _, end, _ in found) - min(begun for begun, _, _ in found))
+        rates[flush] = (
+            WRITERS
+            * 10_240
+            / (max(end for _, end, _ in found) - min(begun for begun, _, _ in found))
+        )
     with expdb.open(location) as db:
         buffer, size = db.buffer("b"), db.nbytes
         steps = len(buffer)
         start = time.perf_counter()
-        while buffer.stats()["resident_bytes"] < 25 * steps:  # the first sample reads no more than it needs
+        while (
+            buffer.stats()["resident_bytes"] < 25 * steps
+        ):  # the first sample reads no more than it needs
             buffer.sample(256)
         follow = steps / (time.perf_counter() - start)
         small_bytes = size / steps
@@ -75,7 +89,15 @@ def measure(location: str) -> Costs:
         words = np.array(crowd.WORDS)
         before = texts.stats()["bytes"]
         for k in range(200):
-            texts.store(task_id=f"t{k}", text=" ".join(f"{word}{n}" for word, n in zip(rng.choice(words, 900), rng.integers(0, 10_000, 900), strict=True))[:8192])
+            texts.store(
+                task_id=f"t{k}",
+                text=" ".join(
+                    f"{word}{n}"
+                    for word, n in zip(
+                        rng.choice(words, 900), rng.integers(0, 10_000, 900), strict=True
+                    )
+                )[:8192],
+            )
         text_bytes = (texts.stats()["bytes"] - before) / 200 + 80
     stored = crowd.run(crowd.store_often, location, WRITERS, SECONDS)  # type: ignore[arg-type]
     single = sum(len(taken) for _, taken in stored) / SECONDS
@@ -88,7 +110,13 @@ def server_costs(server: Server) -> Costs:
     found = measure(location)
     with expdb.open(location) as db:
         db.buffer("b").store(x=1)
-        pids = [int(pid) for (pid,) in server.execute("SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'expdb%' OR state = 'idle'")]  # type: ignore[call-overload]
+        pids = [
+            int(pid)
+            for (pid,) in server.execute(
+                "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'expdb%' OR state = "
+                "'idle'"
+            )
+        ]  # type: ignore[call-overload]
         memory = statistics.median([_private(pid) for pid in pids] or [10 << 20])
     return replace(found, connection_bytes=memory)
 
@@ -101,7 +129,10 @@ def _private(pid: int) -> float:
 
 
 def reckon(actors: int, kind: Actors, costs: Costs, server: bool) -> list[str]:
-    """Return a line of the table: loads as shares of what was measured, what breaks first, and what to do."""
+    """Return a line of the table.
+
+    Loads as shares of what was measured, what breaks first, and what to do.
+    """
     commits = actors * kind.steps / getattr(costs, kind.how)
     follow = actors * kind.steps / costs.follow
     disk = actors * kind.steps * (costs.text_bytes if kind.text else costs.small_bytes) * 86_400
@@ -113,7 +144,8 @@ def reckon(actors: int, kind: Actors, costs: Costs, server: bool) -> list[str]:
     first = max(loads, key=lambda name: loads[name])
     return [
         f"{actors:,}", f"{commits:,.3f}", f"{follow:,.3f}", f"{disk / 1e9:,.0f} GB",
-        "nothing" if loads[first] < 0.7 else first, str(math.ceil(max(commits, follow) / 0.7)) if server else "-",
+        "nothing" if loads[first] < 0.7 else first,
+        str(math.ceil(max(commits, follow) / 0.7)) if server else "-",
     ]  # fmt: skip
 
 
@@ -128,13 +160,23 @@ def main() -> None:
             server.remove()
     print("| measured | " + " | ".join(costs) + " |\n|---|" + "---|" * len(costs))
     for name, text in (
-        ("short", f"small steps a second, {WRITERS} writers, flushes of 64"), ("long", "the same, flushes of 1,024"), ("single", "the same, `store()`"),
-        ("small_bytes", "bytes a small step takes on disk"), ("text_bytes", "bytes that 8 KB of words take"), ("follow", "steps a second that a learner takes into memory"),
+        ("short", f"small steps a second, {WRITERS} writers, flushes of 64"),
+        ("long", "the same, flushes of 1,024"), ("single", "the same, `store()`"),
+        ("small_bytes", "bytes a small step takes on disk"),
+        ("text_bytes", "bytes that 8 KB of words take"),
+        ("follow", "steps a second that a learner takes into memory"),
         ("connection_bytes", "bytes of memory a connection takes of the server"),
     ):  # fmt: skip
-        print(f"| {text} | " + " | ".join(f"{getattr(one, name):,.0f}" for one in costs.values()) + " |")
+        print(
+            f"| {text} | "
+            + " | ".join(f"{getattr(one, name):,.0f}" for one in costs.values())
+            + " |"
+        )
     for kind in KINDS:
-        print(f"\n**{kind.name[0].upper()}{kind.name[1:]}**\n\n| actors | on | writing | reading | a day, if all is kept | breaks first | servers |\n|---|---|---|---|---|---|---|")
+        print(
+            f"\n**{kind.name[0].upper()}{kind.name[1:]}**\n\n| actors | on | writing | reading | a "
+            "day, if all is kept | breaks first | servers |\n|---|---|---|---|---|---|---|"
+        )
         for actors in (10, 1_000, 100_000):
             for name, one in costs.items():
                 cells = reckon(actors, kind, one, name == "PostgreSQL")

@@ -16,26 +16,48 @@ SPAWN = multiprocessing.get_context("spawn")
 OBS = np.zeros(4, np.float32)
 
 COLUMNS = (
-    "buffer_id", "position", "episode", "step", "pre_agent", "execute_time", "reward", "terminated", "truncated",
+    "buffer_id", "position", "episode", "step", "pre_agent", "execute_time", "reward", "terminated",
+    "truncated",
     "policy_version", "priority", "tags", "chunk", "chunk_row",
 )  # fmt: skip
 
 
 def sqlalchemy_inserts(url: str, rows: int, batch: int = 64) -> float:
-    """Return seconds a row of inserting the narrow rows alone, through SQLAlchemy Core, `batch` a transaction."""
-    engine, metadata = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:")), sa.MetaData()
-    kinds: dict[str, Any] = {**dict.fromkeys(("execute_time", "reward", "priority"), sa.Float), **dict.fromkeys(("pre_agent", "tags"), sa.Text)}
+    """Return seconds a row of inserting the narrow rows alone, through SQLAlchemy Core.
+
+    `batch` a transaction.
+    """
+    engine, metadata = (
+        sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:")),
+        sa.MetaData(),
+    )
+    kinds: dict[str, Any] = {
+        **dict.fromkeys(("execute_time", "reward", "priority"), sa.Float),
+        **dict.fromkeys(("pre_agent", "tags"), sa.Text),
+    }
     table = sa.Table(
         "baseline", metadata,
-        *[sa.Column(name, kinds.get(name, sa.BigInteger), primary_key=name in ("buffer_id", "position")) for name in COLUMNS],
+        *[
+            sa.Column(
+                name,
+                kinds.get(name, sa.BigInteger),
+                primary_key=name in ("buffer_id", "position"),
+            )
+            for name in COLUMNS
+        ],
     )  # fmt: skip
     metadata.drop_all(engine)
     metadata.create_all(engine)
     start = time.perf_counter()
     for first in range(0, rows, batch):
         with engine.begin() as connection:
-            values = [(1, first + k, first, k, None, 0.0, 1.0, 0, 0, None, None, None, first, k) for k in range(batch)]
-            connection.execute(sa.insert(table), [dict(zip(COLUMNS, one, strict=True)) for one in values])
+            values = [
+                (1, first + k, first, k, None, 0.0, 1.0, 0, 0, None, None, None, first, k)
+                for k in range(batch)
+            ]
+            connection.execute(
+                sa.insert(table), [dict(zip(COLUMNS, one, strict=True)) for one in values]
+            )
     seconds = time.perf_counter() - start
     engine.dispose()
     return seconds / (rows // batch * batch)
@@ -63,17 +85,31 @@ def play(url: str, flush: int, calls: int, barrier: Any, results: Any) -> None:
         results.put((start, time.time(), failed))
 
 
-def writers(server: Server, count: int, flush: int, calls: int, delay: float | None = None) -> dict[str, float]:
-    """Return what `count` processes did: seconds from the first start to the last end, errors, deadlocks, problems."""
+def writers(
+    server: Server, count: int, flush: int, calls: int, delay: float | None = None
+) -> dict[str, float]:
+    """Return what `count` processes did.
+
+    Seconds from the first start to the last end, errors, deadlocks, problems.
+    """
     name = server.database()
     url, capacity = server.url(name), 20_000
     with expdb.open(url) as db:
         buffer = db.buffer("b", capacity=capacity)
-        buffer.store_batch({"obs": np.zeros((capacity, 4), np.float32), "action": [1] * capacity, "reward": [1.0] * capacity})
+        buffer.store_batch(
+            {
+                "obs": np.zeros((capacity, 4), np.float32),
+                "action": [1] * capacity,
+                "reward": [1.0] * capacity,
+            }
+        )
     proxy = None if delay is None else Proxy(f"{server.folder}/.s.PGSQL.5432", delay)
     barrier, results = SPAWN.Barrier(count), SPAWN.Queue()
     target = url if proxy is None else proxy.url(url)
-    processes = [SPAWN.Process(target=play, args=(target, flush, calls, barrier, results)) for _ in range(count)]
+    processes = [
+        SPAWN.Process(target=play, args=(target, flush, calls, barrier, results))
+        for _ in range(count)
+    ]
     for process in processes:
         process.start()
     found = [results.get() for _ in processes]
@@ -81,11 +117,14 @@ def writers(server: Server, count: int, flush: int, calls: int, delay: float | N
         process.join()
     with expdb.open(url) as db:
         problems = len(db.check()) + (len(db.buffer("b")) != capacity)
-    ((deadlocks,),) = server.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()", name)
+    ((deadlocks,),) = server.execute(
+        "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()", name
+    )
     if proxy is not None:
         proxy.__exit__()
     server.drop(name)
     return {
         "seconds": max(end for _, end, _ in found) - min(start for start, _, _ in found),
-        "errors": sum(failed for _, _, failed in found), "deadlocks": int(str(deadlocks)), "problems": problems,
+        "errors": sum(failed for _, _, failed in found), "deadlocks": int(str(deadlocks)),
+        "problems": problems,
     }  # fmt: skip

@@ -1,7 +1,10 @@
-"""AWorld's example of four writing processes, on expdb and on what AWorld does: pickles in shared memory, by its description.
+"""AWorld's example of four writing processes, on expdb and on what AWorld does.
 
-A manager's dict tells the shared-memory segment of each task, which holds the pickled list of its rows; every added row
-is read, unpickle, append, pickle, write back, under one lock of the manager's.
+Pickles in shared memory, by its description.
+
+A manager's dict tells the shared-memory segment of each task, which holds the pickled list of its
+rows; every added row is read, unpickle, append, pickle, write back, under one lock of the
+manager's.
 """
 
 import multiprocessing
@@ -11,7 +14,13 @@ from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
-from expdb.integrations.aworld import DataRow, Experience, ExpMeta, MultiProcMemoryStorage, ReplayBuffer
+from expdb.integrations.aworld import (
+    DataRow,
+    Experience,
+    ExpMeta,
+    MultiProcMemoryStorage,
+    ReplayBuffer,
+)
 
 FORK = multiprocessing.get_context("fork")
 
@@ -46,11 +55,15 @@ def write(buffer: Any, task: str, rows: int) -> None:
     for step in range(rows):
         meta = ExpMeta(task, "name", "agent", step, time.time())
         state = {"content": "what the agent saw" * 5}
-        buffer.store(DataRow(meta, Experience(state=state, actions=[{"tool_name": "search"}], reward_t=1.0)))
+        buffer.store(
+            DataRow(meta, Experience(state=state, actions=[{"tool_name": "search"}], reward_t=1.0))
+        )
 
 
 def seconds_a_row(buffer: Any, rows: int) -> float:
-    processes = [FORK.Process(target=write, args=(buffer, f"task_{k}", rows // 4)) for k in range(4)]
+    processes = [
+        FORK.Process(target=write, args=(buffer, f"task_{k}", rows // 4)) for k in range(4)
+    ]
     start = time.perf_counter()
     for process in processes:
         process.start()
@@ -62,7 +75,9 @@ def seconds_a_row(buffer: Any, rows: int) -> float:
 def ours(rows: int) -> float:
     """Return seconds a row on expdb."""
     with FORK.Manager() as manager:
-        storage = MultiProcMemoryStorage(manager.dict(), manager.list(), manager.Lock(), max_capacity=10_000)
+        storage = MultiProcMemoryStorage(
+            manager.dict(), manager.list(), manager.Lock(), max_capacity=10_000
+        )
         seconds = seconds_a_row(ReplayBuffer(storage), rows)
         if storage.size() != rows:
             raise RuntimeError(f"{storage.size()} rows of {rows}")
@@ -72,7 +87,8 @@ def ours(rows: int) -> float:
 
 def theirs(rows: int) -> float:
     """Return seconds a row on pickles in shared memory."""
-    resource_tracker.ensure_running()  # one for all: a child's own would remove the segments when the child ends
+    # one for all: a child's own would remove the segments when the child ends
+    resource_tracker.ensure_running()
     with FORK.Manager() as manager:
         segments = manager.dict()
         seconds = seconds_a_row(PickledLists(segments, manager.Lock()), rows)

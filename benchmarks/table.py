@@ -8,7 +8,10 @@ Row = dict[str, Any]
 
 
 def alternate(rounds: int, **sides: Callable[[int], float]) -> dict[str, float]:
-    """Return the median of each side, measured in turns; the first round warms up and does not count."""
+    """Return the median of each side, measured in turns.
+
+    The first round warms up and does not count.
+    """
     found: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds + 1):
         for name, side in sides.items():
@@ -20,4 +23,11 @@ def alternate(rounds: int, **sides: Callable[[int], float]) -> dict[str, float]:
 
 def row(work: str, figure: float, mark: float, unit: str = "x", note: str = "") -> Row:
     """Return a line of the table; every mark is an upper bound."""
-    return {"work": work, "figure": figure, "mark": mark, "unit": unit, "met": figure <= mark, "note": note}
+    return {
+        "work": work,
+        "figure": figure,
+        "mark": mark,
+        "unit": unit,
+        "met": figure <= mark,
+        "note": note,
+    }

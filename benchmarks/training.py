@@ -1,4 +1,7 @@
-"""Training: whole runs of the DQN of the examples, on expdb and on cpprb, and loaders beside plain sampling."""
+"""Training: whole runs of the DQN of the examples, on expdb and on cpprb.
+
+Loaders beside plain sampling.
+"""
 
 import importlib.util
 import itertools
@@ -28,7 +31,10 @@ def example() -> Any:
 
 
 def training(folder: Path, quick: bool) -> Iterator[Row]:
-    """Play and learn for some thousand steps: environment, network, sampling, priorities, and durable writing in one."""
+    """Play and learn for some thousand steps.
+
+    Environment, network, sampling, priorities, and durable writing in one.
+    """
     import gymnasium as gym
     import torch
     from cpprb import PrioritizedReplayBuffer
@@ -53,7 +59,11 @@ def training(folder: Path, quick: bool) -> Iterator[Row]:
 
     def ours(_: int) -> float:
         torch.manual_seed(0)
-        learner, sampler, unit = dqn.Learner(), Prioritized(alpha=0.6, beta=0.4), NStep(3, gamma=0.99)
+        learner, sampler, unit = (
+            dqn.Learner(),
+            Prioritized(alpha=0.6, beta=0.4),
+            NStep(3, gamma=0.99),
+        )
         with expdb.open(folder / f"training{next(numbers)}.db") as db:
             buffer = db.buffer("b", capacity=50_000)
 
@@ -66,10 +76,20 @@ def training(folder: Path, quick: bool) -> Iterator[Row]:
     def theirs(_: int) -> float:
         torch.manual_seed(0)
         learner = dqn.Learner()
-        shapes = {"obs": {"shape": 4}, "action": {"dtype": np.int64}, "reward": {}, "next_obs": {"shape": 4}, "done": {}}
-        buffer = PrioritizedReplayBuffer(50_000, shapes, Nstep={"size": 3, "gamma": 0.99, "rew": "reward", "next": "next_obs"})
+        shapes = {
+            "obs": {"shape": 4},
+            "action": {"dtype": np.int64},
+            "reward": {},
+            "next_obs": {"shape": 4},
+            "done": {},
+        }
+        buffer = PrioritizedReplayBuffer(
+            50_000, shapes, Nstep={"size": 3, "gamma": 0.99, "rew": "reward", "next": "next_obs"}
+        )
 
-        def see(obs: Any, action: int, reward: Any, terminated: bool, after: Any, ended: bool) -> None:
+        def see(
+            obs: Any, action: int, reward: Any, terminated: bool, after: Any, ended: bool
+        ) -> None:
             buffer.add(obs=obs, action=action, reward=reward, done=terminated, next_obs=after)
             if ended:
                 buffer.on_episode_end()
@@ -77,15 +97,27 @@ def training(folder: Path, quick: bool) -> Iterator[Row]:
         def learn() -> None:
             found = buffer.sample(64, 0.4)
             batch = {name: torch.from_numpy(found[name]) for name in ("obs", "next_obs")}
-            flat = {name: torch.from_numpy(found[name][:, 0].copy()) for name in ("action", "reward", "done")}
-            batch |= {"action": flat["action"], "reward": flat["reward"].float(), "weight": torch.from_numpy(found["weights"])}
+            flat = {
+                name: torch.from_numpy(found[name][:, 0].copy())
+                for name in ("action", "reward", "done")
+            }
+            batch |= {
+                "action": flat["action"],
+                "reward": flat["reward"].float(),
+                "weight": torch.from_numpy(found["weights"]),
+            }
             batch["discount"] = 0.99**3 * (1 - flat["done"].float())
             buffer.update_priorities(found["indexes"], abs(learner.learn(batch)))
 
         return played(gym.make("CartPole-v1"), learner, learn, see)
 
     found = alternate(3 if quick else 7, ours=ours, theirs=theirs)
-    yield row(f"prioritized 3-step double DQN on CartPole, {count:,} steps from nothing / the same on cpprb", found["ours"] / found["theirs"], 1.05)
+    yield row(
+        f"prioritized 3-step double DQN on CartPole, {count:,} steps from nothing / the same on "
+        "cpprb",
+        found["ours"] / found["theirs"],
+        1.05,
+    )
 
 
 def loading(folder: Path, quick: bool) -> Iterator[Row]:
@@ -100,7 +132,11 @@ def loading(folder: Path, quick: bool) -> Iterator[Row]:
         write(buffer, steps(100_000 if quick else 1_000_000))
         buffer.sample(256, unit=NStep(1))
         packed = iter(Loader(Samples(buffer, 256), num_workers=2, multiprocessing_context="fork"))
-        single = iter(DataLoader(Samples(buffer, 256), batch_size=None, num_workers=2, multiprocessing_context="fork"))
+        single = iter(
+            DataLoader(
+                Samples(buffer, 256), batch_size=None, num_workers=2, multiprocessing_context="fork"
+            )
+        )
 
         def taken(batches: Any, times: int) -> float:
             for _ in range(times // 4):  # what was drawn ahead while the others were measured
@@ -116,6 +152,20 @@ def loading(folder: Path, quick: bool) -> Iterator[Row]:
                 buffer.sample(256).to_torch()
             return (time.perf_counter() - begun) / count
 
-        found = alternate(5 if quick else 11, direct=direct, packed=lambda _: taken(packed, count), single=lambda _: taken(single, count // 20))
-        yield row("`Loader`, 2 workers, batches of 256: time a batch / `sample(256).to_torch()` without a loader", found["packed"] / found["direct"], 1.25)
-        yield row("(a plain `DataLoader` of the same, a batch a message)", found["single"] / found["direct"], float("inf"))
+        found = alternate(
+            5 if quick else 11,
+            direct=direct,
+            packed=lambda _: taken(packed, count),
+            single=lambda _: taken(single, count // 20),
+        )
+        yield row(
+            "`Loader`, 2 workers, batches of 256: time a batch / `sample(256).to_torch()` without "
+            "a loader",
+            found["packed"] / found["direct"],
+            1.25,
+        )
+        yield row(
+            "(a plain `DataLoader` of the same, a batch a message)",
+            found["single"] / found["direct"],
+            float("inf"),
+        )

@@ -1,4 +1,7 @@
-"""Keep what tool-using agents do: messages and tool calls as they are, rewards when they come, hard tasks sampled."""
+"""Keep what tool-using agents do.
+
+Messages and tool calls as they are, rewards when they come, hard tasks sampled.
+"""
 
 import asyncio
 import json
@@ -21,38 +24,61 @@ class ToolCall:
 
 
 def turns(task_id):
-    """Work as an agent does, OpenAI-style; this one always asks the database first and answers then."""
+    """Work as an agent does, OpenAI-style.
+
+    This one always asks the database first and answers then.
+    """
     yield {
         "role": "assistant",
         "content": None,
         "tool_calls": [
-            {"id": "c1", "type": "function", "function": {"name": "find", "arguments": json.dumps({"id": task_id})}}
+            {
+                "id": "c1",
+                "type": "function",
+                "function": {"name": "find", "arguments": json.dumps({"id": task_id})},
+            }
         ],
     }
     yield {"role": "assistant", "content": f"About {task_id}: done.", "tool_calls": None}
 
 
 def run_agent(buffer, task_id, attempt):
-    """Store every turn with all messages so far: each distinct message is stored once in a chunk, not once a turn."""
+    """Store every turn with all messages so far.
+
+    Each distinct message is stored once in a chunk, not once a turn.
+    """
     name, difficulty = TASKS[task_id]
-    messages = [{"role": "system", "content": "You help customers."}, {"role": "user", "content": f"Please {name}."}]
+    messages = [
+        {"role": "system", "content": "You help customers."},
+        {"role": "user", "content": f"Please {name}."},
+    ]
     episode_id = f"{buffer.name}/{task_id}/{attempt}/{len(buffer)}"
     for answer in turns(task_id):
         calls = [ToolCall(one["id"], **one["function"]) for one in answer["tool_calls"] or ()]
         buffer.store(
-            task_id=task_id, task_name=name, agent_id="support", episode_id=episode_id, group_id=task_id,
+            task_id=task_id, task_name=name, agent_id="support", episode_id=episode_id,
+            group_id=task_id,
             messages=messages, action=answer, tool_calls=calls, tags={"difficulty": difficulty},
         )  # fmt: skip
         messages.append(answer)
         for call in calls:
-            messages.append({"role": "tool", "tool_call_id": call.id, "content": json.dumps({"order": "found"})})
+            messages.append(
+                {"role": "tool", "tool_call_id": call.id, "content": json.dumps({"order": "found"})}
+            )
     buffer.end_episode(episode_id)
     return episode_id
 
 
 async def run_concurrently(buffer, attempts):
-    """Run agents of an asyncio program: the API blocks, so it is called in threads, which may share the handle."""
-    jobs = [asyncio.to_thread(run_agent, buffer, task, attempt) for task in TASKS for attempt in range(attempts)]
+    """Run agents of an asyncio program.
+
+    The API blocks, so it is called in threads, which may share the handle.
+    """
+    jobs = [
+        asyncio.to_thread(run_agent, buffer, task, attempt)
+        for task in TASKS
+        for attempt in range(attempts)
+    ]
     return await asyncio.gather(*jobs)
 
 
@@ -65,9 +91,19 @@ with expdb.open(sys.argv[1] if len(sys.argv) > 1 else "traces.db") as db:
     for number, episode_id in enumerate(episodes):
         buffer.update({"episode_id": episode_id}, reward=float(number % 2), which="last")
     hard = QueryBuilder().eq("tags.difficulty", "hard").and_().is_not_null("reward")
-    for task, steps in buffer.sample_tasks(1, hard, fields=["episode", "step", "reward", "messages", "tool_calls"]).items():
-        print(task, "has", steps.size, "steps; the longest conversation:", max(map(len, steps["messages"])), "messages")
+    for task, steps in buffer.sample_tasks(
+        1, hard, fields=["episode", "step", "reward", "messages", "tool_calls"]
+    ).items():
+        print(
+            task,
+            "has",
+            steps.size,
+            "steps; the longest conversation:",
+            max(map(len, steps["messages"])),
+            "messages",
+        )
         print("  a tool call:", next(calls[0] for calls in steps["tool_calls"] if calls))
-    print(db.sql("SELECT task_name, status, count(*) AS episodes, avg(episode_return) AS mean_return "
+    print(db.sql("SELECT task_name, status, count(*) AS episodes, avg(episode_return) AS "
+                 "mean_return "
                  "FROM experience_episodes GROUP BY 1, 2").to_pylist())  # fmt: skip
     assert db.check() == []

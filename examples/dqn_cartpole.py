@@ -1,4 +1,7 @@
-"""Learn CartPole with prioritized double DQN and n-step returns, trained from expdb alone; run it again to go on."""
+"""Learn CartPole with prioritized double DQN and n-step returns, trained from expdb alone.
+
+Run it again to go on.
+"""
 
 import argparse
 from pathlib import Path
@@ -16,10 +19,18 @@ GAMMA, BATCH, WARM_UP, EXPLORE, TARGET, STEPS = 0.99, 64, 500, 4_000, 0.01, 40_0
 
 
 class Learner:
-    """Double DQN (van Hasselt et al. 2016) with n-step returns and importance weights (Schaul et al. 2016)."""
+    """Double DQN (van Hasselt et al. 2016) with n-step returns and importance weights.
+
+    Schaul et al. 2016.
+    """
 
     def __init__(self):
-        self.online, self.target = (nn.Sequential(nn.Linear(4, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 2)) for _ in range(2))
+        self.online, self.target = (
+            nn.Sequential(
+                nn.Linear(4, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 2)
+            )
+            for _ in range(2)
+        )
         self.target.load_state_dict(self.online.state_dict())
         self.optimizer = torch.optim.Adam(self.online.parameters(), 5e-4)
 
@@ -32,10 +43,16 @@ class Learner:
         """Take a step of gradient descent, and return the temporal-difference errors."""
         with torch.no_grad():
             best = self.online(batch["next_obs"]).argmax(1, keepdim=True)
-            goal = batch["reward"] + batch["discount"] * self.target(batch["next_obs"]).gather(1, best)[:, 0]
+            goal = (
+                batch["reward"]
+                + batch["discount"] * self.target(batch["next_obs"]).gather(1, best)[:, 0]
+            )
         errors = goal - self.online(batch["obs"]).gather(1, batch["action"][:, None])[:, 0]
         self.optimizer.zero_grad()
-        (batch["weight"] * nn.functional.smooth_l1_loss(errors, torch.zeros_like(errors), reduction="none")).mean().backward()
+        (
+            batch["weight"]
+            * nn.functional.smooth_l1_loss(errors, torch.zeros_like(errors), reduction="none")
+        ).mean().backward()
         nn.utils.clip_grad_norm_(self.online.parameters(), 10.0)
         self.optimizer.step()
         with torch.no_grad():
@@ -56,8 +73,16 @@ def evaluate(learner, seeds):
 
 
 def train(buffer, checkpoint, goal, most):
-    """Play and learn until ten episodes in a row come to the goal, or for so many steps; return the learner."""
-    learner, rng, start, sampler = Learner(), np.random.default_rng(0), 0, Prioritized(alpha=0.6, beta=0.4, anneal_steps=most)
+    """Play and learn until ten episodes in a row come to the goal, or for so many steps.
+
+    Return the learner.
+    """
+    learner, rng, start, sampler = (
+        Learner(),
+        np.random.default_rng(0),
+        0,
+        Prioritized(alpha=0.6, beta=0.4, anneal_steps=most),
+    )
     if checkpoint.exists():
         state = torch.load(checkpoint, weights_only=True)
         for name in ("online", "target", "optimizer"):
@@ -69,7 +94,9 @@ def train(buffer, checkpoint, goal, most):
         obs, _ = env.reset(seed=start)
         for step in range(start + 1, most + 1):
             explore = rng.random() < max(0.05, 1 - step / EXPLORE)
-            obs, _, terminated, truncated, _ = env.step(int(rng.integers(2)) if explore else learner.act(obs))
+            obs, _, terminated, truncated, _ = env.step(
+                int(rng.integers(2)) if explore else learner.act(obs)
+            )
             if terminated or truncated:
                 env.policy_version = step // 1000  # a thousand steps are one version
                 obs, _ = env.reset()
@@ -79,8 +106,13 @@ def train(buffer, checkpoint, goal, most):
                 buffer.update_priorities(batch["position"], abs(errors))
             if step % 1000 == 0:
                 mean = evaluate(learner, range(1000, 1010))
-                parts = {name: getattr(learner, name).state_dict() for name in ("online", "target", "optimizer")}
-                torch.save({**parts, "steps": step, "sampling": buffer.sampling_state()}, checkpoint)
+                parts = {
+                    name: getattr(learner, name).state_dict()
+                    for name in ("online", "target", "optimizer")
+                }
+                torch.save(
+                    {**parts, "steps": step, "sampling": buffer.sampling_state()}, checkpoint
+                )
                 print(f"{step} steps: mean return {mean:.0f}", flush=True)
                 if mean >= goal:
                     break
@@ -96,9 +128,14 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     goal, wanted = (150, 100) if arguments.quick else (475, 400)
     with expdb.open(arguments.file) as db:
-        learner = train(db.buffer("cartpole", capacity=50_000), Path(f"{arguments.file}.pt"), goal, STEPS)
+        learner = train(
+            db.buffer("cartpole", capacity=50_000), Path(f"{arguments.file}.pt"), goal, STEPS
+        )
         mean = evaluate(learner, range(30))
         print(f"mean return of 30 other episodes: {mean:.0f}")
         assert mean >= wanted, f"it was to reach {wanted}"
-        print(db.sql("""SELECT policy_version, count(*) AS episodes, avg(episode_return) AS mean, max(episode_return) AS best
-            FROM experience_episodes WHERE status = 'complete' GROUP BY 1 ORDER BY 1""").to_pylist())
+        print(
+            db.sql("""SELECT policy_version, count(*) AS episodes, avg(episode_return) AS mean,
+                      max(episode_return) AS best
+            FROM experience_episodes WHERE status = 'complete' GROUP BY 1 ORDER BY 1""").to_pylist()
+        )

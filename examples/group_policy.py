@@ -1,4 +1,7 @@
-"""Learn to add by group-relative policy gradient: groups of rollouts of one prompt, and rewards that come late."""
+"""Learn to add by group-relative policy gradient.
+
+Groups of rollouts of one prompt, and rewards that come late.
+"""
 
 import argparse
 
@@ -17,19 +20,32 @@ class Policy(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(4 * DIGITS + 1, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, DIGITS))
+        self.layers = nn.Sequential(
+            nn.Linear(4 * DIGITS + 1, 128),
+            nn.ReLU(),
+            nn.Linear(128, 128),
+            nn.ReLU(),
+            nn.Linear(128, DIGITS),
+        )
 
     def forward(self, obs):
-        """Return the log-probabilities of the digits; obs is [..., 4]: a, b, the place, the digit before."""
+        """Return the log-probabilities of the digits.
+
+        Obs is [..., 4]: a, b, the place, the digit before.
+        """
         parts = [nn.functional.one_hot(obs[..., k], DIGITS) for k in (0, 1, 3)]
-        return self.layers(torch.cat((*parts, obs[..., 2:3], torch.zeros_like(parts[0])), -1).float()).log_softmax(-1)
+        return self.layers(
+            torch.cat((*parts, obs[..., 2:3], torch.zeros_like(parts[0])), -1).float()
+        ).log_softmax(-1)
 
 
 def write_answers(policy, prompts, greedy=False):
     """Return observations [B, 2, 4], the digits written [B, 2] and their log-probabilities."""
     before, obs, actions, logprobs = torch.zeros(len(prompts), dtype=torch.int64), [], [], []
     for place in range(2):
-        obs.append(torch.stack((prompts[:, 0], prompts[:, 1], torch.full_like(before, place), before), 1))
+        obs.append(
+            torch.stack((prompts[:, 0], prompts[:, 1], torch.full_like(before, place), before), 1)
+        )
         with torch.no_grad():
             found = policy(obs[-1])
         before = found.argmax(1) if greedy else torch.multinomial(found.exp(), 1)[:, 0]
@@ -45,19 +61,26 @@ def play(buffer, policy, version, rng):
     name = [f"{a}+{b}" for a, b in prompts.tolist()]
     buffer.store_batch([
         {
-            "task_id": name[k], "group_id": f"{run}/{version}/{k // ROLLOUTS}", "episode_id": f"{run}/{version}/{k}", "agent_id": "policy",
-            "policy_version": version, "obs": obs[k, t], "action": actions[k, t], "logprob": logprobs[k, t], "terminated": t == 1,
+            "task_id": name[k], "group_id": f"{run}/{version}/{k // ROLLOUTS}",
+            "episode_id": f"{run}/{version}/{k}", "agent_id": "policy",
+            "policy_version": version, "obs": obs[k, t], "action": actions[k, t],
+            "logprob": logprobs[k, t], "terminated": t == 1,
         }
         for k in range(len(name)) for t in range(2)
     ])  # fmt: skip
 
 
 def verify(buffer, version):
-    """Give the answers their rewards, half of one for each right digit, when they have been looked at."""
+    """Give the answers their rewards, half of one for each right digit.
+
+    When they have been looked at.
+    """
     wanted = QueryBuilder().eq("run", run).and_().eq("policy_version", version)
     right = {}
     for batch in buffer.scan(wanted, fields=["episode_id", "obs", "action", "step"]):
-        for episode, obs, action in zip(batch["episode_id"], batch["obs"], batch["action"], strict=True):
+        for episode, obs, action in zip(
+            batch["episode_id"], batch["obs"], batch["action"], strict=True
+        ):
             digit = (obs[0] + obs[1]) // 10 if obs[2] == 0 else (obs[0] + obs[1]) % 10
             right[episode] = right.get(episode, 0) + int(action == digit)
     for count in range(3):
@@ -67,11 +90,18 @@ def verify(buffer, version):
 
 
 def loss_of(policy, batch):
-    """Return the clipped loss with advantages relative to the group (GRPO: Shao et al. 2024), and a bonus for entropy."""
-    advantage = (batch["episode_return"] - batch["group_mean"][:, None]) / (batch["group_std"][:, None] + 1e-4)
+    """Return the clipped loss with advantages relative to the group (GRPO: Shao et al. 2024).
+
+    A bonus for entropy.
+    """
+    advantage = (batch["episode_return"] - batch["group_mean"][:, None]) / (
+        batch["group_std"][:, None] + 1e-4
+    )
     found = policy(batch["obs"])
     ratio = (found.gather(-1, batch["action"][..., None])[..., 0] - batch["logprob"]).exp()
-    gain = torch.minimum(ratio * advantage[..., None], ratio.clamp(1 - CLIP, 1 + CLIP) * advantage[..., None])
+    gain = torch.minimum(
+        ratio * advantage[..., None], ratio.clamp(1 - CLIP, 1 + CLIP) * advantage[..., None]
+    )
     entropy = -(found.exp() * found).sum(-1)
     return -(gain + ENTROPY * entropy)[batch["mask"]].mean()
 
@@ -100,15 +130,26 @@ if __name__ == "__main__":
             fresh = QueryBuilder().eq("run", run).and_().gte("policy_version", version - 1)
             for _ in range(4):
                 try:
-                    batch = buffer.sample(PROMPTS, fresh, unit=Group(ROLLOUTS, min_spread=1e-6), rng=rng)
+                    batch = buffer.sample(
+                        PROMPTS, fresh, unit=Group(ROLLOUTS, min_spread=1e-6), rng=rng
+                    )
                 except expdb.TooFewRows:
                     break  # the rollouts of each group are all as good: nothing to learn from them
                 optimizer.zero_grad()
                 loss_of(policy, batch.to_torch()).backward()
                 optimizer.step()
             if version % 20 == 19:
-                print(f"{version + 1} versions: {accuracy(policy):.2f} of all sums are right", flush=True)
+                print(
+                    f"{version + 1} versions: {accuracy(policy):.2f} of all sums are right",
+                    flush=True,
+                )
         found, wanted = accuracy(policy), 0.1 if arguments.quick else 0.9
         assert found >= wanted, f"{wanted} of all sums were to be right"
-        print(db.sql("""SELECT task_id, count(*) AS answers, avg(episode_return) AS mean FROM experience_episodes
-            WHERE run = :run GROUP BY 1 ORDER BY 3 LIMIT 3""", {"run": run}).to_pylist())
+        print(
+            db.sql(
+                """SELECT task_id, count(*) AS answers, avg(episode_return) AS mean
+                   FROM experience_episodes
+            WHERE run = :run GROUP BY 1 ORDER BY 3 LIMIT 3""",
+                {"run": run},
+            ).to_pylist()
+        )

@@ -26,5 +26,10 @@ if __name__ == "__main__":
                     _, _, terminated, truncated, _ = envs.step(envs.action_space.sample())
                     if mode is AutoresetMode.DISABLED and (terminated | truncated).any():
                         envs.reset(options={"reset_mask": terminated | truncated})
-        print(db.sql("SELECT buffer, count(*) AS steps, count(DISTINCT episode) AS episodes FROM experience GROUP BY 1").to_pylist())
+        print(
+            db.sql(
+                "SELECT buffer, count(*) AS steps, count(DISTINCT episode) AS episodes FROM "
+                "experience GROUP BY 1"
+            ).to_pylist()
+        )
         assert db.check() == []

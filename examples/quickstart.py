@@ -1,4 +1,7 @@
-"""Store, query, sample, change, ask: the whole of expdb in one page. Run it twice: what was stored stays."""
+"""Store, query, sample, change, ask: the whole of expdb in one page.
+
+Run it twice: what was stored stays.
+"""
 
 import sys
 
@@ -27,7 +30,8 @@ with expdb.open(path) as db:
     )
     print("stored at position", position)
 
-    # An episode at a time: steps are gathered, written in chunks, and complete when the block is left.
+    # An episode at a time: steps are gathered, written in chunks, and complete when the block is
+    # left.
     control = db.buffer("control", capacity=100_000)
     with control.episode("pendulum/1", task_name="pendulum") as episode:
         obs = rng.standard_normal(3, dtype=np.float32)
@@ -48,7 +52,8 @@ with expdb.open(path) as db:
     # A reward that comes late, and a question in SQL.
     buffer.update(hard, reward=1.0, which="last")
     table = db.sql(
-        "SELECT task_name, count(*) AS steps, avg(reward) AS reward, max(field(payload, 'action')) AS an_action "
+        "SELECT task_name, count(*) AS steps, avg(reward) AS reward, max(field(payload, 'action')) "
+        "AS an_action "
         "FROM experience WHERE buffer = :name GROUP BY 1",
         {"name": "train"},
     )

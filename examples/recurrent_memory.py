@@ -1,4 +1,7 @@
-"""Learn a task that needs memory: a recurrent double Q-learner, trained on sequences with burn-in and stored states (R2D2)."""
+"""Learn a task that needs memory.
+
+A recurrent double Q-learner, trained on sequences with burn-in and stored states (R2D2).
+"""
 
 import argparse
 from copy import deepcopy
@@ -17,7 +20,10 @@ CUES, LENGTH, HIDDEN, GAMMA, ENVS, BURN_IN = 4, 12, 48, 0.9, 32, 4
 
 
 class Recall(gym.Env):
-    """Show one of four cues once, at a random step of the first half; a reward for naming it at the last step."""
+    """Show one of four cues once, at a random step of the first half.
+
+    A reward for naming it at the last step.
+    """
 
     observation_space = gym.spaces.Box(0, 1, (CUES + 1,), np.float32)
     action_space = gym.spaces.Discrete(CUES)
@@ -25,7 +31,11 @@ class Recall(gym.Env):
     def reset(self, *, seed=None, options=None):
         """Choose a cue."""
         super().reset(seed=seed)
-        self.cue, self.shown, self.t = int(self.np_random.integers(CUES)), int(self.np_random.integers(LENGTH // 2)), 0
+        self.cue, self.shown, self.t = (
+            int(self.np_random.integers(CUES)),
+            int(self.np_random.integers(LENGTH // 2)),
+            0,
+        )
         return self.observe(), {}
 
     def observe(self):
@@ -37,7 +47,13 @@ class Recall(gym.Env):
     def step(self, action):
         """Go on."""
         self.t += 1
-        return self.observe(), float(self.t == LENGTH and action == self.cue), self.t == LENGTH, False, {}
+        return (
+            self.observe(),
+            float(self.t == LENGTH and action == self.cue),
+            self.t == LENGTH,
+            False,
+            {},
+        )
 
 
 class Network(nn.Module):
@@ -48,10 +64,15 @@ class Network(nn.Module):
         self.cell, self.head = nn.GRUCell(CUES + 1, HIDDEN), nn.Linear(HIDDEN, CUES)
 
     def forward(self, obs, memory, mask):
-        """Return the values of sequences [B, L, CUES]; where there is no step the memory stays as it is."""
+        """Return the values of sequences [B, L, CUES].
+
+        Where there is no step the memory stays as it is.
+        """
         values = []
         for t in range(obs.shape[1]):
-            memory = memory.detach() if t == BURN_IN else memory  # burn-in only makes the memory what it is
+            memory = (
+                memory.detach() if t == BURN_IN else memory
+            )  # burn-in only makes the memory what it is
             memory = torch.where(mask[:, t, None], self.cell(obs[:, t], memory), memory)
             values.append(self.head(memory))
         return torch.stack(values, 1)
@@ -59,7 +80,9 @@ class Network(nn.Module):
 
 def loss_of(online, target, batch):
     """Return the squared errors of double Q-learning over the steps after the burn-in."""
-    memory = batch["memory"][:, 0]  # as the actor had it at the first step; zeros, as at the beginning, where there is none
+    memory = batch["memory"][
+        :, 0
+    ]  # as the actor had it at the first step; zeros, as at the beginning, where there is none
     values = online(batch["obs"], memory, batch["mask"])
     with torch.no_grad():
         best = values[:, 1:].argmax(2, keepdim=True)
@@ -105,18 +128,39 @@ if __name__ == "__main__":
         for version in range(60 if arguments.quick else 150):
             recorded.policy_version = version
             play(recorded, online, max(0.1, 1 - version / 40), rng)
-            fresh = QueryBuilder().eq("run", db.run).and_().gte("policy_version", version - 50)  # older memories mislead
+            fresh = (
+                QueryBuilder().eq("run", db.run).and_().gte("policy_version", version - 50)
+            )  # older memories mislead
             for _ in range(8):
-                batch = buffer.sample(64, fresh, unit=Sequence(LENGTH - BURN_IN, burn_in=BURN_IN, stride=BURN_IN), rng=rng)
+                batch = buffer.sample(
+                    64,
+                    fresh,
+                    unit=Sequence(LENGTH - BURN_IN, burn_in=BURN_IN, stride=BURN_IN),
+                    rng=rng,
+                )
                 optimizer.zero_grad()
                 loss_of(online, target, batch.to_torch()).backward()
                 optimizer.step()
                 for slow, fast in zip(target.parameters(), online.parameters(), strict=True):
                     slow.data.lerp_(fast.data, 0.02)
             if version % 20 == 19:
-                print(f"{version + 1} episodes in each environment: mean return {play(envs, online, 0.0, rng):.2f}", flush=True)
-        mean, wanted = np.mean([play(envs, online, 0.0, rng) for _ in range(8)]), 0.5 if arguments.quick else 0.9
+                print(
+                    f"{version + 1} episodes in each environment: mean return "
+                    f"{play(envs, online, 0.0, rng):.2f}",
+                    flush=True,
+                )
+        mean, wanted = (
+            np.mean([play(envs, online, 0.0, rng) for _ in range(8)]),
+            0.5 if arguments.quick else 0.9,
+        )
         print(f"mean return of {8 * ENVS} episodes: {mean:.2f}, of guessing {1 / CUES:.2f}")
         assert mean >= wanted, f"it was to reach {wanted}"
-        print(db.sql("""SELECT policy_version / 10 AS tens, count(*) AS episodes, avg(episode_return) AS mean FROM experience_episodes
-            WHERE run = :run GROUP BY 1 ORDER BY 1""", {"run": db.run}).to_pylist())
+        print(
+            db.sql(
+                """SELECT policy_version / 10 AS tens, count(*) AS episodes,
+                          avg(episode_return) AS mean
+                   FROM experience_episodes
+            WHERE run = :run GROUP BY 1 ORDER BY 1""",
+                {"run": db.run},
+            ).to_pylist()
+        )

@@ -17,16 +17,18 @@ if TYPE_CHECKING:
 class Batch(Mapping[str, np.ndarray]):
     """Hold named arrays, one row per step.
 
-    `batch["obs"]` is an array [size, *shape]; fields of varying width and text are object arrays. No memory is shared
-    with another batch or with the buffer, so it may be written to. `size` is the number of rows; `len` counts the names,
-    as for every mapping.
+    `batch["obs"]` is an array [size, *shape]; fields of varying width and text are object arrays.
+    No memory is shared with another batch or with the buffer, so it may be written to. `size` is
+    the number of rows; `len` counts the names, as for every mapping.
     """
 
     __slots__ = ("_columns", "size")
 
     def __init__(self, columns: Mapping[str, np.ndarray], size: int | None = None):
         self._columns = dict(columns)
-        self.size = next((len(array) for array in self._columns.values()), 0) if size is None else size
+        self.size = (
+            next((len(array) for array in self._columns.values()), 0) if size is None else size
+        )
 
     def __getitem__(self, name: str) -> np.ndarray:
         try:
@@ -41,14 +43,24 @@ class Batch(Mapping[str, np.ndarray]):
         return len(self._columns)
 
     def __repr__(self) -> str:
-        columns = ", ".join(f"{name}: {array.dtype}{list(array.shape)}" for name, array in self._columns.items())
+        columns = ", ".join(
+            f"{name}: {array.dtype}{list(array.shape)}" for name, array in self._columns.items()
+        )
         return f"Batch(size={self.size}, {columns})"
 
     def _known(self) -> Iterator[tuple[str, np.ndarray, np.ndarray | None]]:
-        """Yield each column with a mask of the rows that have a value, None where all have: `has_<field>` and unknown numbers."""
+        """Yield each column with a mask of the rows that have a value, None where all have.
+
+        `has_<field>` and unknown numbers.
+        """
         for name, array in self._columns.items():
             field = name.removeprefix("has_")
-            if field != name and field in self._columns and array.ndim == 1 and array.dtype == np.bool_:
+            if (
+                field != name
+                and field in self._columns
+                and array.ndim == 1
+                and array.dtype == np.bool_
+            ):
                 continue  # it is the mask of another
             there = self._columns.get(f"has_{name}")
             if there is not None and there.ndim == 1 and there.dtype == np.bool_:
@@ -59,15 +71,23 @@ class Batch(Mapping[str, np.ndarray]):
                 yield name, array, None
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Return a dict per row: Python numbers for scalars, arrays for tensors, None for unknown rewards and fields.
+        """Return a dict per row.
 
-        A row of sequences, stacks, episodes or groups holds arrays of steps: there an unknown reward stays NaN, and
-        `has_<field>` and `mask` say what is there.
+        Python numbers for scalars, arrays for tensors, None for unknown rewards and fields.
+
+        A row of sequences, stacks, episodes or groups holds arrays of steps: there an unknown
+        reward stays NaN, and `has_<field>` and `mask` say what is there.
         """
         columns = {}
         for name, array, there in self._known():
             cells = _cells(array)
-            columns[name] = cells if there is None else [cell if one else None for cell, one in zip(cells, there.tolist(), strict=True)]
+            columns[name] = (
+                cells
+                if there is None
+                else [
+                    cell if one else None for cell, one in zip(cells, there.tolist(), strict=True)
+                ]
+            )
         if not columns:
             return [{} for _ in range(self.size)]
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -75,35 +95,47 @@ class Batch(Mapping[str, np.ndarray]):
     def to_arrow(self) -> pa.Table:
         """Return the batch as an Arrow table, one row per row; a missing value is null.
 
-        Tensors are columns of Arrow's fixed-shape tensors, JSON is text. In sequences an unknown reward stays NaN.
+        Tensors are columns of Arrow's fixed-shape tensors, JSON is text. In sequences an unknown
+        reward stays NaN.
         """
         import pyarrow as pa
 
         return pa.table({name: _arrow(array, there) for name, array, there in self._known()})
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return the batch as a pandas DataFrame, one row per row; a missing value is NaN, NA or None.
+        """Return the batch as a pandas DataFrame, one row per row.
 
-        Whole numbers and flags of which some are missing become `Int64` and `boolean`, which know NA; a cell of a tensor
-        column holds an array. Needs pandas.
+        A missing value is NaN, NA or None.
+
+        Whole numbers and flags of which some are missing become `Int64` and `boolean`, which know
+        NA; a cell of a tensor column holds an array. Needs pandas.
         """
         try:
             import pandas
         except ImportError:
             raise DriverMissing("to_pandas needs pandas: pip install pandas") from None
-        return pandas.DataFrame({name: _series(pandas, array, there) for name, array, there in self._known()}, index=range(self.size))
+        return pandas.DataFrame(
+            {name: _series(pandas, array, there) for name, array, there in self._known()},
+            index=range(self.size),
+        )
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
         """Refuse to be one array: `pandas.DataFrame(batch)` would be a column of names."""
-        raise InvalidValue("a batch is many arrays by name: use batch.to_pandas(), batch.to_arrow() or batch['obs']")
+        raise InvalidValue(
+            "a batch is many arrays by name: use batch.to_pandas(), batch.to_arrow() or "
+            "batch['obs']"
+        )
 
     def to_torch(self, device: Any = None, *, non_blocking: bool = False) -> dict[str, Any]:
-        """Return the arrays as torch tensors, on a device if one is named; object arrays become lists.
+        """Return the arrays as torch tensors, on a device if one is named.
 
-        float64 becomes torch's default dtype, as losses are computed in it; unsigned integers of 16 bits and more become
-        int64, as torch computes with none of them (InvalidValue beyond 2**63 - 1); every other dtype stays. On the CPU a tensor
-        shares the memory of its array unless its dtype changes. With `non_blocking` arrays in pinned memory are on their
-        way to the device when this returns: see `expdb.integrations.torch.pinned`.
+        Object arrays become lists.
+
+        float64 becomes torch's default dtype, as losses are computed in it; unsigned integers of 16
+        bits and more become int64, as torch computes with none of them (InvalidValue beyond 2**63 -
+        1); every other dtype stays. On the CPU a tensor shares the memory of its array unless its
+        dtype changes. With `non_blocking` arrays in pinned memory are on their way to the device
+        when this returns: see `expdb.integrations.torch.pinned`.
         """
         import torch
 
@@ -114,7 +146,10 @@ class Batch(Mapping[str, np.ndarray]):
                 continue
             if array.dtype in (np.uint16, np.uint32, np.uint64):
                 if array.size and int(array.max()) > np.iinfo(np.int64).max:
-                    raise InvalidValue(f"{name} holds {array.max()}, which torch has no integers for: leave it out with fields=")
+                    raise InvalidValue(
+                        f"{name} holds {array.max()}, which torch has no integers for: leave it "
+                        "out with fields="
+                    )
                 array = array.astype(np.int64)
             tensor = torch.from_numpy(np.ascontiguousarray(array))
             dtype = torch.get_default_dtype() if array.dtype == np.float64 else tensor.dtype
@@ -122,11 +157,19 @@ class Batch(Mapping[str, np.ndarray]):
         return out
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """Hand the batch, as `to_arrow` has it, to anything that reads Arrow: polars, duckdb, `pyarrow.table(batch)`."""
+        """Hand the batch, as `to_arrow` has it, to anything that reads Arrow.
+
+        Polars, duckdb, `pyarrow.table(batch)`.
+        """
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
 
-UNKNOWN_AS_NAN = ("reward", "priority", "episode_return", "ended")  # columns whose NaN stands for a value that is not known
+UNKNOWN_AS_NAN = (
+    "reward",
+    "priority",
+    "episode_return",
+    "ended",
+)  # columns whose NaN stands for a value that is not known
 
 
 def _cells(array: np.ndarray) -> list[Any]:
@@ -136,13 +179,21 @@ def _cells(array: np.ndarray) -> list[Any]:
 def _series(pandas: Any, array: np.ndarray, there: np.ndarray | None) -> Any:
     if array.ndim > 1 or array.dtype == object:
         cells = _cells(array)
-        values = cells if there is None else [cell if one else None for cell, one in zip(cells, there.tolist(), strict=True)]
+        values = (
+            cells
+            if there is None
+            else [cell if one else None for cell, one in zip(cells, there.tolist(), strict=True)]
+        )
         return pandas.Series(values, dtype=object)
     if there is None or there.all():
         return pandas.Series(array.copy())
     if array.dtype.kind == "f":
         return pandas.Series(np.where(there, array, array.dtype.type(np.nan)))
-    kind = "boolean" if array.dtype == np.bool_ else array.dtype.name.replace("int", "Int").replace("uInt", "UInt")
+    kind = (
+        "boolean"
+        if array.dtype == np.bool_
+        else array.dtype.name.replace("int", "Int").replace("uInt", "UInt")
+    )
     return pandas.Series(array, dtype=kind).where(there)
 
 
@@ -157,24 +208,34 @@ def _arrow(array: np.ndarray, there: np.ndarray | None) -> Any:
     import pyarrow as pa
 
     if array.dtype == object:
-        values = [cell if there is None or there[k] else None for k, cell in enumerate(array.tolist())]
+        values = [
+            cell if there is None or there[k] else None for k, cell in enumerate(array.tolist())
+        ]
         kinds = {type(value) for value in values if value is not None}
         if kinds <= {str} or kinds <= {bytes}:
             return pa.array(values, pa.binary() if kinds == {bytes} else pa.utf8())
-        if kinds == {np.ndarray} and all(value is None or (value.ndim == 1 and value.dtype != object) for value in values):
+        if kinds == {np.ndarray} and all(
+            value is None or (value.ndim == 1 and value.dtype != object) for value in values
+        ):
             return pa.array(values)
         as_json = [None if value is None else json.dumps(value, default=_plain) for value in values]
         return pa.array(as_json, pa.utf8())
     missing = None if there is None or there.all() else ~there
     if array.ndim == 1:
         return pa.array(array, mask=missing)
-    kind = pa.fixed_shape_tensor(pa.from_numpy_dtype(np.uint8 if array.dtype == np.bool_ else array.dtype), array.shape[1:])
+    kind = pa.fixed_shape_tensor(
+        pa.from_numpy_dtype(np.uint8 if array.dtype == np.bool_ else array.dtype), array.shape[1:]
+    )
     if not array.size:
-        cells: list[Any] = [None if missing is not None and missing[k] else [] for k in range(len(array))]
+        cells: list[Any] = [
+            None if missing is not None and missing[k] else [] for k in range(len(array))
+        ]
         return pa.ExtensionArray.from_storage(kind, pa.array(cells, kind.storage_type))
     data = array.view(np.uint8) if array.dtype == np.bool_ else array
     if missing is None:
         return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(data))
     values = pa.array(np.ascontiguousarray(data).reshape(-1))
-    storage = pa.FixedSizeListArray.from_arrays(values, kind.storage_type.list_size, mask=pa.array(missing))
+    storage = pa.FixedSizeListArray.from_arrays(
+        values, kind.storage_type.list_size, mask=pa.array(missing)
+    )
     return pa.ExtensionArray.from_storage(kind, storage)

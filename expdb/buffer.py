@@ -1,4 +1,7 @@
-"""ReplayBuffer: where storage and replay meet. Storage finds and reads, replay chooses; this file joins the two."""
+"""ReplayBuffer: where storage and replay meet.
+
+Storage finds and reads, replay chooses; this file joins the two.
+"""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -41,10 +44,12 @@ UPDATABLE = ("reward", "terminated", "truncated", "tags", "policy_version")
 
 
 class ReplayBuffer:
-    """Hold experience under a name: bounded, durable, shared by every process that opens the database.
+    """Hold experience under a name.
 
-    Made by `db.buffer(name)`. Threads may share it. Writing methods return when what they wrote is durable and visible
-    to everybody; positions are int64, count up from 0 and are never used twice.
+    Bounded, durable, shared by every process that opens the database.
+
+    Made by `db.buffer(name)`. Threads may share it. Writing methods return when what they wrote is
+    durable and visible to everybody; positions are int64, count up from 0 and are never used twice.
     """
 
     def __init__(self, store: Store, run: str, database: Any, budget: Budget):
@@ -65,7 +70,7 @@ class ReplayBuffer:
         """The name in the database."""
         return self._store.name
 
-    # -- writing ------------------------------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------
 
     def store(
         self,
@@ -88,21 +93,25 @@ class ReplayBuffer:
     ) -> int:
         """Store one step and return its position, once it is durable.
 
-        Without `episode_id` it goes to the open episode of this run, task and agent; a terminated or truncated step
-        completes that, and the next step starts another. `step` defaults to the number of steps the episode has,
-        `execute_time` to now (Unix seconds). `fields` are what the agent saw and did, any names and values: arrays,
-        numbers, text, bytes, dicts, lists of messages, dataclasses, pydantic models.
+        Without `episode_id` it goes to the open episode of this run, task and agent; a terminated
+        or truncated step completes that, and the next step starts another. `step` defaults to the
+        number of steps the episode has, `execute_time` to now (Unix seconds). `fields` are what the
+        agent saw and did, any names and values: arrays, numbers, text, bytes, dicts, lists of
+        messages, dataclasses, pydantic models.
 
-        Raises ReservedName, InvalidValue or FieldMismatch before anything is stored, EpisodeEnded if the episode has
-        ended, EpisodeMismatch if it is another task's, agent's or group's.
+        Raises ReservedName, InvalidValue or FieldMismatch before anything is stored, EpisodeEnded
+        if the episode has ended, EpisodeMismatch if it is another task's, agent's or group's.
 
         >>> buffer.store(task_id="task_1", action={"tool": "search"}, reward=0.5)  # doctest: +SKIP
         0
         """
         row = {
-            "task_id": task_id, "agent_id": agent_id, "task_name": task_name, "step": step, "episode_id": episode_id,
-            "group_id": group_id, "pre_agent": pre_agent, "execute_time": execute_time, "reward": reward,
-            "terminated": terminated, "truncated": truncated, "policy_version": policy_version, "tags": tags,
+            "task_id": task_id, "agent_id": agent_id, "task_name": task_name, "step": step,
+            "episode_id": episode_id,
+            "group_id": group_id, "pre_agent": pre_agent, "execute_time": execute_time,
+            "reward": reward,
+            "terminated": terminated, "truncated": truncated, "policy_version": policy_version,
+            "tags": tags,
             "episode_tags": episode_tags,
         }  # fmt: skip
         exits.watch_worker()
@@ -111,8 +120,9 @@ class ReplayBuffer:
     def store_batch(self, rows: Any) -> np.ndarray:
         """Store many steps in one transaction and return their positions, int64 in the order given.
 
-        `rows` is a list of mappings with the arguments of `store`, a mapping of columns (scalars, text and mappings are
-        broadcast; arrays are [rows, ...]), or an Arrow table or anything with `__arrow_c_stream__`. All or nothing.
+        `rows` is a list of mappings with the arguments of `store`, a mapping of columns (scalars,
+        text and mappings are broadcast; arrays are [rows, ...]), or an Arrow table or anything with
+        `__arrow_c_stream__`. All or nothing.
         """
         columns = columns_of(rows)
         pending: list[tuple[dict[str, Any], Mapping[str, Any]]] = []
@@ -136,35 +146,64 @@ class ReplayBuffer:
         flush_bytes: int = 1 << 20,
         flush_seconds: float = 5.0,
     ) -> EpisodeWriter:
-        """Return a writer of one new episode, which buffers steps and writes them in chunks; use it with `with`.
+        """Return a writer of one new episode, which buffers steps and writes them in chunks.
 
-        A flush happens at the append that reaches a limit: `flush_steps`, `flush_bytes` or `flush_seconds` since the
-        last one. Raises EpisodeMismatch if the `episode_id` is taken, and InvalidValue for `tags`, which are a step's:
-        `append(tags=...)` takes them.
+        Use it with `with`.
+
+        A flush happens at the append that reaches a limit: `flush_steps`, `flush_bytes` or
+        `flush_seconds` since the last one. Raises EpisodeMismatch if the `episode_id` is taken, and
+        InvalidValue for `tags`, which are a step's: `append(tags=...)` takes them.
         """
         if tags is not None:
-            raise errors.InvalidValue("tags are a step's: give the episode's as episode_tags=, which queries know as episode_tags.<key>")
+            raise errors.InvalidValue(
+                "tags are a step's: give the episode's as episode_tags=, which queries know as "
+                "episode_tags.<key>"
+            )
         if self._store.engine.read_only:
-            raise errors.DatabaseReadOnly(f"{self._store.engine.location} was opened with read_only=True: open it without to write")
-        flush_steps, flush_bytes = whole(flush_steps, "flush_steps", 1), whole(flush_bytes, "flush_bytes", 1)
+            raise errors.DatabaseReadOnly(
+                f"{self._store.engine.location} was opened with read_only=True: open it without to "
+                "write"
+            )
+        flush_steps, flush_bytes = (
+            whole(flush_steps, "flush_steps", 1),
+            whole(flush_bytes, "flush_bytes", 1),
+        )
         flush_seconds = as_real(flush_seconds, "flush_seconds")
-        given = {"task_name": task_name, "group_id": group_id, "policy_version": policy_version, "episode_tags": episode_tags}
-        if episode_id is not None and episodes.find(self._store, [as_text(episode_id, "episode_id")]):
-            raise errors.EpisodeMismatch(f"episode {episode_id!r} exists already: choose another episode_id")
+        given = {
+            "task_name": task_name,
+            "group_id": group_id,
+            "policy_version": policy_version,
+            "episode_tags": episode_tags,
+        }
+        if episode_id is not None and episodes.find(
+            self._store, [as_text(episode_id, "episode_id")]
+        ):
+            raise errors.EpisodeMismatch(
+                f"episode {episode_id!r} exists already: choose another episode_id"
+            )
         episode = self._intake.new(task_id, agent_id, episode_id, given)
-        return self._writers.add(EpisodeWriter(_Sink(self), episode, flush_steps, flush_bytes, flush_seconds))
+        return self._writers.add(
+            EpisodeWriter(_Sink(self), episode, flush_steps, flush_bytes, flush_seconds)
+        )
 
-    def end_episode(self, episode_id: str, status: Literal["complete", "aborted"] = "complete") -> None:
+    def end_episode(
+        self, episode_id: str, status: Literal["complete", "aborted"] = "complete"
+    ) -> None:
         """End an open episode that `store` has written; its chunks are merged.
 
         Raises UnknownEpisode, or EpisodeEnded if it has ended.
         """
         if status not in ("complete", "aborted"):
-            raise errors.InvalidValue(f"status is {status!r}: an episode ends 'complete' or 'aborted'")
+            raise errors.InvalidValue(
+                f"status is {status!r}: an episode ends 'complete' or 'aborted'"
+            )
         self._intake.end(episode_id, status)
 
     def _end_writers(self, told: list[str]) -> None:
-        """Flush the writers that are open as the handle is closed, and end their episodes; add what is to be told of them."""
+        """Flush the writers that are open as the handle is closed, and end their episodes.
+
+        Add what is to be told of them.
+        """
         self._writers.end_all(told)
 
     def _complete_open_episodes(self) -> None:
@@ -179,10 +218,14 @@ class ReplayBuffer:
 
     def _forked(self, run: str) -> None:
         """Be another run in a forked child: the open episodes are the parent's."""
-        self._intake, self._rng, self._writers = Intake(self._store, run), None, OpenWriters(self._store)
+        self._intake, self._rng, self._writers = (
+            Intake(self._store, run),
+            None,
+            OpenWriters(self._store),
+        )
         self._sampling.forked()
 
-    # -- reading ------------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         with self._store.engine.reading() as session:
@@ -216,16 +259,26 @@ class ReplayBuffer:
             return select.tasks(self._store, session, condition)
 
     def episodes(self, where: Where = None) -> pa.Table:
-        """Return the episodes that have a matching step as an Arrow table, oldest first; tags are JSON text."""
+        """Return the episodes that have a matching step as an Arrow table, oldest first.
+
+        Tags are JSON text.
+        """
         condition = self._compiled(where)
         with self._store.engine.reading() as session:
             names, rows = select.episodes(self._store, session, condition)
         return pa.Table.from_arrays(
-            [pa.array([row[k] for row in rows], _EPISODE_TYPES.get(name, pa.utf8())) for k, name in enumerate(names)], names
+            [
+                pa.array([row[k] for row in rows], _EPISODE_TYPES.get(name, pa.utf8()))
+                for k, name in enumerate(names)
+            ],
+            names,
         )
 
     def page(self, number: int, size: int, where: Where = None) -> list[dict[str, Any]]:
-        """Return page `number` (from 1) of `size` matching steps, by position, as dicts; `[]` past the end."""
+        """Return page `number` (from 1) of `size` matching steps, by position, as dicts.
+
+        `[]` past the end.
+        """
         number, size = whole(number, "the page's number", 1), whole(size, "the page's size", 1)
         condition = self._compiled(where)
         with self._store.engine.reading() as session:
@@ -233,11 +286,20 @@ class ReplayBuffer:
             offset = (number - 1) * size
             if offset >= state.added:
                 return []
-            found = select.positions(self._store, session, condition, limit=min(size, state.added), offset=offset)
-            return Batch(read.fetch(self._store, session, state, found, (*_PAGE, *self._store.fields.types))).to_list()
+            found = select.positions(
+                self._store, session, condition, limit=min(size, state.added), offset=offset
+            )
+            return Batch(
+                read.fetch(self._store, session, state, found, (*_PAGE, *self._store.fields.types))
+            ).to_list()
 
-    def get(self, positions: Sequence[int] | np.ndarray, *, fields: Sequence[str] | None = None) -> Batch:
-        """Return steps by position, in the order asked; raise Evicted naming those that are not held."""
+    def get(
+        self, positions: Sequence[int] | np.ndarray, *, fields: Sequence[str] | None = None
+    ) -> Batch:
+        """Return steps by position, in the order asked.
+
+        Raise Evicted naming those that are not held.
+        """
         wanted = _positions(positions)
         self._sampling.save()
         with self._store.engine.reading() as session:
@@ -248,16 +310,25 @@ class ReplayBuffer:
             return Batch(read.fetch(self._store, session, state, wanted, fields), len(wanted))
 
     def scan(
-        self, where: Where = None, *, after: int = -1, size: int = 4096, fields: Sequence[str] | None = None
+        self,
+        where: Where = None,
+        *,
+        after: int = -1,
+        size: int = 4096,
+        fields: Sequence[str] | None = None,
     ) -> Iterator[Batch]:
-        """Yield all matching steps in order of position, in batches of up to `size`, each one snapshot.
+        """Yield all matching steps in order of position, in batches of up to `size`.
+
+        Each one snapshot.
 
         `after` leaves out positions up to it: with the last one seen it reads what has come since.
         """
         size, after = whole(size, "size", 1), whole(after, "after", -1)
         return self._scan(self._compiled(where), after, size, fields)
 
-    def _scan(self, condition: Condition | None, after: int, size: int, fields: Sequence[str] | None) -> Iterator[Batch]:
+    def _scan(
+        self, condition: Condition | None, after: int, size: int, fields: Sequence[str] | None
+    ) -> Iterator[Batch]:
         while True:
             with self._store.engine.reading() as session:
                 state = self._store.state(session)
@@ -268,15 +339,18 @@ class ReplayBuffer:
             yield Batch(columns, len(found))
             after = int(found[-1])
 
-    # -- changing -----------------------------------------------------------------------------------------------------
+    # -- changing ----------------------------------------------------------------------------------
 
     def update(self, where: Where, *, which: Literal["all", "last"] = "all", **columns: Any) -> int:
-        """Set columns of the matching steps and return of how many: a late reward, flags, tags, a policy version.
+        """Set columns of the matching steps and return of how many.
 
-        With `which="last"` they are set on the last step of each episode that has a matching one, which is where the
-        reward of a whole episode belongs. A reward given to several steps of one episode counts once for each in its
-        return, so a first such update is warned of. `tags` replaces; `policy_version` is set for the whole episodes;
-        `episode_return` follows rewards. Raises InvalidValue for any other column and for `where=None`.
+        A late reward, flags, tags, a policy version.
+
+        With `which="last"` they are set on the last step of each episode that has a matching one,
+        which is where the reward of a whole episode belongs. A reward given to several steps of one
+        episode counts once for each in its return, so a first such update is warned of. `tags`
+        replaces; `policy_version` is set for the whole episodes; `episode_return` follows rewards.
+        Raises InvalidValue for any other column and for `where=None`.
 
         >>> buffer.update({"episode_id": "attempt-1"}, reward=1.0, which="last")  # doctest: +SKIP
         1
@@ -285,30 +359,46 @@ class ReplayBuffer:
             raise errors.InvalidValue(f"which is {which!r}: give 'all' or 'last'")
         if not columns or not columns.keys() <= set(UPDATABLE):
             wrong = ", ".join(sorted(columns.keys() - set(UPDATABLE))) or "nothing"
-            raise errors.InvalidValue(f"update of {wrong}: only {', '.join(UPDATABLE)} can be changed, fields are as they were seen")
+            raise errors.InvalidValue(
+                f"update of {wrong}: only {', '.join(UPDATABLE)} can be changed, fields are as "
+                "they were seen"
+            )
         condition = self._required(where, "update")
         changes: dict[str, Any] = {}
         for name, value in columns.items():
             changes[name] = _checked_column(name, value)
         changed = change.update(self._store, condition, changes, which == "last")
         if not changed and (unwritten := self._writers.unwritten()):
-            errors.warn(f"update found no step, and {unwritten} that were appended are not written yet: flush() or end the episode first")
+            errors.warn(
+                f"update found no step, and {unwritten} that were appended are not written yet: "
+                "flush() or end the episode first"
+            )
         return changed
 
     def update_priorities(self, positions: Sequence[int] | np.ndarray, values: Any) -> int:
-        """Set the priority of steps and return how many were set; positions that are gone are left out.
+        """Set the priority of steps and return how many were set.
 
-        Raises InvalidValue for a priority that is negative, NaN or infinite. Of duplicates the last counts.
+        Positions that are gone are left out.
+
+        Raises InvalidValue for a priority that is negative, NaN or infinite. Of duplicates the last
+        counts.
         """
         try:
             wanted = _positions(np.asarray(positions).reshape(-1))
             given = np.asarray(values, np.float64).reshape(-1)
         except (TypeError, ValueError) as error:
-            raise errors.InvalidValue(f"positions or priorities are no arrays of numbers ({error}): give one number for each") from None
+            raise errors.InvalidValue(
+                f"positions or priorities are no arrays of numbers ({error}): give one number for "
+                "each"
+            ) from None
         if wanted.shape != given.shape:
-            raise errors.InvalidValue(f"{len(wanted)} positions and {len(given)} priorities: give one for each")
+            raise errors.InvalidValue(
+                f"{len(wanted)} positions and {len(given)} priorities: give one for each"
+            )
         if not (np.isfinite(given) & (given >= 0)).all():
-            raise errors.InvalidValue("a priority is negative, NaN or infinite: give finite numbers from 0")
+            raise errors.InvalidValue(
+                "a priority is negative, NaN or infinite: give finite numbers from 0"
+            )
         return self._sampling.update_priorities(wanted, given)
 
     def delete(self, where: Where) -> int:
@@ -316,26 +406,42 @@ class ReplayBuffer:
         return change.delete(self._store, self._required(where, "delete"))
 
     def clear(self) -> int:
-        """Delete every step and episode and return how many steps there were; positions go on where they were."""
+        """Delete every step and episode and return how many steps there were.
+
+        Positions go on where they were.
+        """
         self._intake.forget()
         return change.clear(self._store)
 
     def set_capacity(self, capacity: int | None) -> None:
-        """Keep `capacity` steps from now on, None for all; what is over is evicted at once, oldest first."""
+        """Keep `capacity` steps from now on, None for all.
+
+        What is over is evicted at once, oldest first.
+        """
         change.set_capacity(self._store, checked_capacity(capacity))
 
     def index(self, name: str) -> None:
-        """Index a column or a tag, such as "tags.difficulty", so that queries by it read only what matches."""
+        """Index a column or a tag, such as "tags.difficulty".
+
+        So that queries by it read only what matches.
+        """
         change.index(self._store, name)
 
     def _required(self, where: Where, verb: str) -> Condition:
         condition = self._compiled(where)
         if condition is None:
-            cure = "clear() is for that" if verb == "delete" else "QueryBuilder().gte('position', 0) is for that"
-            raise errors.InvalidValue(f"{verb} without a query would change every step: give one; if all are meant, {cure}")
+            cure = (
+                "clear() is for that"
+                if verb == "delete"
+                else "QueryBuilder().gte('position', 0) is for that"
+            )
+            raise errors.InvalidValue(
+                f"{verb} without a query would change every step: give one; if all are meant, "
+                f"{cure}"
+            )
         return condition
 
-    # -- looking after ------------------------------------------------------------------------------------------------
+    # -- looking after -----------------------------------------------------------------------------
 
     def stats(self) -> dict[str, Any]:
         """Return counts, sizes and fields as plain JSON values."""
@@ -343,11 +449,14 @@ class ReplayBuffer:
             return {**buffer_stats(self._store, session), "resident_bytes": self._sampling.nbytes}
 
     def check(self) -> list[str]:
-        """Return what is wrong with the buffer's books or chunks, one line each; empty if it is sound."""
+        """Return what is wrong with the buffer's books or chunks, one line each.
+
+        Empty if it is sound.
+        """
         with self._store.engine.reading() as session:
             return check_buffer(self._store, session)
 
-    # -- sampling -----------------------------------------------------------------------------------------------------
+    # -- sampling ----------------------------------------------------------------------------------
 
     def sample(
         self,
@@ -364,18 +473,22 @@ class ReplayBuffer:
     ) -> Batch:
         """Draw `size` steps that match, as one snapshot, and return what each becomes.
 
-        `sampler` says which are drawn, `unit` what each becomes, `fields` selects keys and may name columns of the view
-        (`task_id`, `tags`), `rng` is a seed or a generator. Raises TooFewRows where nothing matches, or less than asked
-        for without replacement; with `wait`, only after that many seconds in which it did not change. With `shard=(k, n)` only
-        the k-th of n parts of the episodes (of the groups with `Group`) is drawn from, counted from 0: for learners or
-        loader workers that are to see different steps. `empty(shape, dtype)` makes the arrays that fields held in memory
-        are gathered into: `expdb.integrations.torch.pinned`, say.
+        `sampler` says which are drawn, `unit` what each becomes, `fields` selects keys and may name
+        columns of the view (`task_id`, `tags`), `rng` is a seed or a generator. Raises TooFewRows
+        where nothing matches, or less than asked for without replacement; with `wait`, only after
+        that many seconds in which it did not change. With `shard=(k, n)` only the k-th of n parts
+        of the episodes (of the groups with `Group`) is drawn from, counted from 0: for learners or
+        loader workers that are to see different steps. `empty(shape, dtype)` makes the arrays that
+        fields held in memory are gathered into: `expdb.integrations.torch.pinned`, say.
 
-        >>> buffer.sample(256, sampler=expdb.Prioritized(), unit=expdb.NStep(3, gamma=0.99))  # doctest: +SKIP
+        >>> unit = expdb.NStep(3, gamma=0.99)
+        >>> buffer.sample(256, sampler=expdb.Prioritized(), unit=unit)  # doctest: +SKIP
         """
         size = whole(size, "the size of a sample", 1)
         if not isinstance(unit, Unit):
-            raise errors.InvalidValue(f"unit is {unit!r}: give one such as expdb.Step() or expdb.NStep(1)")
+            raise errors.InvalidValue(
+                f"unit is {unit!r}: give one such as expdb.Step() or expdb.NStep(1)"
+            )
         if not isinstance(sampler, (Uniform, Prioritized, Ordered, Newest)):
             raise errors.InvalidValue(f"sampler is {sampler!r}: give one such as expdb.Uniform()")
         if fields is not None and not isinstance(fields, Iterable):
@@ -384,7 +497,9 @@ class ReplayBuffer:
         if names is not None and not all(isinstance(name, str) for name in names):
             raise errors.InvalidValue(f"fields is {fields!r}: give a list of names")
         if not callable(empty):
-            raise errors.InvalidValue(f"empty is {empty!r}: give a function of a shape and a dtype, such as numpy.empty")
+            raise errors.InvalidValue(
+                f"empty is {empty!r}: give a function of a shape and a dtype, such as numpy.empty"
+            )
         generator, part = self._generator(rng), None if shard is None else _shard(shard)
         if wait is not None and not as_real(wait, "wait") >= 0:
             raise errors.InvalidValue(f"wait is {wait!r}: give seconds from 0, or None")
@@ -392,7 +507,9 @@ class ReplayBuffer:
         pause = 0.001
         while True:
             try:
-                return self._sampling.sample(size, where, sampler, unit, names, part, generator, empty)
+                return self._sampling.sample(
+                    size, where, sampler, unit, names, part, generator, empty
+                )
             except errors.TooFewRows as error:
                 if time.monotonic() >= deadline:
                     raise self._explained(where, error) from None
@@ -406,12 +523,20 @@ class ReplayBuffer:
             return explained(self._store, session, condition, error)
 
     def sampling_state(self) -> dict[str, Any]:
-        """Return what sampling depends on beside the data, as plain JSON values: to resume where it was.
+        """Return what sampling depends on beside the data, as plain JSON values.
 
-        The state of the random generator, priorities, and the calls of each prioritized sampler (for beta). With the same
-        data, `restore_sampling` makes the next samples the very same, in any process.
+        To resume where it was.
+
+        The state of the random generator, priorities, and the calls of each prioritized sampler
+        (for beta). With the same data, `restore_sampling` makes the next samples the very same, in
+        any process.
         """
-        return {"format": 1, "buffer": self.name, "generator": self._generator(None).bit_generator.state, **self._sampling.state()}
+        return {
+            "format": 1,
+            "buffer": self.name,
+            "generator": self._generator(None).bit_generator.state,
+            **self._sampling.state(),
+        }
 
     def restore_sampling(self, state: Mapping[str, Any]) -> None:
         """Go on from what `sampling_state` returned; steps stored since then keep what they have.
@@ -425,9 +550,13 @@ class ReplayBuffer:
                 raise ValueError(f"it is of the buffer {state['buffer']!r}, not of {self.name!r}")
             generator = np.random.default_rng()
             generator.bit_generator.state = state["generator"]
-            self._sampling.restore({key: state[key] for key in state if key not in ("format", "buffer", "generator")})
+            self._sampling.restore(
+                {key: state[key] for key in state if key not in ("format", "buffer", "generator")}
+            )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise errors.InvalidValue(f"no state of sampling_state(): {error!r}; give what it returned, unchanged") from error
+            raise errors.InvalidValue(
+                f"no state of sampling_state(): {error!r}; give what it returned, unchanged"
+            ) from error
         self._rng = generator
 
     def sample_tasks(
@@ -439,10 +568,12 @@ class ReplayBuffer:
         fields: Sequence[str] | None = None,
         rng: Seed = None,
     ) -> dict[str, Batch]:
-        """Draw `n` distinct tasks, uniformly among those that have a matching step, and return their steps by task id.
+        """Draw `n` distinct tasks, uniformly among those that have a matching step.
 
-        Each with all its steps over all agents and attempts, or only the matching ones, in order of step and position.
-        Raises TooFewRows if fewer than `n` tasks match.
+        Return their steps by task id.
+
+        Each with all its steps over all agents and attempts, or only the matching ones, in order of
+        step and position. Raises TooFewRows if fewer than `n` tasks match.
         """
         n = whole(n, "the number of tasks", 1)
         if rows not in ("all", "matching"):
@@ -461,7 +592,9 @@ class ReplayBuffer:
                 positions, index = segments.positions(state.low)
                 owner = np.array(owners)[index]
             else:
-                owners, positions = select.steps_of_tasks(store, session, chosen, condition if rows == "matching" else None)
+                owners, positions = select.steps_of_tasks(
+                    store, session, chosen, condition if rows == "matching" else None
+                )
                 owner, segments = np.array(owners), None
             keys = None if fields is None else list(dict.fromkeys((*fields, "step")))
             columns = read.fetch(store, session, state, positions, keys, segments)
@@ -469,7 +602,11 @@ class ReplayBuffer:
         for task in chosen:
             mine = np.flatnonzero(owner == task)
             mine = mine[np.lexsort((positions[mine], columns["step"][mine]))]
-            wanted = columns if fields is None else {key: columns[key] for key in columns if key != "step" or "step" in fields}
+            wanted = (
+                columns
+                if fields is None
+                else {key: columns[key] for key in columns if key != "step" or "step" in fields}
+            )
             parts[task] = Batch({key: array[mine] for key, array in wanted.items()}, len(mine))
         return parts
 
@@ -478,14 +615,19 @@ class ReplayBuffer:
             try:
                 return np.random.default_rng(rng)
             except (TypeError, ValueError):
-                raise errors.InvalidValue(f"rng is {rng!r}: give a seed from 0, or a numpy.random.Generator") from None
+                raise errors.InvalidValue(
+                    f"rng is {rng!r}: give a seed from 0, or a numpy.random.Generator"
+                ) from None
         if self._rng is None:
             self._rng = np.random.default_rng()
         return self._rng
 
 
 class _Sink:
-    """What an EpisodeWriter writes into. It holds the buffer, so that a database lives as long as its writers."""
+    """What an EpisodeWriter writes into.
+
+    It holds the buffer, so that a database lives as long as its writers.
+    """
 
     def __init__(self, buffer: ReplayBuffer):
         self._buffer, self._store = buffer, buffer._store
@@ -505,7 +647,8 @@ class _Sink:
 
 
 _PAGE = (
-    "position", "episode", "episode_id", "run", "task_id", "task_name", "agent_id", "group_id", "status", "policy_version",
+    "position", "episode", "episode_id", "run", "task_id", "task_name", "agent_id", "group_id",
+    "status", "policy_version",
     "step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "tags",
 )  # fmt: skip
 _EPISODE_TYPES = {
@@ -516,15 +659,25 @@ _EPISODE_TYPES = {
 
 def whole(value: Any, what: str, least: int) -> int:
     """Return an integer of at least `least`; raise InvalidValue for anything else."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or not least <= int(value) < 2**31 << 31:
+    if (
+        isinstance(value, (bool, np.bool_))
+        or not isinstance(value, (int, np.integer))
+        or not least <= int(value) < 2**31 << 31
+    ):
         raise errors.InvalidValue(f"{what} is {value!r}: give a whole number from {least}")
     return int(value)
 
 
 def _shard(given: Any) -> tuple[int, int]:
-    sound = isinstance(given, (tuple, list)) and len(given) == 2 and all(isinstance(one, (int, np.integer)) for one in given)
+    sound = (
+        isinstance(given, (tuple, list))
+        and len(given) == 2
+        and all(isinstance(one, (int, np.integer)) for one in given)
+    )
     if not sound or not 0 <= given[0] < given[1]:
-        raise errors.InvalidValue(f"shard is {given!r}: give (k, n), the k-th of n parts, from (0, n) to (n - 1, n)")
+        raise errors.InvalidValue(
+            f"shard is {given!r}: give (k, n), the k-th of n parts, from (0, n) to (n - 1, n)"
+        )
     return int(given[0]), int(given[1])
 
 
@@ -533,7 +686,12 @@ def _checked_column(name: str, value: Any) -> Any:
         return None
     if name == "reward":
         return as_reward(value)
-    checks: Any = {"terminated": as_flag, "truncated": as_flag, "tags": as_tags, "policy_version": as_int}
+    checks: Any = {
+        "terminated": as_flag,
+        "truncated": as_flag,
+        "tags": as_tags,
+        "policy_version": as_int,
+    }
     return checks[name](value, name)
 
 
@@ -541,22 +699,35 @@ def _positions(positions: Any) -> np.ndarray:
     try:
         found = np.asarray(positions)
     except ValueError:
-        raise errors.InvalidValue("positions are a 1-D sequence of integers, not one of sequences") from None
+        raise errors.InvalidValue(
+            "positions are a 1-D sequence of integers, not one of sequences"
+        ) from None
     if found.size == 0:
         return np.empty(0, np.int64)
     if found.ndim != 1 or found.dtype.kind not in "iu":
-        raise errors.InvalidValue(f"positions are 1-D integers, not {found.dtype}{list(found.shape)}")
+        raise errors.InvalidValue(
+            f"positions are 1-D integers, not {found.dtype}{list(found.shape)}"
+        )
     if found.dtype == np.uint64 and (found >= 2**63).any():
         raise errors.InvalidValue("a position does not fit 64 bits: no step has such")
     return found.astype(np.int64)
 
 
 def checked_capacity(capacity: Any) -> int | None:
-    """Return a capacity, None for unlimited; raise InvalidValue for anything but an integer from 1."""
+    """Return a capacity, None for unlimited.
+
+    Raise InvalidValue for anything but an integer from 1.
+    """
     if capacity is None:
         return None
-    if isinstance(capacity, bool) or not isinstance(capacity, (int, np.integer)) or not 0 < int(capacity) < 2**63:
-        raise errors.InvalidValue(f"capacity is {capacity!r}: give a whole number of steps from 1, or None to keep all")
+    if (
+        isinstance(capacity, bool)
+        or not isinstance(capacity, (int, np.integer))
+        or not 0 < int(capacity) < 2**63
+    ):
+        raise errors.InvalidValue(
+            f"capacity is {capacity!r}: give a whole number of steps from 1, or None to keep all"
+        )
     return int(capacity)
 
 

@@ -20,6 +20,7 @@ from expdb.buffer import ReplayBuffer, checked_capacity
 from expdb.chunks.fields import Field
 from expdb.chunks.values import as_text
 from expdb.living import Living
+from expdb.locks import locked
 from expdb.memory.resident import Budget
 from expdb.sql import opening
 from expdb.sql.engine import Engine
@@ -56,20 +57,23 @@ def open(
 ) -> "ExperienceDB":
     """Open an experience database and return a handle, a context manager.
 
-    `location` is a path or `sqlite:///path`, or `postgresql://user:password@host/database`; a missing file, or the schema
-    `expdb` on a server, is created unless `create` is False; ":memory:" is a private temporary database that is deleted
-    when closed. `durability="full"` syncs every write to the disk, "normal" may lose the last seconds of a file when the
-    power fails, and nothing when a process dies; PostgreSQL syncs always. `run` names what this process writes (default:
-    the environment's EXPDB_RUN, else a new uuid): processes of one training that share it are one curve, one group. `timeout` is how long, in seconds, to wait for other writers. `resident_bytes` bounds the memory for
-    fields and chunks that are kept for sampling by this handle (default: a quarter of the machine's, at most 4 GiB, for
-    all handles of the process that do not say).
-    `sqlite_module` is the library to use for a file in place of Python's own `sqlite3`, which may be old: `pysqlite3.dbapi2` (extra
-    `sqlite`), say; all handles of a process on one file must use the same.
-    `max_lag` is how old, in seconds, a sample from PostgreSQL may be; 0 asks the server before every sample. From a file
-    every sample sees all that was written before it.
+    `location` is a path or `sqlite:///path`, or `postgresql://user:password@host/database`; a
+    missing file, or the schema `expdb` on a server, is created unless `create` is False; ":memory:"
+    is a private temporary database that is deleted when closed. `durability="full"` syncs every
+    write to the disk, "normal" may lose the last seconds of a file when the power fails, and
+    nothing when a process dies; PostgreSQL syncs always. `run` names what this process writes
+    (default: the environment's EXPDB_RUN, else a new uuid): processes of one training that share it
+    are one curve, one group. `timeout` is how long, in seconds, to wait for other writers.
+    `resident_bytes` bounds the memory for fields and chunks that are kept for sampling by this
+    handle (default: a quarter of the machine's, at most 4 GiB, for all handles of the process that
+    do not say). `sqlite_module` is the library to use for a file in place of Python's own
+    `sqlite3`, which may be old: `pysqlite3.dbapi2` (extra `sqlite`), say; all handles of a process
+    on one file must use the same. `max_lag` is how old, in seconds, a sample from PostgreSQL may
+    be; 0 asks the server before every sample. From a file every sample sees all that was written
+    before it.
 
-    Raises DatabaseMissing, NotAnExperienceDatabase (nothing that exists is ever overwritten), SchemaOutdated,
-    SchemaTooNew or DatabaseDamaged.
+    Raises DatabaseMissing, NotAnExperienceDatabase (nothing that exists is ever overwritten),
+    SchemaOutdated, SchemaTooNew or DatabaseDamaged.
 
     >>> with open(":memory:") as db:
     ...     db.buffer("train", capacity=100).store(reward=0.5, action="left")
@@ -77,52 +81,106 @@ def open(
     """
     if durability not in ("normal", "full"):
         raise errors.InvalidValue(f"durability is {durability!r}: give 'normal' or 'full'")
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout <= 1_000_000:
-        raise errors.InvalidValue(f"timeout is {timeout!r}: give seconds, above 0 and at most a million")
-    if resident_bytes is not None and (isinstance(resident_bytes, bool) or not isinstance(resident_bytes, int) or resident_bytes < 0):
-        raise errors.InvalidValue(f"resident_bytes is {resident_bytes!r}: give a number of bytes, or None for the default")
-    if isinstance(max_lag, bool) or not isinstance(max_lag, (int, float)) or not 0 <= max_lag <= 1_000_000:
-        raise errors.InvalidValue(f"max_lag is {max_lag!r}: give seconds, from 0 and at most a million")
-    if sqlite_module is not None and not (isinstance(sqlite_module, ModuleType) and hasattr(sqlite_module, "sqlite_version_info")):
-        raise errors.InvalidValue(f"sqlite_module is {sqlite_module!r}: give a module such as sqlite3 or pysqlite3.dbapi2")
+    if (
+        isinstance(timeout, bool)
+        or not isinstance(timeout, (int, float))
+        or not 0 < timeout <= 1_000_000
+    ):
+        raise errors.InvalidValue(
+            f"timeout is {timeout!r}: give seconds, above 0 and at most a million"
+        )
+    if resident_bytes is not None and (
+        isinstance(resident_bytes, bool)
+        or not isinstance(resident_bytes, int)
+        or resident_bytes < 0
+    ):
+        raise errors.InvalidValue(
+            f"resident_bytes is {resident_bytes!r}: give a number of bytes, or None for the default"
+        )
+    if (
+        isinstance(max_lag, bool)
+        or not isinstance(max_lag, (int, float))
+        or not 0 <= max_lag <= 1_000_000
+    ):
+        raise errors.InvalidValue(
+            f"max_lag is {max_lag!r}: give seconds, from 0 and at most a million"
+        )
+    if sqlite_module is not None and not (
+        isinstance(sqlite_module, ModuleType) and hasattr(sqlite_module, "sqlite_version_info")
+    ):
+        raise errors.InvalidValue(
+            f"sqlite_module is {sqlite_module!r}: give a module such as sqlite3 or pysqlite3.dbapi2"
+        )
     temporary = None
     named = opening.location_of(location)
     if named is None:
         if read_only:
-            raise errors.InvalidValue("a private temporary database cannot be read_only: name a file")
+            raise errors.InvalidValue(
+                "a private temporary database cannot be read_only: name a file"
+            )
         temporary = Folder()
         named = str(temporary.path / "memory.db")
     try:
         engine = opening.open_engine(
-            named, create=create, read_only=read_only, durability=durability, timeout=float(timeout), max_lag=float(max_lag),
+            named, create=create, read_only=read_only, durability=durability,
+            timeout=float(timeout), max_lag=float(max_lag),
             module=sqlite_module,
         )  # fmt: skip
     except BaseException:
         if temporary is not None:
             temporary.remove()
         raise
-    options: dict[str, Any] = {"read_only": read_only, "durability": durability, "timeout": timeout, "resident_bytes": resident_bytes, "max_lag": max_lag}  # fmt: skip
+    options: dict[str, Any] = {
+        "read_only": read_only,
+        "durability": durability,
+        "timeout": timeout,
+        "resident_bytes": resident_bytes,
+        "max_lag": max_lag,
+    }
     if sqlite_module is not None:
         options["sqlite_module"] = sqlite_module.__name__  # by which another process imports it
-    return ExperienceDB(engine, named, os.environ.get("EXPDB_RUN") or None if run is None else run, options, temporary)
+    return ExperienceDB(
+        engine,
+        named,
+        os.environ.get("EXPDB_RUN") or None if run is None else run,
+        options,
+        temporary,
+    )
 
 
 class ExperienceDB:
-    """A handle of one database; made by `expdb.open`. Threads may share it; close it, or use it with `with`."""
+    """A handle of one database; made by `expdb.open`.
+
+    Threads may share it; close it, or use it with `with`.
+    """
 
     def __init__(
-        self, engine: Engine, named: opening.Location, run: str | None, options: dict[str, Any], temporary: Folder | None
+        self,
+        engine: Engine,
+        named: opening.Location,
+        run: str | None,
+        options: dict[str, Any],
+        temporary: Folder | None,
     ):
-        self._engine, self._named, self._options, self._temporary = engine, named, options, temporary
+        self._engine, self._named, self._options, self._temporary = (
+            engine,
+            named,
+            options,
+            temporary,
+        )
         self.location = engine.location
         self._given_run = run
         self.run = as_text(run, "run") if run is not None else uuid.uuid4().hex
-        self._budget = _of_process() if options["resident_bytes"] is None else Budget(options["resident_bytes"])
+        self._budget = (
+            _of_process()
+            if options["resident_bytes"] is None
+            else Budget(options["resident_bytes"])
+        )
         self._buffers: dict[str, ReplayBuffer] = {}
         self._lock = threading.RLock()
         self._closed = False
-        # Of a handle that is dropped without being closed. At exit `_at_exit` closes what is open. Not `close`: writers that
-        # are collected with the handle still have steps to write.
+        # Of a handle that is dropped without being closed. At exit `_at_exit` closes what is open.
+        # Not `close`: writers that are collected with the handle still have steps to write.
         weakref.finalize(self, engine.release).atexit = False
         if temporary is not None:
             weakref.finalize(self, temporary.remove).atexit = False
@@ -134,19 +192,29 @@ class ExperienceDB:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._temporary is not None:
-            raise errors.InvalidValue("a private temporary database cannot be handed to another process: open a file instead")
-        named = self._named if isinstance(self._named, str) else self._named.render_as_string(hide_password=False)
+            raise errors.InvalidValue(
+                "a private temporary database cannot be handed to another process: open a file "
+                "instead"
+            )
+        named = (
+            self._named
+            if isinstance(self._named, str)
+            else self._named.render_as_string(hide_password=False)
+        )
         return _reopened, (named, self._given_run, self._options)
 
     def __enter__(self) -> "ExperienceDB":
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.close()
 
-    # -- buffers ------------------------------------------------------------------------------------------------------
+    # -- buffers -----------------------------------------------------------------------------------
 
     def buffer(
         self,
@@ -156,41 +224,53 @@ class ExperienceDB:
         capacity: int | _Keep | None = KEEP,
         fields: Mapping[str, Field | str] | None = None,
     ) -> ReplayBuffer:
-        """Return the buffer of a name, made where there is none; with `create=False` UnknownBuffer names the nearest.
+        """Return the buffer of a name, made where there is none.
 
-        `capacity` is how many steps it keeps, oldest evicted first: None for all; left out, an existing buffer keeps its
-        own and a new one keeps all. A larger one than stored is set; a smaller one would delete, so it raises
-        CapacityMismatch. `fields` declares types that a first value does not tell, such as
-        `{"tokens": Field("int32", shape=(None,))}`; raises FieldMismatch where they are stored otherwise.
+        With `create=False` UnknownBuffer names the nearest.
+
+        `capacity` is how many steps it keeps, oldest evicted first: None for all; left out, an
+        existing buffer keeps its own and a new one keeps all. A larger one than stored is set; a
+        smaller one would delete, so it raises CapacityMismatch. `fields` declares types that a
+        first value does not tell, such as `{"tokens": Field("int32", shape=(None,))}`; raises
+        FieldMismatch where they are stored otherwise.
         """
         catalog.check_buffer_name(name)
         wanted = KEEP if isinstance(capacity, _Keep) else checked_capacity(capacity)
         declared = catalog.check_declared(fields or {})
-        with self._lock: return self._get_or_create(name, create, wanted, declared)
+        return locked(self._lock, self._get_or_create, name, create, wanted, declared)
 
-    def _get_or_create(self, name: str, create: bool, capacity: int | _Keep | None, declared: dict[str, Field]) -> ReplayBuffer:
+    def _get_or_create(
+        self, name: str, create: bool, capacity: int | _Keep | None, declared: dict[str, Field]
+    ) -> ReplayBuffer:
         known = self._buffers.get(name)
         with self._engine.reading() as session:
             found = catalog.find_buffer(session, name)
             if found is None and not create:
                 raise catalog.unknown_buffer(session, name)
             if found is None and self._options["read_only"]:
-                raise errors.UnknownBuffer(f"{catalog.unknown_buffer(session, name)}; to make it open without read_only")
+                raise errors.UnknownBuffer(
+                    f"{catalog.unknown_buffer(session, name)}; to make it open without read_only"
+                )
         if found is None:
             with self._engine.writing() as session:
                 if catalog.find_buffer(session, name) is None:
-                    catalog.create_buffer(session, name, None if isinstance(capacity, _Keep) else capacity, declared)
+                    catalog.create_buffer(
+                        session, name, None if isinstance(capacity, _Keep) else capacity, declared
+                    )
                 found = catalog.find_buffer(session, name)
             known = None
         assert found is not None
         id, stored, stored_fields = found
         if known is None or known._store.id != id:
-            known = ReplayBuffer(Store(self._engine, id, name, stored_fields), self.run, self, self._budget)
+            known = ReplayBuffer(
+                Store(self._engine, id, name, stored_fields), self.run, self, self._budget
+            )
         if not isinstance(capacity, _Keep) and capacity != stored:
             kept = change.raise_capacity(known._store, capacity)
             if kept is not True:
                 raise errors.CapacityMismatch(
-                    f"buffer {name!r} keeps {'all' if kept is None else kept} steps, not {capacity}: "
+                    f"buffer {name!r} keeps {'all' if kept is None else kept} steps, not "
+                    f"{capacity}: "
                     f"buffer.set_capacity({capacity}) evicts the others, or leave capacity out"
                 )
         if declared:
@@ -206,25 +286,25 @@ class ExperienceDB:
     def drop(self, name: str) -> None:
         """Delete a buffer with everything in it; raise UnknownBuffer where there is none."""
         catalog.check_buffer_name(name)
-        with self._lock: self._drop(name)
+        locked(self._lock, self._drop, name)
 
     def _drop(self, name: str) -> None:
         with self._engine.writing() as session:
             catalog.drop_buffer(session, name)
             self._buffers.pop(name, None)
 
-    # -- questions ----------------------------------------------------------------------------------------------------
+    # -- questions ---------------------------------------------------------------------------------
 
     def sql(self, query: str, params: Mapping[str, Any] | None = None) -> pa.Table:
         """Run one reading SQL statement and return its rows as an Arrow table.
 
-        `:name` in the query takes its value from `params`. The view `experience` has a row a step; `field(payload,
-        'name')` gives a field of it, as number, text or JSON. Raises SqlRefused for anything but reading, SqlError for
-        what is wrong in the query.
+        `:name` in the query takes its value from `params`. The view `experience` has a row a step;
+        `field(payload, 'name')` gives a field of it, as number, text or JSON. Raises SqlRefused for
+        anything but reading, SqlError for what is wrong in the query.
 
         >>> with open(":memory:") as db:
         ...     _ = db.buffer("train").store(task_id="a", reward=1.0)
-        ...     db.sql("SELECT task_id, avg(reward) AS reward FROM experience GROUP BY 1").to_pylist()
+        ...     db.sql("SELECT task_id, reward FROM experience").to_pylist()
         [{'task_id': 'a', 'reward': 1.0}]
         """
         self._save_priorities()
@@ -249,27 +329,37 @@ class ExperienceDB:
         return problems
 
     def doctor(self) -> list[dict[str, str]]:
-        """Return what the database stands on, a dict a finding: `what`, `found`, and `advice`, empty where all is well.
+        """Return what the database stands on, a dict a finding.
 
-        Library or server, settings, log, locks and who holds them, file system, room. Takes no lock and changes nothing.
+        `what`, `found`, and `advice`, empty where all is well.
+
+        Library or server, settings, log, locks and who holds them, file system, room. Takes no lock
+        and changes nothing.
         """
-        return [{"what": what, "found": found, "advice": advice} for what, found, advice in self._engine.examine()]
+        return [
+            {"what": what, "found": found, "advice": advice}
+            for what, found, advice in self._engine.examine()
+        ]
 
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Copy the database, as it is now, into a new file; others may go on writing.
 
-        The file is never copied from outside: in a process that has it open, reading it drops SQLite's locks.
+        The file is never copied from outside: in a process that has it open, reading it drops
+        SQLite's locks.
         """
         self._save_priorities()
         self._engine.backup(opening.real_path(os.fspath(path)))
 
     def close(self) -> None:
-        """Complete the episodes that `store` began without a name, and close every connection; twice is once.
+        """Complete the episodes that `store` began without a name, and close every connection.
 
-        Writers of `episode(...)` that are still open are flushed, their episodes are marked aborted, and an ExpDBWarning
-        names each with its number of steps. The exit of the program closes every handle that is open.
+        Twice is once.
+
+        Writers of `episode(...)` that are still open are flushed, their episodes are marked
+        aborted, and an ExpDBWarning names each with its number of steps. The exit of the program
+        closes every handle that is open.
         """
-        with self._lock: self._close()
+        locked(self._lock, self._close)
 
     def _close(self) -> None:
         if self._closed:
@@ -277,26 +367,36 @@ class ExperienceDB:
         told: list[str] = []
         failed: BaseException | None = None
         try:
-            ends: list[Callable[[], None]] = [functools.partial(buffer._end_writers, told) for buffer in self._buffers.values()]
+            ends: list[Callable[[], None]] = [
+                functools.partial(buffer._end_writers, told) for buffer in self._buffers.values()
+            ]
             for end in (*ends, self._complete, self._disconnect):
                 try:
                     end()
                 except Exception as error:
                     failed = failed or error
-                except BaseException as error:  # an interrupt; after another one the handle stays open, and nothing is lost
+                # An interrupt: after another one the handle stays open, and nothing is lost.
+                except BaseException as error:
                     failed = failed or error
-                    clear_frames(error.__traceback__)  # which may hold a transaction that it kept from ending
+                    clear_frames(
+                        error.__traceback__
+                    )  # which may hold a transaction that it kept from ending
                     end()
         finally:
             for message in told[:MOST_TOLD]:
                 errors.warn(message)
             if len(told) > MOST_TOLD:
-                errors.warn(f"{len(told) - MOST_TOLD} more episodes were never ended, and nobody is told of each: use `with buffer.episode(...)`, or call end()")
+                errors.warn(
+                    f"{len(told) - MOST_TOLD} more episodes were never ended, and nobody is told "
+                    "of each: use `with buffer.episode(...)`, or call end()"
+                )
         if failed is not None:
             raise failed
 
     def _complete(self) -> None:
-        with suppress(errors.DatabaseReplaced):  # whoever wrote since was told; the file that was there keeps what it has
+        with suppress(
+            errors.DatabaseReplaced
+        ):  # whoever wrote since was told; the file that was there keeps what it has
             for buffer in self._buffers.values():
                 buffer._complete_open_episodes()
             self._save_priorities(wait=True)
@@ -310,7 +410,10 @@ class ExperienceDB:
         self._closed = True
 
     def _forked(self) -> None:
-        """Be another run in a forked child, unless the run was named, and leave the parent its open episodes and files."""
+        """Be another run in a forked child, unless the run was named.
+
+        Leave the parent its open episodes and files.
+        """
         self._lock, self._temporary = threading.RLock(), None
         if self._given_run is None:
             self.run = uuid.uuid4().hex
@@ -320,7 +423,10 @@ class ExperienceDB:
 
 @functools.cache
 def _of_process() -> Budget:
-    """Return the budget that all handles share which have none of their own: a quarter of the memory, at most 4 GiB."""
+    """Return the budget that all handles share which have none of their own.
+
+    A quarter of the memory, at most 4 GiB.
+    """
     try:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not everywhere
@@ -344,7 +450,10 @@ FORK_SECONDS = 1.0  # that a fork waits for samples of other threads
 
 
 class _Fork:
-    """Lets a forked child go on with the rows that its parent has in memory; forks of several threads take turns."""
+    """Lets a forked child go on with the rows that its parent has in memory.
+
+    Forks of several threads take turns.
+    """
 
     def __init__(self) -> None:
         self.turn = threading.Lock()
@@ -353,7 +462,9 @@ class _Fork:
     def before(self) -> None:
         self.turn.acquire()
         deadline = time.monotonic() + FORK_SECONDS
-        self.held = [buffer for handle in _handles.list() for buffer in list(handle._buffers.values())]
+        self.held = [
+            buffer for handle in _handles.list() for buffer in list(handle._buffers.values())
+        ]
         for buffer in self.held:
             buffer._before_fork(deadline)
 
@@ -373,7 +484,9 @@ class _Fork:
 _fork = _Fork()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_fork.before, after_in_parent=_fork.in_parent, after_in_child=_fork.in_child)
+    os.register_at_fork(
+        before=_fork.before, after_in_parent=_fork.in_parent, after_in_child=_fork.in_child
+    )
 
 
 def _reopened(location: str, run: str | None, options: dict[str, Any]) -> ExperienceDB:
@@ -389,12 +502,14 @@ def copy(
     buffer: str | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, int]:
-    """Copy the buffers of a database, or one of them, into another of any kind; return the steps of each.
+    """Copy the buffers of a database, or one of them, into another of any kind.
 
-    Positions, episodes and chunks are the same there. A buffer is there when all of it is; a copy that was interrupted
-    goes on where it was when it is made again, unless the source has changed. `progress` is called with the buffer's
-    name, chunks copied and chunks in all. Raises TargetExists, before anything is written, where the target has a buffer
-    of one of the names.
+    Return the steps of each.
+
+    Positions, episodes and chunks are the same there. A buffer is there when all of it is; a copy
+    that was interrupted goes on where it was when it is made again, unless the source has changed.
+    `progress` is called with the buffer's name, chunks copied and chunks in all. Raises
+    TargetExists, before anything is written, where the target has a buffer of one of the names.
     """
     with ExitStack() as stack:
         theirs = stack.enter_context(open(source, create=False, read_only=True))
@@ -402,16 +517,26 @@ def copy(
         ours = stack.enter_context(open(target))  # only now: a mistake leaves no empty target
         taken = [name for name in names if name in ours.buffers()]
         if taken:
-            raise errors.TargetExists(f"{ours.location} has a buffer {taken[0]!r} already: drop it there first, or copy to another database")
+            raise errors.TargetExists(
+                f"{ours.location} has a buffer {taken[0]!r} already: drop it there first, or copy "
+                "to another database"
+            )
         copied = {}
         for name in names:
-            tell = functools.partial(progress, name) if progress is not None else lambda done, total: None
+            tell = (
+                functools.partial(progress, name)
+                if progress is not None
+                else lambda done, total: None
+            )
             copied[name] = copying.copy_buffer(theirs._engine, ours._engine, name, tell)
         return copied
 
 
 def upgrade(location: str | os.PathLike[str]) -> tuple[str | None, str]:
-    """Bring a database to the newest schema, in one transaction; return the revisions before and after."""
+    """Bring a database to the newest schema, in one transaction.
+
+    Return the revisions before and after.
+    """
     named = opening.location_of(location)
     if named is None:
         raise errors.InvalidValue("a private temporary database is always new: name a file")

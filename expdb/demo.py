@@ -1,6 +1,9 @@
-"""The demo: a DQN learner on CartPole that keeps its experience in a database and learns from samples of it alone.
+"""The demo: a DQN learner on CartPole that learns from a database.
 
-An ordinary user of the public face. Run again on the same file it first learns from what is stored, so it starts higher.
+It keeps its experience there and learns from samples of it alone.
+
+An ordinary user of the public face. Run again on the same file it first learns from what is stored,
+so it starts higher.
 """
 
 import time
@@ -25,13 +28,18 @@ ENOUGH_UPDATES = 10_000  # of every seed tried, none had not learned after so ma
 
 
 class Network:
-    """Q values of two actions: two hidden layers of rectified units, Adam; forward and backward in NumPy."""
+    """Q values of two actions: two hidden layers of rectified units, Adam.
+
+    Forward and backward in NumPy.
+    """
 
     def __init__(self, rng: np.random.Generator):
         sizes = [(4, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, 2)]
         self.weights = [rng.standard_normal(size) * np.sqrt(2 / size[0]) for size in sizes]
         self.biases = [np.zeros(size[1]) for size in sizes]
-        self._moments = [[np.zeros_like(one) for one in (*self.weights, *self.biases)] for _ in range(2)]
+        self._moments = [
+            [np.zeros_like(one) for one in (*self.weights, *self.biases)] for _ in range(2)
+        ]
         self._updates = 0
 
     def copy_from(self, other: "Network") -> None:
@@ -48,7 +56,7 @@ class Network:
         return out
 
     def update(self, obs: np.ndarray, action: np.ndarray, target: np.ndarray, rate: float) -> None:
-        """Take one Adam step on the Huber loss between the Q value of each action and its target."""
+        """Take one Adam step on the Huber loss between Q values and their targets."""
         out = self.layers(obs)
         rows = np.arange(len(obs))
         slope = np.zeros_like(out[-1])
@@ -88,10 +96,15 @@ class Learner:
         """Take one gradient step."""
         if not self._batches:
             batch = self.buffer.sample(
-                BATCH * BATCHES_A_SAMPLE, {"task_name": TASK}, unit=expdb.NStep(1, gamma=GAMMA), rng=self.rng
+                BATCH * BATCHES_A_SAMPLE,
+                {"task_name": TASK},
+                unit=expdb.NStep(1, gamma=GAMMA),
+                rng=self.rng,
             )
             keys = ("obs", "action", "reward", "next_obs", "discount")
-            self._batches = list(zip(*[np.split(batch[key], BATCHES_A_SAMPLE) for key in keys], strict=True))
+            self._batches = list(
+                zip(*[np.split(batch[key], BATCHES_A_SAMPLE) for key in keys], strict=True)
+            )
         obs, action, reward, next_obs, discount = self._batches.pop()
         best = self.online.layers(next_obs)[-1].argmax(1)
         value = self.target.layers(next_obs)[-1][np.arange(len(best)), best]
@@ -103,8 +116,13 @@ class Learner:
             self.target.copy_from(self.online)
 
 
-def run(path: str, *, seconds: float = 22.0, seed: int = 0, say: Callable[[str], None] = print) -> dict[str, Any]:
-    """Learn for some seconds on a database file, and return figures: what was stored, and returns at start and end."""
+def run(
+    path: str, *, seconds: float = 22.0, seed: int = 0, say: Callable[[str], None] = print
+) -> dict[str, Any]:
+    """Learn for some seconds on a database file, and return figures.
+
+    What was stored, and returns at start and end.
+    """
     try:
         import gymnasium
     except ImportError:
@@ -113,7 +131,11 @@ def run(path: str, *, seconds: float = 22.0, seed: int = 0, say: Callable[[str],
     with expdb.open(path) as db:
         buffer = db.buffer("cartpole", capacity=200_000)
         stored = len(buffer)
-        generation = len({*db.sql("SELECT DISTINCT run FROM experience").column(0).to_pylist()}) if stored else 0
+        generation = (
+            len({*db.sql("SELECT DISTINCT run FROM experience").column(0).to_pylist()})
+            if stored
+            else 0
+        )
         learner = Learner(buffer, seed + generation)
         say(f"{path}: {stored} steps stored; learning for about {seconds:.0f} seconds")
         if stored > WARM_UP_STEPS:
@@ -129,13 +151,19 @@ def run(path: str, *, seconds: float = 22.0, seed: int = 0, say: Callable[[str],
             obs, _ = env.reset(seed=seed + 1000 * generation + len(returns))
             episode_return, done = 0.0, False
             task_id = f"{TASK}/{len(returns) % 10}"
-            with buffer.episode(task_id, task_name=TASK, agent_id="dqn", policy_version=learner.updates) as episode:
+            with buffer.episode(
+                task_id, task_name=TASK, agent_id="dqn", policy_version=learner.updates
+            ) as episode:
                 while not done:
                     epsilon = 0.05 if stored else max(0.05, 1.0 - steps / 2500)
                     action = learner.act(obs, epsilon)
                     next_obs, reward, terminated, truncated, _ = env.step(action)
                     episode.append(
-                        obs=obs, action=action, reward=float(reward), terminated=terminated, truncated=truncated
+                        obs=obs,
+                        action=action,
+                        reward=float(reward),
+                        terminated=terminated,
+                        truncated=truncated,
                     )
                     obs, done = next_obs, terminated or truncated
                     episode_return += float(reward)
@@ -162,7 +190,10 @@ def run(path: str, *, seconds: float = 22.0, seed: int = 0, say: Callable[[str],
 
 
 def verdict(returns: list[float], ever: list[float], updates: int) -> bool | None:
-    """Return whether the learner has learned; None where too little was played to tell, on a busy machine or in a moment."""
+    """Return whether the learner has learned.
+
+    None where too little was played to tell, on a busy machine or in a moment.
+    """
     if len(returns) < EVERY or updates < ENOUGH_UPDATES:
         return None
     return mean(returns[-EVERY:]) >= 3 * mean(ever[:EVERY])
@@ -186,6 +217,8 @@ def curve(returns: list[float], width: int = 60, height: int = 8) -> list[str]:
     lines = []
     for level in range(height, 0, -1):
         low, high = top * (level - 1) / height, top * level / height
-        marks = "".join("█" if value >= high else "▄" if value > (low + high) / 2 else " " for value in columns)
+        marks = "".join(
+            "█" if value >= high else "▄" if value > (low + high) / 2 else " " for value in columns
+        )
         lines.append(f"{high:6.0f} │{marks}")
     return [*lines, f"{'':6} └{'─' * len(columns)}  {len(returns)} episodes"]

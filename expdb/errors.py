@@ -1,4 +1,7 @@
-"""Every error that expdb raises on purpose, and its warnings: one line each, with the cure in it."""
+"""Every error that expdb raises on purpose, and its warnings.
+
+One line each, with the cure in it.
+"""
 
 import sys
 import types
@@ -14,15 +17,24 @@ class ExpDBWarning(UserWarning):
 
 
 def calling_frame() -> tuple[types.FrameType, int]:
-    """Return the innermost frame of the program that called expdb, and how many frames lie between it and the caller of this."""
+    """Return the innermost frame of the program that called expdb.
+
+    How many frames lie between it and the caller of this.
+    """
     level, frame = 0, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("expdb", "contextlib"):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in (
+        "expdb",
+        "contextlib",
+    ):
         level, frame = level + 1, frame.f_back
     return frame, level
 
 
 def warn(message: str) -> None:
-    """Give an ExpDBWarning that points at the line of the program that called expdb, through whichever method."""
+    """Give an ExpDBWarning that points at the line of the program that called expdb.
+
+    Through whichever method.
+    """
     _, level = calling_frame()
     warnings.warn(message, ExpDBWarning, stacklevel=level + 1)
 
@@ -52,7 +64,10 @@ class CommitUnknown(ConnectionLost):
 
 
 class OutOfDate(ExpDBError, RuntimeError):
-    """What a writer knew of fields or episodes is out of date; it looks again, and nobody else gets to see this."""
+    """What a writer knew of fields or episodes is out of date.
+
+    It looks again, and nobody else gets to see this.
+    """
 
 
 class ServerTooOld(ExpDBError, RuntimeError):
@@ -104,7 +119,10 @@ class DatabaseClosed(ExpDBError, ValueError):
 
 
 class ForkedWithOpenConnection(ExpDBError, RuntimeError):
-    """The process forked while another thread was using the database, or the object belongs to the parent."""
+    """The process forked while another thread was using the database.
+
+    The object belongs to the parent.
+    """
 
 
 class SqlRefused(ExpDBError, PermissionError):

@@ -1,4 +1,7 @@
-"""The exit of a process: what is done then, also in processes that multiprocessing forked, which never call `atexit`."""
+"""The exit of a process.
+
+What is done then, also in processes that multiprocessing forked, which never call `atexit`.
+"""
 
 import atexit
 import os
@@ -10,13 +13,19 @@ _watched: int | None = None  # the worker process whose exit calls the functions
 
 
 def at_exit(function: Callable[[], None]) -> Callable[[], None]:
-    """Have a function called when the process exits, and when a worker does that calls `watch_worker`."""
+    """Have a function called when the process exits.
+
+    When a worker does that calls `watch_worker`.
+    """
     _functions.append(function)
     return atexit.register(function)
 
 
 def watch_worker() -> None:
-    """In a process that multiprocessing made, have the functions called at its exit; cheap to call again."""
+    """In a process that multiprocessing made, have the functions called at its exit.
+
+    Cheap to call again.
+    """
     global _watched
     if _watched == os.getpid() or "multiprocessing.process" not in sys.modules:
         return

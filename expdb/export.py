@@ -18,26 +18,39 @@ import expdb
 
 BATCH_STEPS = 4096
 COLUMNS = {
-    "position": pa.int64(), "episode": pa.int64(), "episode_id": pa.utf8(), "run": pa.utf8(), "task_id": pa.utf8(), "task_name": pa.utf8(),
-    "agent_id": pa.utf8(), "group_id": pa.utf8(), "status": pa.utf8(), "length": pa.int64(), "episode_return": pa.float64(),
-    "policy_version": pa.int64(), "episode_tags": pa.utf8(), "step": pa.int64(), "pre_agent": pa.utf8(), "execute_time": pa.float64(),
-    "reward": pa.float64(), "terminated": pa.bool_(), "truncated": pa.bool_(), "priority": pa.float64(), "tags": pa.utf8(),
+    "position": pa.int64(), "episode": pa.int64(), "episode_id": pa.utf8(), "run": pa.utf8(),
+    "task_id": pa.utf8(), "task_name": pa.utf8(),
+    "agent_id": pa.utf8(), "group_id": pa.utf8(), "status": pa.utf8(), "length": pa.int64(),
+    "episode_return": pa.float64(),
+    "policy_version": pa.int64(), "episode_tags": pa.utf8(), "step": pa.int64(),
+    "pre_agent": pa.utf8(), "execute_time": pa.float64(),
+    "reward": pa.float64(), "terminated": pa.bool_(), "truncated": pa.bool_(),
+    "priority": pa.float64(), "tags": pa.utf8(),
 }  # fmt: skip
 
 
-def export(buffer: expdb.ReplayBuffer, target: str | os.PathLike[str], where: Any = None, *, progress: Callable[[int], None] | None = None) -> int:
+def export(
+    buffer: expdb.ReplayBuffer,
+    target: str | os.PathLike[str],
+    where: Any = None,
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> int:
     """Write the matching steps of a buffer into a new Parquet file, and return how many there are.
 
-    One row per step with its columns, those of its episode, and every field: arrays of one shape as Arrow's tensors, which
-    other readers see as lists; arrays of varying shape as lists; tags and JSON as text; a missing value is null. `progress`
-    is called with the number of steps of each batch. Raises TargetExists where the file exists, and
-    InvalidValue for another ending than .parquet or .pq.
+    One row per step with its columns, those of its episode, and every field: arrays of one shape as
+    Arrow's tensors, which other readers see as lists; arrays of varying shape as lists; tags and
+    JSON as text; a missing value is null. `progress` is called with the number of steps of each
+    batch. Raises TargetExists where the file exists, and InvalidValue for another ending than
+    .parquet or .pq.
     """
     import pyarrow.parquet as parquet
 
     path = Path(target)
     if path.suffix.lower() not in (".parquet", ".pq"):
-        raise expdb.InvalidValue(f"{path} does not end in .parquet: export writes Parquet files, so name one")
+        raise expdb.InvalidValue(
+            f"{path} does not end in .parquet: export writes Parquet files, so name one"
+        )
     if path.exists():
         raise expdb.TargetExists(f"{path} exists: name a new file")
     if not path.parent.is_dir():
@@ -50,7 +63,10 @@ def export(buffer: expdb.ReplayBuffer, target: str | os.PathLike[str], where: An
         with parquet.ParquetWriter(draft, schema, compression="zstd") as writer:
             for batch in buffer.scan(where, size=BATCH_STEPS, fields=list(schema.names)):
                 table = batch.to_arrow()
-                arrays = [_as_type(table[name], batch[name], schema.field(name).type, name in is_json) for name in schema.names]
+                arrays = [
+                    _as_type(table[name], batch[name], schema.field(name).type, name in is_json)
+                    for name in schema.names
+                ]
                 writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
                 count += batch.size
                 if progress is not None:
@@ -82,7 +98,9 @@ def _arrow_type(kind: str) -> pa.DataType:
     if shape is None:
         return pa.from_numpy_dtype(np.dtype(dtype))
     sizes = [None if n == "None" else int(n) for n in shape.split(", ")]
-    value = pa.from_numpy_dtype(np.dtype(np.uint8 if dtype == "bool" and None not in sizes else dtype))
+    value = pa.from_numpy_dtype(
+        np.dtype(np.uint8 if dtype == "bool" and None not in sizes else dtype)
+    )
     if None not in sizes:
         return pa.fixed_shape_tensor(value, sizes)
     for _ in sizes:
@@ -90,7 +108,9 @@ def _arrow_type(kind: str) -> pa.DataType:
     return value
 
 
-def _as_type(column: pa.ChunkedArray, array: np.ndarray, kind: pa.DataType, is_json: bool) -> pa.Array | pa.ChunkedArray:
+def _as_type(
+    column: pa.ChunkedArray, array: np.ndarray, kind: pa.DataType, is_json: bool
+) -> pa.Array | pa.ChunkedArray:
     """Return a column in the file's type: what one batch holds need not tell it."""
     if column.type == kind and array.dtype != object:
         return column
@@ -98,4 +118,10 @@ def _as_type(column: pa.ChunkedArray, array: np.ndarray, kind: pa.DataType, is_j
         return column.cast(kind)
     if pa.types.is_list(kind):
         return pa.array([None if value is None else value.tolist() for value in array], kind)
-    return pa.array([json.dumps(value, ensure_ascii=False) if is_json and value is not None else value for value in array], kind)
+    return pa.array(
+        [
+            json.dumps(value, ensure_ascii=False) if is_json and value is not None else value
+            for value in array
+        ],
+        kind,
+    )

@@ -7,7 +7,10 @@ Kind = TypeVar("Kind")
 
 
 class Living(Generic[Kind]):
-    """A set that keeps nothing alive, and can be listed while other threads add to it, which a `WeakSet` cannot."""
+    """A set that keeps nothing alive, and can be listed while other threads add to it.
+
+    Which a `WeakSet` cannot.
+    """
 
     def __init__(self) -> None:
         self._known: weakref.WeakValueDictionary[int, Kind] = weakref.WeakValueDictionary()

@@ -1,4 +1,7 @@
-"""The writers of a buffer whose episodes have not ended: nothing that was appended may be lost without a word."""
+"""The writers of a buffer whose episodes have not ended.
+
+Nothing that was appended may be lost without a word.
+"""
 
 import sys
 from contextlib import suppress
@@ -11,7 +14,10 @@ from expdb.writer import EpisodeWriter
 
 
 class OpenWriters:
-    """Ends writers that are left open: when the database is closed, the program exits or they are collected."""
+    """Ends writers that are left open.
+
+    When the database is closed, the program exits or they are collected.
+    """
 
     def __init__(self, store: Store):
         self._store = store
@@ -27,8 +33,13 @@ class OpenWriters:
         return writer
 
     def collected(self, writer: EpisodeWriter) -> None:
-        """End a writer that nobody holds any more; later, where the collector came in the midst of our own work."""
-        self._waiting.append(writer)  # first of all: what an interrupt keeps from being done here is done when the handle is closed
+        """End a writer that nobody holds any more.
+
+        Later, where the collector came in the midst of our own work.
+        """
+        # First of all: what an interrupt keeps from being done here is done when the handle is
+        # closed.
+        self._waiting.append(writer)
         if _is_running(_interrupted_frame()):
             return
         self._end_collected([writer])
@@ -47,7 +58,8 @@ class OpenWriters:
     def end_all(self, told: list[str]) -> None:
         """Flush all writers and end their episodes; add what is to be told of them.
 
-        Complete is what a last step with terminated or truncated has completed, and aborted everything else.
+        Complete is what a last step with terminated or truncated has completed, and aborted
+        everything else.
         """
         self._end([*self._open.list(), *self._waiting], told)
 
@@ -68,28 +80,52 @@ class OpenWriters:
         left = writer.end_left_open()
         if left is None:
             return
-        what = f"episode {left.episode_id!r} of buffer {self._store.name!r}, begun at {left.begun_at}, was never ended"
-        cure = "something kept its `with` block from ending it" if left.in_block else "use `with buffer.episode(...)`, or call end()"
+        what = (
+            f"episode {left.episode_id!r} of buffer {self._store.name!r}, begun at "
+            f"{left.begun_at}, was never ended"
+        )
+        cure = (
+            "something kept its `with` block from ending it"
+            if left.in_block
+            else "use `with buffer.episode(...)`, or call end()"
+        )
         if left.error is not None:
-            told.append(f"{what}: {left.unwritten} of its {left.length} steps are lost ({left.error}); {cure}")
+            told.append(
+                f"{what}: {left.unwritten} of its {left.length} steps are lost ({left.error}); "
+                f"{cure}"
+            )
         elif left.unwritten:
-            told.append(f"{what}: it is marked {left.status}, and {left.unwritten} of its {left.length} steps are written only now; {cure}")
+            told.append(
+                f"{what}: it is marked {left.status}, and {left.unwritten} of its {left.length} "
+                f"steps are written only now; {cure}"
+            )
         else:
-            told.append(f"{what}: it is marked {left.status}; its {left.length} steps were written before; {cure}")
+            told.append(
+                f"{what}: it is marked {left.status}; its {left.length} steps were written before; "
+                f"{cure}"
+            )
         if left.error is not None and not isinstance(left.error, errors.ExpDBError):
             raise left.error
 
 
 def _interrupted_frame() -> Any:
-    """Return the frame that the finalizer of a writer came in the midst of; None where no Python code was running."""
-    frame: Any = sys._getframe(1)  # OpenWriters.collected, called by the writer's sink, called by the finalizer
+    """Return the frame that the finalizer of a writer came in the midst of.
+
+    None where no Python code was running.
+    """
+    frame: Any = sys._getframe(
+        1
+    )  # OpenWriters.collected, called by the writer's sink, called by the finalizer
     for _ in range(3):
         frame = frame and frame.f_back
     return frame
 
 
 def _is_running(frame: Any) -> bool:
-    """Return whether a frame, or one that called it, is of this package: then locks may be held that writing takes."""
+    """Return whether a frame, or one that called it, is of this package.
+
+    Then locks may be held that writing takes.
+    """
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         if name == "expdb" or name.startswith("expdb."):

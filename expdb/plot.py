@@ -1,4 +1,7 @@
-"""Pictures of a buffer: returns, lengths and rewards of its episodes, by task, run, agent or policy version."""
+"""Pictures of a buffer: returns, lengths and rewards of its episodes, by task, run.
+
+Agent or policy version.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST = 8  # curves in one picture; more cannot be told apart
-PANELS = {"return": "return of an episode", "length": "steps of an episode", "reward": "mean reward of a step"}
+PANELS = {
+    "return": "return of an episode",
+    "length": "steps of an episode",
+    "reward": "mean reward of a step",
+}
 ENDINGS = (".png", ".svg", ".pdf")
 
 
@@ -32,27 +39,44 @@ class Curve:
 By = Literal["task", "run", "agent", "policy_version"]
 
 
-def curves(buffer: expdb.ReplayBuffer, by: By = "task", *, where: Any = None, smooth: int | None = None) -> tuple[list[Curve], int]:
-    """Return the curves of those with the most episodes, at most eight, and how many there are in all.
+def curves(
+    buffer: expdb.ReplayBuffer, by: By = "task", *, where: Any = None, smooth: int | None = None
+) -> tuple[list[Curve], int]:
+    """Return the curves of those with the most episodes, at most eight.
 
-    Tasks are told apart by their name, or by their id where they have none. Each value is the mean of the last `smooth`
-    episodes of its curve, by default a fiftieth of them.
+    How many there are in all.
+
+    Tasks are told apart by their name, or by their id where they have none. Each value is the mean
+    of the last `smooth` episodes of its curve, by default a fiftieth of them.
     """
     told = buffer.episodes(where).to_pylist()
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in told:
         if row["status"] == "complete" and row["length"]:
-            named = {"task": row["task_name"] or row["task_id"], "run": row["run"], "agent": row["agent_id"], "policy_version": _version(row)}
+            named = {
+                "task": row["task_name"] or row["task_id"],
+                "run": row["run"],
+                "agent": row["agent_id"],
+                "policy_version": _version(row),
+            }
             groups.setdefault(named[by], []).append(row)
     chosen = sorted(groups, key=lambda name: -len(groups[name]))[:MOST]
     found = []
-    for name in sorted(chosen, key=lambda name: (len(name), name) if by == "policy_version" else (0, name)):
+    for name in sorted(
+        chosen, key=lambda name: (len(name), name) if by == "policy_version" else (0, name)
+    ):
         rows = sorted(groups[name], key=lambda row: row["ended"] or 0.0)
         length = np.array([row["length"] for row in rows], np.float64)
         gained = np.array([row["episode_return"] for row in rows], np.float64)  # None becomes NaN
         window = max(1, len(rows) // 50) if smooth is None else smooth
         values = {"return": gained, "length": length, "reward": gained / length}
-        found.append(Curve(_printable(name), length.cumsum(), {panel: _smoothed(one, window) for panel, one in values.items()}))
+        found.append(
+            Curve(
+                _printable(name),
+                length.cumsum(),
+                {panel: _smoothed(one, window) for panel, one in values.items()},
+            )
+        )
     return found, len(groups)
 
 
@@ -67,32 +91,65 @@ def draw(found: list[Curve], title: str) -> Figure:
         from matplotlib.figure import Figure
     except ImportError:
         raise expdb.DriverMissing("a picture needs matplotlib: pip install 'expdb[plot]'") from None
-    with matplotlib.rc_context({"text.parse_math": False, "svg.hashsalt": "expdb"}):  # a name may hold a dollar
+    with matplotlib.rc_context(
+        {"text.parse_math": False, "svg.hashsalt": "expdb"}
+    ):  # a name may hold a dollar
         figure = Figure(figsize=(10, 3.4), layout="constrained")
-        for axes, (panel, label) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
+        for axes, (panel, label) in zip(
+            figure.subplots(1, len(PANELS)), PANELS.items(), strict=True
+        ):
             for curve in found:
                 values = curve.values[panel]
                 alone = np.isfinite(values).sum() == 1  # a line of one point cannot be seen
-                axes.plot(curve.steps, values, label=curve.name, linewidth=1.4, marker="o" if alone else None)
+                axes.plot(
+                    curve.steps,
+                    values,
+                    label=curve.name,
+                    linewidth=1.4,
+                    marker="o" if alone else None,
+                )
             axes.set_xlabel("steps")
             axes.set_title(label, fontsize=10)
             axes.spines[["top", "right"]].set_visible(False)
             axes.grid(alpha=0.25)
         handles = figure.axes[0].get_lines()
-        figure.legend(handles, [curve.name for curve in found], loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+        figure.legend(
+            handles,
+            [curve.name for curve in found],
+            loc="outside lower center",
+            ncols=4,
+            frameon=False,
+            fontsize=9,
+        )
         figure.suptitle(title, fontsize=11)
     return figure
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG, SVG or PDF, as the ending of the name says; the same curves make the same file."""
+    """Write a figure as PNG, SVG or PDF, as the ending of the name says.
+
+    The same curves make the same file.
+    """
     import matplotlib
 
     if path.suffix.lower() not in ENDINGS:
-        raise expdb.InvalidValue(f"{path.name} is no name for a picture: end it with {', '.join(ENDINGS)}")
-    with matplotlib.rc_context({"text.parse_math": False, "svg.hashsalt": "expdb"}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # a name in letters that the font lacks is drawn as boxes
-        figure.savefig(path, dpi=150, metadata={} if path.suffix.lower() == ".png" else {"Date" if path.suffix.lower() == ".svg" else "CreationDate": None})
+        raise expdb.InvalidValue(
+            f"{path.name} is no name for a picture: end it with {', '.join(ENDINGS)}"
+        )
+    with (
+        matplotlib.rc_context({"text.parse_math": False, "svg.hashsalt": "expdb"}),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings(
+            "ignore", "Glyph"
+        )  # a name in letters that the font lacks is drawn as boxes
+        figure.savefig(
+            path,
+            dpi=150,
+            metadata={}
+            if path.suffix.lower() == ".png"
+            else {"Date" if path.suffix.lower() == ".svg" else "CreationDate": None},
+        )
 
 
 def characters(found: list[Curve], width: int, height: int = 14) -> Iterator[str]:
@@ -100,7 +157,9 @@ def characters(found: list[Curve], width: int, height: int = 14) -> Iterator[str
     try:
         import plotext
     except ImportError:
-        raise expdb.DriverMissing("a picture in the terminal needs plotext: pip install 'expdb[plot]'") from None
+        raise expdb.DriverMissing(
+            "a picture in the terminal needs plotext: pip install 'expdb[plot]'"
+        ) from None
     for panel, label in PANELS.items():
         shown = [curve for curve in found if np.isfinite(curve.values[panel]).any()]
         if not shown:
@@ -110,18 +169,28 @@ def characters(found: list[Curve], width: int, height: int = 14) -> Iterator[str
         plotext.plot_size(width, height)
         for curve in shown:
             known = np.isfinite(curve.values[panel])
-            plotext.plot(curve.steps[known].tolist(), curve.values[panel][known].tolist(), label=curve.name, marker="braille")
+            plotext.plot(
+                curve.steps[known].tolist(),
+                curve.values[panel][known].tolist(),
+                label=curve.name,
+                marker="braille",
+            )
         plotext.title(label)
         plotext.xlabel("steps")
         yield str(plotext.build())
 
 
 def _smoothed(values: np.ndarray, window: int) -> np.ndarray:
-    """Return the mean of the last `window` values that are known, at each of them; NaN where none is."""
+    """Return the mean of the last `window` values that are known, at each of them.
+
+    NaN where none is.
+    """
     if window == 1:
         return values.copy()
     known = ~np.isnan(values)
-    sums = np.cumsum(np.where(known, values, 0.0), dtype=np.longdouble)  # differences of sums lose digits
+    sums = np.cumsum(
+        np.where(known, values, 0.0), dtype=np.longdouble
+    )  # differences of sums lose digits
     total, count = (np.concatenate(([0.0], one)) for one in (sums, np.cumsum(known)))
     index = np.arange(1, len(values) + 1)
     first = np.maximum(index - window, 0)

@@ -1,4 +1,7 @@
-"""An episode as text: a conversation where there is one, rewards, and whatever else the agent saw and did."""
+"""An episode as text: a conversation where there is one, rewards.
+
+Whatever else the agent saw and did.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,12 @@ SHORT = 400  # characters of a value, unless all of it is asked for
 COLUMNS = ("step", "pre_agent", "reward", "terminated", "truncated", "tags")
 
 
-def find(db: expdb.ExperienceDB, episode: str, buffer: str | None = None) -> tuple[expdb.ReplayBuffer, dict[str, Any]]:
-    """Return the buffer and the row of an episode, by its episode_id, or by its number where a buffer is named.
+def find(
+    db: expdb.ExperienceDB, episode: str, buffer: str | None = None
+) -> tuple[expdb.ReplayBuffer, dict[str, Any]]:
+    """Return the buffer and the row of an episode, by its episode_id.
+
+    By its number where a buffer is named.
 
     Raises UnknownEpisode, which names the newest ones, and UnknownBuffer.
     """
@@ -27,23 +34,46 @@ def find(db: expdb.ExperienceDB, episode: str, buffer: str | None = None) -> tup
             found = chosen.episodes({"episode": int(episode)}).to_pylist()
         if found:
             return chosen, found[0]
-    of_task = db.sql("SELECT episode_id FROM experience_episodes WHERE task_id = :task LIMIT 5", {"task": episode}).column(0).to_pylist()
+    of_task = (
+        db.sql(
+            "SELECT episode_id FROM experience_episodes WHERE task_id = :task LIMIT 5",
+            {"task": episode},
+        )
+        .column(0)
+        .to_pylist()
+    )
     if of_task:
         raise expdb.UnknownEpisode(f"{episode!r} is a task: its episodes are {', '.join(of_task)}")
-    newest = db.sql("SELECT episode_id FROM experience_episodes WHERE steps_held > 0 ORDER BY started DESC LIMIT 5").column(0).to_pylist()
+    newest = (
+        db.sql(
+            "SELECT episode_id FROM experience_episodes WHERE steps_held > 0 ORDER BY started DESC "
+            "LIMIT 5"
+        )
+        .column(0)
+        .to_pylist()
+    )
     there = f"the newest are {', '.join(newest)}" if newest else "no episode is held"
-    raise expdb.UnknownEpisode(f"no episode {episode!r} in {', '.join(names) or 'the database'}: {there}; by number it wants --buffer")
+    raise expdb.UnknownEpisode(
+        f"no episode {episode!r} in {', '.join(names) or 'the database'}: {there}; by number it "
+        "wants --buffer"
+    )
 
 
 def steps(buffer: expdb.ReplayBuffer, episode: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the steps of an episode that are held, in order, a dict each."""
     fields = [*COLUMNS, *buffer.stats()["fields"], "position"]
-    rows = [row for batch in buffer.scan({"episode": episode["episode"]}, fields=fields) for row in batch.to_list()]
+    rows = [
+        row
+        for batch in buffer.scan({"episode": episode["episode"]}, fields=fields)
+        for row in batch.to_list()
+    ]
     return sorted(rows, key=lambda row: (row["step"], row["position"]))
 
 
 def lines(episode: dict[str, Any], rows: list[dict[str, Any]], full: bool = False) -> Iterator[str]:
-    """Yield the lines of an episode. Of a conversation that grows each message is shown once, when it is new.
+    """Yield the lines of an episode.
+
+    Of a conversation that grows each message is shown once, when it is new.
 
     Nothing in it is a code for a terminal, whatever was stored.
     """
@@ -52,9 +82,23 @@ def lines(episode: dict[str, Any], rows: list[dict[str, Any]], full: bool = Fals
 
 
 def _lines(episode: dict[str, Any], rows: list[dict[str, Any]], full: bool) -> Iterator[str]:
-    about = {name: episode[name] for name in ("task_id", "task_name", "agent_id", "group_id", "policy_version", "episode_tags", "run")}
+    about = {
+        name: episode[name]
+        for name in (
+            "task_id",
+            "task_name",
+            "agent_id",
+            "group_id",
+            "policy_version",
+            "episode_tags",
+            "run",
+        )
+    }
     gained = "unknown" if episode["episode_return"] is None else f"{episode['episode_return']:g}"
-    yield f"episode {episode['episode_id']}: {episode['status']}, {episode['length']} steps, return {gained}"
+    yield (
+        f"episode {episode['episode_id']}: {episode['status']}, {episode['length']} steps, return "
+        f"{gained}"
+    )
     yield "  " + ", ".join(f"{name} {value}" for name, value in about.items() if value is not None)
     if len(rows) < episode["length"]:
         yield f"  {episode['length'] - len(rows)} of its steps are not held any more"
@@ -74,7 +118,10 @@ def _lines(episode: dict[str, Any], rows: list[dict[str, Any]], full: bool) -> I
             elif isinstance(value, dict) and "role" in value:
                 yield from _message(value, full)
                 if shown.get("messages") is not None:
-                    shown["messages"] = [*shown["messages"], value]  # what the agent answers opens its next conversation
+                    shown["messages"] = [
+                        *shown["messages"],
+                        value,
+                    ]  # what the agent answers opens its next conversation
             else:
                 yield from _indented(f"{name}: ", _text(value, full))
 
@@ -91,7 +138,11 @@ def _heading(row: dict[str, Any]) -> Iterator[str]:
 
 
 def _is_conversation(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) and "role" in one for one in value)
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(one, dict) and "role" in one for one in value)
+    )
 
 
 def _message(message: dict[str, Any], full: bool) -> Iterator[str]:
@@ -102,10 +153,18 @@ def _message(message: dict[str, Any], full: bool) -> Iterator[str]:
     for call in calls if isinstance(calls, list) else [calls]:
         function = call.get("function", call) if isinstance(call, dict) else call
         if isinstance(function, dict):
-            yield from _indented(f"{message['role']} calls ", f"{function.get('name') or function.get('tool')}({_text(function.get('arguments', ''), full)})")
+            yield from _indented(
+                f"{message['role']} calls ",
+                f"{function.get('name') or function.get('tool')}"
+                f"({_text(function.get('arguments', ''), full)})",
+            )
         else:
             yield from _indented(f"{message['role']} calls ", _text(call, full))
-    rest = {name: value for name, value in message.items() if name not in ("role", "content", "tool_calls") and value is not None}
+    rest = {
+        name: value
+        for name, value in message.items()
+        if name not in ("role", "content", "tool_calls") and value is not None
+    }
     if rest and (full or content is None):
         yield from _indented("  ", _text(rest, full))
 
@@ -113,7 +172,11 @@ def _message(message: dict[str, Any], full: bool) -> Iterator[str]:
 def _text(value: Any, full: bool) -> str:
     if isinstance(value, np.ndarray):
         shape = f"{value.dtype}{list(value.shape)} "
-        text = shape + (np.array2string(value, threshold=value.size + 1) if full else np.array2string(value, threshold=8, edgeitems=2).replace("\n", ""))
+        text = shape + (
+            np.array2string(value, threshold=value.size + 1)
+            if full
+            else np.array2string(value, threshold=8, edgeitems=2).replace("\n", "")
+        )
     elif isinstance(value, bytes):
         text = f"{len(value)} bytes {value.hex()}"
     else:

@@ -1,4 +1,7 @@
-"""Private temporary folders. One whose program was killed is removed by the next program that makes one."""
+"""Private temporary folders.
+
+One whose program was killed is removed by the next program that makes one.
+"""
 
 import os
 import shutil
@@ -11,8 +14,10 @@ except ImportError:  # not on Windows, where folders of killed programs stay
     fcntl = None  # type: ignore[assignment]
 
 PREFIX = "expdb-memory-"
-LOCK = "expdb.lock"  # a file that the folder's program holds locked, whatever its process number means elsewhere
-MARK = b"expdb: a private temporary database\n"  # what it holds, so that nobody else's folder is taken for ours
+# a file that the folder's program holds locked, whatever its process number means elsewhere
+LOCK = "expdb.lock"
+# what it holds, so that nobody else's folder is taken for ours
+MARK = b"expdb: a private temporary database\n"
 FILES = ("memory.db", "memory.db-wal", "memory.db-shm", LOCK)
 
 
@@ -24,7 +29,9 @@ class Folder:
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
         self._pid = os.getpid()
         # Locked before it has its name, so that nobody finds the folder without an owner.
-        self._lock = os.open(self.path / f"{LOCK}.new", os.O_CREAT | os.O_RDWR | getattr(os, "O_CLOEXEC", 0), 0o600)
+        self._lock = os.open(
+            self.path / f"{LOCK}.new", os.O_CREAT | os.O_RDWR | getattr(os, "O_CLOEXEC", 0), 0o600
+        )
         if fcntl is not None:
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         os.write(self._lock, MARK)

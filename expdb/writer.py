@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from expdb import errors
+from expdb.locks import locked
 
 
 class Sink(Protocol):
@@ -25,7 +26,10 @@ class Sink(Protocol):
         """Write it, and what it says of its episode's end; return the positions."""
 
     def collected(self, writer: "EpisodeWriter") -> None:
-        """Take care of a writer that nobody can use any more, and that has not ended its episode; at any moment."""
+        """Take care of a writer that nobody can use any more, and that has not ended its episode.
+
+        At any moment.
+        """
 
 
 class LeftOpen(NamedTuple):
@@ -43,30 +47,43 @@ class LeftOpen(NamedTuple):
 class EpisodeWriter:
     """Write one new episode; made by `buffer.episode(...)`, used with `with`.
 
-    `append` gathers steps, and flushes at a limit; what `flush` or the end of the block has returned is durable. Leaving
-    the block completes the episode; an exception in it flushes what was appended and marks the episode aborted, as `abort` does.
-    A writer that is left open is flushed when the database is closed, the program exits or the writer is collected, and its
+    `append` gathers steps, and flushes at a limit; what `flush` or the end of the block has
+    returned is durable. Leaving the block completes the episode; an exception in it flushes what
+    was appended and marks the episode aborted, as `abort` does. A writer that is left open is
+    flushed when the database is closed, the program exits or the writer is collected, and its
     episode marked aborted, or complete where its last step says so; with an ExpDBWarning.
 
     >>> with buffer.episode("CartPole-v1/17") as episode:  # doctest: +SKIP
-    ...     episode.append(obs=obs, action=action, reward=reward, terminated=terminated, truncated=truncated)
+    ...     episode.append(obs=obs, action=action, reward=reward, terminated=terminated)
     ...     episode.end(obs=last_obs)
     """
 
-    def __init__(self, sink: Sink, episode: Any, flush_steps: int, flush_bytes: int, flush_seconds: float):
+    def __init__(
+        self, sink: Sink, episode: Any, flush_steps: int, flush_bytes: int, flush_seconds: float
+    ):
         self._sink, self._episode = sink, episode
-        self._flush_steps, self._flush_bytes, self._flush_seconds = flush_steps, flush_bytes, flush_seconds
+        self._flush_steps, self._flush_bytes, self._flush_seconds = (
+            flush_steps,
+            flush_bytes,
+            flush_seconds,
+        )
         self._pending = sink.pending()
-        self._in_doubt: Any = None  # steps of which nobody knows whether they are stored; they are written before any others
+        # steps of which nobody knows whether they are stored; they are written before any others
+        self._in_doubt: Any = None
         self._flushed_at = time.monotonic()
         self._takes_steps = True
         self._whole = False  # whether the last step ends the episode
         self._last: Any = None  # what is, or was to be, the write that ends the episode
         self._given_up = self._in_block = False
         self._pid = os.getpid()
-        self._lock = threading.RLock()  # the database may be closed by another thread than the one that appends
+        self._lock = (
+            threading.RLock()
+        )  # the database may be closed by another thread than the one that appends
         frame, _ = errors.calling_frame()
-        self._begun_at = frame.f_code.co_filename, frame.f_lineno  # put together only where it is told
+        self._begun_at = (
+            frame.f_code.co_filename,
+            frame.f_lineno,
+        )  # put together only where it is told
 
     @property
     def begun_at(self) -> str:
@@ -95,22 +112,54 @@ class EpisodeWriter:
         tags: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> None:
-        """Add a step; it is durable after the next flush. Arguments and errors as of `ReplayBuffer.store`.
+        """Add a step; it is durable after the next flush.
+
+        Arguments and errors as of `ReplayBuffer.store`.
 
         Values are copied: the environment may write into the same arrays again.
         """
         if self._pid != os.getpid():
             self._refuse()
-        # On one line, as wherever a lock is taken: an interrupt may come at the line where a block is left.
-        with self._lock: self._append(fields, step, pre_agent, execute_time, reward, terminated, truncated, tags)
+        # On one line, as wherever a lock is taken: an interrupt may come at the line where a block
+        # is left.
+        locked(
+            self._lock,
+            self._append,
+            fields,
+            step,
+            pre_agent,
+            execute_time,
+            reward,
+            terminated,
+            truncated,
+            tags,
+        )
 
     def _append(
-        self, fields: Mapping[str, Any], step: Any, pre_agent: Any, execute_time: Any, reward: Any, terminated: Any, truncated: Any, tags: Any
+        self,
+        fields: Mapping[str, Any],
+        step: Any,
+        pre_agent: Any,
+        execute_time: Any,
+        reward: Any,
+        terminated: Any,
+        truncated: Any,
+        tags: Any,
     ) -> None:
         if not self._takes_steps:
             self._resume()
         pending = self._pending
-        pending.add(self._episode, fields, step, pre_agent, execute_time, reward, terminated, truncated, tags)
+        pending.add(
+            self._episode,
+            fields,
+            step,
+            pre_agent,
+            execute_time,
+            reward,
+            terminated,
+            truncated,
+            tags,
+        )
         if terminated or truncated:
             self._whole, self._takes_steps = True, False
         if (
@@ -121,7 +170,10 @@ class EpisodeWriter:
             self._flush()
 
     def extend(self, columns: Mapping[str, Any]) -> None:
-        """Add many steps given as columns: sequences or arrays [steps, ...] of one length; scalars are broadcast."""
+        """Add many steps given as columns: sequences or arrays [steps, ...] of one length.
+
+        Scalars are broadcast.
+        """
         for row in self._sink.rows(columns):
             self.append(**row)
 
@@ -129,7 +181,7 @@ class EpisodeWriter:
         """Write what was appended and return its positions, int64 in order."""
         if self._pid != os.getpid():
             self._refuse()
-        with self._lock: return self._flush()
+        return locked(self._lock, self._flush)
 
     def _flush(self) -> np.ndarray:
         if self._is_closed:
@@ -139,7 +191,10 @@ class EpisodeWriter:
         return np.concatenate((positions, self._write())) if len(self._pending) else positions
 
     def _write_in_doubt(self) -> np.ndarray:
-        """Write again, as they were, the steps of which nobody knows whether they are stored; return their positions."""
+        """Write again, as they were, the steps of which nobody knows whether they are stored.
+
+        Return their positions.
+        """
         if self._in_doubt is None:
             return np.empty(0, np.int64)
         positions = self._sink.write(self._in_doubt)
@@ -147,7 +202,10 @@ class EpisodeWriter:
         return positions
 
     def _write(self) -> np.ndarray:
-        """Write what is pending; whatever happens, no step is written twice, and those that come later are not mixed with it."""
+        """Write what is pending.
+
+        Whatever happens, no step is written twice, and those that come later are not mixed with it.
+        """
         pending, following = self._pending, self._sink.pending()
         try:
             positions = self._sink.write(pending)
@@ -161,17 +219,23 @@ class EpisodeWriter:
         return positions
 
     def end(self, **last: Any) -> None:
-        """Complete the episode, keeping the observation after its last step: what `next_<field>` of that step is."""
+        """Complete the episode, keeping the observation after its last step.
+
+        What `next_<field>` of that step is.
+        """
         self._close("complete", last)
 
     def abort(self, **last: Any) -> None:
-        """Flush, and mark the episode aborted; what it came to is kept, where given, as by `end`."""
+        """Flush, and mark the episode aborted.
+
+        What it came to is kept, where given, as by `end`.
+        """
         self._close("aborted", last)
 
     def _close(self, status: str, last: Mapping[str, Any]) -> None:
         if self._pid != os.getpid():
             self._refuse()
-        with self._lock: self._end(status, last)
+        locked(self._lock, self._end, status, last)
 
     def _end(self, status: str, last: Mapping[str, Any]) -> None:
         if self._is_closed:
@@ -185,7 +249,9 @@ class EpisodeWriter:
         try:
             if last:
                 if not len(pending) and self._episode.id is None:
-                    raise errors.InvalidValue("end() of an episode without a step: append one first")
+                    raise errors.InvalidValue(
+                        "end() of an episode without a step: append one first"
+                    )
                 pending.add_tail(last)
             pending.end(self._episode, status)
             self._takes_steps, self._last = False, pending
@@ -197,7 +263,10 @@ class EpisodeWriter:
             raise
 
     def _resume(self) -> None:
-        """Take steps again after an end() that was interrupted before anything was written; raise EpisodeEnded after any other."""
+        """Take steps again after an end() that was interrupted before anything was written.
+
+        Raise EpisodeEnded after any other.
+        """
         if self._whole or self._is_closed or self._in_doubt is not None or self._last is None:
             self._refuse()
         self._pending.take_back_end()
@@ -221,20 +290,33 @@ class EpisodeWriter:
     @property
     def unwritten(self) -> int:
         """How many steps were appended and are not known to be written."""
-        waiting = [pending for pending in (self._pending, self._in_doubt) if pending is not None and pending.stored is None]
+        waiting = [
+            pending
+            for pending in (self._pending, self._in_doubt)
+            if pending is not None and pending.stored is None
+        ]
         return 0 if self._given_up else sum(map(len, waiting))
 
     def end_left_open(self) -> "LeftOpen | None":
-        """End the episode, if it was not; complete where its last step says so, else aborted. Return what is to be told of it.
+        """End the episode, if it was not; complete where its last step says so, else aborted.
+
+        Return what is to be told of it.
 
         Steps that cannot be written are given up: there is no later time for them.
         """
-        with self._lock: return self._end_left_open()
+        return locked(self._lock, self._end_left_open)
 
     def _end_left_open(self) -> "LeftOpen | None":
         if not self.is_open:
             return None
-        left = LeftOpen(self.episode_id, self.begun_at, "complete" if self._whole else "aborted", self.unwritten, self.length, self._in_block)
+        left = LeftOpen(
+            self.episode_id,
+            self.begun_at,
+            "complete" if self._whole else "aborted",
+            self.unwritten,
+            self.length,
+            self._in_block,
+        )
         try:
             self._end(left.status, {})
         except Exception as error:
@@ -243,20 +325,29 @@ class EpisodeWriter:
         return left if left.length else None
 
     def __del__(self) -> None:
-        if getattr(self, "_pid", None) is not None and self.is_open:  # else its making was interrupted
+        if (
+            getattr(self, "_pid", None) is not None and self.is_open
+        ):  # else its making was interrupted
             self._sink.collected(self)
 
     def _refuse(self) -> None:
         if self._pid != os.getpid():
-            raise errors.ForkedWithOpenConnection("this episode belongs to the parent process: begin another one here")
-        raise errors.EpisodeEnded(f"episode {self.episode_id!r} has ended: begin another one with buffer.episode")
+            raise errors.ForkedWithOpenConnection(
+                "this episode belongs to the parent process: begin another one here"
+            )
+        raise errors.EpisodeEnded(
+            f"episode {self.episode_id!r} has ended: begin another one with buffer.episode"
+        )
 
     def __enter__(self) -> "EpisodeWriter":
         self._in_block = True
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         if not self.is_open:
             return

@@ -1,8 +1,10 @@
-"""Run the migrations on the connection that expdb hands over, or on `-x url=...` / EXPDB_URL from the command line.
+"""Run the migrations on the connection that expdb hands over.
 
-One transaction holds the whole upgrade, on SQLite too (Alembic's default there is to commit each statement, which
-leaves a half-changed schema behind a kill). On SQLite it must be an immediate one, begun before the version is read,
-so that processes that migrate at once take turns.
+On `-x url=...` / EXPDB_URL from the command line.
+
+One transaction holds the whole upgrade, on SQLite too (Alembic's default there is to commit each
+statement, which leaves a half-changed schema behind a kill). On SQLite it must be an immediate one,
+begun before the version is read, so that processes that migrate at once take turns.
 """
 
 import os

@@ -1,4 +1,7 @@
-"""One contract suite for every database: tests take `open_db`, `db` or `buffer`, and end in a proof that all is sound."""
+"""One contract suite for every database.
+
+Tests take `open_db`, `db` or `buffer`, and end in a proof that all is sound.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -11,14 +14,25 @@ from postgres_server import Server
 
 import expdb
 
-hypothesis.settings.register_profile("expdb", deadline=None, max_examples=int(os.environ.get("EXPDB_EXAMPLES", "40")))
+hypothesis.settings.register_profile(
+    "expdb", deadline=None, max_examples=int(os.environ.get("EXPDB_EXAMPLES", "40"))
+)
 hypothesis.settings.load_profile("expdb")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start the PostgreSQL server that the workers of a run share; each makes databases of its own there."""
-    is_controller = bool(config.getoption("numprocesses", None)) and not hasattr(config, "workerinput")
-    if is_controller and not os.environ.get("EXPDB_TEST_POSTGRESQL") and not config.option.collectonly:
+    """Start the PostgreSQL server that the workers of a run share.
+
+    Each makes databases of its own there.
+    """
+    is_controller = bool(config.getoption("numprocesses", None)) and not hasattr(
+        config, "workerinput"
+    )
+    if (
+        is_controller
+        and not os.environ.get("EXPDB_TEST_POSTGRESQL")
+        and not config.option.collectonly
+    ):
         server = Server()
         config.add_cleanup(server.remove)
         os.environ["EXPDB_TEST_SERVER"] = str(server.folder)
@@ -36,7 +50,10 @@ def postgresql() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def prepared(postgresql: Server) -> dict[str, str]:
-    """Hold the name of a database with an empty schema, if there is one: to empty it is faster than to make another."""
+    """Hold the name of a database with an empty schema, if there is one.
+
+    To empty it is faster than to make another.
+    """
     return {}
 
 

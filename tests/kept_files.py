@@ -1,7 +1,10 @@
-"""What the files in `tests/data` hold: a history with everything in it, and all of its values as JSON.
+"""What the files in `tests/data` hold.
 
-Each version of the schema adds its own, written by the expdb that made it: `python tests/kept_files.py` in a checkout of
-that version writes `<revision>.db`, `<revision>.sql` (a dump of PostgreSQL) and `<revision>.json` (the values of both).
+A history with everything in it, and all of its values as JSON.
+
+Each version of the schema adds its own, written by the expdb that made it: `python
+tests/kept_files.py` in a checkout of that version writes `<revision>.db`, `<revision>.sql` (a dump
+of PostgreSQL) and `<revision>.json` (the values of both).
 """
 
 import hashlib
@@ -17,10 +20,25 @@ import numpy as np
 import expdb
 
 DATA = Path(__file__).parent / "data"
-DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
+DTYPES = (
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+)
 COLUMNS = (
-    "step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "priority", "tags", "episode", "episode_id", "run",
-    "task_id", "task_name", "agent_id", "group_id", "status", "length", "episode_return", "policy_version", "episode_tags",
+    "step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "priority", "tags",
+    "episode", "episode_id", "run",
+    "task_id", "task_name", "agent_id", "group_id", "status", "length", "episode_return",
+    "policy_version", "episode_tags",
 )  # fmt: skip
 
 
@@ -28,29 +46,47 @@ def write(location: str) -> None:
     """Write the history into a new database."""
     rng = np.random.default_rng(7)
     with expdb.open(location, run="first run") as db:
-        _every_type(db.buffer("types", fields={"tokens": expdb.Field("int32", (None,)), "grid": expdb.Field("float32", (None, 3))}), rng)
+        _every_type(
+            db.buffer(
+                "types",
+                fields={
+                    "tokens": expdb.Field("int32", (None,)),
+                    "grid": expdb.Field("float32", (None, 3)),
+                },
+            ),
+            rng,
+        )
         _evicted(db.buffer("evicted", capacity=64), rng)
         _agents(db.buffer("agents"))
         db.buffer("empty", capacity=10)
     with expdb.open(location, run="second run") as db:
-        db.buffer("agents").store(task_id="again", episode_id="never ended", late_field=2.5, pre_agent="planner")
+        db.buffer("agents").store(
+            task_id="again", episode_id="never ended", late_field=2.5, pre_agent="planner"
+        )
 
 
 def _every_type(buffer: expdb.ReplayBuffer, rng: np.random.Generator) -> None:
     numbers = {
-        name: np.frombuffer(rng.bytes(64 * 8), name if name != "bool" else "uint8")[:24] for name in DTYPES
+        name: np.frombuffer(rng.bytes(64 * 8), name if name != "bool" else "uint8")[:24]
+        for name in DTYPES
     }  # any bits: subnormal numbers, NaN with a payload, the smallest and the largest
     numbers["bool"] = numbers["bool"] % 2 == 1
-    with buffer.episode("types", episode_id="values", episode_tags={"source": "kept", "level": 3}) as episode:
+    with buffer.episode(
+        "types", episode_id="values", episode_tags={"source": "kept", "level": 3}
+    ) as episode:
         for k in range(12):
             episode.append(
                 **{f"scalar_{name}": array[k] for name, array in numbers.items()},
-                **{f"tensor_{name}": array[k : k + 6].reshape(2, 3) for name, array in numbers.items()},
-                tokens=np.arange(k, dtype=np.int32), grid=np.full((k % 3, 3), k, np.float32), ints=list(range(k)), floats=[k / 3] * (k % 4 + 1),
-                text=f"step {k}: \u00e9\u4e16\U0001f30d 'quoted'\n" * (k + 1), raw=bytes(range(k)), empty_text="", flag=k % 2 == 0, number=k, real=-0.0,
+                **{f"tensor_{name}": array[k : k + 6].reshape(2, 3) for name,
+                    array in numbers.items()},
+                tokens=np.arange(k, dtype=np.int32), grid=np.full((k % 3, 3), k, np.float32),
+                ints=list(range(k)), floats=[k / 3] * (k % 4 + 1),
+                text=f"step {k}: \u00e9\u4e16\U0001f30d 'quoted'\n" * (k + 1), raw=bytes(range(k)),
+                empty_text="", flag=k % 2 == 0, number=k, real=-0.0,
                 obs={"image": rng.integers(0, 8, (16, 16, 3), np.uint8), "speed": np.float32(k)},
                 nested={"a": [1, None, {"b": True, "c": 1.5e-300}], "k": k}, nothing=None,
-                reward=float(k) if k % 3 else None, tags={"k": k, "even": k % 2 == 0, "name": f"n{k}", "none": None},
+                reward=float(k) if k % 3 else None,
+                tags={"k": k, "even": k % 2 == 0, "name": f"n{k}", "none": None},
             )  # fmt: skip
             if k == 5:
                 episode.flush()
@@ -59,13 +95,26 @@ def _every_type(buffer: expdb.ReplayBuffer, rng: np.random.Generator) -> None:
 
 def _evicted(buffer: expdb.ReplayBuffer, rng: np.random.Generator) -> None:
     for number in range(12):
-        with buffer.episode(f"task {number % 3}", task_name=f"name {number % 2}", episode_id=f"e{number}", policy_version=number) as episode:
+        with buffer.episode(
+            f"task {number % 3}",
+            task_name=f"name {number % 2}",
+            episode_id=f"e{number}",
+            policy_version=number,
+        ) as episode:
             for t in range(10):
-                episode.append(obs=rng.standard_normal(4), action=t % 3, reward=rng.normal(), execute_time=1e9 + t, terminated=number % 2 == 1 and t == 9)
+                episode.append(
+                    obs=rng.standard_normal(4),
+                    action=t % 3,
+                    reward=rng.normal(),
+                    execute_time=1e9 + t,
+                    terminated=number % 2 == 1 and t == 9,
+                )
             if number % 2 == 0:
                 episode.end(obs=np.full(4, number, np.float64))
     held = np.concatenate([batch["position"] for batch in buffer.scan()])
-    buffer.update_priorities(held[::2], rng.random(len(held[::2])) * 10.0 ** rng.integers(-300, 300, len(held[::2])))
+    buffer.update_priorities(
+        held[::2], rng.random(len(held[::2])) * 10.0 ** rng.integers(-300, 300, len(held[::2]))
+    )
     buffer.delete(held[20:23])
     buffer.delete({"episode_id": "e8", "step": 4})
     buffer.update({"episode_id": "e10"}, policy_version=1000)
@@ -76,20 +125,40 @@ def _evicted(buffer: expdb.ReplayBuffer, rng: np.random.Generator) -> None:
 def _agents(buffer: expdb.ReplayBuffer) -> None:
     for attempt in range(4):
         messages: list[dict[str, Any]] = []
-        with buffer.episode("book flight", group_id="group 1", agent_id=f"agent {attempt % 2}", episode_id=f"attempt {attempt}") as episode:
+        with buffer.episode(
+            "book flight",
+            group_id="group 1",
+            agent_id=f"agent {attempt % 2}",
+            episode_id=f"attempt {attempt}",
+        ) as episode:
             for turn in range(5):
                 messages.append({"role": "user", "content": f"turn {turn} of attempt {attempt}"})
-                episode.append(messages=list(messages), action={"tool": "search", "arguments": {"turn": turn}})
-                messages.append({"role": "assistant", "content": "looking", "tool_calls": [{"id": turn}]})
-        buffer.update({"episode_id": f"attempt {attempt}", "step": 4}, reward=attempt / 2, tags={"judge": "late"})
+                episode.append(
+                    messages=list(messages), action={"tool": "search", "arguments": {"turn": turn}}
+                )
+                messages.append(
+                    {"role": "assistant", "content": "looking", "tool_calls": [{"id": turn}]}
+                )
+        buffer.update(
+            {"episode_id": f"attempt {attempt}", "step": 4},
+            reward=attempt / 2,
+            tags={"judge": "late"},
+        )
     broken = buffer.episode("book flight", group_id="group 1", episode_id="broken")
     broken.append(messages=[{"role": "user", "content": "?"}], action={})
     broken.abort()
     for step in (3, 1, 2):
         buffer.store(task_id="shuffled", episode_id="out of order", step=step, score=step)
     buffer.end_episode("out of order", "aborted")
-    buffer.store(task_id="again", episode_id="never ended", late_field=1.5, episode_tags={"open": True})
-    buffer.store_batch([{"task_id": f"b{k}", "episode_id": f"single {k}", "reward": k, "truncated": True} for k in range(3)])
+    buffer.store(
+        task_id="again", episode_id="never ended", late_field=1.5, episode_tags={"open": True}
+    )
+    buffer.store_batch(
+        [
+            {"task_id": f"b{k}", "episode_id": f"single {k}", "reward": k, "truncated": True}
+            for k in range(3)
+        ]
+    )
     buffer.index("tags.judge")
     buffer.index("episode_tags.open")
 
@@ -100,17 +169,38 @@ def read(db: expdb.ExperienceDB) -> dict[str, Any]:
     for name in db.buffers():
         buffer = db.buffer(name)
         stats = buffer.stats()
-        steps = [row for batch in buffer.scan(fields=[*COLUMNS, *stats["fields"], "position"], size=7) for row in batch.to_list()]
+        steps = [
+            row
+            for batch in buffer.scan(fields=[*COLUMNS, *stats["fields"], "position"], size=7)
+            for row in batch.to_list()
+        ]
         following: dict[str, Any] = {}
         fields = [field for field in ("obs", "obs.image", "obs.speed") if field in stats["fields"]]
         if fields:
             batch = buffer.sample(4096, unit=expdb.NStep(1, next_fields=tuple(fields)), rng=0)
             keys = ["discount", *[f"next_{field}" for field in fields]]
-            following = {str(row["position"]): {key: _json(row[key]) for key in keys} for row in batch.to_list()}
+            following = {
+                str(row["position"]): {key: _json(row[key]) for key in keys}
+                for row in batch.to_list()
+            }
         found[name] = {
-            "stats": {key: stats[key] for key in ("steps", "capacity", "added", "fields", "optional_fields", "episodes", "tasks")},
+            "stats": {
+                key: stats[key]
+                for key in (
+                    "steps",
+                    "capacity",
+                    "added",
+                    "fields",
+                    "optional_fields",
+                    "episodes",
+                    "tasks",
+                )
+            },
             "steps": [{key: _json(value) for key, value in row.items()} for row in steps],
-            "episodes": [{key: _json(value) for key, value in row.items()} for row in buffer.episodes().to_pylist()],
+            "episodes": [
+                {key: _json(value) for key, value in row.items()}
+                for row in buffer.episodes().to_pylist()
+            ],
             "following": dict(sorted(following.items(), key=lambda item: int(item[0]))),
         }
     return found
@@ -120,7 +210,11 @@ def _json(value: Any) -> Any:
     """Return a value as JSON that keeps every bit; long ones as a digest."""
     if isinstance(value, np.ndarray):
         data = value.tobytes()
-        return {"dtype": value.dtype.name, "shape": list(value.shape), "bytes": data.hex() if len(data) <= 64 else hashlib.sha256(data).hexdigest()}
+        return {
+            "dtype": value.dtype.name,
+            "shape": list(value.shape),
+            "bytes": data.hex() if len(data) <= 64 else hashlib.sha256(data).hexdigest(),
+        }
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     if isinstance(value, float):
@@ -130,7 +224,12 @@ def _json(value: Any) -> Any:
 
 def without_times(found: dict[str, Any]) -> dict[str, Any]:
     """Return what does not tell when it was written, so that two databases can be compared."""
-    return json.loads(json.dumps(found), object_hook=lambda one: {k: v for k, v in one.items() if k not in ("execute_time", "started", "ended")})
+    return json.loads(
+        json.dumps(found),
+        object_hook=lambda one: {
+            k: v for k, v in one.items() if k not in ("execute_time", "started", "ended")
+        },
+    )
 
 
 def main() -> None:
@@ -152,14 +251,33 @@ def main() -> None:
     write(server.url(name))
     with expdb.open(server.url(name), create=False) as db:
         theirs = read(db)
-        assert without_times(theirs) == without_times(values), "the two databases hold different values"
+        assert without_times(theirs) == without_times(values), (
+            "the two databases hold different values"
+        )
     dumped = subprocess.run(
-        [server.bin / "pg_dump", "--inserts", "--no-owner", "--no-privileges", "--schema=expdb", server.url(name)], capture_output=True, text=True, check=True
+        [
+            server.bin / "pg_dump",
+            "--inserts",
+            "--no-owner",
+            "--no-privileges",
+            "--schema=expdb",
+            server.url(name),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     server.remove()
-    statements = re.sub(r"^(\\.*|SET (transaction_timeout|default_table_access_method).*)\n", "", dumped.stdout, flags=re.MULTILINE)
+    statements = re.sub(
+        r"^(\\.*|SET (transaction_timeout|default_table_access_method).*)\n",
+        "",
+        dumped.stdout,
+        flags=re.MULTILINE,
+    )
     (DATA / f"{revision}.sql").write_text(statements)
-    (DATA / f"{revision}.json").write_text(json.dumps({"sqlite": values, "postgresql": theirs}, ensure_ascii=False, indent=0) + "\n")
+    (DATA / f"{revision}.json").write_text(
+        json.dumps({"sqlite": values, "postgresql": theirs}, ensure_ascii=False, indent=0) + "\n"
+    )
 
 
 if __name__ == "__main__":

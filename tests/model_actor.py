@@ -1,4 +1,7 @@
-"""One handle of the state machine in test_model.py, in this process or in another one, and what it sees of a buffer."""
+"""One handle of the state machine in test_model.py, in this process or in another one.
+
+What it sees of a buffer.
+"""
 
 import multiprocessing
 import traceback
@@ -10,12 +13,16 @@ from expdb import Episode, Group, NStep, QueryBuilder, Sequence, Stack, Step, Un
 ALL = Uniform(replace=False)
 PRIORITIZED = expdb.Prioritized(alpha=1.0, epsilon=0.5, initial=1.0)
 UNITS = {
-    "Step": Step(), "NStep(1)": NStep(1, gamma=0.5, next_fields=("n",)), "NStep(3)": NStep(3, gamma=0.5, next_fields=("n",)),
-    "Sequence(2)": Sequence(2, pad=False), "Stack(2)": Stack(2, stack_fields=("n",)), "Episode": Episode(), "Group(2)": Group(2),
+    "Step": Step(), "NStep(1)": NStep(1, gamma=0.5, next_fields=("n",)),
+    "NStep(3)": NStep(3, gamma=0.5, next_fields=("n",)),
+    "Sequence(2)": Sequence(2, pad=False), "Stack(2)": Stack(2, stack_fields=("n",)),
+    "Episode": Episode(), "Group(2)": Group(2),
 }  # fmt: skip
 QUERIES = {
-    "": None, "reward": QueryBuilder().gte("reward", 2), "task": QueryBuilder().eq("task_id", "t1").and_().eq("status", "complete"),
-    "length": QueryBuilder().gt("length", 2).or_().eq("policy_version", 1), "tag": QueryBuilder().eq("tags.k", 1),
+    "": None, "reward": QueryBuilder().gte("reward", 2),
+    "task": QueryBuilder().eq("task_id", "t1").and_().eq("status", "complete"),
+    "length": QueryBuilder().gt("length", 2).or_().eq("policy_version", 1),
+    "tag": QueryBuilder().eq("tags.k", 1),
 }  # fmt: skip
 
 
@@ -62,11 +69,29 @@ class Actor:
         """Return all that can be read and drawn, as plain values."""
         buffer = self.buffer
         rows = buffer.page(1, 10_000)
-        episodes = buffer.episodes().select(["episode_id", "status", "length", "episode_return", "policy_version"]).to_pylist()
-        keys = ("position", "n", "step", "reward", "terminated", "truncated", "tags", "task_id", "status", "policy_version", "episode_id")
+        episodes = (
+            buffer.episodes()
+            .select(["episode_id", "status", "length", "episode_return", "policy_version"])
+            .to_pylist()
+        )
+        keys = (
+            "position",
+            "n",
+            "step",
+            "reward",
+            "terminated",
+            "truncated",
+            "tags",
+            "task_id",
+            "status",
+            "policy_version",
+            "episode_id",
+        )
         seen = {
-            "rows": [tuple(row[key] for key in keys) for row in rows], "episodes": sorted(map(tuple, (one.values() for one in episodes))),
-            "count": {name: buffer.count(where) for name, where in QUERIES.items()}, "tasks": sorted(buffer.tasks()), "size": len(buffer),
+            "rows": [tuple(row[key] for key in keys) for row in rows],
+            "episodes": sorted(map(tuple, (one.values() for one in episodes))),
+            "count": {name: buffer.count(where) for name, where in QUERIES.items()},
+            "tasks": sorted(buffer.tasks()), "size": len(buffer),
         }  # fmt: skip
         for name, where in QUERIES.items():
             for unit in ("Step", "NStep(1)", "Group(2)") if name else UNITS:
@@ -83,16 +108,23 @@ class Actor:
             said = str(error)
         if "wanted and" not in said:
             return {}
-        batch = self.buffer.sample(int(said.split(" wanted and ")[1].split()[0]), where, unit=unit, sampler=ALL)
+        batch = self.buffer.sample(
+            int(said.split(" wanted and ")[1].split()[0]), where, unit=unit, sampler=ALL
+        )
         found = {}
         for k in range(batch.size):
             if isinstance(unit, NStep):
-                value = tuple(float(batch[key][k]) for key in ("n", "reward", "next_n", "discount", "n_steps"))
+                value = tuple(
+                    float(batch[key][k]) for key in ("n", "reward", "next_n", "discount", "n_steps")
+                )
                 anchor = batch["position"][k]
             elif isinstance(unit, Stack):
                 anchor, value = batch["position"][k], tuple(batch["n"][k].tolist())
             elif isinstance(unit, Step):
-                anchor, value = batch["position"][k], (float(batch["n"][k]), float(batch["reward"][k]), bool(batch["terminated"][k]))
+                anchor, value = (
+                    batch["position"][k],
+                    (float(batch["n"][k]), float(batch["reward"][k]), bool(batch["terminated"][k])),
+                )
             else:
                 mask = batch["mask"][k]
                 anchor, value = batch["position"][k][mask][0], tuple(batch["n"][k][mask].tolist())

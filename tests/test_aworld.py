@@ -1,4 +1,7 @@
-"""AWorld's replay buffer by another import: its page runs, its samplers work, its bugs are not there."""
+"""AWorld's replay buffer by another import.
+
+Its page runs, its samplers work, its bugs are not there.
+"""
 
 import multiprocessing
 import pickle
@@ -31,13 +34,20 @@ from expdb.integrations.aworld import (
 
 FORK, SPAWN = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
 CODE = [
-    code.replace("aworld.core.common", "aworld_models").replace("aworld.replay_buffer", "expdb.integrations.aworld")
-    for code in re.findall(r"```python\n(.*?)```", (Path(__file__).parent / "aworld_page.md").read_text(), re.DOTALL)
+    code.replace("aworld.core.common", "aworld_models").replace(
+        "aworld.replay_buffer", "expdb.integrations.aworld"
+    )
+    for code in re.findall(
+        r"```python\n(.*?)```", (Path(__file__).parent / "aworld_page.md").read_text(), re.DOTALL
+    )
 ]
 
 
 def row(task="t", step=0, agent="a", name="n", **data):
-    return DataRow(ExpMeta(task, name, agent, step, time.time()), Experience(**{"state": Observation(), "actions": [ActionModel()], **data}))
+    return DataRow(
+        ExpMeta(task, name, agent, step, time.time()),
+        Experience(**{"state": Observation(), "actions": [ActionModel()], **data}),
+    )
 
 
 @pytest.fixture(params=["memory", "processes", "file", "postgresql"])
@@ -63,8 +73,10 @@ def write_processing(replay_buffer, task):
 
 def names():
     return {
-        "time": time, "ReplayBuffer": ReplayBuffer, "RandomTaskSample": RandomTaskSample, "DefaultConverter": DefaultConverter,
-        "QueryBuilder": QueryBuilder, "write_processing": write_processing, "replay_buffer": ReplayBuffer(),
+        "time": time, "ReplayBuffer": ReplayBuffer, "RandomTaskSample": RandomTaskSample,
+        "DefaultConverter": DefaultConverter,
+        "QueryBuilder": QueryBuilder, "write_processing": write_processing,
+        "replay_buffer": ReplayBuffer(),
     }  # fmt: skip
 
 
@@ -106,7 +118,8 @@ def test_every_block_of_aworlds_page_runs(number):
 
 def test_rows_come_back_as_they_went_in(storage):
     rows = [
-        row("t", k, state=Observation(content=f"saw {k}", numbers=[k]), actions=[ActionModel(tool_name="x", params={"k": k}), {"plain": k}], reward_t=k / 2,
+        row("t", k, state=Observation(content=f"saw {k}", numbers=[k]),
+            actions=[ActionModel(tool_name="x", params={"k": k}), {"plain": k}], reward_t=k / 2,
             adv_t=0.5, v_t=[1, 2], messages=[{"role": "user", "content": "hi"}] * k)
         for k in range(3)
     ]  # fmt: skip
@@ -122,7 +135,9 @@ def test_rows_come_back_as_they_went_in(storage):
 
 
 def test_action_and_actions_and_no_pre_agent():
-    assert Experience(state=None, action=ActionModel()) == Experience(state=None, actions=[ActionModel()])
+    assert Experience(state=None, action=ActionModel()) == Experience(
+        state=None, actions=[ActionModel()]
+    )
     assert Experience(state=None, action=[1, 2]).actions == [1, 2]
     with pytest.raises(ValueError, match="one of them"):
         Experience(state=None, action=1, actions=[1])
@@ -131,8 +146,12 @@ def test_action_and_actions_and_no_pre_agent():
 
 def test_a_model_whose_module_is_not_loaded_comes_back_as_a_dict(tmp_path):
     with expdb.open(tmp_path / "rows.db") as db:
-        db.buffer("aworld", capacity=10_000, fields={"state": expdb.Field("json")}).store(state={"model": "os:system", "value": {"a": 1}}, tags={"id": "1"})
-        db.buffer("aworld").store(state={"model": "no.such.module:Model", "value": {"a": 2}}, tags={"id": "2"})
+        db.buffer("aworld", capacity=10_000, fields={"state": expdb.Field("json")}).store(
+            state={"model": "os:system", "value": {"a": 1}}, tags={"id": "1"}
+        )
+        db.buffer("aworld").store(
+            state={"model": "no.such.module:Model", "value": {"a": 2}}, tags={"id": "2"}
+        )
     storage = SQLStorage(tmp_path / "rows.db")
     assert [one.exp_data.state for one in storage.get_all()] == [{"a": 1}, {"a": 2}]
     storage.close()
@@ -154,10 +173,15 @@ def test_storages_refuse_what_is_no_row(storage):
 
 def test_pages_sizes_and_missing_tasks(storage):
     storage.add_batch([row(f"t{k % 3}", k) for k in range(10)])
-    assert [[one.exp_meta.step for one in storage.get_paginated(page, 4)] for page in (1, 2, 3, 4)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], []]
+    assert [
+        [one.exp_meta.step for one in storage.get_paginated(page, 4)] for page in (1, 2, 3, 4)
+    ] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], []]
     assert storage.size() == 10
     assert storage.get_by_task_id("nope") == []
-    assert storage.get_bacth_by_task_ids(["t1", "nope"]) == {"t1": storage.get_by_task_id("t1"), "nope": []}
+    assert storage.get_bacth_by_task_ids(["t1", "nope"]) == {
+        "t1": storage.get_by_task_id("t1"),
+        "nope": [],
+    }
     assert storage.get_bacth_by_task_ids([]) == {}
     assert [one.exp_meta.step for one in storage.get_by_task_id("t1")] == [1, 4, 7]
 
@@ -181,14 +205,24 @@ def test_a_task_may_change_its_name_and_many_tasks_leave_no_open_episodes(storag
 
 
 CONDITIONS = [
-    QueryBuilder().eq("exp_meta.task_id", "t1"), QueryBuilder().ne("exp_meta.pre_agent", "p"), QueryBuilder().eq("exp_meta.pre_agent", None),
-    QueryBuilder().ne("exp_meta.pre_agent", None), QueryBuilder().gt("exp_data.reward_t", 1.5), QueryBuilder().lte("exp_data.reward_t", 1.5),
-    QueryBuilder().is_null("exp_data.reward_t"), QueryBuilder().is_not_null("exp_data.reward_t"), QueryBuilder().in_("exp_meta.step", [1, 2, 77]),
-    QueryBuilder().not_in("exp_meta.task_id", ["t1", "t2"]), QueryBuilder().like("exp_meta.task_name", "a%"), QueryBuilder().not_like("exp_meta.task_name", "_"),
-    QueryBuilder().like("exp_meta.pre_agent", "p"), QueryBuilder().eq("exp_data.state.content", "saw 3"), QueryBuilder().eq("exp_meta.nothing", None),
-    QueryBuilder().eq("id", "id 4"), QueryBuilder().gte("exp_data.adv_t", 3), QueryBuilder().is_null("exp_data.v_t"),
+    QueryBuilder().eq("exp_meta.task_id", "t1"), QueryBuilder().ne("exp_meta.pre_agent", "p"),
+    QueryBuilder().eq("exp_meta.pre_agent", None),
+    QueryBuilder().ne("exp_meta.pre_agent", None), QueryBuilder().gt("exp_data.reward_t", 1.5),
+    QueryBuilder().lte("exp_data.reward_t", 1.5),
+    QueryBuilder().is_null("exp_data.reward_t"), QueryBuilder().is_not_null("exp_data.reward_t"),
+    QueryBuilder().in_("exp_meta.step", [1, 2, 77]),
+    QueryBuilder().not_in("exp_meta.task_id", ["t1", "t2"]),
+    QueryBuilder().like("exp_meta.task_name", "a%"),
+    QueryBuilder().not_like("exp_meta.task_name", "_"),
+    QueryBuilder().like("exp_meta.pre_agent", "p"),
+    QueryBuilder().eq("exp_data.state.content", "saw 3"),
+    QueryBuilder().eq("exp_meta.nothing", None),
+    QueryBuilder().eq("id", "id 4"), QueryBuilder().gte("exp_data.adv_t", 3),
+    QueryBuilder().is_null("exp_data.v_t"),
     QueryBuilder().in_("exp_meta.pre_agent", [None, "q"]),
-    QueryBuilder().eq("exp_meta.task_id", "t1").or_().eq("exp_meta.task_id", "t2").and_().nested(QueryBuilder().gt("exp_meta.step", 3).or_().like("exp_meta.task_name", "a")),
+    QueryBuilder().eq("exp_meta.task_id", "t1").or_().eq("exp_meta.task_id",
+        "t2").and_().nested(QueryBuilder().gt("exp_meta.step", 3).or_().like("exp_meta.task_name",
+            "a")),
     QueryBuilder().eq("exp_data.state.content", "saw 3").or_().eq("exp_meta.step", 1),
 ]  # fmt: skip
 
@@ -196,7 +230,14 @@ CONDITIONS = [
 def test_conditions_find_in_sql_what_the_filter_finds_in_python(storage):
     rows = []
     for k in range(12):
-        one = row(f"t{k % 4}", k, name=["abc", "a%c", "x_y"][k % 3], state=Observation(content=f"saw {k}"), reward_t=None if k % 5 == 0 else k / 4, adv_t=k)
+        one = row(
+            f"t{k % 4}",
+            k,
+            name=["abc", "a%c", "x_y"][k % 3],
+            state=Observation(content=f"saw {k}"),
+            reward_t=None if k % 5 == 0 else k / 4,
+            adv_t=k,
+        )
         one.exp_meta.pre_agent = [None, "p", "q"][k % 3]
         one.id = f"id {k}"
         rows.append(one)
@@ -211,7 +252,9 @@ def test_conditions_find_in_sql_what_the_filter_finds_in_python(storage):
         assert storage.get_task_ids(condition) == tasks
         found = ReplayBuffer(storage).sample_task(query_condition=condition)
         assert sorted(part[0].exp_meta.task_id for part in found) == sorted(tasks)
-        assert all(len(part) == 3 for part in found)  # the condition chooses tasks, and all of their rows come
+        assert all(
+            len(part) == 3 for part in found
+        )  # the condition chooses tasks, and all of their rows come
     assert QueryFilter(None).filter(rows) == rows
     with pytest.raises(ValueError, match="unknown comparison"):
         QueryFilter({"field": "id", "op": "near", "value": 1}).check_condition(rows[0])
@@ -221,7 +264,9 @@ def test_fewer_rows_than_asked_for_are_sampled_and_tasks_come_in_order_of_step()
     buffer = ReplayBuffer()
     for step in (3, 1, 2):
         buffer.store(row("t", step))
-    assert [[one.exp_meta.step for one in rows] for rows in buffer.sample_task(batch_size=1000)] == [[1, 2, 3]]
+    assert [
+        [one.exp_meta.step for one in rows] for rows in buffer.sample_task(batch_size=1000)
+    ] == [[1, 2, 3]]
     assert list(buffer.sample()) == ["t"]
     assert ReplayBuffer().sample_task() == []
 
@@ -243,7 +288,11 @@ class FirstTask(TaskSampler):
     """As written for AWorld: by way of pages."""
 
     def sample_task_ids(self, storage, batch_size, query_condition=None):
-        return [storage.get_paginated(page=1, page_size=1, query_condition=query_condition)[0].exp_meta.task_id]
+        return [
+            storage.get_paginated(page=1, page_size=1, query_condition=query_condition)[
+                0
+            ].exp_meta.task_id
+        ]
 
 
 class Steps(Converter):
@@ -285,7 +334,9 @@ def test_samplers_converters_and_storages_written_for_aworld_work(own):
     buffer.store_batch([row(f"t{k % 2}", 9 - k) for k in range(6)])
     assert buffer.sample_task(sampler=FirstTask(), converter=Steps()) == [[5, 7, 9]]
     condition = QueryBuilder().eq("exp_meta.task_id", "t1").build()
-    assert buffer.sample_task(sampler=FirstTask(), query_condition=condition, converter=Steps()) == [[4, 6, 8]]
+    assert buffer.sample_task(
+        sampler=FirstTask(), query_condition=condition, converter=Steps()
+    ) == [[4, 6, 8]]
     assert len(buffer.sample_task()) == 2
 
 
@@ -305,19 +356,31 @@ def test_a_buffer_handed_to_other_processes(request, tmp_path, context, kind):
     if kind == "processes":
         storage = MultiProcMemoryStorage(*shared, max_capacity=500)
     else:
-        storage = SQLStorage(tmp_path / "rows.db" if kind == "file" else request.getfixturevalue("postgresql_url"), max_capacity=500)
+        storage = SQLStorage(
+            tmp_path / "rows.db" if kind == "file" else request.getfixturevalue("postgresql_url"),
+            max_capacity=500,
+        )
     buffer = ReplayBuffer(storage)
     buffer.store(row("mine"))
-    processes = [context.Process(target=write_processing, args=(buffer, f"task_{k}")) for k in range(4)]
+    processes = [
+        context.Process(target=write_processing, args=(buffer, f"task_{k}")) for k in range(4)
+    ]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
         assert process.exitcode == 0
     assert storage.size() == 81
-    assert {len(rows) for rows in buffer.sample_task(query_condition=QueryBuilder().ne("exp_meta.task_id", "mine").build())} == {20}
+    assert {
+        len(rows)
+        for rows in buffer.sample_task(
+            query_condition=QueryBuilder().ne("exp_meta.task_id", "mine").build()
+        )
+    } == {20}
     if kind == "processes":
-        again = MultiProcMemoryStorage(*shared, max_capacity=500)  # as another process would name it
+        again = MultiProcMemoryStorage(
+            *shared, max_capacity=500
+        )  # as another process would name it
         assert again.size() == 81
         again.close()
     assert storage.buffer.check() == []

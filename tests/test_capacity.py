@@ -1,4 +1,7 @@
-"""Capacity: the oldest go, exactly as many as are over, with all that only they needed; proved by a model."""
+"""Capacity: the oldest go, exactly as many as are over, with all that only they needed.
+
+Proved by a model.
+"""
 
 import sqlite3
 
@@ -9,7 +12,9 @@ from hypothesis import strategies as st
 
 import expdb
 
-pytestmark = pytest.mark.filterwarnings("ignore:update gives the reward:expdb.ExpDBWarning")  # it is meant for every step here
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:update gives the reward:expdb.ExpDBWarning"
+)  # it is meant for every step here
 
 
 def values(buffer):
@@ -113,7 +118,10 @@ def test_the_file_does_not_grow_at_capacity(tmp_path):
 
 
 class Model:
-    """What should be in a buffer: (position, x, reward, episode) of the steps held, oldest first."""
+    """What should be in a buffer.
+
+    (position, x, reward, episode) of the steps held, oldest first.
+    """
 
     def __init__(self, capacity):
         self.capacity, self.steps, self.added = capacity, [], 0
@@ -133,7 +141,13 @@ ROWS = st.lists(st.tuples(st.integers(0, 9), st.none() | st.floats(-5, 5)), min_
 ACTIONS = st.one_of(
     st.tuples(st.just("batch"), ROWS),
     st.tuples(st.just("episode"), ROWS, st.booleans(), st.integers(1, 8)),
-    st.tuples(st.just("store"), st.integers(0, 9), st.none() | st.floats(-5, 5), st.booleans(), st.integers(0, 2)),
+    st.tuples(
+        st.just("store"),
+        st.integers(0, 9),
+        st.none() | st.floats(-5, 5),
+        st.booleans(),
+        st.integers(0, 2),
+    ),
     st.tuples(st.just("delete"), st.integers(0, 9)),
     st.tuples(st.just("delete_steps"), st.integers(0, 200), st.integers(1, 30)),
     st.tuples(st.just("reward"), st.integers(0, 9), st.floats(-5, 5)),
@@ -154,7 +168,12 @@ def test_any_history_leaves_what_a_model_says(tmp_path_factory, capacity, action
         for number, (action, *arguments) in enumerate(actions):
             if action == "batch":
                 (rows,) = arguments
-                buffer.store_batch([{"task_id": f"t{x % 3}", "x": x, "y": [{"n": x}], "reward": reward} for x, reward in rows])
+                buffer.store_batch(
+                    [
+                        {"task_id": f"t{x % 3}", "x": x, "y": [{"n": x}], "reward": reward}
+                        for x, reward in rows
+                    ]
+                )
                 model.add(rows)
             elif action == "episode":
                 rows, tail, flush = arguments
@@ -192,24 +211,34 @@ def test_any_history_leaves_what_a_model_says(tmp_path_factory, capacity, action
             elif action == "hand":
                 low, count = arguments
                 with db._engine.writing() as session:
-                    session.ask("DELETE FROM steps WHERE position BETWEEN ? AND ?", low, low + count - 1)
+                    session.ask(
+                        "DELETE FROM steps WHERE position BETWEEN ? AND ?", low, low + count - 1
+                    )
                 model.steps = [row for row in model.steps if not low <= row[0] < low + count]
             elif action == "clear":
                 assert buffer.clear() == len(model.steps)
                 model.steps = []
             elif action == "end":
-                for episode_id, status in zip(*(buffer.episodes()[c].to_pylist() for c in ("episode_id", "status")), strict=True):
+                for episode_id, status in zip(
+                    *(buffer.episodes()[c].to_pylist() for c in ("episode_id", "status")),
+                    strict=True,
+                ):
                     if status == "open":
                         buffer.end_episode(episode_id)
             assert len(buffer) == len(model.steps) == buffer.count(), (number, action)
             assert db.check() == []
         held = [row for batch in buffer.scan(size=13) for row in batch.to_list()]
-        assert [(row["position"], row["x"], row["y"]) for row in held] == [(p, x, [{"n": x}]) for p, x, _ in model.steps]
+        assert [(row["position"], row["x"], row["y"]) for row in held] == [
+            (p, x, [{"n": x}]) for p, x, _ in model.steps
+        ]
         assert [row["reward"] for row in held] == [reward for _, _, reward in model.steps]
         if model.steps:
             drawn = buffer.sample(40, rng=1)
             by_position = {p: x for p, x, _ in model.steps}
-            assert all(by_position[p] == x for p, x in zip(drawn["position"].tolist(), drawn["x"].tolist(), strict=True))
+            assert all(
+                by_position[p] == x
+                for p, x in zip(drawn["position"].tolist(), drawn["x"].tolist(), strict=True)
+            )
 
 
 def test_the_trigger_guards_writers_that_are_not_expdb(tmp_path):

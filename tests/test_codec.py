@@ -1,4 +1,7 @@
-"""Chunks: what goes in comes out bit-equal, plain pyarrow reads every message, and damage is an error."""
+"""Chunks: what goes in comes out bit-equal, plain pyarrow reads every message.
+
+Damage is an error.
+"""
 
 import json
 import random
@@ -17,11 +20,18 @@ from expdb.errors import ChunkDamaged, ExpDBError
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
     max_leaves=12,
 )
-MESSAGES = st.lists(st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": TEXT}), max_size=6)
+MESSAGES = st.lists(
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": TEXT}),
+    max_size=6,
+)
 
 
 def values_of(field):
@@ -38,8 +48,16 @@ def values_of(field):
 
 FIELDS = st.one_of(
     st.builds(Field, st.sampled_from(NUMERIC), st.just(())),
-    st.builds(Field, st.sampled_from(NUMERIC), st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple)),
-    st.builds(Field, st.sampled_from(NUMERIC), st.lists(st.none() | st.integers(1, 3), min_size=1, max_size=3).map(tuple)),
+    st.builds(
+        Field,
+        st.sampled_from(NUMERIC),
+        st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple),
+    ),
+    st.builds(
+        Field,
+        st.sampled_from(NUMERIC),
+        st.lists(st.none() | st.integers(1, 3), min_size=1, max_size=3).map(tuple),
+    ),
     st.builds(Field, st.sampled_from(["text", "bytes", "json"])),
 )
 
@@ -47,11 +65,16 @@ FIELDS = st.one_of(
 @st.composite
 def chunks(draw, optional=True):
     """Fields and rows that fit them, some values missing."""
-    fields = {f"f{k}": field for k, field in enumerate(draw(st.lists(FIELDS, min_size=1, max_size=3)))}
+    fields = {
+        f"f{k}": field for k, field in enumerate(draw(st.lists(FIELDS, min_size=1, max_size=3)))
+    }
     count = draw(st.integers(1, 12))
     gaps = st.just(False) if not optional else st.booleans()
     rows = [
-        {name: None if draw(gaps) and draw(st.booleans()) else draw(values_of(field)) for name, field in fields.items()}
+        {
+            name: None if draw(gaps) and draw(st.booleans()) else draw(values_of(field))
+            for name, field in fields.items()
+        }
         for _ in range(count)
     ]
     return fields, rows
@@ -66,7 +89,8 @@ def encode(fields, rows, compress=None):
     decoder = Decoder(Signature(block.fields))
     count = len(rows)
     message = block.message(
-        decoder.templates, list(range(count)), [None if k % 3 else k / 7 for k in range(count)], [k % 2 == 0 for k in range(count)],
+        decoder.templates, list(range(count)), [None if k % 3 else k / 7 for k in range(count)],
+        [k % 2 == 0 for k in range(count)],
         [k % 5 == 0 for k in range(count)],
     )  # fmt: skip
     return decoder, message, crc_of(decoder.signature, 7, count, message)
@@ -77,7 +101,11 @@ def same(found, value, field):
         return found is None
     if field.dtype in ("text", "bytes", "json"):
         return found == value and type(found) is type(value)
-    return found.dtype == field.numpy and found.shape == value.shape and found.tobytes() == value.tobytes()
+    return (
+        found.dtype == field.numpy
+        and found.shape == value.shape
+        and found.tobytes() == value.tobytes()
+    )
 
 
 def read(chunk, field, name, row):
@@ -100,7 +128,9 @@ def test_any_value_comes_back_bit_equal(drawn):
                 assert same(read(chunk, fields[name], name, k), value, fields[name])
             assert np.frombuffer(chunk.raw("step", k, k + 1), np.int64)[0] == k
             assert chunk.raw("terminated", k, k + 1) == bytes([k % 2 == 0])
-        assert bytes(chunk.raw("truncated", 0, len(rows))) == bytes(k % 5 == 0 for k in range(len(rows)))
+        assert bytes(chunk.raw("truncated", 0, len(rows))) == bytes(
+            k % 5 == 0 for k in range(len(rows))
+        )
 
 
 @settings(max_examples=300)
@@ -108,7 +138,9 @@ def test_any_value_comes_back_bit_equal(drawn):
 def test_plain_pyarrow_reads_every_message(drawn):
     fields, rows = drawn
     decoder, message, _ = encode(fields, rows)
-    batch = pa.ipc.read_record_batch(pa.py_buffer(message), pa.ipc.read_schema(pa.py_buffer(decoder.signature.message)))
+    batch = pa.ipc.read_record_batch(
+        pa.py_buffer(message), pa.ipc.read_schema(pa.py_buffer(decoder.signature.message))
+    )
     batch.validate(full=True)
     assert batch.num_rows == len(rows)
     assert batch["step"].to_pylist() == list(range(len(rows)))
@@ -121,12 +153,19 @@ def test_plain_pyarrow_reads_every_message(drawn):
             elif field.dtype in ("text", "bytes"):
                 assert column[k].as_py() == value
             elif field.dtype == "json":
-                seen = [text for one in column.slice(0, k + 1).to_pylist() for text in (one or {}).get("new") or ()]
+                seen = [
+                    text
+                    for one in column.slice(0, k + 1).to_pylist()
+                    for text in (one or {}).get("new") or ()
+                ]
                 cell = column[k].as_py()
                 found = [json.loads(seen[place]) for place in cell["refs"]]
                 assert (found if cell["is_list"] else found[0]) == value
             elif field.shape == ():
-                assert np.array(column[k].as_py(), field.numpy).tobytes() == value.tobytes() or value != value
+                assert (
+                    np.array(column[k].as_py(), field.numpy).tobytes() == value.tobytes()
+                    or value != value
+                )
 
 
 @given(chunks(), st.data())
@@ -140,7 +179,13 @@ def test_rows_copied_from_chunk_to_chunk_stay_as_they_are(drawn, data):
         taken.copy(chunk, k, k + 1, fields)
     block = taken.block()
     again = Decoder(Signature(block.fields))
-    second = block.message(again.templates, [0] * len(picked), [None] * len(picked), [False] * len(picked), [False] * len(picked))
+    second = block.message(
+        again.templates,
+        [0] * len(picked),
+        [None] * len(picked),
+        [False] * len(picked),
+        [False] * len(picked),
+    )
     copied = again.chunk(1, len(picked), crc_of(again.signature, 1, len(picked), second), second)
     for place, k in enumerate(picked):
         for name, field in fields.items():
@@ -152,7 +197,9 @@ def test_a_conversation_is_stored_once_a_chunk():
     generator = random.Random(0)
     messages, rows = [], []
     for k in range(50):
-        messages.append({"role": "user", "content": "".join(generator.choices("abcdefgh ", k=400)), "id": k})
+        messages.append(
+            {"role": "user", "content": "".join(generator.choices("abcdefgh ", k=400)), "id": k}
+        )
         rows.append({"messages": list(messages)})
     _, message, _ = encode(fields, rows)
     unique = sum(len(json.dumps(one)) for one in messages)
@@ -163,8 +210,13 @@ def test_a_conversation_is_stored_once_a_chunk():
 def test_text_is_compressed_and_raw_floats_are_not():
     generator = np.random.default_rng(0)
     _, text, _ = encode({"t": Field("text")}, [{"t": "hello " * 100} for _ in range(20)])
-    _, floats, _ = encode({"x": Field("float32", (4000,))}, [{"x": generator.standard_normal(4000, np.float32)} for _ in range(4)])
-    _, image, _ = encode({"x": Field("uint8", (84, 84))}, [{"x": np.zeros((84, 84), np.uint8)} for _ in range(4)])
+    _, floats, _ = encode(
+        {"x": Field("float32", (4000,))},
+        [{"x": generator.standard_normal(4000, np.float32)} for _ in range(4)],
+    )
+    _, image, _ = encode(
+        {"x": Field("uint8", (84, 84))}, [{"x": np.zeros((84, 84), np.uint8)} for _ in range(4)]
+    )
     assert len(text) < 2_000
     assert 4 * 16_000 < len(floats) < 4 * 16_000 + 1_000
     assert len(image) < 2_000
@@ -175,25 +227,43 @@ def test_text_is_compressed_and_raw_floats_are_not():
 
 def test_the_cheap_encoding_and_pyarrow_agree_to_the_byte():
     fields = {"obs": Field("float32", (4,)), "action": Field("int64"), "note": Field("text")}
-    rows = [{"obs": np.arange(4, dtype=np.float32) + k, "action": k, "note": f"n{k}"} for k in range(5)]
+    rows = [
+        {"obs": np.arange(4, dtype=np.float32) + k, "action": k, "note": f"n{k}"} for k in range(5)
+    ]
     decoder, message, _ = encode(fields, rows)
     batch = pa.ipc.read_record_batch(pa.py_buffer(message), decoder.signature.schema)
     theirs = batch.serialize().to_pybytes()
     ours, other = codec.read_metadata(message), codec.read_metadata(theirs)
     assert ours.nodes.tolist() == other.nodes.tolist()
     assert ours.rows == other.rows
-    assert decoder.chunk(1, 5, crc_of(decoder.signature, 1, 5, theirs), theirs).objects("note", 0, 5) == [f"n{k}" for k in range(5)]
+    assert decoder.chunk(1, 5, crc_of(decoder.signature, 1, 5, theirs), theirs).objects(
+        "note", 0, 5
+    ) == [f"n{k}" for k in range(5)]
 
 
 def samples():
     generator = np.random.default_rng(0)
-    yield {"obs": Field("float32", (4,)), "action": Field("int64")}, [
-        {"obs": generator.random(4, np.float32), "action": k} for k in range(20)
-    ]
-    yield {"m": Field("json"), "t": Field("text"), "v": Field("int32", (None,)), "w": Field("float32", (None, 2))}, [
-        {"m": [{"a": "x" * 200, "k": k}], "t": "y" * k, "v": np.arange(k, dtype=np.int32), "w": np.ones((k, 2), np.float32)}
-        for k in range(20)
-    ]
+    yield (
+        {"obs": Field("float32", (4,)), "action": Field("int64")},
+        [{"obs": generator.random(4, np.float32), "action": k} for k in range(20)],
+    )
+    yield (
+        {
+            "m": Field("json"),
+            "t": Field("text"),
+            "v": Field("int32", (None,)),
+            "w": Field("float32", (None, 2)),
+        },
+        [
+            {
+                "m": [{"a": "x" * 200, "k": k}],
+                "t": "y" * k,
+                "v": np.arange(k, dtype=np.int32),
+                "w": np.ones((k, 2), np.float32),
+            }
+            for k in range(20)
+        ],
+    )
 
 
 def decode_all(decoder, rows, crc, message):
@@ -218,14 +288,24 @@ def test_every_flipped_bit_is_found_by_the_checksum(sample):
         damaged[bit >> 3] ^= 1 << (bit & 7)
         with pytest.raises(ChunkDamaged, match="chunk 7 does not match its checksum"):
             decoder.chunk(7, len(rows), crc, bytes(damaged))
-    for changed in ((8, len(rows), crc), (7, len(rows) + 1, crc), (7, len(rows), crc ^ 1), ("7", len(rows), crc), (7, "1", crc), (7, len(rows), None)):
+    for changed in (
+        (8, len(rows), crc),
+        (7, len(rows) + 1, crc),
+        (7, len(rows), crc ^ 1),
+        ("7", len(rows), crc),
+        (7, "1", crc),
+        (7, len(rows), None),
+    ):
         with pytest.raises(ChunkDamaged):
             decoder.chunk(*changed, message)
 
 
 @pytest.mark.parametrize("sample", list(samples()), ids=["fixed", "varying"])
 def test_a_forged_message_with_a_right_checksum_is_an_error_or_harmless(sample):
-    """An attacker recomputes the checksum: what is read must stay inside of the message, and fail as one error."""
+    """An attacker recomputes the checksum.
+
+    What is read must stay inside of the message, and fail as one error.
+    """
     fields, rows = sample
     decoder, message, _ = encode(fields, rows)
     generator = random.Random(2)
@@ -233,9 +313,13 @@ def test_a_forged_message_with_a_right_checksum_is_an_error_or_harmless(sample):
     for _ in range(1500):
         damaged = bytearray(message)
         for _ in range(generator.randint(1, 4)):
-            at = generator.randrange(len(message) if generator.random() < 0.3 else min(1200, len(message)))
+            at = generator.randrange(
+                len(message) if generator.random() < 0.3 else min(1200, len(message))
+            )
             damaged[at] = generator.randrange(256)
-        forged = bytes(damaged[: generator.randrange(len(damaged))] if generator.random() < 0.1 else damaged)
+        forged = bytes(
+            damaged[: generator.randrange(len(damaged))] if generator.random() < 0.1 else damaged
+        )
         try:
             decode_all(decoder, len(rows), crc_of(decoder.signature, 7, len(rows), forged), forged)
         except ChunkDamaged:

@@ -1,4 +1,7 @@
-"""Moving buffers between databases: everything the same, nothing overwritten, interrupted and taken up again."""
+"""Moving buffers between databases.
+
+Everything the same, nothing overwritten, interrupted and taken up again.
+"""
 
 import json
 
@@ -11,30 +14,56 @@ from expdb.cli import main
 from expdb.sql import opening, tables
 from expdb.storage.upkeep import copying
 
-pytestmark = pytest.mark.filterwarnings("ignore:update gives the reward:expdb.ExpDBWarning")  # it is meant for every step here
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:update gives the reward:expdb.ExpDBWarning"
+)  # it is meant for every step here
 
 
 @pytest.fixture
 def pair(request, tmp_path, postgresql_url):
     """Two locations, of each kind."""
     file = str(tmp_path / "runs.db")
-    return {"to": (file, postgresql_url), "from": (postgresql_url, file), "files": (file, str(tmp_path / "other.db"))}[request.param]
+    return {
+        "to": (file, postgresql_url),
+        "from": (postgresql_url, file),
+        "files": (file, str(tmp_path / "other.db")),
+    }[request.param]
 
 
 BOTH_WAYS = pytest.mark.parametrize("pair", ["to", "from", "files"], indirect=True)
 
 
 def fill(location):
-    """Everything there is: eviction, late rewards, holes, tails, messages, sealed and shared chunks, open episodes."""
+    """Everything there is: eviction, late rewards, holes, tails, messages.
+
+    Sealed and shared chunks, open episodes.
+    """
     with expdb.open(location, run="r") as db:
         buffer = db.buffer("b", capacity=400, fields={"messages": "json"})
         rng = np.random.default_rng(3)
         for k in range(12):
-            with buffer.episode(f"t{k % 5}", task_name="é", episode_tags={"n": k}, flush_steps=11, policy_version=k) as episode:
+            with buffer.episode(
+                f"t{k % 5}", task_name="é", episode_tags={"n": k}, flush_steps=11, policy_version=k
+            ) as episode:
                 for t in range(40):
-                    episode.append(obs=rng.random(3, np.float32), text="x" * t, reward=t / 7, terminated=t == 39 and k % 2 == 0, tags={"t": t})
+                    episode.append(
+                        obs=rng.random(3, np.float32),
+                        text="x" * t,
+                        reward=t / 7,
+                        terminated=t == 39 and k % 2 == 0,
+                        tags={"t": t},
+                    )
                 episode.end(obs=np.zeros(3, np.float32))
-        buffer.store_batch([{"task_id": f"s{k}", "messages": [{"role": "user", "content": "hi"}] * k, "pre_agent": "p"} for k in range(30)])
+        buffer.store_batch(
+            [
+                {
+                    "task_id": f"s{k}",
+                    "messages": [{"role": "user", "content": "hi"}] * k,
+                    "pre_agent": "p",
+                }
+                for k in range(30)
+            ]
+        )
         buffer.update({"task_id": "t1"}, reward=9.5)
         buffer.delete(expdb.QueryBuilder().gte("position", 200).and_().lt("position", 230))
         buffer.update_priorities([300, 301], [0.5, 2.0])
@@ -48,17 +77,36 @@ def fill(location):
 
 def everything(location, name="b"):
     """Every row of a buffer, as Python values."""
-    engine = opening.open_engine(opening.location_of(location), create=False, read_only=True, durability="normal", timeout=30.0)
+    engine = opening.open_engine(
+        opening.location_of(location),
+        create=False,
+        read_only=True,
+        durability="normal",
+        timeout=30.0,
+    )
     with engine.reading() as session:
         (books,) = session.rows(tables.buffers.select().where(tables.buffers.c.name == name))
         found = {"books": books[1:]}
-        for table in (tables.signatures, tables.episodes, tables.steps, tables.segments, tables.chunks):
+        for table in (
+            tables.signatures,
+            tables.episodes,
+            tables.steps,
+            tables.segments,
+            tables.chunks,
+        ):
             names = [column.name for column in table.columns][1:]
-            rows = session.ask(f"SELECT {', '.join(names)} FROM {table.name} WHERE buffer_id = ?", books[0])
-            found[table.name] = sorted(tuple(int(value) if isinstance(value, bool) else value for value in row) for row in map(tuple, rows))
+            rows = session.ask(
+                f"SELECT {', '.join(names)} FROM {table.name} WHERE buffer_id = ?", books[0]
+            )
+            found[table.name] = sorted(
+                tuple(int(value) if isinstance(value, bool) else value for value in row)
+                for row in map(tuple, rows)
+            )
         found["priorities"] = {
             block: (version, engine.dialect.from_block(data).tobytes())
-            for block, version, data in session.ask("SELECT block, version, data FROM priorities WHERE buffer_id = ?", books[0])
+            for block, version, data in session.ask(
+                "SELECT block, version, data FROM priorities WHERE buffer_id = ?", books[0]
+            )
         }
     engine.close()
     return found
@@ -81,11 +129,17 @@ def test_a_copy_is_the_same_in_every_row_and_goes_on(pair):
                 np.testing.assert_array_equal(a[key], b[key])
         for db in (one, two):
             buffer = db.buffer("b")
-            assert buffer.store(task_id="open", episode_id="open", image=np.zeros((4, 4), np.uint8)) == 515
+            assert (
+                buffer.store(task_id="open", episode_id="open", image=np.zeros((4, 4), np.uint8))
+                == 515
+            )
             assert len(buffer) == 374
             assert buffer.capacity == 400
             assert db.check() == []
-        assert one.buffer("b").sample(20, rng=1)["position"].tolist() == two.buffer("b").sample(20, rng=1)["position"].tolist()
+        assert (
+            one.buffer("b").sample(20, rng=1)["position"].tolist()
+            == two.buffer("b").sample(20, rng=1)["position"].tolist()
+        )
 
 
 @BOTH_WAYS
@@ -112,7 +166,9 @@ class Interrupted(Exception):
 
 
 @BOTH_WAYS
-def test_an_interrupted_copy_goes_on_where_it_was_or_begins_anew_where_the_source_has_changed(pair, monkeypatch):
+def test_an_interrupted_copy_goes_on_where_it_was_or_begins_anew_where_the_source_has_changed(
+    pair, monkeypatch
+):
     source, target = pair
     fill(source)
     monkeypatch.setattr(copying, "BATCH_CHUNKS", 3)
@@ -154,6 +210,8 @@ def test_the_command_copies_and_says_what(tmp_path, postgresql_url):
     again = CliRunner().invoke(main, ["copy", source, postgresql_url])
     assert again.exit_code == 1
     assert "drop it there first" in again.output
-    one = CliRunner().invoke(main, ["copy", postgresql_url, str(tmp_path / "back.db"), "--buffer", "b"])
+    one = CliRunner().invoke(
+        main, ["copy", postgresql_url, str(tmp_path / "back.db"), "--buffer", "b"]
+    )
     assert one.output.splitlines()[-1] == "b: 373 steps"
     assert everything(source) == everything(str(tmp_path / "back.db"))

@@ -1,4 +1,7 @@
-"""Files that something happens to: replaced, on a read-only medium, a stranger's, read beside a writer, held by a reader."""
+"""Files that something happens to.
+
+Replaced, on a read-only medium, a stranger's, read beside a writer, held by a reader.
+"""
 
 import os
 import pickle
@@ -29,11 +32,13 @@ def path(tmp_path):
     return path
 
 
-# -- replaced ---------------------------------------------------------------------------------------------------------
+# -- replaced --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["deleted", "replaced", "moved away"])
-def test_a_file_that_is_replaced_under_a_handle_takes_no_more_writes(path, tmp_path, how, monkeypatch):
+def test_a_file_that_is_replaced_under_a_handle_takes_no_more_writes(
+    path, tmp_path, how, monkeypatch
+):
     monkeypatch.setattr(sqlite_engine, "WATCH_SECONDS", 0.0)
     other = str(tmp_path / "other.db")
     expdb.open(other).close()
@@ -48,8 +53,14 @@ def test_a_file_that_is_replaced_under_a_handle_takes_no_more_writes(path, tmp_p
             os.unlink(path)
         if how == "replaced":
             shutil.copy(other, path)
-        for use in (lambda: buffer.store(x=101), lambda: buffer.update({"step": 0}, reward=1.0), lambda: buffer.sample(200)):
-            with pytest.raises(expdb.DatabaseReplaced, match=r"close this handle and open it again"):
+        for use in (
+            lambda: buffer.store(x=101),
+            lambda: buffer.update({"step": 0}, reward=1.0),
+            lambda: buffer.sample(200),
+        ):
+            with pytest.raises(
+                expdb.DatabaseReplaced, match=r"close this handle and open it again"
+            ):
                 use()
 
 
@@ -62,7 +73,12 @@ def test_a_read_by_an_old_handle_leaves_the_file_in_its_place_alone(path, tmp_pa
         old.buffer("b").store(x=100)
         os.replace(other, path)
         size = os.stat(path).st_size
-        for use in (lambda: old.sql("SELECT 1"), lambda: len(old.buffer("b")), lambda: old.backup(tmp_path / "copy.db"), lambda: old.nbytes):
+        for use in (
+            lambda: old.sql("SELECT 1"),
+            lambda: len(old.buffer("b")),
+            lambda: old.backup(tmp_path / "copy.db"),
+            lambda: old.nbytes,
+        ):
             with pytest.raises(expdb.DatabaseReplaced):
                 use()
         assert os.stat(path).st_size == size
@@ -84,7 +100,7 @@ def test_a_file_that_is_truncated_or_loses_its_log_takes_no_more_writes(path, ho
             buffer.store(x=101)
 
 
-# -- interrupts -------------------------------------------------------------------------------------------------------
+# -- interrupts ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("durability", ["normal", "full"])
@@ -135,14 +151,18 @@ def test_an_interrupt_after_the_commit_does_not_write_twice(path, durability, mo
 
 @pytest.mark.slow
 def test_interrupts_at_any_moment_lose_and_double_nothing(path):
-    """A process that writes an episode is interrupted at random; what it then holds is what it wrote, once."""
+    """A process that writes an episode is interrupted at random.
+
+    What it then holds is what it wrote, once.
+    """
     code = """if True:
         import os, random, signal, sys, expdb
         with expdb.open(sys.argv[1], durability="full") as db:
             buffer, n = db.buffer("i"), 0
             buffer.store(n=-1)
             signal.setitimer(signal.ITIMER_REAL, 0.02 + 0.03 * random.random())
-            signal.signal(signal.SIGALRM, lambda *_: signal.default_int_handler(signal.SIGINT, None))
+            interrupt = signal.default_int_handler
+            signal.signal(signal.SIGALRM, lambda *_: interrupt(signal.SIGINT, None))
             try:
                 with buffer.episode("e", flush_steps=3) as episode:
                     while True:
@@ -163,6 +183,7 @@ def test_interrupts_at_any_moment_lose_and_double_nothing(path):
 
 def test_an_interrupt_is_told_as_one(path, monkeypatch):
     with expdb.open(path) as db:
+
         def interrupt(*_):
             raise KeyboardInterrupt
 
@@ -172,15 +193,20 @@ def test_an_interrupt_is_told_as_one(path, monkeypatch):
         assert db.sql("SELECT 1 AS one").to_pylist() == [{"one": 1}]
 
 
-# -- read only --------------------------------------------------------------------------------------------------------
+# -- read only -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def medium(tmp_path):
-    """A function that makes a folder with a file in it a read-only file system, and one that undoes it."""
+    """A function that makes a folder with a file in it a read-only file system.
+
+    One that undoes it.
+    """
     folder = tmp_path / "medium"
     folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder], capture_output=True, text=True)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder], capture_output=True, text=True
+    )
     if done.returncode:
         pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
     yield folder, lambda how: subprocess.run(["mount", "-o", f"remount,{how}", folder], check=True)
@@ -199,7 +225,10 @@ def test_a_file_on_a_read_only_medium_is_read(path, medium):
         assert any(one["advice"] for one in db.doctor() if one["what"] == "permission")
     for command in (["info", there], ["query", there, "b"], ["check", there]):
         assert CliRunner().invoke(main, list(map(str, command))).exit_code == 0
-    with pytest.raises(expdb.DatabaseReadOnly, match="open it with read_only=True"), expdb.open(there) as db:
+    with (
+        pytest.raises(expdb.DatabaseReadOnly, match="open it with read_only=True"),
+        expdb.open(there) as db,
+    ):
         db.buffer("b").store(x=1)
     assert os.listdir(folder) == ["runs.db"]
 
@@ -208,7 +237,9 @@ def test_a_log_on_a_read_only_medium_is_not_left_out(path, medium):
     folder, remount = medium
     with expdb.open(path) as db:
         db.buffer("b").store(x=100)
-        subprocess.run(["cp", path, path + "-wal", folder], check=True)  # as a crash would leave it, by another process
+        subprocess.run(
+            ["cp", path, path + "-wal", folder], check=True
+        )  # as a crash would leave it, by another process
     remount("ro")
     with pytest.raises(expdb.DatabaseReadOnly, match="open it once where it can be written"):
         expdb.open(folder / "runs.db", read_only=True)
@@ -247,7 +278,7 @@ def test_a_disk_that_is_full_is_left_and_gone_on_with(medium):
         assert len(buffer) == count + 1
 
 
-# -- strangers' files -------------------------------------------------------------------------------------------------
+# -- strangers' files ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -273,14 +304,17 @@ def test_a_file_that_would_run_or_read_something_of_its_own_is_refused(path, sta
 
 def test_tables_and_indexes_of_ones_own_are_left_alone(path):
     connection = sqlite3.connect(path)
-    connection.executescript("CREATE TABLE notes(text); CREATE VIEW mine AS SELECT position FROM experience; CREATE INDEX fast ON steps(reward)")
+    connection.executescript(
+        "CREATE TABLE notes(text); CREATE VIEW mine AS SELECT position FROM experience; CREATE "
+        "INDEX fast ON steps(reward)"
+    )
     connection.close()
     with expdb.open(path) as db:
         assert db.sql("SELECT count(*) AS n FROM mine").to_pylist() == [{"n": 100}]
         assert db.check() == []
 
 
-# -- another SQLite ---------------------------------------------------------------------------------------------------
+# -- another SQLite --------------------------------------------------------------------------------
 
 
 def test_a_newer_sqlite_does_all_that_python_s_own_does(tmp_path):
@@ -293,8 +327,16 @@ def test_a_newer_sqlite_does_all_that_python_s_own_does(tmp_path):
         buffer.update({"step": 59}, reward=2.0)
         assert buffer.count({"episode_tags.seed": 1}) == 50
         assert buffer.sample(20, {"reward": 2.0})["x"].tolist() == [59] * 20
-        assert db.sql("SELECT field(payload, 'x') AS x FROM experience WHERE reward = :r", {"r": 2.0}).to_pylist() == [{"x": 59}]
-        for statement in ("DELETE FROM steps", "ATTACH 'x.db' AS x", "PRAGMA journal_mode=DELETE", "VACUUM INTO 'y.db'", "SELECT load_extension('x')"):
+        assert db.sql(
+            "SELECT field(payload, 'x') AS x FROM experience WHERE reward = :r", {"r": 2.0}
+        ).to_pylist() == [{"x": 59}]
+        for statement in (
+            "DELETE FROM steps",
+            "ATTACH 'x.db' AS x",
+            "PRAGMA journal_mode=DELETE",
+            "VACUUM INTO 'y.db'",
+            "SELECT load_extension('x')",
+        ):
             with pytest.raises(expdb.SqlRefused):
                 db.sql(statement)
         with pytest.raises(expdb.SqlError):
@@ -322,10 +364,16 @@ def test_two_sqlite_libraries_on_one_file_are_refused(path):
     with expdb.open(path, sqlite_module=pysqlite3.dbapi2) as db:
         db.buffer("b").sample(1)
         held = sqlite_files.lock_holders(path)
-        for use in (lambda: expdb.open(path), lambda: expdb.upgrade(path), lambda: expdb.copy(path, path + "2")):
+        for use in (
+            lambda: expdb.open(path),
+            lambda: expdb.upgrade(path),
+            lambda: expdb.copy(path, path + "2"),
+        ):
             with pytest.raises(expdb.InvalidValue, match="another SQLite library"):
                 use()
-        assert sqlite_files.lock_holders(path) == held != {}, "to open and close the file by the other library drops the locks"
+        assert sqlite_files.lock_holders(path) == held != {}, (
+            "to open and close the file by the other library drops the locks"
+        )
     with expdb.open(path, sqlite_module=pysqlite3.dbapi2) as db:
         assert len(db.buffer("b")) == 100
     with pytest.raises(expdb.InvalidValue, match="give a module"):
@@ -333,13 +381,21 @@ def test_two_sqlite_libraries_on_one_file_are_refused(path):
 
 
 @pytest.mark.parametrize(
-    ("version", "fixed"), [((3, 40, 1), False), ((3, 44, 6), True), ((3, 45, 0), False), ((3, 50, 7), True), ((3, 51, 2), False), ((3, 53, 4), True)]
+    ("version", "fixed"),
+    [
+        ((3, 40, 1), False),
+        ((3, 44, 6), True),
+        ((3, 45, 0), False),
+        ((3, 50, 7), True),
+        ((3, 51, 2), False),
+        ((3, 53, 4), True),
+    ],
 )
 def test_which_versions_have_the_wal_reset_bug(version, fixed):
     assert sqlite_files.wal_reset_is_fixed(version) is fixed
 
 
-# -- who holds what ---------------------------------------------------------------------------------------------------
+# -- who holds what --------------------------------------------------------------------------------
 
 HOLD = """
 import sqlite3, sys
@@ -357,7 +413,11 @@ def holder(path):
     processes = []
 
     def hold(statement):
-        process = subprocess.Popen([sys.executable, "-c", HOLD, path, statement], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        process = subprocess.Popen(
+            [sys.executable, "-c", HOLD, path, statement],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         process.stdout.readline()
         processes.append(process)
         return process
@@ -386,7 +446,9 @@ def test_a_reader_that_keeps_the_log_from_being_folded_in_is_named(path, holder,
     with expdb.open(path) as db:
         db.buffer("b").store_batch([{"y": os.urandom(50_000)} for _ in range(50)])
         with pytest.warns(expdb.ExpDBWarning, match=f"process {reader.pid} .* has been reading"):
-            db.buffer("b").store(y=b"")  # before anything of it is written, as a filter may make an error of it
+            db.buffer("b").store(
+                y=b""
+            )  # before anything of it is written, as a filter may make an error of it
         assert os.stat(path + "-wal").st_size > 2 << 20
         reader.communicate()
         monkeypatch.setattr(sqlite_engine, "CHECKPOINT_SECONDS", 0.0)
@@ -430,7 +492,9 @@ def test_a_file_on_a_network_file_system_is_warned_of(path, monkeypatch):
 def test_the_doctor_speaks_to_people_and_machines(path):
     for arguments in ([path], [path, "--json"]):
         result = CliRunner().invoke(main, ["doctor", *arguments])
-        assert "WAL-reset" in result.output or sqlite_files.wal_reset_is_fixed(sqlite3.sqlite_version_info)
+        assert "WAL-reset" in result.output or sqlite_files.wal_reset_is_fixed(
+            sqlite3.sqlite_version_info
+        )
     with expdb.open(path) as db:
         found = db.doctor()
     assert found[0]["what"] == "SQLite"
@@ -442,10 +506,14 @@ def test_the_doctor_examines_a_server(postgresql_url):
     with expdb.open(postgresql_url) as db:
         found = {one["what"]: one for one in db.doctor()}
     assert found["role"]["found"] == "primary"
-    assert found["fsync"]["advice"] == ("" if found["fsync"]["found"] == "on" else "is off: a crash of the machine may lose the whole database")
+    assert found["fsync"]["advice"] == (
+        ""
+        if found["fsync"]["found"] == "on"
+        else "is off: a crash of the machine may lose the whole database"
+    )
 
 
-# -- copies by hand ---------------------------------------------------------------------------------------------------
+# -- copies by hand --------------------------------------------------------------------------------
 
 
 def live_copy(path, target, *suffixes):
@@ -486,7 +554,10 @@ def test_a_copy_with_its_own_log_is_whole_and_one_without_says_what_may_be_missi
     with expdb.open(tmp_path / "whole.db") as db:
         assert len(db.buffer("train")) == 1
         assert db.check() == []
-    with expdb.open(tmp_path / "without.db") as db, pytest.raises(expdb.UnknownBuffer, match="its log was left behind"):
+    with (
+        expdb.open(tmp_path / "without.db") as db,
+        pytest.raises(expdb.UnknownBuffer, match="its log was left behind"),
+    ):
         db.buffer("train", create=False)
     result = CliRunner().invoke(main, ["info", str(tmp_path / "without.db")])
     assert "its log was left behind" in result.output

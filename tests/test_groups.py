@@ -1,4 +1,7 @@
-"""Groups of rollouts, stacks of frames, and shards: what the tables of test_learning and test_residents leave out."""
+"""Groups of rollouts, stacks of frames, and shards.
+
+What the tables of test_learning and test_residents leave out.
+"""
 
 import numpy as np
 import pytest
@@ -10,7 +13,10 @@ ALL = Uniform(replace=False)
 
 
 def rollout(buffer, group, rewards, **given):
-    """Write an episode of some steps whose last one has the reward; None for one that comes late."""
+    """Write an episode of some steps whose last one has the reward.
+
+    None for one that comes late.
+    """
     with buffer.episode(given.pop("task", "prompt"), group_id=group, **given) as episode:
         for t, reward in enumerate(rewards):
             episode.append(obs=float(t), reward=reward, terminated=t == len(rewards) - 1)
@@ -21,7 +27,23 @@ def test_rollouts_of_a_group_come_together_with_returns_and_statistics(db):
     buffer = db.buffer("b")
     for k in range(6):  # interleaved, of two groups
         rollout(buffer, "ab"[k % 2], [0.0] * k + [float(k)])
-    batch = buffer.sample(2, unit=Group(3), sampler=ALL, fields=["mask", "length", "episode_return", "group_size", "group_mean", "group_std", "group_id", "reward", "is_first", "episode"])
+    batch = buffer.sample(
+        2,
+        unit=Group(3),
+        sampler=ALL,
+        fields=[
+            "mask",
+            "length",
+            "episode_return",
+            "group_size",
+            "group_mean",
+            "group_std",
+            "group_id",
+            "reward",
+            "is_first",
+            "episode",
+        ],
+    )
     order = np.argsort(batch["group_id"][:, 0])
     assert batch["mask"].shape == batch["reward"].shape == (2, 3, 6)
     assert batch["group_id"][order].tolist() == [["a"] * 3, ["b"] * 3]
@@ -39,7 +61,9 @@ def test_rollouts_of_a_group_come_together_with_returns_and_statistics(db):
 def test_a_group_waits_for_its_late_rewards(db):
     buffer = db.buffer("b")
     ids = [rollout(buffer, "a", [None, None]) for _ in range(2)]
-    with pytest.raises(expdb.TooFewRows, match="no groups of 2 complete rollouts with known returns"):
+    with pytest.raises(
+        expdb.TooFewRows, match="no groups of 2 complete rollouts with known returns"
+    ):
         buffer.sample(1, unit=Group(2))
     buffer.update(QueryBuilder().eq("episode_id", ids[0]).and_().eq("step", 1), reward=1.0)
     with pytest.raises(expdb.TooFewRows):
@@ -58,7 +82,9 @@ def test_groups_that_tell_nothing_are_skipped_by_choice(db):
     assert buffer.sample(3, unit=Group(3), sampler=ALL).size == 3
     with pytest.raises(expdb.TooFewRows, match="and 1 held"):
         buffer.sample(3, unit=Group(3, min_spread=1e-6), sampler=ALL)
-    assert buffer.sample(1, unit=Group(3, min_spread=1e-6), sampler=ALL)["episode_return"].tolist() == [[0.0, 1.0, 0.0]]
+    assert buffer.sample(1, unit=Group(3, min_spread=1e-6), sampler=ALL)[
+        "episode_return"
+    ].tolist() == [[0.0, 1.0, 0.0]]
     with pytest.raises(expdb.TooFewRows, match=r"that differ by 0\.5"):
         buffer.sample(1, unit=Group(3, min_spread=0.5))
 
@@ -72,8 +98,25 @@ def test_incomplete_groups_are_padded_where_they_are_wanted(db):
         episode.flush()
         with pytest.raises(expdb.TooFewRows):
             buffer.sample(1, unit=Group(3))
-        batch = buffer.sample(1, unit=Group(3, complete=False), fields=["obs", "mask", "length", "episode", "episode_return", "group_size", "group_mean", "task_id", "position", "buffer"])
-        assert batch["mask"][0].tolist() == [[True, True], [True, False], [False, False]], "the open one does not count"
+        batch = buffer.sample(
+            1,
+            unit=Group(3, complete=False),
+            fields=[
+                "obs",
+                "mask",
+                "length",
+                "episode",
+                "episode_return",
+                "group_size",
+                "group_mean",
+                "task_id",
+                "position",
+                "buffer",
+            ],
+        )
+        assert batch["mask"][0].tolist() == [[True, True], [True, False], [False, False]], (
+            "the open one does not count"
+        )
         assert batch["length"].tolist() == [[2, 1, 0]]
         assert batch["episode"][0, 2] == -1
         assert batch["position"][0].tolist() == [[0, 1], [2, -1], [-1, -1]]
@@ -88,8 +131,14 @@ def test_a_query_chooses_the_rollouts_and_the_newest_of_too_many_are_taken(db):
     for k in range(5):
         rollout(buffer, "a", [float(k)], policy_version=k % 2)
     assert buffer.sample(1, unit=Group(2))["episode_return"].tolist() == [[3.0, 4.0]]
-    assert buffer.sample(1, QueryBuilder().eq("policy_version", 1), unit=Group(2))["episode_return"].tolist() == [[1.0, 3.0]]
-    assert buffer.sample(1, {"policy_version": 0}, unit=Group(3, max_length=4))["mask"].shape == (1, 3, 4)
+    assert buffer.sample(1, QueryBuilder().eq("policy_version", 1), unit=Group(2))[
+        "episode_return"
+    ].tolist() == [[1.0, 3.0]]
+    assert buffer.sample(1, {"policy_version": 0}, unit=Group(3, max_length=4))["mask"].shape == (
+        1,
+        3,
+        4,
+    )
 
 
 def test_groups_have_a_priority(db):
@@ -100,37 +149,66 @@ def test_groups_have_a_priority(db):
     batch = buffer.sample(3, unit=Group(2), sampler=ALL, fields=["position", "group_id"])
     values = [{"a": 0.0, "b": 1.0, "c": 3.0}[name] for name in batch["group_id"][:, 0]]
     assert buffer.update_priorities(batch["position"][:, 0, 0], values) == 3
-    batch = buffer.sample(400, unit=Group(2), sampler=Prioritized(alpha=1.0, epsilon=0.0), fields=["group_id", "probability"], rng=0)
+    batch = buffer.sample(
+        400,
+        unit=Group(2),
+        sampler=Prioritized(alpha=1.0, epsilon=0.0),
+        fields=["group_id", "probability"],
+        rng=0,
+    )
     assert (batch["group_id"] == "c").sum() == 600  # of 800: stratified
     assert set(batch["probability"].round(9).tolist()) == {0.25, 0.75}
 
 
-@pytest.mark.parametrize("given", [{"size": 0}, {"size": True}, {"size": 2, "complete": 1}, {"size": 2, "min_spread": -1}, {"size": 2, "max_length": 0}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"size": 0},
+        {"size": True},
+        {"size": 2, "complete": 1},
+        {"size": 2, "min_spread": -1},
+        {"size": 2, "max_length": 0},
+    ],
+)
 def test_settings_of_a_group_that_make_no_sense_are_refused(given):
     with pytest.raises(expdb.InvalidValue, match="give"):
         Group(**given)
 
 
-# -- stacks -----------------------------------------------------------------------------------------------------------
+# -- stacks ----------------------------------------------------------------------------------------
 
 
 def frames(buffer, episode, count, first=0):
     with buffer.episode(f"t{episode}") as one:
         for t in range(first, count):
-            one.append(obs={"image": np.full((32, 33), 10 * episode + t, np.uint8), "speed": float(t)}, action=t, reward=1.0, terminated=False, truncated=t == count - 1)
-        one.end(obs={"image": np.full((32, 33), 10 * episode + count, np.uint8), "speed": float(count)})
+            one.append(
+                obs={"image": np.full((32, 33), 10 * episode + t, np.uint8), "speed": float(t)},
+                action=t,
+                reward=1.0,
+                terminated=False,
+                truncated=t == count - 1,
+            )
+        one.end(
+            obs={"image": np.full((32, 33), 10 * episode + count, np.uint8), "speed": float(count)}
+        )
 
 
 @pytest.mark.parametrize("resident_bytes", [None, 0])
 def test_frames_are_stacked_from_what_is_stored_once(open_db, resident_bytes):
     buffer = open_db(resident_bytes=resident_bytes).buffer("b", capacity=12)
     for episode in range(4):
-        frames(buffer, episode, 5)  # 12 held: the last two steps of episode 1, of which no stack can be made
-    batch = buffer.sample(10, unit=NStep(2, gamma=0.5, stack=3, stack_fields=("obs.image",)), sampler=ALL)
+        frames(
+            buffer, episode, 5
+        )  # 12 held: the last two steps of episode 1, of which no stack can be made
+    batch = buffer.sample(
+        10, unit=NStep(2, gamma=0.5, stack=3, stack_fields=("obs.image",)), sampler=ALL
+    )
     assert batch["obs.image"].shape == batch["next_obs.image"].shape == (10, 3, 32, 33)
     assert batch["obs.image"].dtype == np.uint8
     assert batch["obs.speed"].shape == (10,)
-    for action, image, after, n in zip(batch["action"], batch["obs.image"], batch["next_obs.image"], batch["n_steps"], strict=True):
+    for action, image, after, n in zip(
+        batch["action"], batch["obs.image"], batch["next_obs.image"], batch["n_steps"], strict=True
+    ):
         episode, t = divmod(int(image[2, 0, 0]), 10)
         assert episode in (2, 3)
         assert t == action
@@ -169,10 +247,14 @@ def test_what_cannot_be_stacked_says_why(db):
         NStep(1, stack=True)
 
 
-# -- shards -----------------------------------------------------------------------------------------------------------
+# -- shards ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("unit", [expdb.Step(), NStep(1), expdb.Sequence(2), expdb.Episode(), Group(2), Stack(2)], ids=str)
+@pytest.mark.parametrize(
+    "unit",
+    [expdb.Step(), NStep(1), expdb.Sequence(2), expdb.Episode(), Group(2), Stack(2)],
+    ids=str,
+)
 @pytest.mark.parametrize("sampler", [Uniform(), Prioritized()], ids=str)
 def test_shards_share_nothing_and_leave_nothing_out(db, unit, sampler):
     buffer = db.buffer("b")
@@ -187,7 +269,9 @@ def test_shards_share_nothing_and_leave_nothing_out(db, unit, sampler):
     assert set().union(*parts) == anchors()
     assert sum(map(len, parts)) == len(anchors())
     assert all(parts)
-    some = [anchors(shard=(k, 3), where=QueryBuilder().in_("task_id", ["t0", "t1"])) for k in range(3)]
+    some = [
+        anchors(shard=(k, 3), where=QueryBuilder().in_("task_id", ["t0", "t1"])) for k in range(3)
+    ]
     assert sum(map(len, some)) == len(set().union(*some)) > 0
     assert anchors(shard=[0, 1]) == anchors()
 

@@ -1,4 +1,7 @@
-"""Recording environments: single, and vectors in three autoreset modes, spaces with parts, and episodes cut off."""
+"""Recording environments.
+
+Single, and vectors in three autoreset modes, spaces with parts, and episodes cut off.
+"""
 
 import gymnasium as gym
 import numpy as np
@@ -12,14 +15,17 @@ from expdb.integrations.gymnasium import record
 
 
 class Counter(gym.Env):
-    """Ends after `length` steps; each observation tells the episode and the step, in a space with parts.
+    """Ends after `length` steps.
+
+    Each observation tells the episode and the step, in a space with parts.
 
     The arrays of an observation are the same every time, written over, if `reuse`.
     """
 
     action_space = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)))
     observation_space = spaces.Dict({
-        "at": spaces.Box(0, 1000, (2,), np.int64), "more": spaces.Tuple((spaces.Discrete(1000), spaces.Dict({"b": spaces.MultiBinary(3)}))),
+        "at": spaces.Box(0, 1000, (2,), np.int64),
+        "more": spaces.Tuple((spaces.Discrete(1000), spaces.Dict({"b": spaces.MultiBinary(3)}))),
     })  # fmt: skip
 
     def __init__(self, length=3, reuse=True):
@@ -41,7 +47,13 @@ class Counter(gym.Env):
     def step(self, action):
         self.t += 1
         ends = self.t == self.length
-        return self.observe(), float(self.t), ends and self.length % 2 == 1, ends and self.length % 2 == 0, {"about": {"t": self.t}}
+        return (
+            self.observe(),
+            float(self.t),
+            ends and self.length % 2 == 1,
+            ends and self.length % 2 == 0,
+            {"about": {"t": self.t}},
+        )
 
 
 @pytest.fixture
@@ -53,14 +65,26 @@ def buffer(tmp_path):
 
 def assert_recorded(buffer, agent, lengths):
     """The complete episodes of an agent are as the counter counted."""
-    told = [row for row in buffer.episodes({"agent_id": agent}).to_pylist() if row["status"] == "complete"]
+    told = [
+        row
+        for row in buffer.episodes({"agent_id": agent}).to_pylist()
+        if row["status"] == "complete"
+    ]
     assert [row["length"] for row in told] == lengths
     for k, row in enumerate(told):
-        batch = buffer.sample(row["length"], {"episode_id": row["episode_id"]}, unit=NStep(1), sampler=Uniform(replace=False), fields=None)
+        batch = buffer.sample(
+            row["length"],
+            {"episode_id": row["episode_id"]},
+            unit=NStep(1),
+            sampler=Uniform(replace=False),
+            fields=None,
+        )
         batch = {name: array[np.argsort(batch["step"])] for name, array in batch.items()}
         steps = np.arange(row["length"])
         assert batch["obs.at"].tolist() == [[k + 1, t] for t in steps]
-        assert batch["next_obs.at"].tolist() == [[k + 1, t + 1] for t in steps], "the final observation, not that of the next episode"
+        assert batch["next_obs.at"].tolist() == [[k + 1, t + 1] for t in steps], (
+            "the final observation, not that of the next episode"
+        )
         assert batch["obs.more.0"].tolist() == steps.tolist()
         assert batch["next_obs.more.1.b"].tolist() == [[1, 0, (t + 1) % 2] for t in steps]
         assert batch["reward"].tolist() == [t + 1 for t in steps]
@@ -72,7 +96,14 @@ def assert_recorded(buffer, agent, lengths):
 
 
 def test_a_single_environment_is_recorded_as_it_is_played(buffer):
-    with record(Counter(), buffer, task_id="count", agent_id="a", policy_version=4, episode_tags={"kind": "test"}) as env:
+    with record(
+        Counter(),
+        buffer,
+        task_id="count",
+        agent_id="a",
+        policy_version=4,
+        episode_tags={"kind": "test"},
+    ) as env:
         env.reset(seed=7)
         for t in range(10):
             env.annotate(logprob=-float(t))
@@ -85,9 +116,14 @@ def test_a_single_environment_is_recorded_as_it_is_played(buffer):
     assert [row["status"] for row in told] == ["complete"] * 3 + ["aborted"]
     assert [row["policy_version"] for row in told] == [4, 5, 6, 7]
     assert told[0]["task_id"] == told[0]["task_name"] == "count"
-    assert [row["episode_tags"] for row in told[:2]] == ['{"kind":"test","seed":7}', '{"kind":"test"}']
+    assert [row["episode_tags"] for row in told[:2]] == [
+        '{"kind":"test","seed":7}',
+        '{"kind":"test"}',
+    ]
     assert [row["logprob"] for row in buffer.page(1, 100)] == [-float(t) for t in range(10)]
-    assert buffer.sample(10, unit=NStep(1), sampler=Uniform(replace=False)).size == 10, "the one that was cut off too"
+    assert buffer.sample(10, unit=NStep(1), sampler=Uniform(replace=False)).size == 10, (
+        "the one that was cut off too"
+    )
     assert buffer.sample(3, unit=Episode(), sampler=Uniform(replace=False)).size == 3
     with pytest.raises(expdb.TooFewRows):
         buffer.sample(4, unit=Episode(), sampler=Uniform(replace=False))
@@ -104,7 +140,10 @@ def test_a_reset_cuts_an_episode_off_and_an_empty_one_leaves_nothing(buffer):
     env.flush()
     assert [row["status"] for row in buffer.episodes().to_pylist()] == ["aborted", "open"]
     env.close()
-    assert [(row["status"], row["length"]) for row in buffer.episodes().to_pylist()] == [("aborted", 1), ("aborted", 1)]
+    assert [(row["status"], row["length"]) for row in buffer.episodes().to_pylist()] == [
+        ("aborted", 1),
+        ("aborted", 1),
+    ]
     assert buffer.episodes().to_pylist()[0]["task_id"] == "Counter"
 
 
@@ -112,7 +151,15 @@ def test_a_reset_cuts_an_episode_off_and_an_empty_one_leaves_nothing(buffer):
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 def test_vector_environments_are_recorded_in_every_autoreset_mode(buffer, mode, kind):
     lengths = [3, 1, 4]
-    envs = record(kind([lambda length=length: Counter(length, reuse=False) for length in lengths], autoreset_mode=mode), buffer, task_id="count", agent_id="v")
+    envs = record(
+        kind(
+            [lambda length=length: Counter(length, reuse=False) for length in lengths],
+            autoreset_mode=mode,
+        ),
+        buffer,
+        task_id="count",
+        agent_id="v",
+    )
     envs.reset(seed=5)
     for t in range(12):
         envs.annotate(time=np.full(3, t))
@@ -124,7 +171,9 @@ def test_vector_environments_are_recorded_in_every_autoreset_mode(buffer, mode, 
     for k, length in enumerate(lengths):
         count = (12 + lost) // (length + lost)
         assert_recorded(buffer, f"v/{k}", [length] * count)
-    first = {row["agent_id"]: row["episode_tags"] for row in reversed(buffer.episodes().to_pylist())}
+    first = {
+        row["agent_id"]: row["episode_tags"] for row in reversed(buffer.episodes().to_pylist())
+    }
     assert first == {f"v/{k}": f'{{"seed":{5 + k}}}' for k in range(3)}
     assert set(buffer.tasks()) == {"count"}
     times = [row["time"] for row in buffer.page(1, 100) if row["agent_id"] == "v/1"]
@@ -150,7 +199,9 @@ def test_a_registered_environment_is_a_task_by_its_id(buffer):
         while not any(env.step(env.action_space.sample())[2:4]):
             pass
     assert buffer.tasks() == ["CartPole-v1"]
-    with record(gym.make_vec("CartPole-v1", 2, "vector_entry_point"), buffer, agent_id="vec") as envs:
+    with record(
+        gym.make_vec("CartPole-v1", 2, "vector_entry_point"), buffer, agent_id="vec"
+    ) as envs:
         envs.reset(seed=0)
         for _ in range(60):
             envs.step(envs.action_space.sample())
@@ -161,7 +212,10 @@ def test_a_registered_environment_is_a_task_by_its_id(buffer):
 class Speaker(gym.Env):
     """Says which step of which environment it is."""
 
-    observation_space, action_space = gym.spaces.Text(20), gym.spaces.Tuple([gym.spaces.Discrete(3), gym.spaces.Box(0, 1, (2,))])
+    observation_space, action_space = (
+        gym.spaces.Text(20),
+        gym.spaces.Tuple([gym.spaces.Discrete(3), gym.spaces.Box(0, 1, (2,))]),
+    )
 
     def __init__(self, name="e"):
         self.name, self.t = name, 0
@@ -177,7 +231,13 @@ class Speaker(gym.Env):
 
 
 def test_each_environment_has_its_own_part_of_spaces_that_are_not_batched(buffer):
-    envs = record(SyncVectorEnv([lambda: Speaker("a"), lambda: Speaker("b")], autoreset_mode=AutoresetMode.SAME_STEP), buffer, agent_id="v")
+    envs = record(
+        SyncVectorEnv(
+            [lambda: Speaker("a"), lambda: Speaker("b")], autoreset_mode=AutoresetMode.SAME_STEP
+        ),
+        buffer,
+        agent_id="v",
+    )
     envs.reset(seed=0)
     for _ in range(3):
         envs.step(envs.action_space.sample())
@@ -188,7 +248,13 @@ def test_each_environment_has_its_own_part_of_spaces_that_are_not_batched(buffer
         assert np.shape(rows[0]["action.1"]) == (2,)
 
 
-@pytest.mark.parametrize("space", [gym.spaces.Sequence(gym.spaces.Discrete(2)), gym.spaces.Dict(a=gym.spaces.OneOf([gym.spaces.Discrete(2)]))])
+@pytest.mark.parametrize(
+    "space",
+    [
+        gym.spaces.Sequence(gym.spaces.Discrete(2)),
+        gym.spaces.Dict(a=gym.spaces.OneOf([gym.spaces.Discrete(2)])),
+    ],
+)
 def test_spaces_without_fixed_fields_are_refused(buffer, space):
     env = Counter()
     env.observation_space = space

@@ -23,7 +23,9 @@ def numbers(url):
         assert db.check() == []
         buffer = db.buffer("b")
         found = [row["n"] for row in buffer.page(1, 10_000)]
-        assert buffer.get(range(len(found)), fields=["step"])["step"].tolist() == list(range(len(found)))
+        assert buffer.get(range(len(found)), fields=["step"])["step"].tolist() == list(
+            range(len(found))
+        )
         return found, buffer.episodes().select(["status", "length"]).to_pylist()
 
 
@@ -32,7 +34,10 @@ def step(k):
 
 
 def play(db, trouble, at, later):
-    """Write an episode by a writer, with trouble from step `at` on; return the numbers it took, and how its flushes went."""
+    """Write an episode by a writer, with trouble from step `at` on.
+
+    Return the numbers it took, and how its flushes went.
+    """
     taken, raised = [], []
 
     def tried(work, *arguments, **values):
@@ -79,7 +84,10 @@ def test_steps_appended_after_an_answer_was_lost_are_stored_once(postgresql_url,
 
 @pytest.mark.parametrize("known", [True, False], ids=["in one trip", "statement by statement"])
 def test_each_answer_of_a_write_may_be_lost(postgresql_url, proxy, known):
-    """The first write of a buffer goes statement by statement: each of its answers is lost in turn, and each begun again."""
+    """The first write of a buffer goes statement by statement.
+
+    Each of its answers is lost in turn, and each begun again.
+    """
     for message in itertools.count(1):
         with expdb.open(postgresql_url) as db:
             if "b" in db.buffers():
@@ -93,27 +101,40 @@ def test_each_answer_of_a_write_may_be_lost(postgresql_url, proxy, known):
             proxy.swallow_after, proxy.refuse = message, True
             with contextlib.suppress(expdb.ConnectionLost):
                 writer.flush()
-            was_reached, proxy.swallow_after, proxy.refuse = proxy.swallow_after is None, None, False
+            was_reached, proxy.swallow_after, proxy.refuse = (
+                proxy.swallow_after is None,
+                None,
+                False,
+            )
             for k in range(3, 6):
                 writer.append(**step(k))
             writer.end(obs=np.zeros(2))
             found = [row["n"] for row in db.buffer("b").page(1, 100, {"task_id": "t"})]
             assert found == list(range(6)), message
-            assert db.buffer("b").episodes({"task_id": "t"}).select(["status", "length"]).to_pylist() == [{"status": "complete", "length": 6}]
+            assert db.buffer("b").episodes({"task_id": "t"}).select(
+                ["status", "length"]
+            ).to_pylist() == [{"status": "complete", "length": 6}]
             assert db.check() == []
         if not was_reached:
             assert message > 1
             break
 
 
-@pytest.mark.skipif(library() is None, reason="sqlite3 is a part of this Python: there is nothing to put a layer under")
+@pytest.mark.skipif(
+    library() is None,
+    reason="sqlite3 is a part of this Python: there is nothing to put a layer under",
+)
 @pytest.mark.parametrize("at", [1, 2, 3, 7, 8, 12])
 def test_steps_appended_after_a_sync_failed_are_stored_once(tmp_path, at):
     path = str(tmp_path / "runs.db")
     with Disk(str(tmp_path)) as disk:
 
         def trouble(begins):
-            disk.fault = (lambda kind, file: sqlite3.SQLITE_IOERR_FSYNC if kind == "sync" else 0) if begins else None
+            disk.fault = (
+                (lambda kind, file: sqlite3.SQLITE_IOERR_FSYNC if kind == "sync" else 0)
+                if begins
+                else None
+            )
 
         with expdb.open(path, durability="full", timeout=0.3) as db:
             taken, raised = play(db, trouble, at, later=9)
@@ -122,7 +143,9 @@ def test_steps_appended_after_a_sync_failed_are_stored_once(tmp_path, at):
 
 
 @pytest.mark.parametrize("terminated", [False, True])
-def test_an_episode_without_a_name_goes_on_after_a_store_in_doubt(postgresql_url, proxy, terminated):
+def test_an_episode_without_a_name_goes_on_after_a_store_in_doubt(
+    postgresql_url, proxy, terminated
+):
     with expdb.open(proxy.url(postgresql_url), timeout=0.3) as db:
         buffer = db.buffer("b")
         proxy.swallow, proxy.refuse = True, True
@@ -147,7 +170,9 @@ def test_an_end_that_was_refused_is_taken_back_and_steps_may_follow(open_db):
             writer.end(obs=1.0)
     writer.append(n=1)
     writer.flush()
-    assert db.buffer("b").episodes().select(["status", "length"]).to_pylist() == [{"status": "open", "length": 2}]
+    assert db.buffer("b").episodes().select(["status", "length"]).to_pylist() == [
+        {"status": "open", "length": 2}
+    ]
     writer.append(n=2)
     writer.end(obs=2.0)
     assert np.nanmax(db.buffer("b").sample(32, unit=expdb.NStep(1), rng=0)["next_obs"]) == 2.0

@@ -1,4 +1,7 @@
-"""Interrupts: whatever is raised, wherever it comes, what was taken is stored once and the handle goes on."""
+"""Interrupts: whatever is raised, wherever it comes.
+
+What was taken is stored once and the handle goes on.
+"""
 
 import asyncio
 import gc
@@ -35,19 +38,31 @@ class Raising:
 def test_an_interrupt_while_a_value_is_taken_leaves_no_part_of_its_step(buffer, kind, first):
     def steps():
         for k in range(100):
-            yield {"a": float(k), "text": f"step {k}", "messages": [{"role": "user", "content": str(k)}], "obs": np.full(2, float(k)), "z": k}
+            yield {
+                "a": float(k),
+                "text": f"step {k}",
+                "messages": [{"role": "user", "content": str(k)}],
+                "obs": np.full(2, float(k)),
+                "z": k,
+            }
 
     def play():
         with buffer.episode("t") as episode:
             for k, step in enumerate(steps()):
                 if k == 50:
-                    step |= {"new": 1, "newer": Raising(kind)} if first else {"messages": [{"new": "element"}], "obs": Raising(kind)}
+                    step |= (
+                        {"new": 1, "newer": Raising(kind)}
+                        if first
+                        else {"messages": [{"new": "element"}], "obs": Raising(kind)}
+                    )
                 episode.append(reward=1.0, **step)
 
     with pytest.raises(kind):
         play()
     batch = buffer.get(range(50))
-    assert batch["z"].tolist() == batch["a"].tolist() == batch["obs"][:, 0].tolist() == list(range(50))
+    assert (
+        batch["z"].tolist() == batch["a"].tolist() == batch["obs"][:, 0].tolist() == list(range(50))
+    )
     assert [one[0]["content"] for one in batch["messages"]] == [str(k) for k in range(50)]
     assert buffer.episodes()["length"].to_pylist() == [50]
     assert "new" not in buffer.stats()["fields"]
@@ -92,16 +107,23 @@ def test_a_process_that_is_told_to_stop_leaves_only_whole_steps(tmp_path):
             assert db.check() == []
             buffer = db.buffer("b")
             batch = buffer.get(range(len(buffer)))
-            assert batch["n"].tolist() == batch["after"].tolist() == batch["obs"][:, 1].tolist() == list(range(len(buffer)))
+            assert (
+                batch["n"].tolist()
+                == batch["after"].tolist()
+                == batch["obs"][:, 1].tolist()
+                == list(range(len(buffer)))
+            )
 
 
-# -- at every line ----------------------------------------------------------------------------------------------------
+# -- at every line ---------------------------------------------------------------------------------
 
 PACKAGE = str(Path(expdb.__file__).parent)
 
 
 class Strike:
-    """Raises an interrupt at the n-th line of the package that runs in the block; `line` says which that was.
+    """Raises an interrupt at the n-th line of the package that runs in the block.
+
+    `line` says which that was.
 
     Of a line that runs many times only the first `repeats` count.
     """
@@ -133,7 +155,10 @@ class Strike:
 
 
 def everywhere(kind, stride, scenario, repeats=10**9):
-    """Run a scenario again and again, interrupted `stride` lines later each time, until it is not interrupted any more."""
+    """Run a scenario again and again, interrupted `stride` lines later each time.
+
+    Until it is not interrupted any more.
+    """
     for at in itertools.count(1, stride):
         strike = Strike(kind, at, repeats)
         try:
@@ -172,16 +197,25 @@ def check_taken(found, taken, under_way):
 
 @pytest.fixture(autouse=True)
 def _collected_here():
-    """Have connections that were interrupted as they were made tell of themselves here, not in a later test."""
+    """Have connections that were interrupted as they were made tell of themselves here.
+
+    Not in a later test.
+    """
     yield
     gc.collect()
 
 
-every_line = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::expdb.ExpDBWarning", "ignore::ResourceWarning")
-# Every so many lines, and with EXPDB_EVERY_LINE=1 (and --slow) each of them, which takes a quarter of an hour.
+every_line = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+    "ignore::expdb.ExpDBWarning",
+    "ignore::ResourceWarning",
+)
+# Every so many lines, and with EXPDB_EVERY_LINE=1 (and --slow) each of them, which takes a quarter
+# of an hour.
 EACH = bool(os.environ.get("EXPDB_EVERY_LINE"))
 kinds = pytest.mark.parametrize(("kind", "stride"), [
-    pytest.param(KeyboardInterrupt, 29, marks=pytest.mark.skipif(EACH, reason="each line is taken")),
+    pytest.param(KeyboardInterrupt, 29,
+        marks=pytest.mark.skipif(EACH, reason="each line is taken")),
     pytest.param(KeyboardInterrupt, 1 if EACH else 7, marks=pytest.mark.slow),
     pytest.param(asyncio.CancelledError, 1 if EACH else 13, marks=pytest.mark.slow),
 ])  # fmt: skip
@@ -219,7 +253,9 @@ def test_a_writer_that_is_interrupted_at_any_line_stores_each_step_once(open_db,
                 with writer:
                     append()
         by_another_thread(lambda: buffer.store(task_id="others", n=-1, terminated=True))
-        if writer.is_open and writer._in_doubt is not None and writer._in_doubt.ended:  # on a server: nobody knows whether it has ended
+        if (
+            writer.is_open and writer._in_doubt is not None and writer._in_doubt.ended
+        ):  # on a server: nobody knows whether it has ended
             with pytest.raises(expdb.EpisodeEnded):
                 append()
             writer.end()
@@ -241,7 +277,9 @@ def test_a_writer_that_is_interrupted_at_any_line_stores_each_step_once(open_db,
 @every_line
 @kinds
 @pytest.mark.parametrize("how", ["store", "store_batch", "new field"])
-def test_a_store_that_is_interrupted_at_any_line_is_done_once_or_not_at_all(open_db, kind, stride, how):
+def test_a_store_that_is_interrupted_at_any_line_is_done_once_or_not_at_all(
+    open_db, kind, stride, how
+):
     buffer = open_db(timeout=5.0).buffer("b")
 
     def scenario(at, strike):
@@ -259,7 +297,10 @@ def test_a_store_that_is_interrupted_at_any_line_is_done_once_or_not_at_all(open
 
         store(0)
         with strike:
-            store(*((1, 2, 3) if how == "store_batch" else (1,)), **({f"field{at}": "x"} if how == "new field" and at < 120 else {}))
+            store(
+                *((1, 2, 3) if how == "store_batch" else (1,)),
+                **({f"field{at}": "x"} if how == "new field" and at < 120 else {}),
+            )
         by_another_thread(lambda: buffer.store(task_id="others", n=-1, terminated=True))
         store(4)
         store(5, terminated=True)
@@ -273,13 +314,16 @@ def test_a_store_that_is_interrupted_at_any_line_is_done_once_or_not_at_all(open
 @every_line
 @kinds
 @pytest.mark.parametrize("how", ["steps", "n-step", "sequences", "query", "episodes"])
-def test_a_sample_that_is_interrupted_at_any_line_is_followed_by_the_right_ones(open_db, location, kind, stride, how):
+def test_a_sample_that_is_interrupted_at_any_line_is_followed_by_the_right_ones(
+    open_db, location, kind, stride, how
+):
     db, other = open_db(max_lag=0.0, timeout=5.0), open_db(timeout=5.0).buffer("b", capacity=40)
     buffer, rng = db.buffer("b"), np.random.default_rng(0)
     by_priority = expdb.Prioritized(initial=1.0)
     options = {
         "steps": {}, "n-step": {"sampler": by_priority, "unit": expdb.NStep(2, gamma=0.9)},
-        "sequences": {"unit": expdb.Sequence(3, stride=1)}, "query": {"where": {"reward": 1.0}, "sampler": by_priority},
+        "sequences": {"unit": expdb.Sequence(3, stride=1)},
+        "query": {"where": {"reward": 1.0}, "sampler": by_priority},
         "episodes": {"unit": expdb.Episode(max_length=4), "fields": ["n", "text"]},
     }[how]  # fmt: skip
 
@@ -305,10 +349,18 @@ def test_a_sample_that_is_interrupted_at_any_line_is_followed_by_the_right_ones(
 
 @every_line
 @kinds
-def test_an_update_of_priorities_that_is_interrupted_at_any_line_can_be_made_again(open_db, kind, stride):
+def test_an_update_of_priorities_that_is_interrupted_at_any_line_can_be_made_again(
+    open_db, kind, stride
+):
     db = open_db(max_lag=0.0, timeout=5.0)
     buffer, sampler = db.buffer("b"), expdb.Prioritized(alpha=1.0, epsilon=0.0)
-    buffer.store_batch({"n": np.arange(20), "terminated": np.ones(20, bool), "task_id": [f"t{k}" for k in range(20)]})
+    buffer.store_batch(
+        {
+            "n": np.arange(20),
+            "terminated": np.ones(20, bool),
+            "task_id": [f"t{k}" for k in range(20)],
+        }
+    )
     buffer.sample(4, sampler=sampler, rng=0)
     values = np.arange(1.0, 21.0)
 
@@ -321,7 +373,10 @@ def test_an_update_of_priorities_that_is_interrupted_at_any_line_can_be_made_aga
         batch = buffer.sample(32, sampler=sampler, rng=at)
         wanted = (values + at) / (values + at).sum()
         np.testing.assert_allclose(batch["probability"], wanted[batch["position"]])
-        assert buffer.get(range(20), fields=["priority"])["priority"].tolist() == (values + at).tolist()
+        assert (
+            buffer.get(range(20), fields=["priority"])["priority"].tolist()
+            == (values + at).tolist()
+        )
 
     assert everywhere(kind, stride, scenario) > 10
 
@@ -349,7 +404,10 @@ def test_a_close_that_is_interrupted_at_any_line_can_be_made_again(open_db, loca
         again = expdb.open(location, timeout=5.0)
         buffer = again.buffer("b")
         assert held(buffer, f"left{at}") == [0, 1, 2]
-        assert [buffer.episodes({"task_id": f"{one}{at}"})["status"].to_pylist() for one in ("left", "open")] == [["aborted"], ["complete"]]
+        assert [
+            buffer.episodes({"task_id": f"{one}{at}"})["status"].to_pylist()
+            for one in ("left", "open")
+        ] == [["aborted"], ["complete"]]
         assert buffer.get([0], fields=["priority"])["priority"].tolist() == [float(at)]
         again.close()
 
@@ -358,7 +416,9 @@ def test_a_close_that_is_interrupted_at_any_line_can_be_made_again(open_db, loca
 
 @every_line
 @kinds
-def test_a_writer_that_is_collected_and_interrupted_at_any_line_is_ended_when_the_handle_is_closed(open_db, location, kind, stride):
+def test_a_writer_that_is_collected_and_interrupted_at_any_line_is_ended_when_the_handle_is_closed(
+    open_db, location, kind, stride
+):
     open_db()
 
     def scenario(at, strike):
@@ -371,6 +431,8 @@ def test_a_writer_that_is_collected_and_interrupted_at_any_line_is_ended_when_th
         db.close()
         with expdb.open(location) as db:
             assert held(db.buffer("b"), f"t{at}") == [0, 1, 2]
-            assert db.buffer("b").episodes({"task_id": f"t{at}"})["status"].to_pylist() == ["aborted"]
+            assert db.buffer("b").episodes({"task_id": f"t{at}"})["status"].to_pylist() == [
+                "aborted"
+            ]
 
     assert everywhere(kind, stride, scenario, repeats=2) > 10

@@ -1,4 +1,7 @@
-"""Files of every earlier schema upgrade with every value intact; `kept_files.py` says what is in them."""
+"""Files of every earlier schema upgrade with every value intact.
+
+`kept_files.py` says what is in them.
+"""
 
 import json
 import shutil
@@ -12,7 +15,12 @@ import expdb
 from expdb.sql import schema
 
 REVISIONS = sorted(path.stem for path in DATA.glob("*.db"))
-INDEXES = {"steps_by_agent_id", "steps_by_tags_judge", "episodes_by_agent_id", "episodes_by_episode_tags_open"}
+INDEXES = {
+    "steps_by_agent_id",
+    "steps_by_tags_judge",
+    "episodes_by_agent_id",
+    "episodes_by_episode_tags_open",
+}
 
 
 @pytest.fixture(params=REVISIONS)

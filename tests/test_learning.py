@@ -1,4 +1,7 @@
-"""Every sampler with every unit: which steps, in what proportion, and what each becomes. Error rates: see test_sampling."""
+"""Every sampler with every unit: which steps, in what proportion, and what each becomes.
+
+Error rates: see test_sampling.
+"""
 
 import itertools
 import json
@@ -8,22 +11,52 @@ import pytest
 from test_sampling import assert_uniform
 
 import expdb
-from expdb import Episode, Group, Newest, NStep, Ordered, Prioritized, QueryBuilder, Sequence, Stack, Step, Uniform
+from expdb import (
+    Episode,
+    Group,
+    Newest,
+    NStep,
+    Ordered,
+    Prioritized,
+    QueryBuilder,
+    Sequence,
+    Stack,
+    Step,
+    Uniform,
+)
 
 SAMPLERS = [
-    Uniform(), Uniform(replace=False), Uniform(over="episode"), Uniform(over="task"), Prioritized(), Ordered("reward", descending=True), Newest(10),
+    Uniform(), Uniform(replace=False), Uniform(over="episode"), Uniform(over="task"), Prioritized(),
+    Ordered("reward", descending=True), Newest(10),
 ]  # fmt: skip
-UNITS = [Step(), NStep(3, gamma=0.9), Sequence(4, burn_in=1), Episode(), Stack(3), NStep(2, gamma=0.9, stack=3), Group(2)]
+UNITS = [
+    Step(),
+    NStep(3, gamma=0.9),
+    Sequence(4, burn_in=1),
+    Episode(),
+    Stack(3),
+    NStep(2, gamma=0.9, stack=3),
+    Group(2),
+]
 LENGTHS = (5, 1, 7, 3, 8, 2, 6)  # of complete episodes, terminated in turn; one more is open
 
 
 def fill(buffer):
-    """Episodes of several lengths, obs 100 * episode + t, the second half with a last observation; the last one is open."""
+    """Episodes of several lengths, obs 100 * episode + t, the second half with a last observation.
+
+    The last one is open.
+    """
     for k, length in enumerate(LENGTHS):
         with buffer.episode(f"t{k % 3}", episode_id=f"e{k}") as episode:
             for t in range(length):
                 last = t == length - 1
-                episode.append(obs=100.0 * k + t, action=t, reward=float(t), terminated=last and k % 2 == 0, truncated=last and k % 2 == 1)
+                episode.append(
+                    obs=100.0 * k + t,
+                    action=t,
+                    reward=float(t),
+                    terminated=last and k % 2 == 0,
+                    truncated=last and k % 2 == 1,
+                )
             if k >= 4:
                 episode.end(obs=100.0 * k + length)
     for t in range(4):
@@ -44,7 +77,9 @@ def filled(db):
 
 def starts():
     """Position, episode and place of every step."""
-    rows = [(k, t) for k, length in enumerate(LENGTHS) for t in range(length)] + [(7, t) for t in range(4)]
+    rows = [(k, t) for k, length in enumerate(LENGTHS) for t in range(length)] + [
+        (7, t) for t in range(4)
+    ]
     return [(p, k, t) for p, (k, t) in enumerate(rows)]
 
 
@@ -58,7 +93,9 @@ def may_be_drawn(unit, matching):
             ok = p in matching and (not last or (k < 7 and (k % 2 == 0 or k >= 4)))
             chosen[p] = ok
         elif isinstance(unit, Episode):
-            chosen[p] = t == 0 and k < 7 and any(other in matching for other, j, _ in starts() if j == k)
+            chosen[p] = (
+                t == 0 and k < 7 and any(other in matching for other, j, _ in starts() if j == k)
+            )
         elif isinstance(unit, Group):
             chosen[p] = t == 0 and any(k == rollouts[0] for rollouts in groups(unit, matching))
         else:
@@ -69,12 +106,16 @@ def may_be_drawn(unit, matching):
 def groups(unit, matching):
     """The episodes of each group, the newest of each task of which a step matches."""
     for task in range(3):
-        rollouts = sorted({k for p, k, _ in starts() if p in matching and k < 7 and k % 3 == task})[-unit.size :]
+        rollouts = sorted({k for p, k, _ in starts() if p in matching and k < 7 and k % 3 == task})[
+            -unit.size :
+        ]
         if len(rollouts) == unit.size:
             yield rollouts
 
 
-@pytest.mark.parametrize(("sampler", "unit", "query"), list(itertools.product(SAMPLERS, UNITS, [False, True])), ids=cell)
+@pytest.mark.parametrize(
+    ("sampler", "unit", "query"), list(itertools.product(SAMPLERS, UNITS, [False, True])), ids=cell
+)
 def test_a_cell_of_the_table(filled, sampler, unit, query):
     where = QueryBuilder().gte("reward", 2) if query else None
     rows = {p: (k, t) for p, k, t in starts()}
@@ -87,7 +128,11 @@ def test_a_cell_of_the_table(filled, sampler, unit, query):
         batch = filled.sample(size, where, sampler=sampler, unit=unit, rng=seed)
         assert batch.size == size
         position = batch["position"]
-        anchors = position if position.ndim == 1 else position[:, getattr(unit, "burn_in", 0)].reshape(size, -1)[:, 0]
+        anchors = (
+            position
+            if position.ndim == 1
+            else position[:, getattr(unit, "burn_in", 0)].reshape(size, -1)[:, 0]
+        )
         seen |= set(anchors.tolist())
         if not getattr(sampler, "replace", True) or isinstance(sampler, Ordered):
             assert len(set(anchors.tolist())) == size
@@ -95,9 +140,13 @@ def test_a_cell_of_the_table(filled, sampler, unit, query):
             k, t = rows[anchor]
             if isinstance(unit, NStep):
                 taken = min(unit.n, (LENGTHS[k] if k < 7 else 3) - t)
-                taken -= k < 7 and t + taken == LENGTHS[k] and k % 2 == 1 and k < 4  # truncated, and nobody knows what came then
+                taken -= (
+                    k < 7 and t + taken == LENGTHS[k] and k % 2 == 1 and k < 4
+                )  # truncated, and nobody knows what came then
                 assert batch["n_steps"][j] == taken
-                assert batch["reward"][j] == pytest.approx(sum(0.9**i * (t + i) for i in range(taken)))
+                assert batch["reward"][j] == pytest.approx(
+                    sum(0.9**i * (t + i) for i in range(taken))
+                )
                 ended = k < 7 and k % 2 == 0 and t + taken == LENGTHS[k]
                 assert batch["discount"][j] == pytest.approx(0.0 if ended else 0.9**taken)
                 after = 0.0 if ended and k < 4 else 100 * k + t + taken
@@ -114,7 +163,9 @@ def test_a_cell_of_the_table(filled, sampler, unit, query):
                 (rollouts,) = [one for one in groups(unit, matching) if one[0] == k]
                 assert batch["length"][j].tolist() == [LENGTHS[one] for one in rollouts]
                 for i, one in enumerate(rollouts):
-                    assert batch["obs"][j, i, batch["mask"][j, i]].tolist() == [100 * one + step for step in range(LENGTHS[one])]
+                    assert batch["obs"][j, i, batch["mask"][j, i]].tolist() == [
+                        100 * one + step for step in range(LENGTHS[one])
+                    ]
                     assert not batch["mask"][j, i, LENGTHS[one] :].any()
                     assert batch["episode_return"][j, i] == sum(range(LENGTHS[one]))
                 assert batch["group_mean"][j] == pytest.approx(np.mean(batch["episode_return"][j]))
@@ -124,10 +175,15 @@ def test_a_cell_of_the_table(filled, sampler, unit, query):
             else:
                 first = t - getattr(unit, "burn_in", 0)
                 length = LENGTHS[k] if k < 7 else 4
-                line = [first + i if 0 <= first + i < length else None for i in range(batch["obs"].shape[1])]
+                line = [
+                    first + i if 0 <= first + i < length else None
+                    for i in range(batch["obs"].shape[1])
+                ]
                 assert batch["mask"][j].tolist() == [i is not None for i in line]
                 assert batch["obs"][j].tolist() == [0.0 if i is None else 100 * k + i for i in line]
-                assert batch["position"][j].tolist() == [-1 if i is None else anchor - t + i for i in line]
+                assert batch["position"][j].tolist() == [
+                    -1 if i is None else anchor - t + i for i in line
+                ]
                 assert batch["is_first"][j].tolist() == [i == 0 for i in line]
                 assert batch["length"][j] == sum(i is not None for i in line)
                 assert batch["reward"].shape == batch["mask"].shape
@@ -137,8 +193,15 @@ def test_a_cell_of_the_table(filled, sampler, unit, query):
         if isinstance(unit, Episode):
             order = list(dict.fromkeys(p - rows[p][1] for p in order))
         elif isinstance(unit, Group):
-            first = {p: next((one[0] for one in groups(unit, matching) if k in one), -1) for p, (k, _) in rows.items()}
-            order = list(dict.fromkeys(next((q for q, one in rows.items() if one == (first[p], 0)), -1) for p in order))
+            first = {
+                p: next((one[0] for one in groups(unit, matching) if k in one), -1)
+                for p, (k, _) in rows.items()
+            }
+            order = list(
+                dict.fromkeys(
+                    next((q for q, one in rows.items() if one == (first[p], 0)), -1) for p in order
+                )
+            )
         assert anchors.tolist() == [p for p in order if p in allowed][:size]
     elif isinstance(sampler, Newest):
         assert seen == set(allowed[-10:])
@@ -150,13 +213,26 @@ def test_a_cell_of_the_table(filled, sampler, unit, query):
         assert batch["probability"] == pytest.approx(1 / len(allowed))
 
 
-# -- in what proportion -----------------------------------------------------------------------------------------------
+# -- in what proportion ----------------------------------------------------------------------------
 
 
 def drawn(buffer, size=250, rounds=40, **options):
     rng = np.random.default_rng(11)
-    batches = [buffer.sample(size, options.get("where"), rng=rng, **{k: v for k, v in options.items() if k != "where"}) for _ in range(rounds)]
-    return np.concatenate([batch["position"] if batch["position"].ndim == 1 else batch["position"][:, 0] for batch in batches])
+    batches = [
+        buffer.sample(
+            size,
+            options.get("where"),
+            rng=rng,
+            **{k: v for k, v in options.items() if k != "where"},
+        )
+        for _ in range(rounds)
+    ]
+    return np.concatenate(
+        [
+            batch["position"] if batch["position"].ndim == 1 else batch["position"][:, 0]
+            for batch in batches
+        ]
+    )
 
 
 @pytest.mark.parametrize("unit", [Step(), NStep(2), Episode()], ids=cell)
@@ -165,7 +241,13 @@ def test_every_anchor_is_as_likely_with_queries_gaps_and_eviction(db, unit):
     for _ in range(3):
         for k, length in enumerate(LENGTHS):
             with buffer.episode(f"t{k % 3}") as episode:
-                episode.extend({"obs": np.arange(length), "reward": np.arange(length), "terminated": [False] * (length - 1) + [True]})
+                episode.extend(
+                    {
+                        "obs": np.arange(length),
+                        "reward": np.arange(length),
+                        "terminated": [False] * (length - 1) + [True],
+                    }
+                )
     buffer.delete(QueryBuilder().in_("position", [60, 71]))
     with db._engine.writing() as session:
         session.ask("DELETE FROM steps WHERE position = 80")
@@ -174,13 +256,24 @@ def test_every_anchor_is_as_likely_with_queries_gaps_and_eviction(db, unit):
         assert everyone.size == 1
         found = drawn(buffer, unit=unit, where=where)
         rows = {row["position"]: row for row in buffer.page(1, 1000)}
-        allowed = set(rows) if where is None else {p for p, row in rows.items() if row["reward"] >= 1}
+        allowed = (
+            set(rows) if where is None else {p for p, row in rows.items() if row["reward"] >= 1}
+        )
         if isinstance(unit, NStep):
-            allowed = {p for p in allowed if rows[p]["terminated"] or rows.get(p + 1, {}).get("episode") == rows[p]["episode"]}
+            allowed = {
+                p
+                for p in allowed
+                if rows[p]["terminated"] or rows.get(p + 1, {}).get("episode") == rows[p]["episode"]
+            }
         if isinstance(unit, Episode):
             wide = {row["episode"]: row["length"] for row in buffer.episodes().to_pylist()}
             members = {e: [p for p in rows if rows[p]["episode"] == e] for e in wide}
-            allowed = {members[e][0] for e in wide if len(members[e]) == wide[e] and (where is None or any(p in allowed for p in members[e]))}
+            allowed = {
+                members[e][0]
+                for e in wide
+                if len(members[e]) == wide[e]
+                and (where is None or any(p in allowed for p in members[e]))
+            }
         assert_uniform(found.tolist(), sorted(allowed))
         for over, of in (("episode", "episode"), ("task", "task_id")):
             owner = {p: rows[p][of] for p in allowed}
@@ -201,7 +294,10 @@ def test_every_episode_or_task_is_as_likely_and_then_its_steps(filled):
     assert_uniform([task[owner[p]] for p in matching.tolist()], [1, 2])
     with pytest.raises(expdb.TooFewRows, match="5 tasks with steps wanted and 4 held"):
         filled.sample(5, sampler=Uniform(replace=False, over="task"))
-    assert sorted(task[owner[p]] for p in filled.sample(4, sampler=Uniform(replace=False, over="task"))["position"].tolist()) == [0, 1, 2, 9]
+    assert sorted(
+        task[owner[p]]
+        for p in filled.sample(4, sampler=Uniform(replace=False, over="task"))["position"].tolist()
+    ) == [0, 1, 2, 9]
 
 
 @pytest.mark.parametrize("query", [None, QueryBuilder().gte("position", 10)], ids=["all", "query"])
@@ -220,14 +316,27 @@ def test_priorities_decide_in_proportion_and_weights_correct_for_it(filled, unit
         chance = np.array([wanted[p] for p in batch["position"].tolist()])
         assert batch["probability"] == pytest.approx(chance)
         weight = (len(allowed) * chance) ** -beta
-        greatest = weight.max() if normalise == "batch" else ((len(allowed) * min(wanted.values())) ** -beta)
+        greatest = (
+            weight.max()
+            if normalise == "batch"
+            else ((len(allowed) * min(wanted.values())) ** -beta)
+        )
         assert batch["weight"] == pytest.approx(weight / greatest)
-    # Each sample is stratified, so its counts are closer to the expected ones than chance; single draws are not.
+    # Each sample is stratified, so its counts are closer to the expected ones than chance; single
+    # draws are not.
     rng = np.random.default_rng(2)
     counts = dict.fromkeys(wanted, 0)
     for _ in range(6000):
-        counts[int(filled.sample(1, query, sampler=sampler, unit=unit, rng=rng, fields=["position"])["position"][0])] += 1
-    statistic = sum((counts[p] - 6000 * chance) ** 2 / (6000 * chance) for p, chance in wanted.items())
+        counts[
+            int(
+                filled.sample(1, query, sampler=sampler, unit=unit, rng=rng, fields=["position"])[
+                    "position"
+                ][0]
+            )
+        ] += 1
+    statistic = sum(
+        (counts[p] - 6000 * chance) ** 2 / (6000 * chance) for p, chance in wanted.items()
+    )
     freedom = len(wanted) - 1
     z = ((statistic / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / (2 / (9 * freedom)) ** 0.5
     assert z < 4.75
@@ -248,33 +357,56 @@ def test_beta_grows_with_the_calls(filled):
 def test_a_new_step_has_the_greatest_priority_so_far(db):
     buffer = db.buffer("b")
     buffer.store_batch({"x": np.arange(4)})
-    sampler, fixed = Prioritized(alpha=1.0, epsilon=0.0), Prioritized(alpha=1.0, epsilon=0.0, initial=0.5)
+    sampler, fixed = (
+        Prioritized(alpha=1.0, epsilon=0.0),
+        Prioritized(alpha=1.0, epsilon=0.0, initial=0.5),
+    )
 
     def chances(which):
         batch = buffer.sample(200, sampler=which, rng=0)
-        return {p: round(c, 6) for p, c in zip(batch["position"].tolist(), batch["probability"].tolist(), strict=True)}
+        return {
+            p: round(c, 6)
+            for p, c in zip(batch["position"].tolist(), batch["probability"].tolist(), strict=True)
+        }
 
     assert chances(sampler) == dict.fromkeys(range(4), 0.25)
     assert buffer.update_priorities([0, 1], [5.0, 1.0]) == 2
     buffer.store(x=4)
-    assert chances(sampler) == {0: round(5 / 13, 6), 1: round(1 / 13, 6), 2: round(1 / 13, 6), 3: round(1 / 13, 6), 4: round(5 / 13, 6)}
-    assert chances(fixed) == {0: round(5 / 7.5, 6), 1: round(1 / 7.5, 6), **{p: round(0.5 / 7.5, 6) for p in (2, 3, 4)}}
+    assert chances(sampler) == {
+        0: round(5 / 13, 6),
+        1: round(1 / 13, 6),
+        2: round(1 / 13, 6),
+        3: round(1 / 13, 6),
+        4: round(5 / 13, 6),
+    }
+    assert chances(fixed) == {
+        0: round(5 / 7.5, 6),
+        1: round(1 / 7.5, 6),
+        **{p: round(0.5 / 7.5, 6) for p in (2, 3, 4)},
+    }
 
 
 def test_what_capacity_has_taken_is_not_drawn_though_nothing_new_has_come(db):
     buffer = db.buffer("b")
     buffer.store_batch({"x": np.arange(50)})
     query, sampler = QueryBuilder().gte("position", 0), Prioritized()
-    for options in ({"where": query}, {"sampler": sampler}, {"sampler": Uniform(over="task")}, {"unit": Episode()}):
+    for options in (
+        {"where": query},
+        {"sampler": sampler},
+        {"sampler": Uniform(over="task")},
+        {"unit": Episode()},
+    ):
         where = options.pop("where", None)
         buffer.set_capacity(None)
         buffer.store_batch([{"x": k, "terminated": True} for k in range(50)])
         assert buffer.sample(200, where, rng=0, **options).size == 200
         buffer.set_capacity(5)
-        assert set(buffer.sample(200, where, rng=0, **options)["position"].reshape(-1).tolist()) == {row["position"] for row in buffer.page(1, 9)}
+        assert set(
+            buffer.sample(200, where, rng=0, **options)["position"].reshape(-1).tolist()
+        ) == {row["position"] for row in buffer.page(1, 9)}
 
 
-# -- priorities -------------------------------------------------------------------------------------------------------
+# -- priorities ------------------------------------------------------------------------------------
 
 
 def test_priorities_are_there_next_week_and_for_other_processes(open_db):
@@ -292,20 +424,29 @@ def test_priorities_are_there_next_week_and_for_other_processes(open_db):
     other = open_db(max_lag=0.0).buffer("b")
     batch = other.sample(64, sampler=sampler, rng=0)
     assert batch["probability"] == pytest.approx(given[batch["position"]] / given.sum())
-    assert other.sample(5, sampler=Ordered("priority", descending=True))["position"].tolist() == np.argsort(-given, kind="stable")[:5].tolist()
+    assert (
+        other.sample(5, sampler=Ordered("priority", descending=True))["position"].tolist()
+        == np.argsort(-given, kind="stable")[:5].tolist()
+    )
     assert other.update_priorities([2999], [1e6]) == 1
     other._sampling.save()
     assert (buffer.sample(64, sampler=sampler, rng=0)["position"] == 2999).sum() >= 63
     assert buffer.count(QueryBuilder().gt("priority", 1e5)) == 1
     buffer.update_priorities([5], [2e6])
-    assert sorted(buffer.sample(2, QueryBuilder().gt("priority", 1e5), sampler=Uniform(replace=False))["position"].tolist()) == [5, 2999]
+    assert sorted(
+        buffer.sample(2, QueryBuilder().gt("priority", 1e5), sampler=Uniform(replace=False))[
+            "position"
+        ].tolist()
+    ) == [5, 2999]
     few = QueryBuilder().gt("priority", 1e5)
     assert set(buffer.sample(50, few, sampler=sampler, rng=0)["position"].tolist()) == {5, 2999}
     buffer.update_priorities([5], [1.0])
     assert set(buffer.sample(50, few, sampler=sampler, rng=0)["position"].tolist()) == {2999}
     buffer.store_batch({"x": np.arange(2500)})
     assert buffer.update_priorities([5, 2999, 5499, 9999, -1], [1.0] * 5) == 2
-    assert db.sql("SELECT priority FROM experience WHERE position IN (5498, 5499)")["priority"].to_pylist() == [None, 1.0]
+    assert db.sql("SELECT priority FROM experience WHERE position IN (5498, 5499)")[
+        "priority"
+    ].to_pylist() == [None, 1.0]
     (blocks,) = db.sql("SELECT count(*) AS n FROM priorities")["n"].to_pylist()
     assert blocks <= 4
 
@@ -321,7 +462,9 @@ def test_priorities_of_evicted_steps_never_reach_another(db):
     chance = dict(zip(batch["position"].tolist(), batch["probability"].tolist(), strict=True))
     assert old.max() < 10
     assert chance.keys() <= set(range(5, 15))
-    assert all(chance[p] == pytest.approx(0.1) for p in chance), "new steps came after the greatest priority"
+    assert all(chance[p] == pytest.approx(0.1) for p in chance), (
+        "new steps came after the greatest priority"
+    )
     buffer.delete(QueryBuilder().eq("position", 7))
     assert buffer.update_priorities([7, 8], [1.0, 1.0]) == 1
     assert 7 not in buffer.sample(1000, sampler=sampler, rng=0)["position"]
@@ -353,11 +496,15 @@ def test_a_steps_priority_follows_its_links(db):
     three = buffer.sample(64, sampler=sampler, unit=NStep(2, end="redraw"), rng=0)
     assert set(three["position"].tolist()) == {0, 1}
     buffer.store(episode_id="e", obs=4.0, terminated=True)
-    assert set(buffer.sample(64, sampler=sampler, unit=NStep(1), rng=0)["position"].tolist()) == set(range(5))
-    assert set(buffer.sample(64, sampler=sampler, unit=NStep(2, end="redraw"), rng=0)["position"].tolist()) == set(range(4))
+    assert set(
+        buffer.sample(64, sampler=sampler, unit=NStep(1), rng=0)["position"].tolist()
+    ) == set(range(5))
+    assert set(
+        buffer.sample(64, sampler=sampler, unit=NStep(2, end="redraw"), rng=0)["position"].tolist()
+    ) == set(range(4))
 
 
-# -- units ------------------------------------------------------------------------------------------------------------
+# -- units -----------------------------------------------------------------------------------------
 
 
 def test_a_range_of_steps_includes_both_bounds(filled):
@@ -412,7 +559,9 @@ def test_episodes_are_cut_or_ragged_where_asked(filled):
 
 
 def test_columns_of_episodes_come_once_a_sequence(filled):
-    batch = filled.sample(5, unit=Sequence(3), fields=["task_id", "tags", "step", "mask", "pre_agent"], rng=0)
+    batch = filled.sample(
+        5, unit=Sequence(3), fields=["task_id", "tags", "step", "mask", "pre_agent"], rng=0
+    )
     assert batch["task_id"].shape == (5,)
     assert batch["tags"].shape == batch["step"].shape == (5, 3)
     with pytest.raises(expdb.QueryError, match="no key 'nope' in this batch"):
@@ -421,7 +570,9 @@ def test_columns_of_episodes_come_once_a_sequence(filled):
 
 def test_two_samples_share_no_memory_with_each_other_or_the_buffer(filled):
     for unit in UNITS:
-        first, second = (filled.sample(3, unit=unit, sampler=Uniform(replace=False), rng=1) for _ in range(2))
+        first, second = (
+            filled.sample(3, unit=unit, sampler=Uniform(replace=False), rng=1) for _ in range(2)
+        )
         for key in first:
             assert not np.shares_memory(first[key], second[key]) or first[key].dtype == object
             for held in filled._sampling.resident.columns.values():
@@ -430,10 +581,12 @@ def test_two_samples_share_no_memory_with_each_other_or_the_buffer(filled):
         for key, other in itertools.combinations(third := filled.sample(3, unit=unit), 2):
             assert not np.shares_memory(third[key], third[other])
         third = filled.sample(3, unit=unit, sampler=Uniform(replace=False), rng=1)
-        assert all((second[key] == third[key]).all() for key in second if second[key].dtype != object)
+        assert all(
+            (second[key] == third[key]).all() for key in second if second[key].dtype != object
+        )
 
 
-# -- the rest ---------------------------------------------------------------------------------------------------------
+# -- the rest --------------------------------------------------------------------------------------
 
 
 def test_a_sample_can_wait_for_what_is_not_there_yet(open_db):
@@ -448,7 +601,9 @@ def test_a_sample_can_wait_for_what_is_not_there_yet(open_db):
     writer.join()
 
 
-@pytest.mark.parametrize("sampler", [Uniform(), Uniform(over="task"), Prioritized(anneal_steps=50), Newest(20)], ids=cell)
+@pytest.mark.parametrize(
+    "sampler", [Uniform(), Uniform(over="task"), Prioritized(anneal_steps=50), Newest(20)], ids=cell
+)
 def test_a_seed_gives_the_same_on_both_databases(filled, sampler, tmp_path):
     with expdb.open(tmp_path / "other.db") as db:
         other = db.buffer("b")
@@ -456,7 +611,10 @@ def test_a_seed_gives_the_same_on_both_databases(filled, sampler, tmp_path):
         for unit in UNITS:
             for where in (None, QueryBuilder().lt("reward", 4)):
                 for _ in range(2):
-                    a, b = (one.sample(16, where, sampler=sampler, unit=unit, rng=5) for one in (filled, other))
+                    a, b = (
+                        one.sample(16, where, sampler=sampler, unit=unit, rng=5)
+                        for one in (filled, other)
+                    )
                     assert list(a) == list(b)
                     assert all(np.array_equal(a[key], b[key]) for key in a)
 
@@ -471,7 +629,10 @@ def test_sampling_resumes_bit_identically(open_db):
         for _ in range(rounds):
             batch = which.sample(16, sampler=sampler, unit=NStep(2, gamma=0.9))
             which.update_priorities(batch["position"], batch["reward"] + 0.1)
-            out.append({key: batch[key].tobytes() for key in batch} | {"u": which.sample(3)["position"].tobytes()})
+            out.append(
+                {key: batch[key].tobytes() for key in batch}
+                | {"u": which.sample(3)["position"].tobytes()}
+            )
         return out
 
     train(buffer, 7)
@@ -482,7 +643,12 @@ def test_sampling_resumes_bit_identically(open_db):
     assert train(again, 7) == wanted
     buffer.restore_sampling(state)
     assert train(buffer, 7) == wanted
-    for wrong in ({}, {"format": 2}, {**state, "calls": 5}, {**state, "priorities": {"first": 0, "values": "?"}}):
+    for wrong in (
+        {},
+        {"format": 2},
+        {**state, "calls": 5},
+        {**state, "priorities": {"first": 0, "values": "?"}},
+    ):
         with pytest.raises(expdb.InvalidValue, match="sampling_state"):
             again.restore_sampling(wrong)
 
@@ -490,11 +656,16 @@ def test_sampling_resumes_bit_identically(open_db):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: NStep(0), lambda: NStep((3, 2)), lambda: NStep((1, 2, 3)), lambda: NStep(1.5), lambda: NStep(1, gamma=1.5), lambda: NStep(1, end="x"),
-        lambda: Sequence(0), lambda: Sequence(3, burn_in=-1), lambda: Sequence(3, stride=0), lambda: Sequence(3, pad=1),
-        lambda: Episode(0), lambda: Episode(pad="no"), lambda: Uniform(over="group"), lambda: Uniform(replace=None), lambda: Newest(0),
-        lambda: Ordered(3), lambda: Ordered("step", descending=1), lambda: Prioritized(alpha=-1), lambda: Prioritized(beta=2),
-        lambda: Prioritized(anneal_steps=0), lambda: Prioritized(epsilon=float("nan")), lambda: Prioritized(initial="min"), lambda: Prioritized(normalise="x"),
+        lambda: NStep(0), lambda: NStep((3, 2)), lambda: NStep((1, 2, 3)), lambda: NStep(1.5),
+        lambda: NStep(1, gamma=1.5), lambda: NStep(1, end="x"),
+        lambda: Sequence(0), lambda: Sequence(3, burn_in=-1), lambda: Sequence(3, stride=0),
+        lambda: Sequence(3, pad=1),
+        lambda: Episode(0), lambda: Episode(pad="no"), lambda: Uniform(over="group"),
+        lambda: Uniform(replace=None), lambda: Newest(0),
+        lambda: Ordered(3), lambda: Ordered("step", descending=1), lambda: Prioritized(alpha=-1),
+        lambda: Prioritized(beta=2),
+        lambda: Prioritized(anneal_steps=0), lambda: Prioritized(epsilon=float("nan")),
+        lambda: Prioritized(initial="min"), lambda: Prioritized(normalise="x"),
     ],
 )  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(make):
@@ -516,11 +687,16 @@ def test_priorities_too_large_to_add_up_still_draw(db):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda b: b.sample(1, fields=5), lambda b: b.sample(1, fields=[[1]]), lambda b: b.update_priorities([0], ["a"]),
-        lambda b: b.update_priorities([0], [object()]), lambda b: b.update_priorities([0, 1], [[1], [1, 2]]),
-        lambda b: b.update_priorities([[0], [1, 2]], [1, 2]), lambda b: b.update_priorities([0.5], [1.0]),
-        lambda b: b.sample(1, unit=NStep(1, next_fields=5)), lambda b: b.sample(1, unit=NStep(1, next_fields=(5,))),
-        lambda b: b.sample(1, unit=NStep), lambda b: b.sample(1, sampler=Uniform), lambda b: b.sample(1, wait="x"), lambda b: b.sample(1, sampler=Ordered("nope")),
+        lambda b: b.sample(1, fields=5), lambda b: b.sample(1, fields=[[1]]),
+        lambda b: b.update_priorities([0], ["a"]),
+        lambda b: b.update_priorities([0], [object()]),
+        lambda b: b.update_priorities([0, 1], [[1], [1, 2]]),
+        lambda b: b.update_priorities([[0], [1, 2]], [1, 2]),
+        lambda b: b.update_priorities([0.5], [1.0]),
+        lambda b: b.sample(1, unit=NStep(1, next_fields=5)),
+        lambda b: b.sample(1, unit=NStep(1, next_fields=(5,))),
+        lambda b: b.sample(1, unit=NStep), lambda b: b.sample(1, sampler=Uniform),
+        lambda b: b.sample(1, wait="x"), lambda b: b.sample(1, sampler=Ordered("nope")),
     ],
 )  # fmt: skip
 def test_arguments_that_make_no_sense_are_refused_in_one_line(filled, call):
@@ -545,7 +721,8 @@ def test_a_state_that_is_broken_is_refused_and_changes_nothing(filled):
     state = filled.sampling_state()
     steps = state["priorities"]
     for wrong in (
-        {"priorities": {}}, {"priorities": {**steps, "starts": "?"}}, {"priorities": {**steps, "starts": ""}},
+        {"priorities": {}}, {"priorities": {**steps, "starts": "?"}},
+        {"priorities": {**steps, "starts": ""}},
         {"priorities": {**steps, "slots": "many"}}, {"calls": 3}, {"greatest": float("nan")},
     ):  # fmt: skip
         with pytest.raises(expdb.InvalidValue, match="sampling_state"):
@@ -561,7 +738,9 @@ def test_priorities_are_written_when_a_program_ends_without_closing(tmp_path):
         "import expdb; b = expdb.open('runs.db').buffer('b'); b.store_batch({'x': [1, 2]}); "
         "b.sample(2, sampler=expdb.Prioritized()); print(b.update_priorities([0, 1], [3.0, 4.0]))"
     )
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
     assert (done.stdout, done.stderr) == ("2\n", "")
     with expdb.open(tmp_path / "runs.db") as db:
         assert db.buffer("b").get([0, 1], fields=["priority"])["priority"].tolist() == [3.0, 4.0]
@@ -572,21 +751,35 @@ def test_a_successor_that_the_user_stored_is_that_of_the_last_step_taken(open_db
         buffer = open_db(resident_bytes=resident_bytes).buffer(f"b{resident_bytes}")
         with buffer.episode("e") as episode:
             for t in range(8):
-                episode.append(obs=np.array([t], np.float32), reward=1.0, next_obs=np.array([t + 1], np.float32), terminated=t == 7)
+                episode.append(
+                    obs=np.array([t], np.float32),
+                    reward=1.0,
+                    next_obs=np.array([t + 1], np.float32),
+                    terminated=t == 7,
+                )
         for n in (1, 3, (3, 3)):
             batch = buffer.sample(8, sampler=Ordered("position"), unit=NStep(n, gamma=0.9))
-            assert batch["next_obs"][:, 0].tolist() == [min(t + (n if n == 1 else 3), 8) for t in range(8)]
+            assert batch["next_obs"][:, 0].tolist() == [
+                min(t + (n if n == 1 else 3), 8) for t in range(8)
+            ]
 
 
 def test_an_empty_buffer_is_waited_for_whatever_is_asked_of_it(open_db):
     import threading
 
     buffer, other = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
-    asked = ({"fields": ["obs"]}, {"unit": NStep(2, next_fields=("obs",))}, {"unit": NStep(2), "fields": ["obs", "next_obs"]}, {"sampler": Prioritized()})
+    asked = (
+        {"fields": ["obs"]},
+        {"unit": NStep(2, next_fields=("obs",))},
+        {"unit": NStep(2), "fields": ["obs", "next_obs"]},
+        {"sampler": Prioritized()},
+    )
     for options in asked:
         with pytest.raises(expdb.TooFewRows):
             buffer.sample(1, **options)
-    writer = threading.Timer(0.1, lambda: other.store_batch([{"obs": float(t), "episode_id": "e"} for t in range(4)]))
+    writer = threading.Timer(
+        0.1, lambda: other.store_batch([{"obs": float(t), "episode_id": "e"} for t in range(4)])
+    )
     writer.start()
     for options in asked:
         assert buffer.sample(2, wait=30, **options).size == 2

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import inspect
 import multiprocessing
 import subprocess
 import sys
@@ -18,11 +19,19 @@ from expdb.storage.writing import transaction as write
 def held(open_db, buffer="x"):
     with open_db() as db:
         found = db.buffer(buffer)
-        return [row["n"] for row in found.page(1, 100)], found.episodes().select(["status", "length"]).to_pylist()
+        return [row["n"] for row in found.page(1, 100)], found.episodes().select(
+            ["status", "length"]
+        ).to_pylist()
 
 
 def test_closing_the_database_stores_what_open_writers_hold_and_says_so(open_db):
-    with pytest.warns(expdb.ExpDBWarning, match="episode 'e1' of buffer 'x', begun at .*, was never ended: .*3 of its 3 steps"), open_db() as db:
+    with (
+        pytest.warns(
+            expdb.ExpDBWarning,
+            match="episode 'e1' of buffer 'x', begun at .*, was never ended: .*3 of its 3 steps",
+        ),
+        open_db() as db,
+    ):
         writer = db.buffer("x").episode("t", episode_id="e1")
         for n in range(3):
             writer.append(n=n)
@@ -32,7 +41,10 @@ def test_closing_the_database_stores_what_open_writers_hold_and_says_so(open_db)
 
 
 def test_of_steps_that_are_written_already_none_is_written_again(open_db):
-    with pytest.warns(expdb.ExpDBWarning, match="1 of its 3 steps are written only now"), open_db() as db:
+    with (
+        pytest.warns(expdb.ExpDBWarning, match="1 of its 3 steps are written only now"),
+        open_db() as db,
+    ):
         writer = db.buffer("x").episode("t", flush_steps=2)
         for n in range(3):
             writer.append(n=n)
@@ -40,9 +52,10 @@ def test_of_steps_that_are_written_already_none_is_written_again(open_db):
 
 
 def test_a_writer_whose_last_step_ends_the_episode_has_completed_it(open_db):
-    line = test_a_writer_whose_last_step_ends_the_episode_has_completed_it.__code__.co_firstlineno + 3
-    with pytest.warns(expdb.ExpDBWarning, match=rf"begun at {__file__}:{line}, was never ended: it is marked complete"), open_db() as db:
-        writer = db.buffer("x").episode("t")
+    db = open_db()
+    writer, line = db.buffer("x").episode("t"), inspect.currentframe().f_lineno
+    told = rf"begun at {__file__}:{line}, was never ended: it is marked complete"
+    with pytest.warns(expdb.ExpDBWarning, match=told), db:
         writer.append(n=0)
         writer.append(n=1, terminated=True)
     assert held(open_db) == ([0, 1], [{"status": "complete", "length": 2}])
@@ -142,7 +155,9 @@ def test_writers_that_append_while_another_thread_closes_lose_and_double_nothing
             with open_db() as again:
                 for k, count in taken.items():
                     (batch,) = again.buffer(f"x{number}").scan({"task_id": f"t{k}"}, size=1 << 20)
-                    assert batch["n"].tolist() in (list(range(count)), list(range(count + 1))), k  # the last append may be under way
+                    assert batch["n"].tolist() in (list(range(count)), list(range(count + 1))), (
+                        k
+                    )  # the last append may be under way
     finally:
         sys.setswitchinterval(interval)
 
@@ -162,7 +177,9 @@ def test_a_database_that_is_collected_with_its_writer_takes_the_steps_first(open
     assert held(open_db) == ([0, 1, 2], [{"status": "aborted", "length": 3}])
 
 
-def test_a_generator_that_holds_a_writer_and_is_collected_in_the_midst_of_a_write_does_not_wait_for_itself(open_db):
+def test_a_generator_that_is_collected_in_the_midst_of_a_write_does_not_wait_for_itself(
+    open_db,
+):
     db = open_db(timeout=2.0)
     buffer = db.buffer("x")
 
@@ -226,9 +243,14 @@ db.buffer("x").store(task_id="implicit", n=3)
 
 
 def test_the_exit_of_a_program_closes_what_is_open(open_db, location):
-    done = subprocess.run([sys.executable, "-W", "default", "-c", PROGRAM, location], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "default", "-c", PROGRAM, location], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
-    assert "ExpDBWarning: episode 'e' of buffer 'x', begun at <string>:4, was never ended" in done.stderr
+    assert (
+        "ExpDBWarning: episode 'e' of buffer 'x', begun at <string>:4, was never ended"
+        in done.stderr
+    )
     assert "ResourceWarning" not in done.stderr
     numbers, episodes = held(open_db)
     assert sorted(numbers) == [0, 1, 2, 3]
@@ -236,8 +258,15 @@ def test_the_exit_of_a_program_closes_what_is_open(open_db, location):
 
 
 def test_a_handle_that_is_dropped_leaves_no_connection_open(location):
-    program = "import sys, expdb\ndef f():\n    expdb.open(sys.argv[1]).buffer('x').count()\nf()\nimport gc; gc.collect()\nexpdb.database._handles.__init__()"
-    done = subprocess.run([sys.executable, "-W", "error", "-X", "dev", "-c", program, location], capture_output=True, text=True)
+    program = (
+        "import sys, expdb\ndef f():\n    expdb.open(sys.argv[1]).buffer('x').count()\nf()\nimport "
+        "gc; gc.collect()\nexpdb.database._handles.__init__()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-X", "dev", "-c", program, location],
+        capture_output=True,
+        text=True,
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -249,7 +278,9 @@ def left_open(location, inherited):
     globals()["kept"] = writer  # until the process exits
 
 
-@pytest.mark.parametrize(("method", "inherits"), [("spawn", False), ("fork", False), ("fork", True)])
+@pytest.mark.parametrize(
+    ("method", "inherits"), [("spawn", False), ("fork", False), ("fork", True)]
+)
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_the_exit_of_a_worker_process_closes_what_is_open(open_db, location, method, inherits):
     db = open_db()

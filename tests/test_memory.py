@@ -1,4 +1,7 @@
-"""Memory for sampling: every byte of it is counted, and it does not grow while the buffer does not."""
+"""Memory for sampling: every byte of it is counted.
+
+It does not grow while the buffer does not.
+"""
 
 import subprocess
 import sys
@@ -11,14 +14,22 @@ import expdb
 TURNS = 24
 
 
-PAGES = 17 << 20  # SQLite keeps up to 16 MB of the file for each connection, which is not expdb's to count
+PAGES = (
+    17 << 20
+)  # SQLite keeps up to 16 MB of the file for each connection, which is not expdb's to count
 
 
 def play(buffer, first, steps=40, repeats=20):
     with buffer.episode(f"t{first}", flush_steps=10) as episode:
         for k in range(steps):
             text = f"{first + k} " + np.random.default_rng(first + k).bytes(8 * repeats).hex()
-            episode.append(n=first + k, text=text, messages=[{"role": "user", "content": text}], reward=float(k % 3), step=(k ^ 1) if first % 80 else k)
+            episode.append(
+                n=first + k,
+                text=text,
+                messages=[{"role": "user", "content": text}],
+                reward=float(k % 3),
+                step=(k ^ 1) if first % 80 else k,
+            )
 
 
 def test_what_is_held_in_memory_stays_as_it_is_while_the_buffer_has_its_size(open_db):
@@ -26,7 +37,12 @@ def test_what_is_held_in_memory_stays_as_it_is_while_the_buffer_has_its_size(ope
     held = []
     for turn in range(TURNS):
         play(actor, 40 * turn)
-        for options in ({}, {"unit": expdb.NStep(2)}, {"where": {"reward": 1.0}, "sampler": expdb.Prioritized()}, {"unit": expdb.Sequence(3)}):
+        for options in (
+            {},
+            {"unit": expdb.NStep(2)},
+            {"where": {"reward": 1.0}, "sampler": expdb.Prioritized()},
+            {"unit": expdb.Sequence(3)},
+        ):
             batch = learner.sample(48, **options)
             if "sampler" in options:
                 learner.update_priorities(batch["position"], np.ones(48))
@@ -57,7 +73,8 @@ def memory():
 limit = int(sys.argv[2]) or None
 with expdb.open(sys.argv[1], resident_bytes=limit) as db:
     small, buffer = db.buffer("small"), db.buffer("b")
-    for unit in (expdb.Step(), expdb.NStep(1)):  # what importing, connecting and the first chunks take
+    # What importing, connecting and the first chunks take.
+    for unit in (expdb.Step(), expdb.NStep(1)):
         for _ in range(20):
             small.sample(32, unit=unit)
     before = memory()
@@ -77,7 +94,11 @@ def test_resident_bytes_bound_the_growth_of_a_learner(tmp_path, kind, limit):
 
     def value():
         text = rng.bytes(1500).hex()
-        return {"text": {"text": text}, "messages": {"messages": [{"role": "user", "content": text}]}, "frames": {"obs": rng.integers(0, 255, (60, 60), np.uint8)}}[kind]
+        return {
+            "text": {"text": text},
+            "messages": {"messages": [{"role": "user", "content": text}]},
+            "frames": {"obs": rng.integers(0, 255, (60, 60), np.uint8)},
+        }[kind]
 
     with expdb.open(path) as db:
         for name, episodes in (("small", 3), ("b", 400)):
@@ -85,7 +106,11 @@ def test_resident_bytes_bound_the_growth_of_a_learner(tmp_path, kind, limit):
                 with db.buffer(name).episode(f"t{k}") as episode:
                     for _ in range(20):
                         episode.append(**value(), reward=1.0)
-    done = subprocess.run([sys.executable, "-W", "error", "-c", LEARNER, path, str(limit)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", LEARNER, path, str(limit)],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     grown, counted = map(int, done.stdout.split())
     assert grown <= 1.2 * (limit or counted) + PAGES, f"{grown:,} bytes more, {counted:,} counted"

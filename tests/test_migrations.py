@@ -1,4 +1,7 @@
-"""The schema's life: made by migrations alone, atomic, serialised, and what the code believes it to be."""
+"""The schema's life: made by migrations alone, atomic, serialised.
+
+What the code believes it to be.
+"""
 
 import multiprocessing
 import os
@@ -36,7 +39,9 @@ def is_server(path):
 
 def execute(path, statement):
     """Run a statement past expdb."""
-    engine = sa.create_engine(opening.location_of(path) if is_server(path) else sa.URL.create("sqlite", database=path))
+    engine = sa.create_engine(
+        opening.location_of(path) if is_server(path) else sa.URL.create("sqlite", database=path)
+    )
     with engine.begin() as connection:
         connection.exec_driver_sql(statement)
     engine.dispose()
@@ -58,14 +63,21 @@ def names(path):
         engine = sa.create_engine(opening.location_of(path))
         with engine.connect() as connection:
             found = connection.exec_driver_sql(
-                "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace('expdb') AND relkind IN ('r', 'v', 'i') UNION ALL "
-                "SELECT proname FROM pg_proc WHERE pronamespace = to_regnamespace('expdb') UNION ALL "
+                "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace('expdb') AND "
+                "relkind IN ('r', 'v', 'i') UNION ALL "
+                "SELECT proname FROM pg_proc WHERE pronamespace = to_regnamespace('expdb') UNION "
+                "ALL "
                 "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal"
             ).fetchall()
         engine.dispose()
         return {name for (name,) in found} - {"expdb_version_pkc"}
     with sqlite3.connect(path) as connection:
-        found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")}
+        found = {
+            name
+            for (name,) in connection.execute(
+                "SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"
+            )
+        }
     connection.close()
     return found
 
@@ -81,10 +93,18 @@ def fill(path, steps=30, capacity=10):
 def test_the_tables_in_the_code_are_those_of_the_migrations(path):
     expdb.open(path).close()
     url = opening.location_of(path) if is_server(path) else sa.URL.create("sqlite", database=path)
-    engine = sa.create_engine(url, connect_args={"options": "-c search_path=expdb"} if is_server(path) else {})
+    engine = sa.create_engine(
+        url, connect_args={"options": "-c search_path=expdb"} if is_server(path) else {}
+    )
     with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"version_table": "expdb_version", "compare_type": True})
-        found = [one for one in compare_metadata(context, tables.metadata) if "comment" not in str(one[0])]
+        context = MigrationContext.configure(
+            connection, opts={"version_table": "expdb_version", "compare_type": True}
+        )
+        found = [
+            one
+            for one in compare_metadata(context, tables.metadata)
+            if "comment" not in str(one[0])
+        ]
         assert found == []  # but for the comments, which are for readers of the code
     engine.dispose()
 
@@ -92,7 +112,9 @@ def test_the_tables_in_the_code_are_those_of_the_migrations(path):
 def test_there_is_one_head_and_it_is_the_revision_that_open_expects():
     scripts = ScriptDirectory(str(schema.migrations_dir()))
     assert scripts.get_heads() == [schema.known_revisions()[-1]]
-    assert sorted(script.revision for script in scripts.walk_revisions()) == schema.known_revisions()
+    assert (
+        sorted(script.revision for script in scripts.walk_revisions()) == schema.known_revisions()
+    )
 
 
 def test_upgrade_downgrade_upgrade_and_every_trigger_stands_and_evicts(path):
@@ -141,7 +163,9 @@ def open_and_store(path, barrier, results):
 def test_many_processes_open_a_new_file_at_once(path, method):
     context = multiprocessing.get_context(method)
     barrier, results = context.Barrier(6), context.Queue()
-    processes = [context.Process(target=open_and_store, args=(path, barrier, results)) for _ in range(6)]
+    processes = [
+        context.Process(target=open_and_store, args=(path, barrier, results)) for _ in range(6)
+    ]
     for process in processes:
         process.start()
     found = sorted(results.get(timeout=60) for _ in processes)
@@ -170,7 +194,8 @@ KILLED = """
             left -= 1
             return function(*args, **kwargs)
         return call
-    op.execute, op.create_table, op.create_index = map(counted, (op.execute, op.create_table, op.create_index))
+    for name in ('execute', 'create_table', 'create_index'):
+        setattr(op, name, counted(getattr(op, name)))
     sa.Connection.exec_driver_sql = counted(sa.Connection.exec_driver_sql)
     {call}
 """
@@ -178,7 +203,9 @@ KILLED = """
 
 def killed(call, path, after):
     code = textwrap.dedent(KILLED.format(call=call))
-    return subprocess.run([sys.executable, "-c", code, path, str(after)], capture_output=True, text=True).returncode
+    return subprocess.run(
+        [sys.executable, "-c", code, path, str(after)], capture_output=True, text=True
+    ).returncode
 
 
 @pytest.mark.parametrize("after", [0, 1, 5, 9, 12, 17])
@@ -211,7 +238,11 @@ def test_processes_that_upgrade_at_once_take_turns(path):
 
 def test_the_ordinary_alembic_command_works_from_the_checkout(path):
     root = str(schema.migrations_dir().parent)
-    url = opening.location_of(path).render_as_string(hide_password=False) if is_server(path) else f"sqlite:///{path}"
+    url = (
+        opening.location_of(path).render_as_string(hide_password=False)
+        if is_server(path)
+        else f"sqlite:///{path}"
+    )
     command = [sys.executable, "-m", "alembic", "-x", f"url={url}"]
     subprocess.run([*command, "upgrade", "head"], cwd=root, check=True, capture_output=True)
     assert {"steps", "experience", "buffers_capacity"} <= names(path)

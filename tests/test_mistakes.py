@@ -1,4 +1,7 @@
-"""Ordinary mistakes, on both databases: each is an error or a warning with the cure, before anything is wrong in silence."""
+"""Ordinary mistakes, on both databases.
+
+Each is an error or a warning with the cure, before anything is wrong in silence.
+"""
 
 import asyncio
 import threading
@@ -19,13 +22,15 @@ def play(buffer, lengths, **columns):
                 episode.append(obs=float(t), terminated=t == length - 1)
 
 
-# -- late rewards -----------------------------------------------------------------------------------------------------
+# -- late rewards ----------------------------------------------------------------------------------
 
 
 def test_the_reward_of_an_episode_goes_to_its_last_step(buffer):
     play(buffer, [3, 4])
     assert buffer.update({"episode_id": "e0"}, reward=1.0, which="last") == 1
-    assert buffer.update(QueryBuilder().in_("episode_id", ["e0", "e1"]), reward=2.0, which="last") == 2
+    assert (
+        buffer.update(QueryBuilder().in_("episode_id", ["e0", "e1"]), reward=2.0, which="last") == 2
+    )
     assert buffer.episodes()["episode_return"].to_pylist() == [2.0, 2.0]
     assert [row["step"] for row in buffer.page(1, 10) if row["reward"] is not None] == [2, 3]
 
@@ -60,23 +65,29 @@ def test_a_reward_for_single_steps_or_other_columns_are_not_warned_of(buffer):
 def test_the_last_step_of_an_episode_that_goes_on_is_warned_of(buffer):
     with buffer.episode("t", episode_id="e") as episode:
         episode.append(obs=0.0)
-        with pytest.warns(WARNING, match="found no step, and 1 that were appended are not written yet"):
+        with pytest.warns(
+            WARNING, match="found no step, and 1 that were appended are not written yet"
+        ):
             assert buffer.update({"episode_id": "e"}, reward=1.0, which="last") == 0
         episode.flush()
-        with pytest.warns(WARNING, match="1 of the 1 episodes whose last step is updated is still open") as caught:
+        with pytest.warns(
+            WARNING, match="1 of the 1 episodes whose last step is updated is still open"
+        ) as caught:
             for _ in range(2):
                 buffer.update({"episode_id": "e"}, reward=1.0, which="last")
         assert len(caught) == 1
 
 
 def test_another_policy_version_for_the_same_episode_is_warned_of(buffer):
-    with pytest.warns(WARNING, match="keeps the policy_version 1 that began it, and 2 is left out") as caught:
+    with pytest.warns(
+        WARNING, match="keeps the policy_version 1 that began it, and 2 is left out"
+    ) as caught:
         for version in (1, 1, 2, 3):
             buffer.store(task_id="t", policy_version=version)
     assert len(caught) == 1
 
 
-# -- attempts side by side --------------------------------------------------------------------------------------------
+# -- attempts side by side -------------------------------------------------------------------------
 
 
 def test_two_threads_that_store_into_one_episode_are_warned_of_once(buffer):
@@ -126,18 +137,22 @@ def test_handles_never_share_an_episode_that_nobody_named_whatever_their_run(ope
         assert db.buffer("x").episodes()["run"].to_pylist() == ["shared", "shared"]
 
 
-# -- misspelt columns -------------------------------------------------------------------------------------------------
+# -- misspelt columns ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("name", "column"),
     [
-        ("rewards", "reward"), ("done", "terminated"), ("terminal", "terminated"), ("truncate", "truncated"), ("taskid", "task_id"),
-        ("rewrd", "reward"), ("REWARD", "reward"), ("taskId", "task_id"), ("timeout", "truncated"), ("policy_versions", "policy_version"), ("tag", "tags"),
+        ("rewards", "reward"), ("done", "terminated"), ("terminal", "terminated"),
+        ("truncate", "truncated"), ("taskid", "task_id"),
+        ("rewrd", "reward"), ("REWARD", "reward"), ("taskId", "task_id"), ("timeout", "truncated"),
+        ("policy_versions", "policy_version"), ("tag", "tags"),
     ],
 )  # fmt: skip
 def test_a_field_named_nearly_like_a_column_is_warned_of_once(buffer, name, column):
-    with pytest.warns(WARNING, match=f"'{name}' becomes a field: did you mean the column '{column}'") as caught:
+    with pytest.warns(
+        WARNING, match=f"'{name}' becomes a field: did you mean the column '{column}'"
+    ) as caught:
         buffer.store(**{name: 1})
         buffer.store(**{name: 2})
     assert len(caught) == 1
@@ -149,11 +164,28 @@ def test_a_field_named_nearly_like_a_column_is_warned_of_once(buffer, name, colu
 def test_a_declared_field_and_the_usual_names_are_not_warned_of(db):
     buffer = db.buffer("declared", fields={"done": "bool"})
     buffer.store(done=True)
-    fields = ("episodes", "tags_x", "obs", "action", "observation", "state", "info", "logprob", "value", "messages", "tokens", "text", "mean", "score", "token", "tool_calls")
+    fields = (
+        "episodes",
+        "tags_x",
+        "obs",
+        "action",
+        "observation",
+        "state",
+        "info",
+        "logprob",
+        "value",
+        "messages",
+        "tokens",
+        "text",
+        "mean",
+        "score",
+        "token",
+        "tool_calls",
+    )
     buffer.store(**dict.fromkeys(fields, 1.0))
 
 
-# -- tags -------------------------------------------------------------------------------------------------------------
+# -- tags ------------------------------------------------------------------------------------------
 
 
 def test_tags_of_an_episode_are_given_as_such(buffer):
@@ -165,7 +197,9 @@ def test_tags_of_an_episode_are_given_as_such(buffer):
 
 
 def test_a_tag_that_nobody_has_stored_is_warned_of_once_with_the_cure(buffer):
-    buffer.store(task_id="t", obs=1.0, tags={"kind": "a", "level": 2}, episode_tags={"difficulty": "hard"})
+    buffer.store(
+        task_id="t", obs=1.0, tags={"kind": "a", "level": 2}, episode_tags={"difficulty": "hard"}
+    )
     for query, said in (
         ({"tags.difficulty": "hard"}, r"episode_tags\.difficulty is there"),
         ({"episode_tags.kind": "a"}, r"tags\.kind is there"),
@@ -191,7 +225,7 @@ def test_tags_that_are_there_and_empty_buffers_are_not_warned_of(db):
     assert buffer.count(QueryBuilder().is_null("tags.none")) == 1
 
 
-# -- stacks of nothing ------------------------------------------------------------------------------------------------
+# -- stacks of nothing -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("unit", [Stack(4), NStep(1, stack=4)])
@@ -204,7 +238,7 @@ def test_stacks_where_no_field_is_stacked_are_refused(buffer, unit):
     assert buffer.sample(2, unit=Stack(4, stack_fields=("frame",)))["frame"].shape == (2, 4, 2)
 
 
-# -- buffers ----------------------------------------------------------------------------------------------------------
+# -- buffers ---------------------------------------------------------------------------------------
 
 
 def test_a_buffer_that_is_not_to_be_made_is_named_with_the_nearest(db):
@@ -217,7 +251,9 @@ def test_a_buffer_that_is_not_to_be_made_is_named_with_the_nearest(db):
     assert db.buffer("train", create=False).name == "train"
     with pytest.raises(expdb.UnknownBuffer, match="did you mean 'train'"):
         db.drop("trian")
-    with pytest.raises(expdb.TooFewRows, match="buffer 'trian' holds no step, and never did, did you mean 'train'"):
+    with pytest.raises(
+        expdb.TooFewRows, match="buffer 'trian' holds no step, and never did, did you mean 'train'"
+    ):
         db.buffer("trian").sample(1)
 
 
@@ -228,11 +264,20 @@ def test_too_few_rows_says_what_the_buffer_holds_and_what_is_missing(db):
     writer = buffer.episode("t", episode_id="open")
     writer.append(obs=1.0)
     writer.flush()
-    with pytest.raises(expdb.TooFewRows, match="holds 1 step, and 1 of their episodes are still open: no steps with a known successor"):
+    with pytest.raises(
+        expdb.TooFewRows,
+        match="holds 1 step, and 1 of their episodes are still open: no steps with a known "
+        "successor",
+    ):
         buffer.sample(1, unit=NStep(1))
-    with pytest.raises(expdb.TooFewRows, match="holds 1 step, 0 of which match the query: no steps"):
+    with pytest.raises(
+        expdb.TooFewRows, match="holds 1 step, 0 of which match the query: no steps"
+    ):
         buffer.sample(1, {"task_id": "other"})
-    with pytest.raises(expdb.TooFewRows, match=r"holds 1 step, 1 of which match the query, and 1 .* open: 2 steps wanted and 1 held"):
+    with pytest.raises(
+        expdb.TooFewRows,
+        match=r"holds 1 step, 1 of which match the query, and 1 .* open: 2 steps wanted and 1 held",
+    ):
         buffer.sample(2, {"task_id": "t"}, sampler=expdb.Uniform(replace=False))
     with pytest.raises(expdb.TooFewRows, match=r"holds 1 step, and 1 .* open: 2 tasks wanted"):
         buffer.sample_tasks(2)

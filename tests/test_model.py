@@ -1,6 +1,9 @@
-"""Three handles of two processes, and a fresh one, against a plain model: whatever they write and change, all see the same.
+"""Three handles of two processes, and a fresh one, against a plain model.
 
-`EXPDB_MODEL_STEPS=20000 python3 dev.py test tests/test_model.py` makes a history of that many steps; failures shrink.
+Whatever they write and change, all see the same.
+
+`EXPDB_MODEL_STEPS=20000 python3 dev.py test tests/test_model.py` makes a history of that many
+steps; failures shrink.
 """
 
 import itertools
@@ -29,7 +32,7 @@ EXAMPLE_STEPS = 40
 STEPS = int(os.environ.get("EXPDB_MODEL_STEPS", "0"))
 
 
-# -- the model --------------------------------------------------------------------------------------------------------
+# -- the model -------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -77,7 +80,13 @@ class Given:
     def arguments(self):
         """Return it as `append` and `store` take it."""
         tags = None if self.tag is None else {"k": self.tag}
-        return {"n": self.n, "reward": self.reward, "step": self.number, "terminated": self.terminated, "tags": tags}
+        return {
+            "n": self.n,
+            "reward": self.reward,
+            "step": self.number,
+            "terminated": self.terminated,
+            "tags": tags,
+        }
 
 
 @dataclass
@@ -99,8 +108,23 @@ class Model:
                 attempt.ordered = False
             else:
                 attempt.last_number = number
-            self.steps.append(OneStep(self.added, attempt, attempt.length, one.n, number, one.reward, one.terminated, tag=one.tag))
-            attempt.last_position, attempt.length, self.added = self.added, attempt.length + 1, self.added + 1
+            self.steps.append(
+                OneStep(
+                    self.added,
+                    attempt,
+                    attempt.length,
+                    one.n,
+                    number,
+                    one.reward,
+                    one.terminated,
+                    tag=one.tag,
+                )
+            )
+            attempt.last_position, attempt.length, self.added = (
+                self.added,
+                attempt.length + 1,
+                self.added + 1,
+            )
             if one.reward is not None:
                 attempt.gained = (attempt.gained or 0.0) + one.reward
 
@@ -112,11 +136,13 @@ class Model:
         self.tidy()
 
     def tidy(self):
-        """Evict what is over, and let go of episodes that have ended and of which no step is held."""
+        """Evict what is over, and let go of ended episodes of which no step is held."""
         if self.capacity is not None:
             self.steps = self.steps[-self.capacity :]
         held = {one.attempt for one in self.steps}
-        self.attempts = {name: one for name, one in self.attempts.items() if one.status == "open" or one in held}
+        self.attempts = {
+            name: one for name, one in self.attempts.items() if one.status == "open" or one in held
+        }
 
     def delete(self, gone):
         """Delete steps."""
@@ -126,7 +152,9 @@ class Model:
                 attempt.tail = None
         self.steps = [one for one in self.steps if one.position not in lost]
         for attempt in {one.attempt for one in gone}:
-            attempt.last_position = max([one.position for one in self.steps if one.attempt is attempt], default=-1)
+            attempt.last_position = max(
+                [one.position for one in self.steps if one.attempt is attempt], default=-1
+            )
         self.tidy()
 
     def matching(self, query):
@@ -134,11 +162,12 @@ class Model:
         tests = {
             "": lambda s: True, "reward": lambda s: s.reward is not None and s.reward >= 2,
             "task": lambda s: s.attempt.task == "t1" and s.attempt.status == "complete",
-            "length": lambda s: s.attempt.length > 2 or s.attempt.version == 1, "tag": lambda s: s.tag == 1,
+            "length": lambda s: s.attempt.length > 2 or s.attempt.version == 1,
+            "tag": lambda s: s.tag == 1,
         }  # fmt: skip
         return [one for one in self.steps if tests[query](one)]
 
-    # -- what follows what --------------------------------------------------------------------------------------------
+    # -- what follows what -------------------------------------------------------------------------
 
     def lines(self):
         """Return the steps of each episode in order, in runs of neighbours."""
@@ -149,7 +178,9 @@ class Model:
             if attempt.ordered:
                 runs = [[steps[0]]]
                 for one in steps[1:]:
-                    runs.append([one]) if one.ordinal != runs[-1][-1].ordinal + 1 else runs[-1].append(one)
+                    runs.append([one]) if one.ordinal != runs[-1][-1].ordinal + 1 else runs[
+                        -1
+                    ].append(one)
                 yield attempt, runs
             elif len(steps) == attempt.length:
                 yield attempt, [sorted(steps, key=lambda one: (one.number, one.position))]
@@ -157,7 +188,11 @@ class Model:
                 yield attempt, [[one] for one in steps]  # nobody can say what stood between them
 
     def links(self):
-        """Return what follows each step (a step, a number for a last observation, 0 for nothing, None for unknown), and what came before."""
+        """Return what follows each step.
+
+        A step, a number for a last observation, 0 for nothing, None for unknown, and what came
+        before.
+        """
         after, before, starts = {}, {}, {}
         for attempt, runs in self.lines():
             for run in runs:
@@ -165,7 +200,9 @@ class Model:
                     after[one], before[following] = following, one
                 last = run[-1]
                 known = sum(map(len, runs)) == attempt.length or attempt.ordered
-                is_last = known and (last.ordinal == attempt.length - 1 if attempt.ordered else True)
+                is_last = known and (
+                    last.ordinal == attempt.length - 1 if attempt.ordered else True
+                )
                 if is_last and attempt.status != "open" and attempt.tail is not None:
                     after[last] = attempt.tail
                 else:
@@ -177,14 +214,17 @@ class Model:
     def expected(self):
         """Return what `Actor.see` is to see."""
         rows = [
-            (one.position, one.n, one.number, one.reward, one.terminated, one.truncated, None if one.tag is None else {"k": one.tag},
+            (one.position, one.n, one.number, one.reward, one.terminated, one.truncated,
+                None if one.tag is None else {"k": one.tag},
              one.attempt.task, one.attempt.status, one.attempt.version, one.attempt.name)
             for one in self.steps
         ]  # fmt: skip
         held = {one.attempt for one in self.steps}
         seen = {
-            "rows": rows, "episodes": sorted((a.name, a.status, a.length, a.gained, a.version) for a in held),
-            "count": {name: len(self.matching(name)) for name in QUERIES}, "tasks": sorted({a.task for a in held}), "size": len(self.steps),
+            "rows": rows,
+            "episodes": sorted((a.name, a.status, a.length, a.gained, a.version) for a in held),
+            "count": {name: len(self.matching(name)) for name in QUERIES},
+            "tasks": sorted({a.task for a in held}), "size": len(self.steps),
         }  # fmt: skip
         links = self.links()
         for name in QUERIES:
@@ -194,7 +234,9 @@ class Model:
                 seen[f"{unit} of {name}"] = found
                 at = {one.position: one for one in self.steps}
                 masses = {position: at[position].priority + 0.5 for position in found}
-                seen[f"masses of {unit} of {name}"] = {position: mass / sum(masses.values()) for position, mass in masses.items()}
+                seen[f"masses of {unit} of {name}"] = {
+                    position: mass / sum(masses.values()) for position, mass in masses.items()
+                }
         return seen
 
     def _drawn(self, unit, matching, after, before, starts):
@@ -202,9 +244,17 @@ class Model:
             return {one.position: (one.n, reward_of(one), one.terminated) for one in matching}
         if unit.startswith("NStep"):
             n = int(unit[6])
-            return {one.position: self._transition(one, n, after) for one in matching if after[one] is not None}
+            return {
+                one.position: self._transition(one, n, after)
+                for one in matching
+                if after[one] is not None
+            }
         if unit == "Sequence(2)":
-            return {one.position: (one.n, after[one].n) for one in matching if isinstance(after[one], OneStep)}
+            return {
+                one.position: (one.n, after[one].n)
+                for one in matching
+                if isinstance(after[one], OneStep)
+            }
         if unit == "Stack(2)":
             found = {one.position: (before[one].n, one.n) for one in matching if one in before}
             first = [one for one in matching if one not in before and self._is_first(one)]
@@ -218,13 +268,18 @@ class Model:
             if start.attempt.gained is not None:
                 tasks[start.attempt.task].append(start)
         groups = [rollouts[-2:] for rollouts in tasks.values() if len(rollouts) >= 2]
-        return {rollouts[0].position: tuple(one.n for start in rollouts for one in whole[start]) for rollouts in groups}
+        return {
+            rollouts[0].position: tuple(one.n for start in rollouts for one in whole[start])
+            for rollouts in groups
+        }
 
     def _is_first(self, one):
         if one.attempt.ordered:
             return one.ordinal == 0
         line = [other for other in self.steps if other.attempt is one.attempt]
-        return len(line) == one.attempt.length and one is min(line, key=lambda other: (other.number, other.position))
+        return len(line) == one.attempt.length and one is min(
+            line, key=lambda other: (other.number, other.position)
+        )
 
     def _transition(self, one, n, after):
         total, k, current = 0.0, 0, one
@@ -246,7 +301,7 @@ def reward_of(one):
     return float("nan") if one.reward is None else one.reward
 
 
-# -- the machine ------------------------------------------------------------------------------------------------------
+# -- the machine -----------------------------------------------------------------------------------
 
 TASKS = st.sampled_from(["t0", "t1", "t2"])
 ACTORS = st.integers(0, 2)
@@ -254,7 +309,9 @@ INDEX = st.integers(0, 30)  # of what there is at that moment, which the strateg
 SOME = st.sets(INDEX, min_size=1, max_size=3)
 REWARDS = st.sampled_from([None, 0.0, 1.0, 2.0, 3.0])
 GIVEN = st.builds(
-    Given, n=st.just(0.0), reward=REWARDS, number=st.sampled_from([None, None, None, None, 0, 1, 5]), terminated=st.sampled_from([False] * 6 + [True]),
+    Given, n=st.just(0.0), reward=REWARDS,
+    number=st.sampled_from([None, None, None, None, 0, 1, 5]),
+    terminated=st.sampled_from([False] * 6 + [True]),
     tag=st.sampled_from([None, None, 1, 2]),
 )  # fmt: skip
 
@@ -283,13 +340,19 @@ class Handles(RuleBasedStateMachine):
         one.n = float(next(self.numbers))
         return one
 
-    # -- writing ------------------------------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------
 
     def _going_on(self, actor, task):
         """Return the attempt that a step without a name goes to."""
         known = self.implicit.get((actor, task))
-        if known is None or known.status != "open" or (known.length and self.model.attempts.get(known.name) is not known):
-            known = self.implicit[actor, task] = Attempt(f"? {actor} {task} {next(self.names)}", task)
+        if (
+            known is None
+            or known.status != "open"
+            or (known.length and self.model.attempts.get(known.name) is not known)
+        ):
+            known = self.implicit[actor, task] = Attempt(
+                f"? {actor} {task} {next(self.names)}", task
+            )
         return known
 
     @rule(actor=ACTORS, task=TASKS, one=GIVEN, named=st.sampled_from([None, None, "x", "y"]))
@@ -320,7 +383,11 @@ class Handles(RuleBasedStateMachine):
 
     def _learn_names(self, actor):
         """Episodes that were begun without a name have one from their first step on."""
-        unnamed = {one.position: one.attempt for one in self.model.steps if one.attempt.name.startswith("?")}
+        unnamed = {
+            one.position: one.attempt
+            for one in self.model.steps
+            if one.attempt.name.startswith("?")
+        }
         if unnamed:
             rows = self.actors[actor].act("page", 1, 10_000)
             names = {row["position"]: row["episode_id"] for row in rows}
@@ -342,7 +409,9 @@ class Handles(RuleBasedStateMachine):
             pairs.append((attempt, one))
             if one.terminated:
                 ended.add(task)
-        found = self.actors[actor].act("store_batch", [{"task_id": task, **one.arguments()} for task, one in rows])
+        found = self.actors[actor].act(
+            "store_batch", [{"task_id": task, **one.arguments()} for task, one in rows]
+        )
         assert found == list(range(self.model.added, self.model.added + len(rows)))
         self._wrote(actor, pairs)
 
@@ -350,7 +419,9 @@ class Handles(RuleBasedStateMachine):
     @rule(actor=ACTORS, task=TASKS, flush_steps=st.sampled_from([1, 3, 100]))
     def begin_episode(self, actor, task, flush_steps):
         key = f"w{next(self.numbers)}"
-        self.actors[actor].begin(key, task, episode_id=key, flush_steps=flush_steps, flush_seconds=1e9)
+        self.actors[actor].begin(
+            key, task, episode_id=key, flush_steps=flush_steps, flush_seconds=1e9
+        )
         self.writers[key] = actor, Attempt(key, task), [], flush_steps
 
     @precondition(lambda self: self.writers)
@@ -372,7 +443,9 @@ class Handles(RuleBasedStateMachine):
         return list(self.writers)[which % len(self.writers)]
 
     def _is_gone(self, attempt):
-        return attempt.length and (attempt.status != "open" or self.model.attempts.get(attempt.name) is not attempt)
+        return attempt.length and (
+            attempt.status != "open" or self.model.attempts.get(attempt.name) is not attempt
+        )
 
     def _flushed(self, key, found):
         actor, attempt, waiting, _ = self.writers[key]
@@ -416,7 +489,7 @@ class Handles(RuleBasedStateMachine):
                 self.model.end(attempt, "complete" if how == "end" else "aborted", last.get("n"))
         del self.writers[key]
 
-    # -- changing -----------------------------------------------------------------------------------------------------
+    # -- changing ----------------------------------------------------------------------------------
 
     @rule(actor=ACTORS, which=INDEX, status=st.sampled_from(["complete", "aborted"]))
     def end_episode(self, actor, which, status):
@@ -436,7 +509,9 @@ class Handles(RuleBasedStateMachine):
         """Choose steps, and return a query that matches them as well."""
         positions = [one.position for one in self.model.steps] or [0]
         chosen = {positions[index % len(positions)] for index in which}
-        return [one for one in self.model.steps if one.position in chosen], QueryBuilder().in_("position", sorted(chosen))
+        return [one for one in self.model.steps if one.position in chosen], QueryBuilder().in_(
+            "position", sorted(chosen)
+        )
 
     @rule(
         actor=ACTORS, which=SOME, last=st.booleans(), flag=st.booleans(),
@@ -448,11 +523,22 @@ class Handles(RuleBasedStateMachine):
             mine = defaultdict(list)
             for one in self.model.steps:
                 mine[one.attempt].append(one)
-            steps = [max(mine[a], key=lambda one: (one.number, one.position)) for a in {one.attempt for one in steps}]
+            steps = [
+                max(mine[a], key=lambda one: (one.number, one.position))
+                for a in {one.attempt for one in steps}
+            ]
         else:
             last = False
-        value = {"reward": 2.0, "terminated": flag, "truncated": True, "policy_version": 1, "tags": {"k": 1}}[change]
-        found = self.actors[actor].act("update", query, **{change: value}, **({"which": "last"} if last else {}))
+        value = {
+            "reward": 2.0,
+            "terminated": flag,
+            "truncated": True,
+            "policy_version": 1,
+            "tags": {"k": 1},
+        }[change]
+        found = self.actors[actor].act(
+            "update", query, **{change: value}, **({"which": "last"} if last else {})
+        )
         assert found == len(steps)
         for one in steps:
             if change == "reward":
@@ -469,7 +555,11 @@ class Handles(RuleBasedStateMachine):
     def update_priorities(self, actor, which, priority):
         steps, _ = self._some(which)
         positions = [one.position for one in steps]
-        assert self.actors[actor].act("update_priorities", [*positions, self.model.added + 5], [priority] * (len(positions) + 1)) == len(positions)
+        assert self.actors[actor].act(
+            "update_priorities",
+            [*positions, self.model.added + 5],
+            [priority] * (len(positions) + 1),
+        ) == len(positions)
         self.actors[actor].act("sampling_state")  # writes them
         for one in steps:
             one.priority = priority
@@ -492,7 +582,7 @@ class Handles(RuleBasedStateMachine):
             assert self.actors[actor].act("clear") == len(self.model.steps)
             self.model.steps, self.model.attempts = [], {}
 
-    # -- looking ------------------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------
 
     @invariant()
     def one_of_them_sees_what_there_is(self):
@@ -517,7 +607,9 @@ class Handles(RuleBasedStateMachine):
         for key, value in wanted.items():
             if key.startswith("masses"):
                 assert seen[key].keys() <= value.keys(), key
-                assert seen[key] == pytest.approx({position: value[position] for position in seen[key]}), key
+                assert seen[key] == pytest.approx(
+                    {position: value[position] for position in seen[key]}
+                ), key
             elif isinstance(value, dict) and key != "count":
                 assert seen[key].keys() == value.keys(), key
                 for position, what in value.items():
@@ -544,8 +636,10 @@ def test_handles_and_a_plain_model_see_the_same(location):
     machine = type("Machine", (Handles,), {"actors": actors, "location": location})
     try:
         run_state_machine_as_test(machine, settings=settings(
-            max_examples=max(1, steps // EXAMPLE_STEPS), stateful_step_count=EXAMPLE_STEPS, deadline=None, suppress_health_check=list(HealthCheck),
-            phases=[Phase.generate, Phase.shrink], derandomize=not STEPS, print_blob=True, report_multiple_bugs=False,
+            max_examples=max(1, steps // EXAMPLE_STEPS), stateful_step_count=EXAMPLE_STEPS,
+            deadline=None, suppress_health_check=list(HealthCheck),
+            phases=[Phase.generate, Phase.shrink], derandomize=not STEPS, print_blob=True,
+            report_multiple_bugs=False,
         ))  # fmt: skip
     finally:
         for actor in actors:

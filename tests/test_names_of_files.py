@@ -1,4 +1,7 @@
-"""Names of a database file: links, mounts, renamed folders, relative paths. One file has one log, or is not written."""
+"""Names of a database file: links, mounts, renamed folders, relative paths.
+
+One file has one log, or is not written.
+"""
 
 import os
 import subprocess
@@ -28,15 +31,25 @@ def test_a_second_hard_link_is_not_written_by_either_name(path, tmp_path):
     with expdb.open(path) as db:
         db.buffer("b").store(x=100)
         os.link(path, other)
-        with pytest.raises(expdb.DatabaseReadOnly, match=r"2 names \(hard links.*remove the others, or copy"):
+        with pytest.raises(
+            expdb.DatabaseReadOnly, match=r"2 names \(hard links.*remove the others, or copy"
+        ):
             expdb.open(other)
-        assert sorted(os.listdir(tmp_path)) == ["other.db", "runs.db", "runs.db-shm", "runs.db-wal"], "no second log"
+        assert sorted(os.listdir(tmp_path)) == [
+            "other.db",
+            "runs.db",
+            "runs.db-shm",
+            "runs.db-wal",
+        ], "no second log"
         db.buffer("b").store(x=101)
         with pytest.raises(expdb.DatabaseReadOnly, match="2 names"):
             expdb.open(path)
         with pytest.raises(expdb.DatabaseReadOnly, match="2 names"):
             expdb.upgrade(other)
-        with pytest.warns(expdb.ExpDBWarning, match="what was written by another name"), pytest.raises(expdb.DatabaseReadOnly, match="as each has a log"):
+        with (
+            pytest.warns(expdb.ExpDBWarning, match="what was written by another name"),
+            pytest.raises(expdb.DatabaseReadOnly, match="as each has a log"),
+        ):
             expdb.open(other, read_only=True)
     other.unlink()
     assert rows(path) == list(range(102))
@@ -76,9 +89,17 @@ def test_the_draft_that_a_killed_process_left_is_no_second_name(path, tmp_path):
 
 
 def test_many_processes_that_make_a_file_at_once_are_all_let_in(tmp_path):
-    code = "import sys, expdb\nwith expdb.open(sys.argv[1]) as db: db.buffer('b').store(x=int(sys.argv[2]))"
+    code = (
+        "import sys, expdb\nwith expdb.open(sys.argv[1]) as db:\n    "
+        "db.buffer('b').store(x=int(sys.argv[2]))"
+    )
     path = tmp_path / "new.db"
-    processes = [subprocess.Popen([sys.executable, "-c", code, str(path), str(k)], stderr=subprocess.PIPE, text=True) for k in range(6)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(path), str(k)], stderr=subprocess.PIPE, text=True
+        )
+        for k in range(6)
+    ]
     assert [process.communicate()[1] for process in processes] == [""] * 6
     assert rows(path) == list(range(6))
 
@@ -106,7 +127,10 @@ def test_a_file_that_is_mounted_by_itself_is_not_written(path, tmp_path, mounted
     mounted(path, other)
     with pytest.raises(expdb.DatabaseReadOnly, match="mount its folder instead"):
         expdb.open(other)
-    with pytest.warns(expdb.ExpDBWarning, match="mount its folder instead"), expdb.open(other, read_only=True) as db:
+    with (
+        pytest.warns(expdb.ExpDBWarning, match="mount its folder instead"),
+        expdb.open(other, read_only=True) as db,
+    ):
         assert len(db.buffer("b")) == 100
     with expdb.open(path) as db:
         db.buffer("b").store(x=100)
@@ -134,7 +158,9 @@ def test_a_renamed_folder_does_not_lose_what_is_written(path, tmp_path):
     assert rows(tmp_path / "new" / "runs.db") == list(range(101))
 
 
-def test_a_relative_path_stays_where_it_was_and_needs_a_folder_that_is_there(path, tmp_path, monkeypatch):
+def test_a_relative_path_stays_where_it_was_and_needs_a_folder_that_is_there(
+    path, tmp_path, monkeypatch
+):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path)
     with expdb.open("runs.db") as db:
@@ -142,7 +168,13 @@ def test_a_relative_path_stays_where_it_was_and_needs_a_folder_that_is_there(pat
         db.buffer("b").store(x=100)
         (tmp_path / "gone").rmdir()
         db.buffer("b").store(x=101)
-        for use in (lambda: expdb.open("runs.db"), lambda: db.backup("copy.db"), lambda: expdb.copy(path, "copy.db")):
-            with pytest.raises(expdb.DatabaseMissing, match=r"current folder was deleted.*give an absolute path"):
+        for use in (
+            lambda: expdb.open("runs.db"),
+            lambda: db.backup("copy.db"),
+            lambda: expdb.copy(path, "copy.db"),
+        ):
+            with pytest.raises(
+                expdb.DatabaseMissing, match=r"current folder was deleted.*give an absolute path"
+            ):
                 use()
     assert rows(path) == list(range(102))

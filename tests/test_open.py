@@ -27,7 +27,9 @@ def filled(path):
     return path
 
 
-@pytest.mark.parametrize("name", ["plain.db", "with space?.db", "100%25.db", "é#&=.db", "sub/../up.db"])
+@pytest.mark.parametrize(
+    "name", ["plain.db", "with space?.db", "100%25.db", "é#&=.db", "sub/../up.db"]
+)
 def test_any_file_name_is_that_file(tmp_path, name):
     (tmp_path / "sub").mkdir()
     for location in (tmp_path / name, str(tmp_path / name)):
@@ -72,7 +74,15 @@ def test_an_empty_file_is_refused(path):
     assert os.path.getsize(path) == 0
 
 
-@pytest.mark.parametrize("content", [b"hello, this is no database" * 100, b"<html>", b"\0" * 5000, b"SQLite format 3\0" + b"\xff" * 4000])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"hello, this is no database" * 100,
+        b"<html>",
+        b"\0" * 5000,
+        b"SQLite format 3\0" + b"\xff" * 4000,
+    ],
+)
 def test_a_foreign_file_is_refused_and_left_alone(path, content):
     with open(path, "wb") as file:
         file.write(content)
@@ -215,12 +225,17 @@ def open_as_nobody(path, results):
 @pytest.mark.parametrize(
     ("mode", "said"),
     [
-        (0o444, ("DatabaseReadOnly: FILE cannot be written",) * 2),  # its log's index cannot be made, which reading takes
+        (
+            0o444,
+            ("DatabaseReadOnly: FILE cannot be written",) * 2,
+        ),  # its log's index cannot be made, which reading takes
         (0o000, ("AccessDenied: FILE may not be read by this user: check its permissions",) * 2),
     ],
 )
 def test_a_file_without_permission_says_so(mode, said):
-    folder = Path(tempfile.mkdtemp(prefix="expdb-test-", dir="/tmp" if os.geteuid() == 0 else None))  # where nobody gets to
+    folder = Path(
+        tempfile.mkdtemp(prefix="expdb-test-", dir="/tmp" if os.geteuid() == 0 else None)
+    )  # where nobody gets to
     folder.chmod(0o755)
     path = filled(str(folder / "runs.db"))
     os.chmod(path, mode)
@@ -264,7 +279,12 @@ def test_a_closed_handle_says_so(path):
     buffer = db.buffer("b")
     db.close()
     db.close()
-    for call in (lambda: buffer.store(x=1), lambda: len(buffer), lambda: db.sql("SELECT 1"), lambda: db.buffer("b")):
+    for call in (
+        lambda: buffer.store(x=1),
+        lambda: len(buffer),
+        lambda: db.sql("SELECT 1"),
+        lambda: db.buffer("b"),
+    ):
         with pytest.raises(expdb.DatabaseClosed, match="open it again"):
             call()
 
@@ -272,9 +292,12 @@ def test_a_closed_handle_says_so(path):
 @pytest.mark.parametrize(
     ("location", "options"),
     [
-        ("", {}), ("a\0b", {}), (5, {}), (None, {}), ("mysql://host/db", {}), ("postgresql+asyncpg://host/db", {}), (":memory:", {"read_only": True}),
-        (":memory:", {"timeout": 0}), (":memory:", {"timeout": float("nan")}), (":memory:", {"timeout": float("inf")}),
-        (":memory:", {"durability": "off"}), (":memory:", {"resident_bytes": "1"}), (":memory:", {"run": 5}),
+        ("", {}), ("a\0b", {}), (5, {}), (None, {}), ("mysql://host/db", {}),
+        ("postgresql+asyncpg://host/db", {}), (":memory:", {"read_only": True}),
+        (":memory:", {"timeout": 0}), (":memory:", {"timeout": float("nan")}),
+        (":memory:", {"timeout": float("inf")}),
+        (":memory:", {"durability": "off"}), (":memory:", {"resident_bytes": "1"}),
+        (":memory:", {"run": 5}),
     ],
 )  # fmt: skip
 def test_bad_arguments_are_one_line(location, options):
@@ -352,13 +375,20 @@ def test_checkpoints_keep_the_log_short_and_closing_folds_it_in(path):
 def test_errors_are_expdb_errors_and_the_builtin_they_resemble():
     from expdb import errors
 
-    found = [one for one in vars(errors).values() if isinstance(one, type) and one is not errors.ExpDBWarning]
+    found = [
+        one
+        for one in vars(errors).values()
+        if isinstance(one, type) and one is not errors.ExpDBWarning
+    ]
     assert len(found) > 20
     for one in found:
         assert issubclass(one, expdb.ExpDBError)
         assert one.__doc__
         if one is not expdb.ExpDBError:
-            assert any(issubclass(one, builtin) for builtin in (ValueError, LookupError, OSError, RuntimeError, ImportError))
+            assert any(
+                issubclass(one, builtin)
+                for builtin in (ValueError, LookupError, OSError, RuntimeError, ImportError)
+            )
 
 
 ABANDONED = """
@@ -374,7 +404,13 @@ def test_temporary_databases_of_killed_programs_are_removed_by_the_next_one(tmp_
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def program(how):
-        return subprocess.Popen([sys.executable, "-c", ABANDONED, how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)})
+        return subprocess.Popen(
+            [sys.executable, "-c", ABANDONED, how],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+        )
 
     with program("stay") as living:
         kept = living.stdout.readline().strip()

@@ -19,7 +19,11 @@ def path(tmp_path):
         with expdb.open(found, run=run) as db:
             buffer = db.buffer("train")
             for k in range(6):
-                with buffer.episode(f"t{k % 3}", task_name="$x_{<b>&\x1b[31m" if k % 3 == 0 else None, agent_id=f"a{k}") as episode:
+                with buffer.episode(
+                    f"t{k % 3}",
+                    task_name="$x_{<b>&\x1b[31m" if k % 3 == 0 else None,
+                    agent_id=f"a{k}",
+                ) as episode:
                     for t in range(k + 1):
                         episode.append(obs=0.0, reward=None if k == 5 else 2.0, terminated=t == k)
             buffer.store(task_id="open", reward=100.0, episode_id=f"open {run}")
@@ -41,10 +45,14 @@ def test_curves_are_of_complete_episodes_in_the_order_they_ended(path):
     assert found[1].values["return"].tolist() == [4, 10, 4, 10]
     assert found[1].values["length"].tolist() == [2, 5, 2, 5]
     assert found[1].values["reward"].tolist() == [2, 2, 2, 2]
-    assert np.isnan(found[2].values["return"]).tolist() == [False, True, False, True], "no reward is known"
+    assert np.isnan(found[2].values["return"]).tolist() == [False, True, False, True], (
+        "no reward is known"
+    )
     assert [one.name for one in by_run] == ["one", "two"]
     assert by_run[0].values["length"].tolist() == [1, 1.5, 2.5, 3.5, 4.5, 5.5]
-    assert by_run[0].values["return"].tolist() == [2, 3, 5, 7, 9, 10], "the mean of those that are known"
+    assert by_run[0].values["return"].tolist() == [2, 3, 5, 7, 9, 10], (
+        "the mean of those that are known"
+    )
     assert [one.name for one in few] == ["a1", "a4"]
 
 
@@ -75,7 +83,10 @@ def test_the_terminal_shows_every_panel(path):
 def test_machines_read_curves_and_people_what_is_wrong(path, tmp_path):
     code, said = call(path, "--json", "--smooth", 1)
     assert code == 0
-    assert [(one["name"], one["return"]) for one in json.loads(said)][1:] == [("t1", [4, 10, 4, 10]), ("t2", [6, None, 6, None])]
+    assert [(one["name"], one["return"]) for one in json.loads(said)][1:] == [
+        ("t1", [4, 10, 4, 10]),
+        ("t2", [6, None, 6, None]),
+    ]
     with expdb.open(path) as db:
         db.buffer("other").store(obs=1.0, episode_id="open")
     assert call(path)[0] == 2
@@ -87,10 +98,14 @@ def test_machines_read_curves_and_people_what_is_wrong(path, tmp_path):
     with expdb.open(tmp_path / "many.db") as db:
         for k in range(30):
             db.buffer("b").store(task_id=f"t{k % 10}", reward=1.0, terminated=True)
-    assert call(tmp_path / "many.db", "--to", tmp_path / "a.png")[1].endswith("the 8 with the most episodes, of 10\n")
+    assert call(tmp_path / "many.db", "--to", tmp_path / "a.png")[1].endswith(
+        "the 8 with the most episodes, of 10\n"
+    )
 
 
-@pytest.mark.parametrize(("package", "arguments"), [("matplotlib", ["--to", "a.png"]), ("plotext", [])])
+@pytest.mark.parametrize(
+    ("package", "arguments"), [("matplotlib", ["--to", "a.png"]), ("plotext", [])]
+)
 def test_a_missing_package_is_named(path, monkeypatch, package, arguments):
     monkeypatch.setitem(sys.modules, package, None)
     code, said = call(path, *arguments)
@@ -110,7 +125,9 @@ def test_values_are_drawn_as_they_are(tmp_path):
     code, said = call(tmp_path / "a.db", "--to", tmp_path / "nowhere" / "a.svg")
     assert (code, said.count("\n")) == (1, 1)
     assert "cannot be written" in said
-    assert call(tmp_path / "a.db", "--to", picture.with_suffix(".pdf"), "b", "task_id = none")[0] == 1
+    assert (
+        call(tmp_path / "a.db", "--to", picture.with_suffix(".pdf"), "b", "task_id = none")[0] == 1
+    )
 
 
 def test_a_single_episode_can_be_seen(tmp_path):
@@ -129,4 +146,7 @@ def test_curves_by_policy_version_are_in_the_order_of_versions(tmp_path):
         found, count = plot.curves(buffer, "policy_version")
     assert ([one.name for one in found], count) == (["9", "10", "100", "no version"], 4)
     status, said = call(tmp_path / "versions.db", "--by", "policy_version", "--json")
-    assert (status, [one["name"] for one in json.loads(said)]) == (0, ["9", "10", "100", "no version"])
+    assert (status, [one["name"] for one in json.loads(said)]) == (
+        0,
+        ["9", "10", "100", "no version"],
+    )

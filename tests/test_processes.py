@@ -1,4 +1,7 @@
-"""Many processes and threads on one file: nothing acknowledged is lost, nothing wrong is read, forks are safe or refused."""
+"""Many processes and threads on one file.
+
+Nothing acknowledged is lost, nothing wrong is read, forks are safe or refused.
+"""
 
 import multiprocessing
 import os
@@ -32,7 +35,10 @@ def sound(path):
 
 
 def write(path, worker, count, capacity=None):
-    """Write steps that say who wrote them, in every way there is; positions are printed to nobody but kept by the queue."""
+    """Write steps that say who wrote them, in every way there is.
+
+    Positions are printed to nobody but kept by the queue.
+    """
     with expdb.open(path) as db:
         buffer = db.buffer("b")
         done = 0
@@ -42,7 +48,13 @@ def write(path, worker, count, capacity=None):
                     episode.append(worker=worker, number=done, obs=np.full(3, done, np.float32))
                     done += 1
             for _ in range(5):
-                buffer.store(task_id=f"w{worker}", agent_id=str(worker), worker=worker, number=done, obs=np.full(3, done, np.float32))
+                buffer.store(
+                    task_id=f"w{worker}",
+                    agent_id=str(worker),
+                    worker=worker,
+                    number=done,
+                    obs=np.full(3, done, np.float32),
+                )
                 done += 1
 
 
@@ -56,7 +68,11 @@ def test_several_processes_write_one_file(path, context):
         assert process.exitcode == 0
     with expdb.open(path) as db:
         buffer = db.buffer("b")
-        rows = [row for batch in buffer.scan() for row in zip(batch["worker"].tolist(), batch["number"].tolist(), strict=True)]
+        rows = [
+            row
+            for batch in buffer.scan()
+            for row in zip(batch["worker"].tolist(), batch["number"].tolist(), strict=True)
+        ]
         assert sorted(rows) == [(worker, number) for worker in range(4) for number in range(200)]
         for worker in range(4):
             assert [number for one, number in rows if one == worker] == list(range(200))
@@ -106,10 +122,22 @@ def write_until_killed(path, worker, log):
         number = 0
         while True:
             if number % 3:
-                positions = [buffer.store(task_id=f"w{worker}", worker=worker, number=number, terminated=number % 10 == 1)]
+                positions = [
+                    buffer.store(
+                        task_id=f"w{worker}",
+                        worker=worker,
+                        number=number,
+                        terminated=number % 10 == 1,
+                    )
+                ]
             else:
-                positions = buffer.store_batch([{"task_id": f"w{worker}", "worker": worker, "number": number}] * 5).tolist()
-            os.write(acknowledged, "".join(f"{position} {worker} {number}\n" for position in positions).encode())
+                positions = buffer.store_batch(
+                    [{"task_id": f"w{worker}", "worker": worker, "number": number}] * 5
+                ).tolist()
+            os.write(
+                acknowledged,
+                "".join(f"{position} {worker} {number}\n" for position in positions).encode(),
+            )
             number += 1
 
 
@@ -164,17 +192,25 @@ def test_a_forked_child_writes_through_the_inherited_handle_and_nothing_is_lost(
         assert positions == list(range(1, 51))
         assert run != db.run
         buffer.store(x=99)
-    with sqlite3.connect(path) as connection:  # another opener, which would have truncated the log of an unguarded child
+    with sqlite3.connect(
+        path
+    ) as connection:  # another opener, which would have truncated the log of an unguarded child
         assert connection.execute("SELECT count(*) FROM steps").fetchone() == (52,)
     connection.close()
     with expdb.open(path) as db:
         episodes = db.buffer("b").episodes()
-        assert sorted(episodes["length"].to_pylist()) == [2, 50]  # the child did not go on with the parent's episode
+        assert sorted(episodes["length"].to_pylist()) == [
+            2,
+            50,
+        ]  # the child did not go on with the parent's episode
     assert sound(path) == 52
 
 
 def test_what_a_child_has_acknowledged_survives_the_parents_closing(path):
-    """Without the guard every row is gone: the child believes that it holds the lock that the parent has dropped."""
+    """Without the guard every row is gone.
+
+    The child believes that it holds the lock that the parent has dropped.
+    """
     db = expdb.open(path)
     buffer = db.buffer("b")
     buffer.store(x=-1)
@@ -184,12 +220,17 @@ def test_what_a_child_has_acknowledged_survives_the_parents_closing(path):
     def child():
         closed.wait()
         with expdb.open(path) as fresh:
-            stored.put([fresh.buffer("b").store(x=k) for k in range(25)] + [buffer.store(x=k) for k in range(25)])
+            stored.put(
+                [fresh.buffer("b").store(x=k) for k in range(25)]
+                + [buffer.store(x=k) for k in range(25)]
+            )
 
     process = FORK.Process(target=child)
     process.start()
     db.close()
-    other = SPAWN.Process(target=sound, args=(path,))  # the last to close folds the log in, and deletes it
+    other = SPAWN.Process(
+        target=sound, args=(path,)
+    )  # the last to close folds the log in, and deletes it
     other.start()
     other.join()
     closed.set()
@@ -244,11 +285,19 @@ def test_a_forked_child_samples_the_rows_that_its_parent_has_in_memory(path):
             rows = buffer.stats()["resident_bytes"]
             buffer.store(x=-7)
             drawn = set(buffer.sample(20_000)["x"].tolist())
-            return rows == in_memory, -7 in drawn, len(drawn) > 2_900, buffer.sample(50, sampler=expdb.Prioritized())["x"].max()
+            return (
+                rows == in_memory,
+                -7 in drawn,
+                len(drawn) > 2_900,
+                buffer.sample(50, sampler=expdb.Prioritized())["x"].max(),
+            )
 
         assert in_child(child) == (True, True, True, 5)
         assert -7 in buffer.sample(20_000)["x"]
-        assert set(buffer.sample(200, sampler=expdb.Prioritized())["x"].tolist()) == {5, -7}  # a new step has the greatest
+        assert set(buffer.sample(200, sampler=expdb.Prioritized())["x"].tolist()) == {
+            5,
+            -7,
+        }  # a new step has the greatest
     assert sound(path) == 3_001
 
 
@@ -269,7 +318,12 @@ def test_a_child_forked_during_a_sample_of_another_thread_begins_with_nothing_in
         thread.start()
         inside.wait()
         try:
-            held, drawn = in_child(lambda: (buffer.stats()["resident_bytes"], sorted(set(buffer.sample(5_000)["x"].tolist()))))
+            held, drawn = in_child(
+                lambda: (
+                    buffer.stats()["resident_bytes"],
+                    sorted(set(buffer.sample(5_000)["x"].tolist())),
+                )
+            )
         finally:
             leave.set()
             thread.join()
@@ -361,7 +415,9 @@ def test_a_writer_that_is_held_up_gets_a_typed_error_in_time(path):
 def test_a_sample_is_one_snapshot(path):
     with expdb.open(path) as db, expdb.open(path) as other:
         buffer = db.buffer("b")
-        for k in range(10):  # a chunk each, so that evicted ones are gone and not only out of the window
+        for k in range(
+            10
+        ):  # a chunk each, so that evicted ones are gone and not only out of the window
             buffer.store_batch({"task_id": f"t{k}", "x": [k]})
         with db._engine.reading() as session:
             before = buffer._store.state(session)
@@ -376,14 +432,19 @@ def test_a_sample_is_one_snapshot(path):
 
 
 def test_expdb_does_not_open_its_own_files():
-    """Reading the file beside SQLite drops SQLite's locks in this process, and acknowledged rows with them."""
+    """Reading the file beside SQLite drops SQLite's locks in this process.
+
+    Acknowledged rows with them.
+    """
     import ast
     from pathlib import Path
 
     package = Path(expdb.__file__).parent
     harmless = {
-        ("files.py", "os.open", "folder"), ("files.py", "open", "path + '-wal'"),  # SQLite has no lock on the log itself
-        ("temporary.py", "os.open", "lock"), ("temporary.py", "os.open", "self.path / f'{LOCK}.new'"),
+        # SQLite has no lock on the log itself
+        ("files.py", "os.open", "folder"), ("files.py", "open", "path + '-wal'"),
+        ("temporary.py", "os.open", "lock"),
+        ("temporary.py", "os.open", "self.path / f'{LOCK}.new'"),
     }  # fmt: skip
     for source in package.rglob("*.py"):
         for node in ast.walk(ast.parse(source.read_text())):
@@ -391,7 +452,14 @@ def test_expdb_does_not_open_its_own_files():
                 name = ast.unparse(node.func)
                 if (source.name, name, ast.unparse(node.args[0]) if node.args else "") in harmless:
                     continue
-                assert name not in ("io.open", "os.open", "mmap.mmap", "shutil.copy", "shutil.copyfile", "shutil.copytree"), source
+                assert name not in (
+                    "io.open",
+                    "os.open",
+                    "mmap.mmap",
+                    "shutil.copy",
+                    "shutil.copyfile",
+                    "shutil.copytree",
+                ), source
                 assert not name.endswith((".read_bytes", ".open_binary")), source
                 if name == "open":
                     assert source.name == "database.py"  # expdb's own open
@@ -404,7 +472,8 @@ def test_a_session_that_a_thread_gives_back_just_before_a_fork_is_not_used_by_th
         go, done, inside = threading.Event(), threading.Event(), threading.Event()
         def late():
             go.set(); done.wait(5)
-        os.register_at_fork(before=late)  # hooks run in the reverse of their order: this one after those of expdb
+        # Hooks run in the reverse of their order: this one after those of expdb.
+        os.register_at_fork(before=late)
         import expdb
         db = expdb.open(sys.argv[1])
         buffer = db.buffer("b")
@@ -427,5 +496,9 @@ def test_a_session_that_a_thread_gives_back_just_before_a_fork_is_not_used_by_th
         assert db.check() == [] and len(buffer) == 2
         db.close()
     """
-    done = subprocess.run([sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, path], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, path],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr

@@ -14,7 +14,20 @@ import expdb
 from expdb import QueryBuilder
 
 TASKS = ["a", "b", "A", "a%c", "a_c", "é", "", "Z", "a\\c", "*[x]?"]
-TAGS = [None, {}, {"d": "hard"}, {"d": "easy"}, {"d": 5}, {"d": 5.5}, {"d": True}, {"d": False}, {"d": None}, {"d": [1]}, {"d": "5"}, {"d": {"x": 1}}]
+TAGS = [
+    None,
+    {},
+    {"d": "hard"},
+    {"d": "easy"},
+    {"d": 5},
+    {"d": 5.5},
+    {"d": True},
+    {"d": False},
+    {"d": None},
+    {"d": [1]},
+    {"d": "5"},
+    {"d": {"x": 1}},
+]
 
 ROWS = st.lists(
     st.fixed_dictionaries(
@@ -27,7 +40,8 @@ ROWS = st.lists(
             "terminated": st.booleans(),
             "pre_agent": st.none() | st.sampled_from(TASKS),
             "tags": st.sampled_from(TAGS),
-            "episode_tags": st.none() | st.sampled_from([tags for tags in TAGS if tags is not None]),
+            "episode_tags": st.none()
+            | st.sampled_from([tags for tags in TAGS if tags is not None]),
             "policy_version": st.none() | st.integers(0, 3),
         }
     ),
@@ -35,7 +49,9 @@ ROWS = st.lists(
     max_size=14,
 )
 
-TEXTS = st.sampled_from([*TASKS, "a%", "%", "_", "a\\%c", "a\\_c", "%c", "[", "a*", "?", "\\\\", "é%"])
+TEXTS = st.sampled_from(
+    [*TASKS, "a%", "%", "_", "a\\%c", "a\\_c", "%c", "[", "a*", "?", "\\\\", "é%"]
+)
 NUMBERS = st.sampled_from([-3, 0, 1, 2, 0.5, 1.0, 1.5, 5, 5.5, float("inf")])
 ANY = TEXTS | NUMBERS | st.booleans()
 
@@ -49,7 +65,9 @@ def leaf(name, values, ops=("eq", "ne", "gt", "gte", "lt", "lte")):
 
 
 def text_leaf(name):
-    return leaf(name, TEXTS) | st.tuples(st.just(name), st.sampled_from(["like", "not_like"]), TEXTS)
+    return leaf(name, TEXTS) | st.tuples(
+        st.just(name), st.sampled_from(["like", "not_like"]), TEXTS
+    )
 
 
 def tag_leaf(name):
@@ -69,7 +87,9 @@ LEAVES = st.one_of(
 )
 QUERIES = st.recursive(
     st.lists(st.tuples(st.sampled_from(["and_", "or_"]), LEAVES), min_size=1, max_size=4),
-    lambda inner: st.lists(st.tuples(st.sampled_from(["and_", "or_"]), LEAVES | inner), min_size=1, max_size=3),
+    lambda inner: st.lists(
+        st.tuples(st.sampled_from(["and_", "or_"]), LEAVES | inner), min_size=1, max_size=3
+    ),
     max_leaves=8,
 )
 
@@ -94,13 +114,22 @@ def pattern(like):
         if character == "\\" and not escaped:
             escaped = True
             continue
-        out += re.escape(character) if escaped or character not in "%_" else ".*" if character == "%" else "."
+        out += (
+            re.escape(character)
+            if escaped or character not in "%_"
+            else ".*"
+            if character == "%"
+            else "."
+        )
         escaped = False
     return re.compile(out, re.DOTALL)
 
 
 def alike(found, value):
-    """Whether two values may be compared: bools with bools, numbers with numbers, text with text."""
+    """Whether two values may be compared.
+
+    Bools with bools, numbers with numbers, text with text.
+    """
     if isinstance(found, bool) or isinstance(value, bool):
         return isinstance(found, bool) and isinstance(value, bool)
     if isinstance(found, (int, float)):
@@ -126,7 +155,13 @@ def holds(row, name, op, value):
             return isinstance(found, str) and pattern(value).fullmatch(found) is not None
     if found is None or not alike(found, value):
         return False
-    return {"eq": found == value, "gt": found > value, "gte": found >= value, "lt": found < value, "lte": found <= value}[op]
+    return {
+        "eq": found == value,
+        "gt": found > value,
+        "gte": found >= value,
+        "lt": found < value,
+        "lte": found <= value,
+    }[op]
 
 
 def matches(row, query):
@@ -134,24 +169,37 @@ def matches(row, query):
     result = None
     for operator, part in query:
         this = matches(row, part) if isinstance(part, list) else holds(row, *part)
-        result = this if result is None else (result and this) if operator == "and_" else (result or this)
+        result = (
+            this
+            if result is None
+            else (result and this)
+            if operator == "and_"
+            else (result or this)
+        )
     return result
 
 
 @pytest.mark.filterwarnings("ignore:nothing in buffer .* has the tag:expdb.ExpDBWarning")
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(ROWS, st.lists(QUERIES, min_size=1, max_size=4))
 def test_a_query_finds_what_a_plain_filter_finds(db, rows, queries):
     buffer = db.buffer("q")
     buffer.clear()
-    episodes = [{**row, "episode_id": f"{k}-{buffer.stats()['added']}"} for k, row in enumerate(rows)]
+    episodes = [
+        {**row, "episode_id": f"{k}-{buffer.stats()['added']}"} for k, row in enumerate(rows)
+    ]
     positions = buffer.store_batch(episodes).tolist()
     rows = [{**row, "position": position} for row, position in zip(rows, positions, strict=True)]
     for query in queries:
         builder = build(query)
         wanted = [row["position"] for row in rows if matches(row, query)]
         for where in (builder, builder.build()):
-            assert [p for batch in buffer.scan(where, size=5) for p in batch["position"].tolist()] == wanted
+            assert [
+                p for batch in buffer.scan(where, size=5) for p in batch["position"].tolist()
+            ] == wanted
         assert buffer.count(builder) == len(wanted)
         tasks = list(dict.fromkeys(row["task_id"] for row in rows if row["position"] in wanted))
         assert buffer.tasks(builder) == tasks
@@ -159,17 +207,34 @@ def test_a_query_finds_what_a_plain_filter_finds(db, rows, queries):
             drawn = buffer.sample_tasks(len(tasks), builder, rng=0)
             assert set(drawn) == set(tasks)
             matching = buffer.sample_tasks(len(tasks), builder, rows="matching", rng=0)
-            assert sorted(p for batch in matching.values() for p in batch["position"].tolist()) == wanted
+            assert (
+                sorted(p for batch in matching.values() for p in batch["position"].tolist())
+                == wanted
+            )
             assert set(buffer.sample(20, builder, rng=0)["position"].tolist()) <= set(wanted)
 
 
 def test_a_builder_gives_plain_json_left_to_right():
-    query = QueryBuilder().eq("task_id", "t").or_().gt("reward", 1).and_().in_("step", (1, 2)).and_().is_null("pre_agent")
+    query = (
+        QueryBuilder()
+        .eq("task_id", "t")
+        .or_()
+        .gt("reward", 1)
+        .and_()
+        .in_("step", (1, 2))
+        .and_()
+        .is_null("pre_agent")
+    )
     assert query.build() == {
         "and_": [
             {
                 "and_": [
-                    {"or_": [{"field": "task_id", "value": "t", "op": "eq"}, {"field": "reward", "value": 1, "op": "gt"}]},
+                    {
+                        "or_": [
+                            {"field": "task_id", "value": "t", "op": "eq"},
+                            {"field": "reward", "value": 1, "op": "gt"},
+                        ]
+                    },
                     {"field": "step", "value": [1, 2], "op": "in"},
                 ]
             },
@@ -205,7 +270,25 @@ def test_every_form_of_where(buffer):
     assert buffer.count(np.arange(6, dtype=np.uint8)) == 6
 
 
-HOSTILE = ["task_id; DROP TABLE steps", "1=1 OR task_id", 'task_id"', "tags.a'b", 'tags.a"."b', "tags.", "tags", "tags.a.b", "no_such", "", "__class__", "episodes.task_id", "rowid", "buffer_id", "payload", None, 5]
+HOSTILE = [
+    "task_id; DROP TABLE steps",
+    "1=1 OR task_id",
+    'task_id"',
+    "tags.a'b",
+    'tags.a"."b',
+    "tags.",
+    "tags",
+    "tags.a.b",
+    "no_such",
+    "",
+    "__class__",
+    "episodes.task_id",
+    "rowid",
+    "buffer_id",
+    "payload",
+    None,
+    5,
+]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -220,7 +303,9 @@ def test_an_unknown_name_is_an_error_that_lists_the_known(buffer, name):
     assert buffer.count() == 1
 
 
-@pytest.mark.parametrize("value", ["' OR '1'='1", "x'; DROP TABLE steps; --", '"', "%", "a\nb", "🙂" * 1000])
+@pytest.mark.parametrize(
+    "value", ["' OR '1'='1", "x'; DROP TABLE steps; --", '"', "%", "a\nb", "🙂" * 1000]
+)
 def test_hostile_values_match_nothing_by_accident(buffer, value):
     buffer.store(task_id="t", tags={"k": "v"})
     for op in ("eq", "gt", "like"):
@@ -233,12 +318,17 @@ def test_hostile_values_match_nothing_by_accident(buffer, value):
 @pytest.mark.parametrize(
     ("name", "op", "value", "message"),
     [
-        ("reward", "eq", float("nan"), "is_null"), ("reward", "eq", None, "is_null"), ("tags.d", "eq", None, "is_null"),
+        ("reward", "eq", float("nan"), "is_null"), ("reward", "eq", None, "is_null"),
+        ("tags.d", "eq", None, "is_null"),
         ("task_id", "eq", 5, "compares with text"), ("reward", "eq", "5", "compares with numbers"),
-        ("reward", "like", "5%", "use eq"), ("reward", "eq", True, "numbers"), ("terminated", "gt", True, "eq or ne"),
-        ("terminated", "eq", 5, "True and False"), ("step", "eq", 2**63, "64 bits"), ("step", "eq", [1], "a list"),
-        ("task_id", "in", "abc", "a list of values"), ("task_id", "in", [None], "is_null"), ("task_id", "nope", 1, "unknown comparison"),
-        ("tags.d", "gt", True, "eq or ne"), ("tags.d", "like", 5, "use eq"), ("task_id", "eq", "\ud800", "surrogate"),
+        ("reward", "like", "5%", "use eq"), ("reward", "eq", True, "numbers"),
+        ("terminated", "gt", True, "eq or ne"),
+        ("terminated", "eq", 5, "True and False"), ("step", "eq", 2**63, "64 bits"),
+        ("step", "eq", [1], "a list"),
+        ("task_id", "in", "abc", "a list of values"), ("task_id", "in", [None], "is_null"),
+        ("task_id", "nope", 1, "unknown comparison"),
+        ("tags.d", "gt", True, "eq or ne"), ("tags.d", "like", 5, "use eq"),
+        ("task_id", "eq", "\ud800", "surrogate"),
         ("task_id", "in", ["a"] * 40_000, "at most"), ("task_id", "like", "a\\", "double it"),
     ],
 )  # fmt: skip
@@ -247,7 +337,24 @@ def test_what_cannot_be_compared_is_an_error(buffer, name, op, value, message):
         buffer.count({"field": name, "op": op, "value": value})
 
 
-@pytest.mark.parametrize("where", [5, "task_id = 'a'", {}, {"and_": [1]}, {"and_": []}, {"field": "task_id", "op": "eq"}, {"field": "a", "op": "eq", "value": 1, "x": 2}, np.zeros(3), np.zeros((2, 2), int), ["a"], [1.5], [True], [2**63]])
+@pytest.mark.parametrize(
+    "where",
+    [
+        5,
+        "task_id = 'a'",
+        {},
+        {"and_": [1]},
+        {"and_": []},
+        {"field": "task_id", "op": "eq"},
+        {"field": "a", "op": "eq", "value": 1, "x": 2},
+        np.zeros(3),
+        np.zeros((2, 2), int),
+        ["a"],
+        [1.5],
+        [True],
+        [2**63],
+    ],
+)
 def test_what_is_no_query_is_an_error(buffer, where):
     with pytest.raises(expdb.QueryError):
         buffer.count(where)
@@ -264,23 +371,56 @@ def test_long_chains_compile_and_deep_nesting_is_refused(buffer):
         nested = QueryBuilder().eq("task_id", "t50").and_().nested(nested)
     with pytest.raises(expdb.QueryError, match="nested"):
         buffer.count(nested)
-    wide = QueryBuilder().in_("step", range(29_000)).or_().in_("task_id", [f"t{k}" for k in range(29_000)])
+    wide = (
+        QueryBuilder()
+        .in_("step", range(29_000))
+        .or_()
+        .in_("task_id", [f"t{k}" for k in range(29_000)])
+    )
     assert buffer.count(wide) == 1
 
 
 @pytest.mark.parametrize("column", ["step", "policy_version", "reward", "position"])
 def test_numbers_compare_exactly_where_floats_are_coarse(buffer, column):
-    buffer.store_batch([{"episode_id": str(s), "step": s, "policy_version": s, "reward": r} for s, r in ((2**53, 2.0**53), (2**53 + 1, 0.5), (2**63 - 1, -3.0), (-(2**63), None))])
-    stored = {"step": [2**53, 2**53 + 1, 2**63 - 1, -(2**63)], "reward": [2.0**53, 0.5, -3.0, None], "position": [0, 1, 2, 3]}
+    buffer.store_batch(
+        [
+            {"episode_id": str(s), "step": s, "policy_version": s, "reward": r}
+            for s, r in ((2**53, 2.0**53), (2**53 + 1, 0.5), (2**63 - 1, -3.0), (-(2**63), None))
+        ]
+    )
+    stored = {
+        "step": [2**53, 2**53 + 1, 2**63 - 1, -(2**63)],
+        "reward": [2.0**53, 0.5, -3.0, None],
+        "position": [0, 1, 2, 3],
+    }
     stored["policy_version"] = stored["step"]
-    values = [0.5, 1.0, 2.0**53, 2**53 + 1, 2.0**63, -(2.0**63), 1e300, -1e300, float("inf"), -float("inf"), 2**63 - 1, -3, 2.5]
+    values = [
+        0.5,
+        1.0,
+        2.0**53,
+        2**53 + 1,
+        2.0**63,
+        -(2.0**63),
+        1e300,
+        -1e300,
+        float("inf"),
+        -float("inf"),
+        2**63 - 1,
+        -3,
+        2.5,
+    ]
     for op, holds in (("eq", eq), ("gt", gt), ("gte", ge), ("lt", lt), ("lte", le)):
         for value in values:
             found = [one for one in stored[column] if one is not None and holds(one, value)]
-            assert buffer.count({"field": column, "op": op, "value": value}) == len(found), (op, value)
+            assert buffer.count({"field": column, "op": op, "value": value}) == len(found), (
+                op,
+                value,
+            )
             if op == "eq":
                 assert buffer.count({"field": column, "op": "ne", "value": value}) == 4 - len(found)
-    assert buffer.count({"field": column, "op": "in", "value": values}) == sum(one in values for one in stored[column])
+    assert buffer.count({"field": column, "op": "in", "value": values}) == sum(
+        one in values for one in stored[column]
+    )
 
 
 def test_pages_and_positions_beyond_64_bits_are_past_the_end(buffer):
@@ -295,7 +435,9 @@ def test_pages_and_positions_beyond_64_bits_are_past_the_end(buffer):
 def test_a_query_of_more_values_than_the_database_takes_is_refused(db, buffer):
     buffer.store(reward=0.5)
     with db._engine.reading() as session:
-        if hasattr(session.driver, "setlimit"):  # SQLite's as others build it: 250,000 of Debian's take their time
+        if hasattr(
+            session.driver, "setlimit"
+        ):  # SQLite's as others build it: 250,000 of Debian's take their time
             session.driver.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 50_000)
     wide = QueryBuilder().in_("reward", [k + 0.5 for k in range(29_000)])
     assert buffer.count(wide) == 1
@@ -306,7 +448,9 @@ def test_a_query_of_more_values_than_the_database_takes_is_refused(db, buffer):
 
 
 def test_what_is_built_is_plain_json():
-    built = QueryBuilder().eq("reward", np.float32(0.5)).and_().in_("step", np.array([1, 2])).build()
+    built = (
+        QueryBuilder().eq("reward", np.float32(0.5)).and_().in_("step", np.array([1, 2])).build()
+    )
     assert json.loads(json.dumps(built)) == built
     for values in ("abc", b"a", 5, None, {"a": 1}):
         with pytest.raises(expdb.QueryError, match="list of values"):
@@ -329,18 +473,31 @@ def plan(db, buffer, where):
 
     statement = select._steps(buffer._store, buffer._store.compiled(where), select.S.position)
     with db._engine.reading() as session:
-        compiled = statement.compile(dialect=session.connection.dialect, compile_kwargs={"render_postcompile": True})
+        compiled = statement.compile(
+            dialect=session.connection.dialect, compile_kwargs={"render_postcompile": True}
+        )
         if session.connection.dialect.name == "postgresql":
-            return " / ".join(row[0] for row in session.driver.execute(f"EXPLAIN {compiled}", compiled.params).fetchall())
+            return " / ".join(
+                row[0]
+                for row in session.driver.execute(f"EXPLAIN {compiled}", compiled.params).fetchall()
+            )
         params = [compiled.params[name] for name in compiled.positiontup]
-        return " / ".join(row[3] for row in session.driver.execute(f"EXPLAIN QUERY PLAN {compiled}", params).fetchall())
+        return " / ".join(
+            row[3]
+            for row in session.driver.execute(f"EXPLAIN QUERY PLAN {compiled}", params).fetchall()
+        )
 
 
 def test_indexed_queries_read_what_matches_and_not_the_table(open_db):
     db = open_db()
     buffer = db.buffer("b")
     if db.location.startswith("postgresql:"):
-        buffer.store_batch([{"task_id": f"t{k}", "tags": {"d": "hard" if k % 100 == 0 else k}} for k in range(5000)])
+        buffer.store_batch(
+            [
+                {"task_id": f"t{k}", "tags": {"d": "hard" if k % 100 == 0 else k}}
+                for k in range(5000)
+            ]
+        )
         for name in ("tags.d", "tags.d", "agent_id"):
             buffer.index(name)
         with db._engine.writing() as session:  # what the server does by itself, some time or other
@@ -352,7 +509,9 @@ def test_indexed_queries_read_what_matches_and_not_the_table(open_db):
         assert buffer.count({"tags.d": 5.0}) == 1
         return
     buffer.store_batch([{"task_id": f"t{k}", "tags": {"d": "hard"}} for k in range(10)])
-    assert plan(db, buffer, {"tags.d": "hard"}).startswith("SEARCH steps USING PRIMARY KEY (buffer_id=?)")
+    assert plan(db, buffer, {"tags.d": "hard"}).startswith(
+        "SEARCH steps USING PRIMARY KEY (buffer_id=?)"
+    )
     buffer.index("tags.d")
     buffer.index("tags.d")
     buffer.index("agent_id")
@@ -360,9 +519,13 @@ def test_indexed_queries_read_what_matches_and_not_the_table(open_db):
     buffer = db.buffer("b")
     assert "steps_by_tags_d (buffer_id=? AND <expr>=?)" in plan(db, buffer, {"tags.d": "hard"})
     found = plan(db, buffer, {"task_id": "t1"})
-    assert found.startswith("SEARCH episodes USING COVERING INDEX episodes_by_task_id (buffer_id=? AND task_id=?)")
+    assert found.startswith(
+        "SEARCH episodes USING COVERING INDEX episodes_by_task_id (buffer_id=? AND task_id=?)"
+    )
     assert "SEARCH steps USING PRIMARY KEY (buffer_id=? AND position>? AND position<?)" in found
-    assert "episodes_by_task_name" in plan(db, buffer, QueryBuilder().eq("task_name", "n").and_().gt("reward", 0.5))
+    assert "episodes_by_task_name" in plan(
+        db, buffer, QueryBuilder().eq("task_name", "n").and_().gt("reward", 0.5)
+    )
     assert buffer.count({"tags.d": "hard"}) == 10
 
 
@@ -379,8 +542,14 @@ def test_a_list_of_positions_is_a_query(buffer):
 
 def test_a_field_that_is_asked_for_as_a_column_is_told_to_be_one(buffer, db):
     buffer.store(action=1)
-    with pytest.raises(expdb.QueryError, match=r"known are .*task_id.*such as action, is no column"):
+    with pytest.raises(
+        expdb.QueryError, match=r"known are .*task_id.*such as action, is no column"
+    ):
         buffer.count({"action": 1})
     for query in ("SELECT action FROM experience", "SELECT nope FROM experience_episodes"):
-        with pytest.raises(expdb.SqlError, match=r"experience has buffer, position.*experience_episodes has .*steps_held; fields such as action"):
+        with pytest.raises(
+            expdb.SqlError,
+            match=r"experience has buffer, position.*experience_episodes has .*steps_held; "
+            "fields such as action",
+        ):
             db.sql(query)

@@ -9,7 +9,9 @@ import pytest
 import expdb
 from expdb import QueryBuilder
 
-pytestmark = pytest.mark.filterwarnings("ignore:update gives the reward:expdb.ExpDBWarning")  # it is meant for every step here
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:update gives the reward:expdb.ExpDBWarning"
+)  # it is meant for every step here
 
 
 @pytest.fixture
@@ -61,7 +63,12 @@ def test_fields_select_and_may_name_columns(filled):
 
 
 def test_tasks_come_by_their_first_step(buffer):
-    buffer.store_batch([{"task_id": task, "reward": reward} for task, reward in [("b", 0), ("a", 1), ("b", 1), ("c", 0)]])
+    buffer.store_batch(
+        [
+            {"task_id": task, "reward": reward}
+            for task, reward in [("b", 0), ("a", 1), ("b", 1), ("c", 0)]
+        ]
+    )
     assert buffer.tasks() == ["b", "a", "c"]
     assert buffer.tasks({"reward": 1}) == ["a", "b"]
     assert buffer.tasks({"task_id": "none"}) == []
@@ -72,7 +79,11 @@ def test_episodes_are_a_table_of_those_with_a_matching_step(filled):
     assert isinstance(table, pa.Table)
     assert table["task_id"].to_pylist() == [f"t{k}" for k in range(5)]
     assert table["episode_return"].to_pylist() == pytest.approx([1.0, 3.5, 6.0, 8.5, 11.0])
-    assert filled.episodes(QueryBuilder().gte("reward", 1.2))["task_id"].to_pylist() == ["t2", "t3", "t4"]
+    assert filled.episodes(QueryBuilder().gte("reward", 1.2))["task_id"].to_pylist() == [
+        "t2",
+        "t3",
+        "t4",
+    ]
     assert filled.episodes({"task_id": "t3"})["length"].to_pylist() == [5]
     assert filled.episodes({"task_id": "none"}).num_rows == 0
 
@@ -83,13 +94,17 @@ def test_a_late_reward_is_seen_everywhere_at_once(db, filled):
     assert filled.episodes({"task_id": "t1"})["episode_return"].to_pylist() == pytest.approx([35.0])
     assert filled.count(QueryBuilder().eq("reward", 7)) == 5
     assert (filled.sample(10, {"task_id": "t1"})["reward"] == 7).all()
-    assert db.sql("SELECT sum(reward) AS r FROM experience WHERE task_id = 't1'").to_pylist() == [{"r": 35.0}]
+    assert db.sql("SELECT sum(reward) AS r FROM experience WHERE task_id = 't1'").to_pylist() == [
+        {"r": 35.0}
+    ]
     assert filled.update({"task_id": "t1"}, reward=None) == 5
     assert np.isnan(filled.get([5])["reward"][0])
 
 
 def test_flags_tags_and_policy_versions_can_be_changed(filled):
-    filled.update(np.array([0, 1]), terminated=True, truncated=True, tags={"new": 1}, policy_version=9)
+    filled.update(
+        np.array([0, 1]), terminated=True, truncated=True, tags={"new": 1}, policy_version=9
+    )
     batch = filled.get([0, 1, 2], fields=["terminated", "truncated", "tags", "policy_version"])
     assert batch["terminated"].tolist() == [True, True, False]
     assert batch["tags"].tolist() == [{"new": 1}, {"new": 1}, {"k": 2}]
@@ -98,7 +113,14 @@ def test_flags_tags_and_policy_versions_can_be_changed(filled):
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"x": 5}, "only reward"), ({}, "only reward"), ({"reward": float("nan")}, "finite"), ({"tags": 5}, "tags"), ({"terminated": None}, "True or False"), ({"step": 3}, "only")],
+    [
+        ({"x": 5}, "only reward"),
+        ({}, "only reward"),
+        ({"reward": float("nan")}, "finite"),
+        ({"tags": 5}, "tags"),
+        ({"terminated": None}, "True or False"),
+        ({"step": 3}, "only"),
+    ],
 )
 def test_what_cannot_be_changed_is_refused(filled, changes, message):
     with pytest.raises(expdb.InvalidValue, match=message):
@@ -152,11 +174,16 @@ def test_returns_are_summed_anew_and_not_by_differences(buffer):
 
 def test_numbers_that_make_no_sense_are_refused(filled):
     for call in (
-        lambda: filled.page(1.5, 2), lambda: filled.page(1, 10**30), lambda: filled.sample("4"), lambda: filled.sample(2.5),
-        lambda: filled.sample(True), lambda: filled.scan(after="x"), lambda: filled.scan(size=0), lambda: filled.sample_tasks(1.5),
-        lambda: filled.sample(1, rng=-1), lambda: filled.sample(1, rng="a"), lambda: filled.sample(1, unit="Step"),
-        lambda: filled.sample(1, unit=expdb.NStep), lambda: filled.sample(1, sampler=expdb.Uniform), lambda: filled.get([[1], [1, 2]]),
-        lambda: filled.episode("t", flush_steps="a"), lambda: filled.episode("t", flush_seconds=None),
+        lambda: filled.page(1.5, 2), lambda: filled.page(1, 10**30), lambda: filled.sample("4"),
+        lambda: filled.sample(2.5),
+        lambda: filled.sample(True), lambda: filled.scan(after="x"), lambda: filled.scan(size=0),
+        lambda: filled.sample_tasks(1.5),
+        lambda: filled.sample(1, rng=-1), lambda: filled.sample(1, rng="a"),
+        lambda: filled.sample(1, unit="Step"),
+        lambda: filled.sample(1, unit=expdb.NStep), lambda: filled.sample(1, sampler=expdb.Uniform),
+        lambda: filled.get([[1], [1, 2]]),
+        lambda: filled.episode("t", flush_steps="a"),
+        lambda: filled.episode("t", flush_seconds=None),
     ):  # fmt: skip
         with pytest.raises(expdb.InvalidValue):
             call()

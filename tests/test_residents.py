@@ -1,4 +1,7 @@
-"""What is held in memory is what is stored, whatever other handles write, relabel, delete and evict meanwhile."""
+"""What is held in memory is what is stored, whatever other handles write, relabel.
+
+Delete and evict meanwhile.
+"""
 
 import numpy as np
 import pytest
@@ -6,21 +9,43 @@ import pytest
 import expdb
 from expdb import Episode, Group, NStep, QueryBuilder, Sequence, Stack, Step, Uniform
 
-pytestmark = pytest.mark.filterwarnings("ignore:update gives the reward:expdb.ExpDBWarning")  # it is meant for every step here
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:update gives the reward:expdb.ExpDBWarning"
+)  # it is meant for every step here
 
 ALL = Uniform(replace=False)
 PRIORITIZED = expdb.Prioritized()
 
 
 class World:
-    """A random history, written through one handle, and what is known of it: obs is 1000 * episode + t throughout."""
+    """A random history, written through one handle, and what is known of it.
+
+    Obs is 1000 * episode + t throughout.
+    """
 
     def __init__(self, buffer, rng):
         self.buffer, self.rng = buffer, rng
         self.open, self.tails, self.count = {}, set(), 0
 
     def act(self):
-        getattr(self, self.rng.choice(["step", "step", "step", "many", "end", "relabel", "delete", "by_hand", "capacity", "flags"], p=[0.2, 0.15, 0.15, 0.15, 0.15, 0.06, 0.04, 0.03, 0.03, 0.04]))()
+        getattr(
+            self,
+            self.rng.choice(
+                [
+                    "step",
+                    "step",
+                    "step",
+                    "many",
+                    "end",
+                    "relabel",
+                    "delete",
+                    "by_hand",
+                    "capacity",
+                    "flags",
+                ],
+                p=[0.2, 0.15, 0.15, 0.15, 0.15, 0.06, 0.04, 0.03, 0.03, 0.04],
+            ),
+        )()
 
     def step(self):
         """Store single steps of several open episodes in turn."""
@@ -31,7 +56,8 @@ class World:
             self.open[name] += 1
             ends = bool(self.rng.random() < 0.1)
             self.buffer.store(
-                episode_id=name, task_id=f"t{number % 5}", obs=1000.0 * number + t, small=np.full(3, t, np.int16),
+                episode_id=name, task_id=f"t{number % 5}", obs=1000.0 * number + t,
+                small=np.full(3, t, np.int16),
                 text=f"{number}/{t}", reward=float(t), terminated=ends,
             )  # fmt: skip
             if ends:
@@ -42,11 +68,19 @@ class World:
         for _ in range(int(self.rng.integers(1, 3))):
             number, self.count = self.count, self.count + 1
             length, terminated = int(self.rng.integers(1, 12)), bool(self.rng.random() < 0.5)
-            with self.buffer.episode(f"t{number % 5}", episode_id=f"e{number}", flush_steps=4) as episode:
+            with self.buffer.episode(
+                f"t{number % 5}", episode_id=f"e{number}", flush_steps=4
+            ) as episode:
                 for t in range(length):
                     last = t == length - 1
-                    episode.append(obs=1000.0 * number + t, small=np.full(3, t, np.int16), text=f"{number}/{t}", reward=float(t),
-                                   terminated=last and terminated, truncated=last and not terminated)  # fmt: skip
+                    episode.append(
+                        obs=1000.0 * number + t,
+                        small=np.full(3, t, np.int16),
+                        text=f"{number}/{t}",
+                        reward=float(t),
+                        terminated=last and terminated,
+                        truncated=last and not terminated,
+                    )
                 if self.rng.random() < 0.5:
                     episode.end(obs=1000.0 * number + length)
                     self.tails.add(f"e{number}")
@@ -59,10 +93,17 @@ class World:
 
     def some(self):
         rows = self.buffer.page(1, 10_000)
-        return [] if not rows else sorted({int(p) for p in self.rng.choice([row["position"] for row in rows], 3)})
+        return (
+            []
+            if not rows
+            else sorted({int(p) for p in self.rng.choice([row["position"] for row in rows], 3)})
+        )
 
     def relabel(self):
-        self.buffer.update(QueryBuilder().in_("position", self.some() or [0]), reward=float(self.rng.integers(50, 60)))
+        self.buffer.update(
+            QueryBuilder().in_("position", self.some() or [0]),
+            reward=float(self.rng.integers(50, 60)),
+        )
 
     def flags(self):
         task = f"t{self.rng.integers(5)}"
@@ -98,12 +139,19 @@ class Truth:
         if row["obs"] + 1 in self.at:
             return row["obs"] + 1
         name = row["episode_id"]
-        if row["obs"] % 1000 == self.length[name] - 1 and name in self.tails and self.status[name] != "open":
+        if (
+            row["obs"] % 1000 == self.length[name] - 1
+            and name in self.tails
+            and self.status[name] != "open"
+        ):
             return row["obs"] + 1
         return 0.0 if row["terminated"] else None
 
     def transition(self, row, n, gamma):
-        """obs, summed reward, next obs, discount, steps of an n-step transition; None where the successor is unknown."""
+        """obs, summed reward, next obs, discount, steps of an n-step transition.
+
+        None where the successor is unknown.
+        """
         total, k, current = 0.0, 0, row
         while True:
             follows = self.after(current)
@@ -118,18 +166,26 @@ class Truth:
             current = self.at[follows]
 
     def stack(self, row, k):
-        """The obs of the last k frames, the first one of the episode repeated; None where one of them is gone."""
+        """The obs of the last k frames, the first one of the episode repeated.
+
+        None where one of them is gone.
+        """
         frames = [row["obs"] - min(j, row["obs"] % 1000) for j in range(k - 1, -1, -1)]
         return frames if all(obs in self.at for obs in frames) else None
 
     def groups(self, matches, size):
-        """The first positions of the newest rollouts of each task of which a step matches, by their first."""
+        """The first positions of the newest rollouts of each task of which a step matches.
+
+        By their first.
+        """
         names = {self.rows[p]["episode_id"] for p in matches}
         by_task = {}
         for p in sorted(self.whole()):
             if self.rows[p]["episode_id"] in names:
                 by_task.setdefault(self.rows[p]["task_id"], []).append(p)
-        return {starts[-size:][0]: starts[-size:] for starts in by_task.values() if len(starts) >= size}
+        return {
+            starts[-size:][0]: starts[-size:] for starts in by_task.values() if len(starts) >= size
+        }
 
     def whole(self):
         """The first positions of complete episodes of which every step is held."""
@@ -157,15 +213,27 @@ def assert_equal_to_truth(buffer, world):
     held = set(truth.rows)
     for where, matches in (
         (None, held),
-        (QueryBuilder().gte("reward", 5), {p for p, row in truth.rows.items() if row["reward"] >= 5}),
-        (QueryBuilder().eq("task_id", "t1").and_().eq("policy_version", 2), {p for p, row in truth.rows.items() if row["task_id"] == "t1" and row["policy_version"] == 2}),
-        (QueryBuilder().eq("status", "complete").or_().gt("length", 6), {p for p, row in truth.rows.items() if row["status"] == "complete" or truth.length[row["episode_id"]] > 6}),
+        (QueryBuilder().gte("reward", 5),
+            {p for p, row in truth.rows.items() if row["reward"] >= 5}),
+        (QueryBuilder().eq("task_id", "t1").and_().eq("policy_version", 2),
+            {p for p,
+                row in truth.rows.items()
+                 if row["task_id"] == "t1" and row["policy_version"] == 2}),
+        (QueryBuilder().eq("status", "complete").or_().gt("length", 6),
+            {p for p,
+                row in truth.rows.items()
+                 if row["status"] == "complete" or truth.length[row["episode_id"]] > 6}),
     ):  # fmt: skip
         batch = everything(buffer, Step(), where)
         assert (set() if batch is None else set(batch["position"].tolist())) == matches
         for row in [] if batch is None else batch.to_list():
             stored = truth.rows[row["position"]]
-            assert (row["obs"], row["reward"], row["text"], row["step"]) == (stored["obs"], stored["reward"], stored["text"], stored["step"])
+            assert (row["obs"], row["reward"], row["text"], row["step"]) == (
+                stored["obs"],
+                stored["reward"],
+                stored["text"],
+                stored["step"],
+            )
             assert row["small"].tolist() == [stored["obs"] % 1000] * 3
             assert (row["terminated"], row["episode"]) == (stored["terminated"], stored["episode"])
         for unit in (NStep(1, gamma=0.9), NStep(3, gamma=0.9)):
@@ -174,25 +242,38 @@ def assert_equal_to_truth(buffer, world):
             batch = everything(buffer, unit, where)
             assert (set() if batch is None else set(batch["position"].tolist())) == known.keys()
             for row in [] if batch is None else batch.to_list():
-                got = tuple(row[key] for key in ("obs", "reward", "next_obs", "discount", "n_steps"))
+                got = tuple(
+                    row[key] for key in ("obs", "reward", "next_obs", "discount", "n_steps")
+                )
                 assert got == pytest.approx(known[row["position"]]), (row["position"], unit)
         known = {p: truth.transition(truth.rows[p], 2, 0.9) for p in matches}
         for unit, allowed in (
             (Step(), matches), (NStep(1), {p for p, found in known.items() if found}),
             (NStep(2, end="redraw"), {p for p, found in known.items() if found and found[4] == 2}),
-            (Sequence(3, pad=False), {p for p in matches if all(truth.rows[p]["obs"] + d in truth.at for d in (1, 2))}),
+            (Sequence(3, pad=False),
+                {p for p in matches if all(truth.rows[p]["obs"] + d in truth.at for d in (1, 2))}),
             (Stack(3), {p for p in matches if truth.stack(truth.rows[p], 3)}),
-            (NStep(2, stack=3), {p for p, found in known.items() if found and truth.stack(truth.rows[p], 3)}),
-            (Sequence(2, burn_in=1, pad=False), {p for p in matches if all(truth.rows[p]["obs"] + d in truth.at for d in (-1, 1))}),
+            (NStep(2, stack=3),
+                {p for p, found in known.items() if found and truth.stack(truth.rows[p], 3)}),
+            (Sequence(2, burn_in=1, pad=False),
+                {p for p in matches if all(truth.rows[p]["obs"] + d in truth.at for d in (-1, 1))}),
         ):  # fmt: skip
             if allowed:  # all weigh the same, so that the probability tells how many there are
                 batch = buffer.sample(40, where, sampler=PRIORITIZED, unit=unit)
-                anchors = batch["position"] if batch["position"].ndim == 1 else batch["position"][:, unit.burn_in]
+                anchors = (
+                    batch["position"]
+                    if batch["position"].ndim == 1
+                    else batch["position"][:, unit.burn_in]
+                )
                 assert set(anchors.tolist()) <= allowed
                 assert batch["probability"] == pytest.approx(1 / len(allowed))
         for unit in (Stack(4), NStep(2, gamma=0.9, stack=3)):
             known = {p: truth.stack(truth.rows[p], unit.stack) for p in matches}
-            known = {p: frames for p, frames in known.items() if frames and (isinstance(unit, Stack) or truth.transition(truth.rows[p], 2, 0.9))}
+            known = {
+                p: frames
+                for p, frames in known.items()
+                if frames and (isinstance(unit, Stack) or truth.transition(truth.rows[p], 2, 0.9))
+            }
             batch = everything(buffer, unit, where)
             assert (set() if batch is None else set(batch["position"].tolist())) == known.keys()
             for row in [] if batch is None else batch.to_list():
@@ -202,17 +283,36 @@ def assert_equal_to_truth(buffer, world):
                     last = truth.at[truth.rows[row["position"]]["obs"] + n - 1]
                     assert row["next_obs"].tolist() == [*truth.stack(last, 2), follows]
         groups = truth.groups(matches, 2)
-        batch = everything(buffer, Group(2), where, fields=["position", "obs", "mask", "text", "episode_return", "group_mean", "episode_id"])
-        assert (set() if batch is None else set(batch["position"][:, 0, 0].tolist())) == groups.keys()
+        batch = everything(
+            buffer,
+            Group(2),
+            where,
+            fields=[
+                "position",
+                "obs",
+                "mask",
+                "text",
+                "episode_return",
+                "group_mean",
+                "episode_id",
+            ],
+        )
+        assert (
+            set() if batch is None else set(batch["position"][:, 0, 0].tolist())
+        ) == groups.keys()
         for k in range(0 if batch is None else batch.size):
             rollouts = groups[int(batch["position"][k, 0, 0])]
             names = [truth.rows[p]["episode_id"] for p in rollouts]
             assert batch["episode_id"][k].tolist() == names
-            assert batch["episode_return"][k].tolist() == pytest.approx([truth.gained[name] for name in names])
+            assert batch["episode_return"][k].tolist() == pytest.approx(
+                [truth.gained[name] for name in names]
+            )
             for i, p in enumerate(rollouts):
                 line = [truth.rows[p]["obs"] + t for t in range(truth.length[names[i]])]
                 assert batch["obs"][k, i, batch["mask"][k, i]].tolist() == line
-                assert batch["text"][k, i, batch["mask"][k, i]].tolist() == [truth.at[obs]["text"] for obs in line]
+                assert batch["text"][k, i, batch["mask"][k, i]].tolist() == [
+                    truth.at[obs]["text"] for obs in line
+                ]
         starts = truth.whole()
         names = {truth.rows[p]["episode_id"] for p in matches}
         batch = everything(buffer, Episode(), where)
@@ -227,12 +327,19 @@ def assert_equal_to_truth(buffer, world):
             for j in side:
                 gone = gone or line[j] not in truth.at
                 line[j] = None if gone else line[j]
-        assert [None if not m else o for m, o in zip(batch["mask"][k].tolist(), batch["obs"][k].tolist(), strict=True)] == line
+        assert [
+            None if not m else o
+            for m, o in zip(batch["mask"][k].tolist(), batch["obs"][k].tolist(), strict=True)
+        ] == line
         assert batch["is_first"][k].tolist() == [o is not None and o % 1000 == 0 for o in line]
-        assert batch["text"][k].tolist() == [None if o is None else truth.at[o]["text"] for o in line]
+        assert batch["text"][k].tolist() == [
+            None if o is None else truth.at[o]["text"] for o in line
+        ]
 
 
-@pytest.mark.parametrize("seed", [0, 1, *[pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6)]])
+@pytest.mark.parametrize(
+    "seed", [0, 1, *[pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6)]]
+)
 @pytest.mark.parametrize("resident_bytes", [None, 0])
 def test_memory_follows_what_others_write(open_db, seed, resident_bytes):
     rng = np.random.default_rng(seed)
@@ -257,7 +364,9 @@ def actor(location, number):
             name = f"e{number}-{k}"
             with buffer.episode(f"t{number}", episode_id=name, flush_steps=7) as episode:
                 for t in range(LENGTHS):
-                    episode.append(obs=1e6 * number + 1e3 * k + t, reward=float(t), terminated=t == LENGTHS - 1)
+                    episode.append(
+                        obs=1e6 * number + 1e3 * k + t, reward=float(t), terminated=t == LENGTHS - 1
+                    )
             buffer.update({"episode_id": name}, reward=-1.0)
             if k % 4 == 3:
                 buffer.delete(QueryBuilder().eq("episode_id", name).and_().gte("step", 35))
@@ -267,7 +376,10 @@ def test_a_learner_beside_other_processes_never_draws_what_was_not(open_db, loca
     import multiprocessing
 
     learner = open_db(max_lag=0.0).buffer("b", capacity=700)
-    processes = [multiprocessing.get_context("spawn").Process(target=actor, args=(location, number)) for number in (1, 2)]
+    processes = [
+        multiprocessing.get_context("spawn").Process(target=actor, args=(location, number))
+        for number in (1, 2)
+    ]
     for process in processes:
         process.start()
     rounds, sampler = 0, expdb.Prioritized()
@@ -281,7 +393,9 @@ def test_a_learner_beside_other_processes_never_draws_what_was_not(open_db, loca
         held = learner.update_priorities(batch["position"], np.abs(batch["reward"]) + 1)
         assert 0 <= held <= 64
         assert 0 <= relabelled <= 64
-        sequences = learner.sample(8, QueryBuilder().eq("reward", -1.0).or_().gte("reward", 0), unit=Sequence(6, burn_in=2))
+        sequences = learner.sample(
+            8, QueryBuilder().eq("reward", -1.0).or_().gte("reward", 0), unit=Sequence(6, burn_in=2)
+        )
         steps = np.where(sequences["mask"], sequences["obs"] - np.arange(8), np.nan)
         assert (np.nanmax(steps, 1) == np.nanmin(steps, 1)).all()
         rounds += 1
@@ -291,12 +405,17 @@ def test_a_learner_beside_other_processes_never_draws_what_was_not(open_db, loca
     truth = {row["position"]: row for row in learner.page(1, 10_000)}
     batch = learner.sample(len(truth), sampler=ALL)
     assert set(batch["position"].tolist()) == truth.keys()
-    assert all(truth[p]["reward"] == r for p, r in zip(batch["position"].tolist(), batch["reward"].tolist(), strict=True))
+    assert all(
+        truth[p]["reward"] == r
+        for p, r in zip(batch["position"].tolist(), batch["reward"].tolist(), strict=True)
+    )
     learner._sampling.save()
     stored = learner.get(batch["position"], fields=["priority"])["priority"]
     held = learner.sample(len(truth), sampler=ALL, fields=["position", "priority"])
     mine = dict(zip(held["position"].tolist(), held["priority"].tolist(), strict=True))
-    assert [mine[p] for p in batch["position"].tolist()] == pytest.approx(stored.tolist(), nan_ok=True)
+    assert [mine[p] for p in batch["position"].tolist()] == pytest.approx(
+        stored.tolist(), nan_ok=True
+    )
 
 
 @pytest.mark.parametrize("resident_bytes", [0, 1500, 10**9])
@@ -333,7 +452,11 @@ def test_a_damaged_chunk_is_an_error_that_names_it(tmp_path):
                 episode.extend({"x": np.arange(50)})
         with db._engine.writing() as session:
             ((id,),) = session.ask("SELECT id FROM chunks ORDER BY id LIMIT 1 OFFSET 1")
-            session.ask("UPDATE chunks SET data = CAST(substr(data, 1, 700) || x'FF' || substr(data, 702) AS BLOB) WHERE id = ?", id)
+            session.ask(
+                "UPDATE chunks SET data = CAST(substr(data, 1, 700) || x'FF' || substr(data, 702) "
+                "AS BLOB) WHERE id = ?",
+                id,
+            )
     with expdb.open(path) as db:
         buffer = db.buffer("b")
         for _ in range(3):
@@ -365,10 +488,13 @@ def test_buffers_share_the_memory_they_are_given(open_db):
         for name in ("a", "b"):
             batch = db.buffer(name).sample(100, sampler=ALL)
             assert sorted(batch["k"].tolist()) == list(range(100))
-    assert [set(db.buffer(name)._sampling.resident.fields) for name in ("a", "b")] == [{"x", "k"}, {"k"}]
+    assert [set(db.buffer(name)._sampling.resident.fields) for name in ("a", "b")] == [
+        {"x", "k"},
+        {"k"},
+    ]
 
 
-# -- what a tester found ----------------------------------------------------------------------------------------------
+# -- what a tester found ---------------------------------------------------------------------------
 
 
 def positions(buffer, **options):
@@ -377,19 +503,28 @@ def positions(buffer, **options):
 
 
 def agree(open_db, buffer, **options):
-    """Assert that a handle that has seen it all draws as one does that comes now, and return what both draw."""
+    """Assert that a handle that has seen it all draws as one does that comes now.
+
+    Return what both draw.
+    """
     fresh = open_db(max_lag=0.0).buffer(buffer.name)
     found = []
     for one in (buffer, fresh):
         try:
-            found.append({key: value.tolist() for key, value in one.sample(64, rng=3, **options).items()})
+            found.append(
+                {key: value.tolist() for key, value in one.sample(64, rng=3, **options).items()}
+            )
         except expdb.TooFewRows:
             found.append(None)
     assert repr(found[0]) == repr(found[1])
     return found[0]
 
 
-@pytest.mark.parametrize("unit", [Sequence(2, burn_in=1, pad=False), NStep(3, end="redraw"), Sequence(2, stride=2)], ids=str)
+@pytest.mark.parametrize(
+    "unit",
+    [Sequence(2, burn_in=1, pad=False), NStep(3, end="redraw"), Sequence(2, stride=2)],
+    ids=str,
+)
 def test_rows_without_a_step_lead_nowhere(db, unit):
     buffer = db.buffer("b")
     for _ in range(5):
@@ -444,17 +579,28 @@ def test_a_handle_that_has_seen_more_draws_the_same(open_db):
     buffer = open_db(max_lag=0.0).buffer("b")
     sampler = expdb.Prioritized()
     for k in range(37):
-        buffer.store_batch([{"x": float(j), "task_id": "abc"[(k * j) % 3], "terminated": True} for j in range(7)])
+        buffer.store_batch(
+            [{"x": float(j), "task_id": "abc"[(k * j) % 3], "terminated": True} for j in range(7)]
+        )
         for one in (sampler, Uniform(over="task"), Uniform()):
             buffer.sample(4, sampler=one)
     buffer.set_capacity(100)
-    for one in (sampler, Uniform(over="task"), Uniform(over="episode"), Uniform(), expdb.Newest(30)):
+    for one in (
+        sampler,
+        Uniform(over="task"),
+        Uniform(over="episode"),
+        Uniform(),
+        expdb.Newest(30),
+    ):
         agree(open_db, buffer, sampler=one)
     state = buffer.sampling_state()
     fresh = open_db(max_lag=0.0).buffer("b")
     fresh.restore_sampling(state)
     for _ in range(3):
-        assert fresh.sample(8, sampler=sampler)["position"].tolist() == buffer.sample(8, sampler=sampler)["position"].tolist()
+        assert (
+            fresh.sample(8, sampler=sampler)["position"].tolist()
+            == buffer.sample(8, sampler=sampler)["position"].tolist()
+        )
 
 
 def test_new_steps_begin_with_the_greatest_priority_of_any_process(open_db):
@@ -479,18 +625,30 @@ def test_what_is_not_there_is_told_so(open_db, resident_bytes):
     buffer.store(episode_id="a", q=1)
     buffer.store(obs=2.0, episode_id="a", terminated=True)
     order = expdb.Ordered("position")
-    assert buffer.sample(3, unit=NStep(), sampler=order)["has_next_obs"].tolist() == [False, True, False]
-    assert buffer.sample(3, unit=Sequence(3), sampler=order)["has_obs"].tolist() == [[True, False, True], [False, True, False], [True, False, False]]
+    assert buffer.sample(3, unit=NStep(), sampler=order)["has_next_obs"].tolist() == [
+        False,
+        True,
+        False,
+    ]
+    assert buffer.sample(3, unit=Sequence(3), sampler=order)["has_obs"].tolist() == [
+        [True, False, True],
+        [False, True, False],
+        [True, False, False],
+    ]
     buffer.update_priorities([0, 1, 2], [1.0, 2.0, 3.0])
     for _ in range(2):
-        assert buffer.sample(3, unit=Sequence(2), sampler=order, fields=["priority"])["priority"].tolist() == [[1.0, 2.0], [2.0, 3.0], [3.0, 0.0]]
+        assert buffer.sample(3, unit=Sequence(2), sampler=order, fields=["priority"])[
+            "priority"
+        ].tolist() == [[1.0, 2.0], [2.0, 3.0], [3.0, 0.0]]
         buffer.sample(1, sampler=expdb.Prioritized())
 
 
 def test_episodes_out_of_order_that_lost_steps_are_the_same_for_all(open_db):
     buffer = open_db(max_lag=0.0).buffer("b")
     for position, step in enumerate((0, 2, 1)):
-        buffer.store(x=float(position), obs=float(step), episode_id="e", step=step, terminated=position == 2)
+        buffer.store(
+            x=float(position), obs=float(step), episode_id="e", step=step, terminated=position == 2
+        )
     for unit in (Sequence(1, stride=2), NStep(1)):
         agree(open_db, buffer, unit=unit)
     buffer.set_capacity(2)

@@ -1,4 +1,7 @@
-"""Sampling: uniform where it says so, one snapshot, no transition that never was. Error rates: see CHI_SQUARE."""
+"""Sampling: uniform where it says so, one snapshot, no transition that never was.
+
+Error rates: see CHI_SQUARE.
+"""
 
 import numpy as np
 import pytest
@@ -6,7 +9,8 @@ import pytest
 import expdb
 from expdb import NStep, QueryBuilder, Uniform
 
-# Fixed seeds, so a test passes or fails for ever; a right sampler fails one such test in a million seeds.
+# Fixed seeds, so a test passes or fails for ever; a right sampler fails one such test in a million
+# seeds.
 CHI_SQUARE = 1e-6
 
 
@@ -21,12 +25,18 @@ def assert_uniform(draws, population):
     statistic = sum((count - expected) ** 2 / expected for count in counts.values())
     freedom = len(population) - 1
     z = ((statistic / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / (2 / (9 * freedom)) ** 0.5
-    assert z < 4.75, f"chi-square {statistic:.1f} with {freedom} degrees of freedom"  # one-sided 1e-6
+    assert z < 4.75, (
+        f"chi-square {statistic:.1f} with {freedom} degrees of freedom"
+    )  # one-sided 1e-6
 
 
 def drawn(buffer, where=None, rounds=40, size=250, **options):
     rng = np.random.default_rng(7)
-    return [p for _ in range(rounds) for p in buffer.sample(size, where, rng=rng, **options)["position"].tolist()]
+    return [
+        p
+        for _ in range(rounds)
+        for p in buffer.sample(size, where, rng=rng, **options)["position"].tolist()
+    ]
 
 
 def test_the_chi_square_test_itself_can_fail():
@@ -93,14 +103,30 @@ def test_every_task_is_as_likely_whatever_its_length(db):
         (QueryBuilder().gte("reward", 3), [k for k in range(40) if k % 5 >= 3]),
         (QueryBuilder().eq("task_name", "n0").and_().eq("reward", 4), [4, 14, 24, 34]),
     ):
-        draws = [int(task[1:]) for _ in range(90) for task in buffer.sample_tasks(min(4, len(list(tasks))), where, rng=rng)]
+        draws = [
+            int(task[1:])
+            for _ in range(90)
+            for task in buffer.sample_tasks(min(4, len(list(tasks))), where, rng=rng)
+        ]
         assert_uniform(draws, tasks)
-        assert_uniform([int(next(iter(buffer.sample_tasks(1, where, rng=rng)))[1:]) for _ in range(210)], tasks)
+        assert_uniform(
+            [int(next(iter(buffer.sample_tasks(1, where, rng=rng)))[1:]) for _ in range(210)], tasks
+        )
 
 
 def test_rare_tasks_among_many_are_found_and_as_likely(db):
     buffer = db.buffer("b")
-    buffer.store_batch([{"task_id": f"t{k}", "episode_id": f"e{k}", "reward": float(k % 100 == 7), "terminated": True} for k in range(1500)])
+    buffer.store_batch(
+        [
+            {
+                "task_id": f"t{k}",
+                "episode_id": f"e{k}",
+                "reward": float(k % 100 == 7),
+                "terminated": True,
+            }
+            for k in range(1500)
+        ]
+    )
     rng = np.random.default_rng(5)
     draws = [task for _ in range(30) for task in buffer.sample_tasks(5, {"reward": 1}, rng=rng)]
     assert_uniform(draws, [f"t{k}" for k in range(7, 1500, 100)])
@@ -117,7 +143,11 @@ def test_without_replacement_every_step_comes_once(db):
 
 def test_too_few_rows_are_an_error_that_says_how_many(db):
     buffer = db.buffer("b")
-    for call in (lambda: buffer.sample(1), lambda: buffer.sample_tasks(1), lambda: buffer.sample(1, unit=NStep(1))):
+    for call in (
+        lambda: buffer.sample(1),
+        lambda: buffer.sample_tasks(1),
+        lambda: buffer.sample(1, unit=NStep(1)),
+    ):
         with pytest.raises(expdb.TooFewRows):
             call()
     buffer.store_batch([{"task_id": f"t{k}"} for k in range(3)])
@@ -130,7 +160,11 @@ def test_too_few_rows_are_an_error_that_says_how_many(db):
         buffer.sample(1, {"task_id": "none"})
     with pytest.raises(expdb.TooFewRows, match="successor"):
         buffer.sample(1, unit=NStep(1))
-    for call in (lambda: buffer.sample(0), lambda: buffer.sample_tasks(0), lambda: buffer.sample_tasks(1, rows="some")):
+    for call in (
+        lambda: buffer.sample(0),
+        lambda: buffer.sample_tasks(0),
+        lambda: buffer.sample_tasks(1, rows="some"),
+    ):
         with pytest.raises(expdb.InvalidValue):
             call()
 
@@ -170,7 +204,13 @@ def transitions(buffer, rounds=30, **options):
     found = {}
     for k in range(rounds):
         batch = buffer.sample(64, unit=NStep(1, gamma=0.9), rng=k, **options)
-        for p, obs, after, discount, n in zip(*(batch[key].tolist() for key in ("position", "obs", "next_obs", "discount", "n_steps")), strict=True):
+        for p, obs, after, discount, n in zip(
+            *(
+                batch[key].tolist()
+                for key in ("position", "obs", "next_obs", "discount", "n_steps")
+            ),
+            strict=True,
+        ):
             assert n == 1
             assert found.setdefault(p, (obs, after, discount)) == (obs, after, discount)
     return found
@@ -182,7 +222,9 @@ def test_successors_stay_in_their_episode(db):
     writers = [buffer.episode(f"t{k}", flush_steps=3 + k) for k in range(3)]
     for t in range(10):
         for k, writer in enumerate(writers):
-            writer.append(obs=float(100 * k + t), terminated=k == 0 and t == 9, truncated=k == 1 and t == 9)
+            writer.append(
+                obs=float(100 * k + t), terminated=k == 0 and t == 9, truncated=k == 1 and t == 9
+            )
     writers[0].end()
     writers[1].end(obs=110.0)
     writers[2].flush()
@@ -220,7 +262,9 @@ def test_no_transition_joins_what_a_deletion_has_parted(db):
         session.ask("DELETE FROM steps WHERE step = 25")
     found = transitions(buffer)
     gone = {10, 11, 20, 25}
-    assert {obs for obs, _, _ in found.values()} == {float(t) for t in range(30) if t not in gone and t + 1 not in gone}
+    assert {obs for obs, _, _ in found.values()} == {
+        float(t) for t in range(30) if t not in gone and t + 1 not in gone
+    }
     assert all(after == obs + 1 for obs, after, _ in found.values())
 
 
@@ -228,7 +272,9 @@ def test_successors_survive_eviction_merging_and_interleaving(db):
     buffer = db.buffer("b", capacity=37)
     for t in range(40):
         for k in range(3):
-            buffer.store(episode_id=f"e{k}", task_id=f"t{k}", obs=float(100 * k + t), terminated=t == 39)
+            buffer.store(
+                episode_id=f"e{k}", task_id=f"t{k}", obs=float(100 * k + t), terminated=t == 39
+            )
     found = transitions(buffer)
     for obs, after, discount in found.values():
         assert (after, discount) == ((0.0, 0.0) if obs % 100 == 39 else (obs + 1, 0.9))
@@ -242,13 +288,17 @@ def test_next_fields_name_what_is_derived(db):
             episode.append(obs=float(t), observation=[t], state={"t": t}, other=t)
         episode.end(obs=5.0, other=50)
     batch = buffer.sample(64, unit=NStep(1), rng=0)
-    assert {"next_obs", "next_observation", "next_state", "next_other"} == {key for key in batch if key.startswith("next_")}
+    assert {"next_obs", "next_observation", "next_state", "next_other"} == {
+        key for key in batch if key.startswith("next_")
+    }
     last = batch["step"] == 4
     assert last.any()
     assert (batch["next_other"][last] == 50).all()
     assert batch["next_state"][last].tolist() == [None] * int(last.sum())
     assert batch["next_state"][~last][0] == {"t": int(batch["step"][~last][0]) + 1}
-    only = buffer.sample(8, unit=NStep(1, next_fields=("other",)), fields=["next_other", "discount"], rng=0)
+    only = buffer.sample(
+        8, unit=NStep(1, next_fields=("other",)), fields=["next_other", "discount"], rng=0
+    )
     assert list(only) == ["next_other", "discount"]
     with pytest.raises(ValueError, match="next_fields names nope"):
         buffer.sample(8, unit=NStep(1, next_fields=("nope",)))

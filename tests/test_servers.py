@@ -1,4 +1,7 @@
-"""PostgreSQL over a wire that breaks: nothing twice, nothing lost, nobody hangs, and errors that say what to do."""
+"""PostgreSQL over a wire that breaks.
+
+Nothing twice, nothing lost, nobody hangs, and errors that say what to do.
+"""
 
 import multiprocessing
 import pickle
@@ -47,14 +50,16 @@ def proxy(server):
 
 def numbers(url):
     with expdb.open(url) as db:
-        return [n for batch in db.buffer("b").scan(fields=["number"]) for n in batch["number"].tolist()]
+        return [
+            n for batch in db.buffer("b").scan(fields=["number"]) for n in batch["number"].tolist()
+        ]
 
 
 def step(number):
     return {"number": number, "obs": OBS, "reward": 1.0}
 
 
-# -- a commit whose outcome nobody knows ------------------------------------------------------------------------------
+# -- a commit whose outcome nobody knows -----------------------------------------------------------
 
 
 def in_single_steps(buffer):
@@ -70,7 +75,9 @@ def with_a_new_field(buffer):
 
 
 def by_copy(buffer):
-    return buffer.store_batch({"number": np.arange(9, 6009), "obs": np.zeros((6000, 4), np.float32)}).tolist()
+    return buffer.store_batch(
+        {"number": np.arange(9, 6009), "obs": np.zeros((6000, 4), np.float32)}
+    ).tolist()
 
 
 def in_an_episode(buffer):
@@ -82,7 +89,9 @@ def in_an_episode(buffer):
     return [*positions, positions[-1] + 1]
 
 
-@pytest.mark.parametrize("write", [in_single_steps, in_a_batch, with_a_new_field, by_copy, in_an_episode])
+@pytest.mark.parametrize(
+    "write", [in_single_steps, in_a_batch, with_a_new_field, by_copy, in_an_episode]
+)
 @pytest.mark.parametrize("trip", range(4))
 def test_an_answer_that_never_comes_does_not_write_twice(url, proxy, write, trip):
     with expdb.open(proxy.url(url)) as db:
@@ -130,7 +139,7 @@ def test_connections_cut_anywhere_lose_and_double_nothing(url, proxy):
     assert found == list(range(done))
 
 
-# -- restarts ---------------------------------------------------------------------------------------------------------
+# -- restarts --------------------------------------------------------------------------------------
 
 
 def test_a_restart_is_not_noticed_by_idle_connections(server, url):
@@ -196,7 +205,7 @@ def test_a_server_that_stays_away_is_an_error_in_time(url, proxy):
         assert buffer.store(**step(1)) == 1
 
 
-# -- who is let in ----------------------------------------------------------------------------------------------------
+# -- who is let in ---------------------------------------------------------------------------------
 
 
 def refused(kind, cure, location, **options):
@@ -207,9 +216,21 @@ def refused(kind, cure, location, **options):
 
 
 def test_a_server_that_cannot_be_reached(proxy, url):
-    refused(expdb.ConnectionLost, "host and port", "postgresql://u:secret@127.0.0.1:1/db", timeout=3.0)
-    refused(expdb.ConnectionLost, "host and port", "postgresql://u:secret@no-such-host.invalid/db", timeout=3.0)
-    refused(expdb.ConnectionLost, "host and port", "postgresql://u@127.0.0.1:1/db?password=secret", timeout=3.0)
+    refused(
+        expdb.ConnectionLost, "host and port", "postgresql://u:secret@127.0.0.1:1/db", timeout=3.0
+    )
+    refused(
+        expdb.ConnectionLost,
+        "host and port",
+        "postgresql://u:secret@no-such-host.invalid/db",
+        timeout=3.0,
+    )
+    refused(
+        expdb.ConnectionLost,
+        "host and port",
+        "postgresql://u@127.0.0.1:1/db?password=secret",
+        timeout=3.0,
+    )
     proxy.silent = True
     refused(expdb.ConnectionLost, "host and port", proxy.url(url), timeout=2.0)
 
@@ -219,7 +240,9 @@ def test_who_may_not_come_in(server, url):
     try:
         wrong = url.replace("expdb@", "needs_password:secret@")
         refused(expdb.AccessDenied, "check user and password", wrong)
-        refused(expdb.AccessDenied, "check user and password", url.replace("expdb@", "nobody_known@"))
+        refused(
+            expdb.AccessDenied, "check user and password", url.replace("expdb@", "nobody_known@")
+        )
         refused(expdb.DatabaseMissing, "createdb", re.sub(r"@/\w+", "@/no_such_database", url))
         # Let in, but without rights to make the schema, or, once it is there, to see it.
         right = url.replace("expdb@", "needs_password:right@")
@@ -236,14 +259,21 @@ def test_a_role_that_may_only_read_reads(server, url):
     server.execute("CREATE ROLE reader LOGIN")
     name = re.search(r"@/(\w+)", url)[1]
     try:
-        server.execute("GRANT USAGE ON SCHEMA expdb TO reader; GRANT SELECT ON ALL TABLES IN SCHEMA expdb TO reader", name)
+        server.execute(
+            "GRANT USAGE ON SCHEMA expdb TO reader; GRANT SELECT ON ALL TABLES IN SCHEMA expdb TO "
+            "reader",
+            name,
+        )
         with expdb.open(url.replace("expdb@", "reader@"), read_only=True) as db:
             buffer = db.buffer("b")
             assert buffer.sample(10).size == 10
             assert db.sql("SELECT count(*) AS n FROM experience").to_pylist() == [{"n": 50}]
             with pytest.raises(expdb.DatabaseReadOnly):
                 buffer.store(**step(0))
-        with expdb.open(url.replace("expdb@", "reader@")) as db, pytest.raises(expdb.AccessDenied, match="GRANT"):
+        with (
+            expdb.open(url.replace("expdb@", "reader@")) as db,
+            pytest.raises(expdb.AccessDenied, match="GRANT"),
+        ):
             db.buffer("b").store(**step(0))
     finally:
         server.execute("DROP OWNED BY reader", name)
@@ -257,7 +287,9 @@ def test_a_schema_of_another_application_is_left_alone(server):
     server.execute("CREATE TABLE public.steps (theirs int)", name)
     refused(expdb.NotAnExperienceDatabase, "another database", server.url(name))
     server.execute("DROP TABLE expdb.buffers", name)
-    with expdb.open(server.url(name)) as db:  # an empty schema, made by an administrator, and tables of others beside it
+    with expdb.open(
+        server.url(name)
+    ) as db:  # an empty schema, made by an administrator, and tables of others beside it
         db.buffer("b").store(x=1)
         assert db.check() == []
     assert server.execute("SELECT count(*) FROM public.steps", name) == [(0,)]
@@ -268,7 +300,9 @@ def test_a_missing_schema_is_made_only_where_it_may_be(server):
     name = server.database()
     refused(expdb.DatabaseMissing, "create=True", server.url(name), create=False)
     refused(expdb.DatabaseMissing, "schema expdb", server.url(name), read_only=True)
-    assert server.execute("SELECT count(*) FROM pg_namespace WHERE nspname = 'expdb'", name) == [(0,)]
+    assert server.execute("SELECT count(*) FROM pg_namespace WHERE nspname = 'expdb'", name) == [
+        (0,)
+    ]
     server.drop(name)
 
 
@@ -287,7 +321,10 @@ def test_no_connection_left_is_an_error_and_more_threads_than_connections_take_t
     with expdb.open(url) as db:
         buffer = db.buffer("b")
         results = []
-        threads = [threading.Thread(target=lambda k=k: results.append(buffer.store(**step(k)))) for k in range(100)]
+        threads = [
+            threading.Thread(target=lambda k=k: results.append(buffer.store(**step(k))))
+            for k in range(100)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -309,12 +346,18 @@ def test_who_waits_too_long_for_the_writers_lock_is_told(url):
         assert buffer.store(**step(1)) == 1
 
 
-# -- trips ------------------------------------------------------------------------------------------------------------
+# -- trips -----------------------------------------------------------------------------------------
 
 
 def test_how_often_a_client_waits_for_the_server(url, proxy):
     with expdb.open(url) as db:
-        db.buffer("b").store_batch({"obs": np.zeros((5000, 4), np.float32), "reward": np.ones(5000), "number": np.arange(5000)})
+        db.buffer("b").store_batch(
+            {
+                "obs": np.zeros((5000, 4), np.float32),
+                "reward": np.ones(5000),
+                "number": np.arange(5000),
+            }
+        )
     with expdb.open(proxy.url(url)) as db:
         buffer = db.buffer("b")
 
@@ -334,7 +377,7 @@ def test_how_often_a_client_waits_for_the_server(url, proxy):
         assert trips(lambda: buffer.store_batch([step(0)] * 64)) == 1
 
 
-# -- changes by hand ----------------------------------------------------------------------------------------------------
+# -- changes by hand -------------------------------------------------------------------------------
 
 
 def test_rewards_and_deletions_by_hand_are_kept_in_the_books(url):
@@ -350,7 +393,10 @@ def test_rewards_and_deletions_by_hand_are_kept_in_the_books(url):
             connection.execute("UPDATE expdb.episodes SET policy_version = 7")
         assert buffer.episodes().to_pylist()[0]["episode_return"] == 7 + 5 + 5
         assert buffer.stats()["revision"] == before + 3
-        assert buffer.sample(50, {"policy_version": 7, "reward": 5.0}, rng=0)["reward"].tolist() == [5.0] * 50
+        assert (
+            buffer.sample(50, {"policy_version": 7, "reward": 5.0}, rng=0)["reward"].tolist()
+            == [5.0] * 50
+        )
         assert np.isnan(buffer.get([4])["reward"]).all()
         with psycopg.connect(url) as connection:
             connection.execute("DELETE FROM expdb.steps WHERE position < 4")
@@ -361,7 +407,7 @@ def test_rewards_and_deletions_by_hand_are_kept_in_the_books(url):
         assert len(buffer) == 100
 
 
-# -- processes --------------------------------------------------------------------------------------------------------
+# -- processes -------------------------------------------------------------------------------------
 
 
 def write(url, worker, flushes):
@@ -392,7 +438,9 @@ def test_eight_writers_keep_the_capacity_exactly_and_never_deadlock(server, url)
         assert rewarded >= 500
         assert buffer.stats()["added"] == 500 + 8 * 16 * 25
     name = re.search(r"@/(\w+)", url)[1]
-    assert server.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()", name) == [(0,)]
+    assert server.execute(
+        "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()", name
+    ) == [(0,)]
 
 
 def store_one(buffer, number, results):
@@ -405,7 +453,9 @@ def test_a_buffer_handed_to_another_process_has_its_own_connection_there(url, co
         buffer = db.buffer("b")
         buffer.store(**step(0))
         results = context.Queue()
-        processes = [context.Process(target=store_one, args=(buffer, k, results)) for k in range(1, 4)]
+        processes = [
+            context.Process(target=store_one, args=(buffer, k, results)) for k in range(1, 4)
+        ]
         for process in processes:
             process.start()
         assert buffer.sample(5).size == 5
@@ -417,18 +467,31 @@ def test_a_buffer_handed_to_another_process_has_its_own_connection_there(url, co
         assert pickle.loads(pickle.dumps(buffer)).store(**step(5)) == 5
 
 
-# -- db.sql -----------------------------------------------------------------------------------------------------------
+# -- db.sql ----------------------------------------------------------------------------------------
 
 ATTACKS = [
-    "COMMIT; DELETE FROM steps", "SELECT 1; COMMIT; DELETE FROM steps", "SET TRANSACTION READ WRITE; DELETE FROM steps",
-    "SET TRANSACTION READ WRITE", "ROLLBACK; DELETE FROM steps", "COPY steps TO PROGRAM 'touch /tmp/expdb-was-here'",
-    "COPY (SELECT 1) TO '/tmp/expdb-was-here'", "WITH gone AS (DELETE FROM steps RETURNING *) SELECT * FROM gone",
-    "WITH x AS (UPDATE steps SET reward = 0 RETURNING 1) SELECT 1", "SELECT * INTO stolen FROM steps", "CREATE TABLE x (a int)",
-    "CREATE TEMP TABLE x (a int)", "DO $$ BEGIN DELETE FROM expdb.steps; END $$", "CALL x()", "TRUNCATE steps", "LOCK steps",
-    "SELECT 1 FROM steps FOR UPDATE", "SELECT nextval('buffers_id_seq')", "VACUUM", "EXPLAIN ANALYZE DELETE FROM steps",
-    "/* */ DELETE FROM steps", "-- x\nDELETE FROM steps", "SELECT 1) ; DELETE FROM steps; --", "DECLARE c CURSOR FOR SELECT 1",
-    "SELECT expdb.append(1, 1, 1, 'x', false, 0, '[]', ARRAY[1], NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
-    "SELECT set_config('transaction_read_only', 'off', false), (SELECT count(*) FROM steps)", "SELECT query_to_xml('DELETE FROM expdb.steps', true, true, '')",
+    "COMMIT; DELETE FROM steps", "SELECT 1; COMMIT; DELETE FROM steps",
+    "SET TRANSACTION READ WRITE; DELETE FROM steps",
+    "SET "
+    "TRANSACTION READ WRITE", "ROLLBACK; DELETE FROM steps",
+    "COPY steps TO PROGRAM 'touch /tmp/expdb-was-here'",
+    "COPY (SELECT 1) TO "
+    "'/tmp/expdb-was-here'", "WITH gone AS (DELETE FROM steps RETURNING *) SELECT * FROM gone",
+    "WITH x AS (UPDATE steps SET "
+    "reward = 0 RETURNING 1) SELECT 1", "SELECT * INTO stolen FROM steps", "CREATE TABLE x (a int)",
+    "CREATE TEMP TABLE x (a int)", "DO $$ BEGIN DELETE FROM expdb.steps; END $$", "CALL x()",
+    "TRUNCATE steps", "LOCK steps",
+    "SELECT 1 "
+    "FROM "
+    "steps FOR "
+    "UPDATE", "SELECT nextval('buffers_id_seq')", "VACUUM", "EXPLAIN ANALYZE DELETE FROM steps",
+    "/* */ DELETE FROM steps", "-- x\nDELETE FROM steps", "SELECT 1) ; DELETE FROM steps; --",
+    "DECLARE c CURSOR FOR SELECT 1",
+    "SELECT expdb.append(1, 1, 1, 'x', false, 0, '[]', ARRAY[1], NULL, NULL, NULL, NULL, NULL, "
+    "NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
+    "SELECT "
+    "set_config('transaction_read_only', 'off', false), (SELECT count(*) FROM steps)",
+    "SELECT query_to_xml('DELETE FROM expdb.steps', true, true, '')",
 ]  # fmt: skip
 
 
@@ -449,14 +512,20 @@ def test_what_sql_sets_or_locks_is_gone_after_it(url):
     with expdb.open(url) as db:
         db.buffer("b").store(x=1)
         for statement in (
-            "SELECT set_config('search_path', 'public', false)", "SELECT set_config('statement_timeout', '1', false)",
-            "SELECT set_config('default_transaction_read_only', 'off', false)", "SELECT pg_advisory_lock(1702391908)",
+            "SELECT "
+            "set_config('search_path', "
+            "'public', false)", "SELECT set_config('statement_timeout', '1', false)",
+            "SELECT "
+            "set_config('default_transaction_read_only', "
+            "'off', false)", "SELECT pg_advisory_lock(1702391908)",
         ):  # fmt: skip
             db.sql(statement)
         assert db.sql("SELECT count(*) AS n FROM experience").to_pylist() == [{"n": 1}]
         assert db.buffer("b").store(x=2) == 1
         with psycopg.connect(url) as connection:
-            assert connection.execute("SELECT pg_try_advisory_lock(1702391908)").fetchone() == (True,)
+            assert connection.execute("SELECT pg_try_advisory_lock(1702391908)").fetchone() == (
+                True,
+            )
 
 
 def test_a_question_that_takes_too_long_is_stopped(url):
@@ -469,24 +538,38 @@ def test_a_question_that_takes_too_long_is_stopped(url):
 
 def test_colons_in_text_casts_and_comments_are_no_parameters(url):
     with expdb.open(url) as db:
-        rows = db.sql("SELECT ':a' AS a, 'it''s :b' AS b, E'\\':c' AS c, 5::text AS d, :e || '%' AS e, 7 % 4 AS f -- :g", {"e": "x"}).to_pylist()
+        rows = db.sql(
+            "SELECT ':a' AS a, 'it''s :b' AS b, E'\\':c' AS c, 5::text AS d, :e || '%' AS e, 7 % 4 "
+            "AS f -- :g",
+            {"e": "x"},
+        ).to_pylist()
         assert rows == [{"a": ":a", "b": "it's :b", "c": "':c", "d": "5", "e": "x%", "f": 3}]
 
 
-# -- PgBouncer --------------------------------------------------------------------------------------------------------
+# -- PgBouncer -------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(shutil.which("pgbouncer") is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
+@pytest.mark.skipif(
+    shutil.which("pgbouncer") is None,
+    reason="pgbouncer is not installed: apt-get install pgbouncer",
+)
 def test_a_bouncer_in_transaction_mode(server, url):
     name = re.search(r"@/(\w+)", url)[1]
     config = server.folder / "pgbouncer.ini"
     config.write_text(
-        f"[databases]\n{name} = host={server.folder} dbname={name}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = 16432\n"
-        f"auth_type = any\npool_mode = transaction\ndefault_pool_size = 2\nunix_socket_dir = \nlogfile = {server.folder}/bouncer.log\n"
+        f"[databases]\n{name} = host={server.folder} dbname={name}\n[pgbouncer]\nlisten_addr = "
+        "127.0.0.1\nlisten_port = 16432\n"
+        "auth_type = any\npool_mode = transaction\ndefault_pool_size = 2\nunix_socket_dir = "
+        f"\nlogfile = {server.folder}/bouncer.log\n"
         "ignore_startup_parameters = extra_float_digits\n"
     )
     config.write_text(config.read_text().replace(f"dbname={name}", f"dbname={name} user=expdb"))
-    process = subprocess.Popen(["pgbouncer", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **server.options)
+    process = subprocess.Popen(
+        ["pgbouncer", str(config)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        **server.options,
+    )
     try:
         time.sleep(1.0)
         through = f"postgresql://expdb@127.0.0.1:16432/{name}"

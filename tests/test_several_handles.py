@@ -12,15 +12,19 @@ from expdb.storage.writing import open_episodes as intake
 
 
 def statuses(buffer):
-    return sorted((one["task_id"], one["status"], one["length"]) for one in buffer.episodes().to_pylist())
+    return sorted(
+        (one["task_id"], one["status"], one["length"]) for one in buffer.episodes().to_pylist()
+    )
 
 
-# -- episodes that others have ended, cleared or deleted --------------------------------------------------------------
+# -- episodes that others have ended, cleared or deleted -------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["clear", "end_episode", "delete"])
 @pytest.mark.parametrize("named", [False, True])
-def test_a_last_step_after_somebody_else_ended_or_cleared_its_episode_is_stored(open_db, how, named):
+def test_a_last_step_after_somebody_else_ended_or_cleared_its_episode_is_stored(
+    open_db, how, named
+):
     one, other = open_db().buffer("b"), open_db().buffer("b")
     name = {"episode_id": "e"} if named else {}
     one.store(task_id="t", n=0, **name)
@@ -46,9 +50,16 @@ def test_one_stale_episode_of_a_batch_leaves_the_others_whole(open_db):
     other.end_episode(stale)
     one.store_batch([{"task_id": task, "n": 1, "terminated": task == "t4"} for task in tasks])
     assert statuses(one) == [
-        ("t0", "open", 2), ("t1", "open", 2), ("t2", "complete", 1), ("t2", "open", 1), ("t3", "open", 2), ("t4", "complete", 2),
+        ("t0", "open", 2), ("t1", "open", 2), ("t2", "complete", 1), ("t2", "open", 1),
+        ("t3", "open", 2), ("t4", "complete", 2),
     ]  # fmt: skip
-    assert [(row["task_id"], row["step"]) for row in one.page(2, 5)] == [("t0", 1), ("t1", 1), ("t2", 0), ("t3", 1), ("t4", 1)]
+    assert [(row["task_id"], row["step"]) for row in one.page(2, 5)] == [
+        ("t0", 1),
+        ("t1", 1),
+        ("t2", 0),
+        ("t3", 1),
+        ("t4", 1),
+    ]
 
 
 def test_a_name_that_ended_elsewhere_and_was_evicted_may_be_used_again(open_db):
@@ -60,11 +71,14 @@ def test_a_name_that_ended_elsewhere_and_was_evicted_may_be_used_again(open_db):
     assert ("another", "open", 1) in statuses(one)
 
 
-# -- episodes that nobody ends ----------------------------------------------------------------------------------------
+# -- episodes that nobody ends ---------------------------------------------------------------------
 
 
 def test_an_agent_that_is_slow_beside_many_goes_on_with_its_episode(open_db):
-    """Each task takes four turns, and 150 others come between them: all of its steps are evicted every time."""
+    """Each task takes four turns, and 150 others come between them.
+
+    All of its steps are evicted every time.
+    """
     buffer = open_db().buffer("b", capacity=100)
     for k in range(1000):
         for turn in range(4):
@@ -72,7 +86,12 @@ def test_an_agent_that_is_slow_beside_many_goes_on_with_its_episode(open_db):
                 buffer.store(task_id=f"t{k - 150 * turn}", reward=1.0, terminated=turn == 3)
     told = [one for one in buffer.episodes().to_pylist() if one["status"] == "complete"]
     assert {(one["length"], one["episode_return"]) for one in told} == {(4, 4.0)}
-    assert {(row["step"], row["terminated"]) for row in buffer.page(1, 100)} == {(0, False), (1, False), (2, False), (3, True)}
+    assert {(row["step"], row["terminated"]) for row in buffer.page(1, 100)} == {
+        (0, False),
+        (1, False),
+        (2, False),
+        (3, True),
+    }
     with pytest.raises(expdb.TooFewRows):
         buffer.sample(1, unit=expdb.Episode())
 
@@ -95,7 +114,9 @@ def test_episodes_that_nobody_ends_go_once_their_steps_are_evicted(open_db):
 
 
 @pytest.mark.parametrize("how", ["writer", "store", "store by name"])
-def test_a_writer_that_goes_on_with_an_episode_that_was_swept_away_continues_it(open_db, how, monkeypatch):
+def test_a_writer_that_goes_on_with_an_episode_that_was_swept_away_continues_it(
+    open_db, how, monkeypatch
+):
     monkeypatch.setattr(episodes, "SWEEP_EVERY", 4)
     buffer, other = open_db().buffer("b", capacity=10), open_db().buffer("b")
     writer = buffer.episode("slow", episode_id="e") if how == "writer" else None
@@ -105,7 +126,13 @@ def test_a_writer_that_goes_on_with_an_episode_that_was_swept_away_continues_it(
             writer.append(n=n, reward=1.0, **more)
             writer.flush()
         else:
-            buffer.store(task_id="slow", n=n, reward=1.0, **more, **({"episode_id": "e"} if how == "store by name" else {}))
+            buffer.store(
+                task_id="slow",
+                n=n,
+                reward=1.0,
+                **more,
+                **({"episode_id": "e"} if how == "store by name" else {}),
+            )
 
     for n in range(3):
         write(n)
@@ -118,7 +145,9 @@ def test_a_writer_that_goes_on_with_an_episode_that_was_swept_away_continues_it(
     if writer is not None:
         writer.end()
     told = buffer.episodes({"task_id": "slow"}).to_pylist()
-    assert [(one["status"], one["length"], one["episode_return"]) for one in told] == [("complete", 5, 5.0)]
+    assert [(one["status"], one["length"], one["episode_return"]) for one in told] == [
+        ("complete", 5, 5.0)
+    ]
     assert [row["step"] for row in buffer.page(1, 100, {"task_id": "slow"})] == [3, 4]
 
 
@@ -129,7 +158,7 @@ def test_the_episodes_of_thousands_of_tasks_are_completed_at_once_when_a_handle_
     assert set(open_db().buffer("b").episodes()["status"].to_pylist()) == {"complete"}
 
 
-# -- what is in memory ------------------------------------------------------------------------------------------------
+# -- what is in memory -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["clear", "evict", "delete"])
@@ -162,7 +191,10 @@ def test_a_step_ends_its_episode_for_all_handles_alike(open_db, order):
         for n in range(3):
             episode.append(n=n, obs=float(n))
     buffer.sample(4, unit=expdb.NStep(1), rng=0)
-    changes = [lambda: buffer.delete({"step": 2}), lambda: buffer.update({"step": 1}, terminated=True)]
+    changes = [
+        lambda: buffer.delete({"step": 2}),
+        lambda: buffer.update({"step": 1}, terminated=True),
+    ]
     for change in changes if order.startswith("deleted") else reversed(changes):
         change()
         buffer.sample(4, unit=expdb.NStep(1), rng=0)
@@ -181,7 +213,9 @@ def test_sampling_resumes_bit_identically_beyond_the_populations_that_are_rememb
         out = []
         for number in range(rounds):
             if stores:
-                which.store_batch([{"task_id": f"t{number}", "n": k, "reward": 0.1 * k} for k in range(7)])
+                which.store_batch(
+                    [{"task_id": f"t{number}", "n": k, "reward": 0.1 * k} for k in range(7)]
+                )
             batch = which.sample(16, sampler=samplers[number % 20])
             which.update_priorities(batch["position"], batch["reward"] + 0.3 * number)
             out.append({key: batch[key].tobytes() for key in batch})
@@ -209,10 +243,13 @@ def test_reading_does_not_wait_for_a_writer_though_priorities_are_unsaved(open_d
 
     def read():
         for use in (
-            lambda: buffer.count({"reward": 1.0}), lambda: db.sql("SELECT count(*) FROM experience"), lambda: buffer.get([1]),
+            lambda: buffer.count({"reward": 1.0}),
+            lambda: db.sql("SELECT count(*) FROM experience"), lambda: buffer.get([1]),
             lambda: buffer.page(1, 5), lambda: list(buffer.scan()), lambda: buffer.sample(4),
-            lambda: buffer.sample(4, sampler=expdb.Prioritized()), lambda: buffer.sample(4, where={"reward": 1.0}),
-            lambda: buffer.update_priorities([3], [5.0]), buffer.sampling_state, buffer.tasks, buffer.stats,
+            lambda: buffer.sample(4, sampler=expdb.Prioritized()),
+            lambda: buffer.sample(4, where={"reward": 1.0}),
+            lambda: buffer.update_priorities([3], [5.0]), buffer.sampling_state, buffer.tasks,
+            buffer.stats,
         ):  # fmt: skip
             use()
         done.set()
@@ -235,7 +272,9 @@ def test_priorities_that_are_not_saved_yet_outlast_a_field_that_some_steps_lack(
     buffer.update_priorities([0, 1, 2, 3], [1.0, 2.0, 3.0, 10.0])
     buffer.store(n=4)  # lacks obs
     batch = buffer.sample(64, sampler=sampler, rng=0)
-    np.testing.assert_allclose(batch["probability"], np.array([1.0, 2.0, 3.0, 10.0, 4.0])[batch["position"]] / 20)
+    np.testing.assert_allclose(
+        batch["probability"], np.array([1.0, 2.0, 3.0, 10.0, 4.0])[batch["position"]] / 20
+    )
     assert buffer.get(range(4), fields=["priority"])["priority"].tolist() == [1.0, 2.0, 3.0, 10.0]
 
 

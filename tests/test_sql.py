@@ -10,7 +10,19 @@ from expdb.sql.tables import EPISODE_VIEW_COLUMNS
 @pytest.fixture
 def filled(db):
     buffer = db.buffer("b")
-    buffer.store(task_id="t", task_name="n", reward=0.5, tags={"d": "hard"}, action={"tool": "x"}, obs=np.array([1.5, 2.5]), n=3, flag=True, text="hi", raw=b"\x01", late=None)
+    buffer.store(
+        task_id="t",
+        task_name="n",
+        reward=0.5,
+        tags={"d": "hard"},
+        action={"tool": "x"},
+        obs=np.array([1.5, 2.5]),
+        n=3,
+        flag=True,
+        text="hi",
+        raw=b"\x01",
+        late=None,
+    )
     buffer.store(task_id="t", reward=1.5, action=None, n=4, flag=False, text="ho", raw=b"\x02")
     db.buffer("other").store(task_id="o")
     return buffer
@@ -20,29 +32,63 @@ def test_the_view_has_a_row_a_step_with_every_column(db, filled):
     table = db.sql("SELECT * FROM experience WHERE buffer = 'b' ORDER BY position")
     assert table.num_rows == 2
     assert table.column_names == [
-        "buffer", "position", "episode", "episode_id", "run", "task_id", "task_name", "agent_id", "group_id", "status", "length",
-        "episode_return", "policy_version", "episode_tags", "started", "ended", "step", "pre_agent", "execute_time", "reward",
+        "buffer", "position", "episode", "episode_id", "run", "task_id", "task_name", "agent_id",
+        "group_id", "status", "length",
+        "episode_return", "policy_version", "episode_tags", "started", "ended", "step", "pre_agent",
+        "execute_time", "reward",
         "terminated", "truncated", "priority", "tags", "payload",
     ]  # fmt: skip
     row = table.to_pylist()[0]
-    assert (row["task_name"], row["reward"], row["length"], row["episode_return"], row["tags"]) == ("n", 0.5, 2, 2.0, '{"d":"hard"}')
+    assert (row["task_name"], row["reward"], row["length"], row["episode_return"], row["tags"]) == (
+        "n",
+        0.5,
+        2,
+        2.0,
+        '{"d":"hard"}',
+    )
 
 
 def test_field_gives_payload_as_number_text_and_json(db, filled):
-    columns = ", ".join(f"field(payload, '{name}') AS {name}" for name in ("action", "obs", "n", "flag", "text", "raw"))
-    rows = db.sql(f"SELECT {columns} FROM experience WHERE buffer = 'b' ORDER BY position").to_pylist()
+    columns = ", ".join(
+        f"field(payload, '{name}') AS {name}"
+        for name in ("action", "obs", "n", "flag", "text", "raw")
+    )
+    rows = db.sql(
+        f"SELECT {columns} FROM experience WHERE buffer = 'b' ORDER BY position"
+    ).to_pylist()
     assert rows == [
-        {"action": '{"tool": "x"}', "obs": "[1.5, 2.5]", "n": 3, "flag": 1, "text": "hi", "raw": b"\x01"},
+        {
+            "action": '{"tool": "x"}',
+            "obs": "[1.5, 2.5]",
+            "n": 3,
+            "flag": 1,
+            "text": "hi",
+            "raw": b"\x01",
+        },
         {"action": None, "obs": None, "n": 4, "flag": 0, "text": "ho", "raw": b"\x02"},
     ]
-    assert db.sql("SELECT avg(field(payload, 'n')) AS n FROM experience WHERE buffer = 'b'").to_pylist() == [{"n": 3.5}]
-    tool = "field(payload, 'action')" + ("::json" if db.location.startswith("postgresql:") else "") + " ->> 'tool'"
+    assert db.sql(
+        "SELECT avg(field(payload, 'n')) AS n FROM experience WHERE buffer = 'b'"
+    ).to_pylist() == [{"n": 3.5}]
+    tool = (
+        "field(payload, 'action')"
+        + ("::json" if db.location.startswith("postgresql:") else "")
+        + " ->> 'tool'"
+    )
     for _ in range(2):  # the second time with what the first has left in the connection
-        assert db.sql(f"SELECT {tool} AS tool FROM experience WHERE field(payload, 'n') = 3").to_pylist() == [{"tool": "x"}]
+        assert db.sql(
+            f"SELECT {tool} AS tool FROM experience WHERE field(payload, 'n') = 3"
+        ).to_pylist() == [{"tool": "x"}]
 
 
 def test_field_names_its_mistakes(db, filled):
-    for call in ("field(task_id, 'n')", "field(payload, 5)", "field('1:2', 'n')", "field('1:0:-1', 'n')", "field(payload, 'reward')"):
+    for call in (
+        "field(task_id, 'n')",
+        "field(payload, 5)",
+        "field('1:2', 'n')",
+        "field('1:0:-1', 'n')",
+        "field(payload, 'reward')",
+    ):
         with pytest.raises(expdb.SqlError, match="field"):
             db.sql(f"SELECT {call} FROM experience")
     assert db.sql("SELECT field(NULL, 'n') AS x").to_pylist() == [{"x": None}]
@@ -55,7 +101,13 @@ def test_parameters_are_bound(db, filled):
     with pytest.raises(expdb.SqlError, match="params"):
         db.sql(query, {"task": "t"})
     assert db.sql(query, {"task": "t", "reward": np.int64(1)}).to_pylist() == [{"n": 1}]
-    for params in ({"task": "t", "reward": 2**70}, {"task": "t", "reward": [1]}, {"task": "\ud800", "reward": 1}, [1], "x"):
+    for params in (
+        {"task": "t", "reward": 2**70},
+        {"task": "t", "reward": [1]},
+        {"task": "\ud800", "reward": 1},
+        [1],
+        "x",
+    ):
         with pytest.raises(expdb.SqlError):
             db.sql(query, params)
     with pytest.raises(expdb.SqlError):
@@ -64,22 +116,43 @@ def test_parameters_are_bound(db, filled):
 
 def test_columns_are_typed_by_what_they_hold(db):
     if db.location.startswith("postgresql:"):
-        columns = "1.5::numeric AS f, 'x' AS t, NULL AS n, '\\x00'::bytea AS b, now() AS i, true AS o, 2::numeric AS w"
+        columns = (
+            "1.5::numeric AS f, 'x' AS t, NULL AS n, '\\x00'::bytea AS b, now() AS i, true AS o, "
+            "2::numeric AS w"
+        )
     else:
         columns = "1.5 AS f, 'x' AS t, NULL AS n, x'00' AS b, 'mixed' AS i, 1 AS o, 2 AS w"
-    table = db.sql(f"SELECT 1 AS i, {columns} UNION ALL SELECT 2, 2, 'y', NULL, {columns.split(', ')[3][:-5]}, {columns.split(', ')[4][:-5]}, {columns.split(', ')[5][:-5]}, 3")
+    table = db.sql(
+        f"SELECT 1 AS i, {columns} UNION ALL SELECT 2, 2, 'y', NULL, "
+        f"{columns.split(', ')[3][:-5]}, {columns.split(', ')[4][:-5]}, "
+        f"{columns.split(', ')[5][:-5]}, 3"
+    )
     flag = "bool" if db.location.startswith("postgresql:") else "int64"
-    assert [str(column.type) for column in table.columns] == ["int64", "double", "string", "null", "binary", "string", flag, "int64"]
+    assert [str(column.type) for column in table.columns] == [
+        "int64",
+        "double",
+        "string",
+        "null",
+        "binary",
+        "string",
+        flag,
+        "int64",
+    ]
     assert table.column_names == ["i", "f", "t", "n", "b", "i:2", "o", "w"]
     assert db.sql("SELECT 1 AS x WHERE 1 = 0").num_rows == 0
 
 
 WRITES = [
-    "DELETE FROM steps", "UPDATE steps SET reward = 0", "INSERT INTO buffers (name) VALUES ('x')", "DROP TABLE steps", "CREATE TABLE x (a)",
-    "CREATE TEMP TABLE x (a)", "ATTACH 'other.db' AS o", "VACUUM", "VACUUM INTO 'copy.db'", "PRAGMA query_only = OFF",
-    "PRAGMA journal_mode = DELETE", "BEGIN IMMEDIATE", "COMMIT", "REINDEX", "ANALYZE", "SELECT load_extension('x')", "SELECT 1; DELETE FROM steps",
-    "WITH x AS (SELECT 1) DELETE FROM steps", "DELETE FROM steps RETURNING position", "PRAGMA writable_schema = ON", "DETACH main", "SAVEPOINT x",
-    "CREATE TRIGGER t AFTER INSERT ON steps BEGIN DELETE FROM steps; END", "SELECT fts3_tokenizer('x')", "", "-- nothing",
+    "DELETE FROM steps", "UPDATE steps SET reward = 0", "INSERT INTO buffers (name) VALUES ('x')",
+    "DROP TABLE steps", "CREATE TABLE x (a)",
+    "CREATE TEMP TABLE x (a)", "ATTACH 'other.db' AS o", "VACUUM", "VACUUM INTO 'copy.db'",
+    "PRAGMA query_only = OFF",
+    "PRAGMA journal_mode = DELETE", "BEGIN IMMEDIATE", "COMMIT", "REINDEX", "ANALYZE",
+    "SELECT load_extension('x')", "SELECT 1; DELETE FROM steps",
+    "WITH x AS (SELECT 1) DELETE FROM steps", "DELETE FROM steps RETURNING position",
+    "PRAGMA writable_schema = ON", "DETACH main", "SAVEPOINT x",
+    "CREATE TRIGGER t AFTER INSERT ON steps BEGIN "
+    "DELETE FROM steps; END", "SELECT fts3_tokenizer('x')", "", "-- nothing",
 ]  # fmt: skip
 
 
@@ -95,7 +168,10 @@ def test_nothing_but_reading_gets_through(db, filled, statement, tmp_path, monke
     assert db.sql("SELECT count(*) AS n FROM experience").to_pylist() == [{"n": 3}]
 
 
-@pytest.mark.parametrize("statement", ["SELECT nope FROM experience", "SELEC 1", "SELECT * FROM nowhere", "SELECT nofunc(1)"])
+@pytest.mark.parametrize(
+    "statement",
+    ["SELECT nope FROM experience", "SELEC 1", "SELECT * FROM nowhere", "SELECT nofunc(1)"],
+)
 def test_wrong_sql_is_one_line(db, statement):
     with pytest.raises(expdb.SqlError) as caught:
         db.sql(statement)
@@ -115,13 +191,17 @@ def test_the_views_priority_is_the_very_number_that_was_given(open_db):
     buffer.store_batch({"x": np.arange(2100)})
     rng = np.random.default_rng(0)
     given = rng.integers(0, 0x7FEFFFFFFFFFFFFF, 2093).view(np.float64)
-    given = np.concatenate((given, [0.0, 5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, 1.0, 0.1]))
+    given = np.concatenate(
+        (given, [0.0, 5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, 1.0, 0.1])
+    )
     assert buffer.update_priorities(np.arange(2099), given) == 2099
-    found = open_db().sql("SELECT priority FROM experience ORDER BY position")["priority"].to_pylist()
+    found = (
+        open_db().sql("SELECT priority FROM experience ORDER BY position")["priority"].to_pylist()
+    )
     assert found == [*given.tolist(), None]
 
 
-# -- fields -----------------------------------------------------------------------------------------------------------
+# -- fields ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -129,27 +209,47 @@ def asked(buffer):
     """A buffer with fields of every kind."""
     with buffer.episode("t", task_name="name") as episode:
         for t in range(4):
-            episode.append(action="left" if t % 2 else "right", n=t, x=t / 2, flag=t == 1, messages=[{"role": "user"}], obs=np.zeros(2), reward=1.0)
+            episode.append(
+                action="left" if t % 2 else "right",
+                n=t,
+                x=t / 2,
+                flag=t == 1,
+                messages=[{"role": "user"}],
+                obs=np.zeros(2),
+                reward=1.0,
+            )
     return buffer
 
 
 def test_a_field_that_nobody_has_stored_is_an_error_with_the_nearest(asked, db):
-    with pytest.raises(expdb.SqlError, match="no field 'mesages' is stored, did you mean 'messages'"):
+    with pytest.raises(
+        expdb.SqlError, match="no field 'mesages' is stored, did you mean 'messages'"
+    ):
         db.sql("SELECT field(payload, 'mesages') FROM experience")
     db.buffer("other").store(only_here=1)
-    rows = db.sql("SELECT buffer, field(payload, 'only_here') AS v FROM experience ORDER BY buffer, position").to_pylist()
-    assert [row["v"] for row in rows] == [1, None, None, None, None], "of another buffer it is one that the step lacks"
+    rows = db.sql(
+        "SELECT buffer, field(payload, 'only_here') AS v FROM experience ORDER BY buffer, position"
+    ).to_pylist()
+    assert [row["v"] for row in rows] == [1, None, None, None, None], (
+        "of another buffer it is one that the step lacks"
+    )
 
 
 @pytest.mark.parametrize("name", ["action", "messages", "obs"])
 @pytest.mark.parametrize(
     "query",
     [
-        "SELECT {} + 1 FROM experience", "SELECT avg({}) FROM experience", "SELECT task_id, sum({}) FROM experience GROUP BY 1",
-        "SELECT avg(a) FROM (SELECT {} AS a FROM experience ORDER BY position LIMIT 3) q", "SELECT -({}) FROM experience",
-        "WITH q AS MATERIALIZED (SELECT {} AS a FROM experience) SELECT sum(a) FROM q", "SELECT abs({}) FROM experience",
-        "SELECT step, sum({}) OVER (ORDER BY step) FROM experience", "SELECT avg(coalesce({}, 'none')) FROM experience", "SELECT count(*) FROM experience WHERE 2 * {} > 1",
-        "SELECT e.task_id, avg({}) FROM experience e JOIN experience_episodes p ON p.episode = e.episode GROUP BY 1",
+        "SELECT {} + 1 FROM experience", "SELECT avg({}) FROM experience",
+        "SELECT task_id, sum({}) FROM experience GROUP BY 1",
+        "SELECT avg(a) FROM (SELECT {} AS a FROM experience ORDER "
+        "BY position LIMIT 3) q", "SELECT -({}) FROM experience",
+        "WITH q AS MATERIALIZED (SELECT {} AS a FROM "
+        "experience) SELECT sum(a) FROM q", "SELECT abs({}) FROM experience",
+        "SELECT step, sum({}) OVER (ORDER BY step) FROM experience",
+        "SELECT avg(coalesce({}, 'none')) FROM experience",
+        "SELECT count(*) FROM experience WHERE 2 * {} > 1",
+        "SELECT e.task_id, avg({}) FROM experience e JOIN experience_episodes p ON p.episode = "
+        "e.episode GROUP BY 1",
     ],
 )  # fmt: skip
 def test_arithmetic_on_a_field_that_is_no_number_is_an_error(asked, db, query, name):
@@ -157,7 +257,9 @@ def test_arithmetic_on_a_field_that_is_no_number_is_an_error(asked, db, query, n
         db.sql(query.format(f"field(payload, '{name}')"))
 
 
-def test_a_field_that_is_a_number_in_one_buffer_and_text_in_another_can_be_summed_up(asked, db, request):
+def test_a_field_that_is_a_number_in_one_buffer_and_text_in_another_can_be_summed_up(
+    asked, db, request
+):
     db.buffer("other").store(n="text")
     query = "SELECT avg(field(payload, 'n')) AS mean FROM experience WHERE buffer = 'train'"
     if "postgresql" in request.node.name:
@@ -165,14 +267,18 @@ def test_a_field_that_is_a_number_in_one_buffer_and_text_in_another_can_be_summe
     assert db.sql(query).to_pylist() == [{"mean": 1.5}]
 
 
-@pytest.mark.parametrize("query", ['SELECT avg("rewards") FROM experience', 'SELECT "episode_retrun" FROM experience_episodes'])
+@pytest.mark.parametrize(
+    "query",
+    ['SELECT avg("rewards") FROM experience', 'SELECT "episode_retrun" FROM experience_episodes'],
+)
 def test_a_misspelt_name_in_double_quotes_is_no_text(asked, db, query):
     with pytest.raises(expdb.SqlError, match=r"rewards|episode_retrun"):
         db.sql(query)
 
 
 def test_names_in_double_quotes_stay_names_and_text_stays_text(asked, db):
-    query = """SELECT "reward" AS "a b", 'say "hi"' AS t, json_type('{"a": 1}', '$."a"') AS "kind" -- a "comment"
+    query = """SELECT "reward" AS "a b", 'say "hi"' AS t,
+               json_type('{"a": 1}', '$."a"') AS "kind" -- a "comment"
                FROM "experience" WHERE "step" = 0"""
     if db.location.startswith("postgresql"):
         query = query.replace("""json_type('{"a": 1}', '$."a"')""", "'integer'")
@@ -182,37 +288,60 @@ def test_names_in_double_quotes_stay_names_and_text_stays_text(asked, db):
 @pytest.mark.parametrize(
     ("query", "first"),
     [
-        ("SELECT avg(field(payload, 'n')) + 1 AS v, max(field(payload, 'action')) AS a FROM experience", 2.5),
+        (
+            "SELECT avg(field(payload, 'n')) + 1 AS v, max(field(payload, 'action')) AS a FROM "
+            "experience",
+            2.5,
+        ),
         ("SELECT sum(field(payload, 'x')) * 2 AS v FROM experience", 6.0),
         ("SELECT length(field(payload, 'action')) + 1 AS v FROM experience ORDER BY position", 6),
         ("SELECT field(payload, 'action') || 'x' AS v FROM experience ORDER BY position", "rightx"),
-        ("SELECT sum(CASE WHEN field(payload, 'action') = 'left' THEN 1 ELSE 0 END) AS v FROM experience", 2),
-        ("SELECT field(payload, 'action') AS v, avg(field(payload, 'n')) + 1 AS n, sum(reward) FROM experience GROUP BY 1 ORDER BY 1", "left"),
-        ("SELECT field(payload, 'n') - 1 AS v, field(payload, 'messages') AS m FROM experience ORDER BY step + 1", -1),
+        (
+            "SELECT sum(CASE WHEN field(payload, 'action') = 'left' THEN 1 ELSE 0 END) AS v FROM "
+            "experience",
+            2,
+        ),
+        (
+            "SELECT field(payload, 'action') AS v, avg(field(payload, 'n')) + 1 AS n, sum(reward) "
+            "FROM experience GROUP BY 1 ORDER BY 1",
+            "left",
+        ),
+        (
+            "SELECT field(payload, 'n') - 1 AS v, field(payload, 'messages') AS m FROM experience "
+            "ORDER BY step + 1",
+            -1,
+        ),
     ],
 )
 def test_arithmetic_on_numbers_beside_other_fields_is_not(asked, db, query, first):
     assert db.sql(query).to_pylist()[0]["v"] == first
 
 
-# -- episodes ---------------------------------------------------------------------------------------------------------
+# -- episodes --------------------------------------------------------------------------------------
 
 
 def test_episodes_have_a_view_with_one_row_each(db):
     long_, short = db.buffer("long", capacity=20), db.buffer("short")
     for buffer, lengths in ((long_, (3, 17, 5)), (short, (4,))):
         for k, length in enumerate(lengths):
-            with buffer.episode(f"t{k}", episode_id=f"e{k}", episode_tags={"k": k}, policy_version=k) as episode:
+            with buffer.episode(
+                f"t{k}", episode_id=f"e{k}", episode_tags={"k": k}, policy_version=k
+            ) as episode:
                 for t in range(length):
                     episode.append(obs=float(t), reward=1.0, terminated=t == length - 1)
     long_.delete({"episode_id": "e2", "step": 1})
     rows = db.sql("SELECT * FROM experience_episodes ORDER BY buffer, episode").to_pylist()
     assert list(rows[0]) == list(EPISODE_VIEW_COLUMNS)
-    assert [(row["buffer"], row["episode"], row["episode_id"], row["length"], row["steps_held"]) for row in rows] == [
+    keys = "buffer", "episode", "episode_id", "length", "steps_held"
+    assert [tuple(row[key] for key in keys) for row in rows] == [
         ("long", 1, "e1", 17, 15), ("long", 2, "e2", 5, 4), ("short", 0, "e0", 4, 4),
     ]  # fmt: skip
-    assert db.sql("SELECT avg(episode_return) AS mean FROM experience_episodes WHERE buffer = 'long'").to_pylist() == [{"mean": 11.0}]
-    assert db.sql("SELECT avg(episode_return) AS mean FROM experience WHERE buffer = 'long'").to_pylist() != [{"mean": 11.0}]
+    assert db.sql(
+        "SELECT avg(episode_return) AS mean FROM experience_episodes WHERE buffer = 'long'"
+    ).to_pylist() == [{"mean": 11.0}]
+    assert db.sql(
+        "SELECT avg(episode_return) AS mean FROM experience WHERE buffer = 'long'"
+    ).to_pylist() != [{"mean": 11.0}]
     by_key = {row["episode_id"]: row for row in long_.episodes().to_pylist()}
     for row in rows[:2]:
         for name in by_key["e1"]:

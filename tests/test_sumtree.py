@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from expdb.replay import sumtree
 from expdb.replay.sumtree import SumTree
 
-WEIGHTS = st.lists(st.sampled_from([0.0, 0.0, 1e-300, 1e-9, 0.3, 1.0, 7.0, 1e9]), min_size=1, max_size=600).filter(any)
+WEIGHTS = st.lists(
+    st.sampled_from([0.0, 0.0, 1e-300, 1e-9, 0.3, 1.0, 7.0, 1e9]), min_size=1, max_size=600
+).filter(any)
 
 
 @given(WEIGHTS, st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=50))
@@ -23,7 +25,13 @@ def test_a_share_falls_on_its_row_and_never_on_one_without_weight(weights, share
         assert low - 1e-9 * sums[-1] <= share * sums[-1] <= high + 1e-9 * sums[-1]
 
 
-@given(st.lists(st.tuples(st.integers(0, 999), st.sampled_from([0.0, 0.1, 2.5, 1e7])), min_size=1, max_size=200))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 999), st.sampled_from([0.0, 0.1, 2.5, 1e7])),
+        min_size=1,
+        max_size=200,
+    )
+)
 def test_sums_depend_on_the_weights_and_not_on_how_they_came(updates):
     one, whole = SumTree(1000), SumTree(1000)
     for row, weight in updates:

@@ -1,4 +1,7 @@
-"""Batches as tables: Arrow, pandas, polars' way in; a missing value is null, and whole numbers stay whole."""
+"""Batches as tables: Arrow, pandas, polars' way in.
+
+A missing value is null, and whole numbers stay whole.
+"""
 
 import sys
 
@@ -14,17 +17,53 @@ from expdb import Batch
 @pytest.fixture
 def batch(buffer):
     """Three steps, of which the second lacks everything that may be missing."""
-    buffer.store(task_id="t", episode_id="a", reward=10.0, policy_version=3, n=7, x=2.5, flag=True, text="one", obs=np.ones(2), data={"k": 1})
+    buffer.store(
+        task_id="t",
+        episode_id="a",
+        reward=10.0,
+        policy_version=3,
+        n=7,
+        x=2.5,
+        flag=True,
+        text="one",
+        obs=np.ones(2),
+        data={"k": 1},
+    )
     buffer.store(task_id="t", episode_id="b")
-    buffer.store(task_id="t", episode_id="c", reward=0.0, policy_version=0, n=0, x=0.5, flag=False, text="", obs=np.zeros(2), data=None)
-    names = ["reward", "policy_version", "n", "x", "flag", "text", "obs", "data", "step", "priority", "episode_return", "length"]
+    buffer.store(
+        task_id="t",
+        episode_id="c",
+        reward=0.0,
+        policy_version=0,
+        n=0,
+        x=0.5,
+        flag=False,
+        text="",
+        obs=np.zeros(2),
+        data=None,
+    )
+    names = [
+        "reward",
+        "policy_version",
+        "n",
+        "x",
+        "flag",
+        "text",
+        "obs",
+        "data",
+        "step",
+        "priority",
+        "episode_return",
+        "length",
+    ]
     return buffer.get([0, 1, 2], fields=names)
 
 
 def test_a_missing_value_is_null_in_arrow_and_means_are_right(batch):
     table = batch.to_arrow()
     assert {name: table[name].null_count for name in table.column_names} == {
-        "reward": 1, "policy_version": 1, "n": 1, "x": 1, "flag": 1, "text": 1, "obs": 1, "data": 2, "step": 0, "priority": 3,
+        "reward": 1, "policy_version": 1, "n": 1, "x": 1, "flag": 1, "text": 1, "obs": 1, "data": 2,
+        "step": 0, "priority": 3,
         "episode_return": 1, "length": 0,
     }  # fmt: skip
     assert table["reward"].to_pylist() == [10.0, None, 0.0]
@@ -36,11 +75,15 @@ def test_a_missing_value_is_null_in_arrow_and_means_are_right(batch):
 
 
 def test_whole_numbers_are_int64_everywhere(batch, buffer, db):
-    assert {batch[name].dtype for name in ("policy_version", "n", "step", "length")} == {np.dtype(np.int64)}
+    assert {batch[name].dtype for name in ("policy_version", "n", "step", "length")} == {
+        np.dtype(np.int64)
+    }
     assert batch["policy_version"].tolist() == [3, 0, 0]
     assert batch["has_policy_version"].tolist() == [True, False, True]
     table = batch.to_arrow()
-    assert {table.schema.field(name).type for name in ("policy_version", "n", "step", "length")} == {pa.int64()}
+    assert {
+        table.schema.field(name).type for name in ("policy_version", "n", "step", "length")
+    } == {pa.int64()}
     assert buffer.episodes().schema.field("policy_version").type == pa.int64()
     assert db.sql("SELECT policy_version FROM experience").schema.field(0).type == pa.int64()
     assert [row["policy_version"] for row in batch.to_list()] == [3, None, 0]
@@ -61,7 +104,11 @@ def test_a_policy_version_comes_with_every_unit(buffer, unit):
 
 
 def test_a_table_goes_back_into_a_buffer(batch, db):
-    db.buffer("again").store_batch(batch.to_arrow().drop_columns(["step", "priority", "episode_return", "length", "data", "policy_version"]))
+    db.buffer("again").store_batch(
+        batch.to_arrow().drop_columns(
+            ["step", "priority", "episode_return", "length", "data", "policy_version"]
+        )
+    )
     again = db.buffer("again").get([0, 1, 2], fields=["reward", "n", "x", "flag", "text", "obs"])
     for row, wanted in zip(again.to_list(), batch.to_list(), strict=True):
         for name, value in row.items():
@@ -72,11 +119,14 @@ def test_pandas_gets_missing_values_as_its_own(batch):
     frame = batch.to_pandas()
     assert frame["reward"].mean() == 5.0
     assert (frame["n"].mean(), frame["x"].mean(), frame["policy_version"].mean()) == (3.5, 1.5, 1.5)
-    assert {name: str(frame[name].dtype) for name in ("n", "flag", "policy_version", "step", "reward")} == {
-        "n": "Int64", "flag": "boolean", "policy_version": "Int64", "step": "int64", "reward": "float64",
+    names = "n", "flag", "policy_version", "step", "reward"
+    assert {name: str(frame[name].dtype) for name in names} == {
+        "n": "Int64", "flag": "boolean", "policy_version": "Int64", "step": "int64",
+        "reward": "float64",
     }  # fmt: skip
     assert frame.isna().sum().to_dict() == {
-        "reward": 1, "policy_version": 1, "n": 1, "x": 1, "flag": 1, "text": 1, "obs": 1, "data": 2, "step": 0, "priority": 3,
+        "reward": 1, "policy_version": 1, "n": 1, "x": 1, "flag": 1, "text": 1, "obs": 1, "data": 2,
+        "step": 0, "priority": 3,
         "episode_return": 1, "length": 0,
     }  # fmt: skip
     assert frame["obs"][0].tolist() == [1, 1]
@@ -85,7 +135,10 @@ def test_pandas_gets_missing_values_as_its_own(batch):
 
 
 def test_lists_in_a_table_may_vary_in_length(db):
-    for name, table in (("pandas", pd.DataFrame({"tokens": [[1, 2], [3, 4]], "scores": [[0.5], [1.5]]})), ("arrow", pa.table({"tokens": [[1, 2], [3, 4]], "scores": [[0.5], [1.5]]}))):
+    for name, table in (
+        ("pandas", pd.DataFrame({"tokens": [[1, 2], [3, 4]], "scores": [[0.5], [1.5]]})),
+        ("arrow", pa.table({"tokens": [[1, 2], [3, 4]], "scores": [[0.5], [1.5]]})),
+    ):
         buffer = db.buffer(name)
         buffer.store_batch(table)
         buffer.store(tokens=[5], scores=[])
@@ -94,7 +147,11 @@ def test_lists_in_a_table_may_vary_in_length(db):
 
 
 def test_a_batch_is_not_taken_for_one_array(batch):
-    for call in (lambda: pd.DataFrame(batch), lambda: np.asarray(batch), lambda: pd.DataFrame(Batch({}))):
+    for call in (
+        lambda: pd.DataFrame(batch),
+        lambda: np.asarray(batch),
+        lambda: pd.DataFrame(Batch({})),
+    ):
         with pytest.raises(expdb.InvalidValue, match=r"use batch\.to_pandas\(\)"):
             call()
 
@@ -110,7 +167,13 @@ def test_bytes_ragged_arrays_and_empty_tensors_become_tables(db):
     for length in (1, 3):
         with buffer.episode("t") as episode:
             for t in range(length):
-                episode.append(raw=b"\x01", rows=np.ones((t, 3), np.float32), none=np.zeros((0,)), reward=1.0, terminated=t == length - 1)
+                episode.append(
+                    raw=b"\x01",
+                    rows=np.ones((t, 3), np.float32),
+                    none=np.zeros((0,)),
+                    reward=1.0,
+                    terminated=t == length - 1,
+                )
     for unit in (expdb.Sequence(2), expdb.Episode(), expdb.Episode(pad=False), expdb.Group(2)):
         assert buffer.sample(1, unit=unit, rng=0).to_arrow().num_rows == 1
     assert buffer.get([0, 1]).to_arrow()["none"].null_count == 0

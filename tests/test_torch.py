@@ -6,7 +6,9 @@ import pytest
 import expdb
 from expdb import Episode, NStep, Prioritized, QueryBuilder, Uniform
 
-torch = pytest.importorskip("torch", reason="torch is not installed: run `python3 dev.py test --torch`")
+torch = pytest.importorskip(
+    "torch", reason="torch is not installed: run `python3 dev.py test --torch`"
+)
 
 from torch.utils.data import DataLoader  # noqa: E402
 
@@ -19,7 +21,13 @@ def buffer(db):
     for k in range(12):
         with found.episode(f"t{k % 3}", task_name=f"name {k % 2}") as episode:
             for t in range(k % 5 + 2):
-                episode.append(obs=np.array([k, t], np.float32), action=t, text=f"{k}/{t}", reward=1.0, terminated=t == k % 5 + 1)
+                episode.append(
+                    obs=np.array([k, t], np.float32),
+                    action=t,
+                    text=f"{k}/{t}",
+                    reward=1.0,
+                    terminated=t == k % 5 + 1,
+                )
     return found
 
 
@@ -28,7 +36,14 @@ def seen(batches):
 
 
 def test_samples_are_tensors_that_the_seed_of_torch_decides(buffer):
-    samples = Samples(buffer, 8, QueryBuilder().eq("task_name", "name 1"), sampler=Prioritized(), unit=NStep(2), batches=5)
+    samples = Samples(
+        buffer,
+        8,
+        QueryBuilder().eq("task_name", "name 1"),
+        sampler=Prioritized(),
+        unit=NStep(2),
+        batches=5,
+    )
     torch.manual_seed(1)
     first, second = list(DataLoader(samples, batch_size=None)), list(samples)
     assert len(first) == len(samples) == 5
@@ -38,7 +53,14 @@ def test_samples_are_tensors_that_the_seed_of_torch_decides(buffer):
     assert (first[0]["obs"][:, 0] % 2 == 1).all()
     assert seen(first) != seen(second)
     torch.manual_seed(1)
-    again = Samples(buffer, 8, QueryBuilder().eq("task_name", "name 1"), sampler=Prioritized(), unit=NStep(2), batches=5)
+    again = Samples(
+        buffer,
+        8,
+        QueryBuilder().eq("task_name", "name 1"),
+        sampler=Prioritized(),
+        unit=NStep(2),
+        batches=5,
+    )
     assert seen(DataLoader(again, batch_size=None)) == seen(first)
     with pytest.raises(TypeError, match="no end"):
         len(Samples(buffer, 8))
@@ -55,7 +77,13 @@ def test_workers_draw_each_from_numbers_and_episodes_of_its_own(buffer, kind, sa
 
     def drawn(persistent=False, **given):
         torch.manual_seed(3)
-        loader = kind(Samples(buffer, 16, sampler=sampler, batches=21, **given), num_workers=2, persistent_workers=persistent, multiprocessing_context="fork", **options)
+        loader = kind(
+            Samples(buffer, 16, sampler=sampler, batches=21, **given),
+            num_workers=2,
+            persistent_workers=persistent,
+            multiprocessing_context="fork",
+            **options,
+        )
         return [list(loader) for _ in range(2)]
 
     one, two = drawn()
@@ -64,17 +92,32 @@ def test_workers_draw_each_from_numbers_and_episodes_of_its_own(buffer, kind, sa
     assert seen(drawn()[0]) == seen(one)
     persistent = drawn(persistent=True)
     assert len(set(seen(persistent[0] + persistent[1]))) == 42
-    assert {tuple(value.shape) for batch in one for name, value in batch.items() if name == "obs"} == {(16, 2)}
-    assert all(batch["text"][j] == f"{int(batch['obs'][j, 0])}/{int(batch['obs'][j, 1])}" for batch in one for j in range(16))
+    assert {
+        tuple(value.shape) for batch in one for name, value in batch.items() if name == "obs"
+    } == {(16, 2)}
+    assert all(
+        batch["text"][j] == f"{int(batch['obs'][j, 0])}/{int(batch['obs'][j, 1])}"
+        for batch in one
+        for j in range(16)
+    )
     parts = [frozenset((batch["episode"] % 2).tolist()) for batch in drawn(disjoint=True)[0]]
     assert set(parts) == {frozenset({0}), frozenset({1})}
-    ranked = {episode % 4 for batch in drawn(disjoint=True, shard=(1, 2))[0] for episode in batch["episode"].tolist()}
+    ranked = {
+        episode % 4
+        for batch in drawn(disjoint=True, shard=(1, 2))[0]
+        for episode in batch["episode"].tolist()
+    }
     assert ranked == {1, 3}, "two workers of the second of two learners"
 
 
 def test_spawned_workers_open_the_database_themselves_and_see_what_is_written(open_db):
     buffer = open_db(max_lag=0.0).buffer("b")
-    loader = Loader(Samples(buffer, 4, unit=Episode(), wait=60), num_workers=1, multiprocessing_context="spawn", prefetch_factor=1)
+    loader = Loader(
+        Samples(buffer, 4, unit=Episode(), wait=60),
+        num_workers=1,
+        multiprocessing_context="spawn",
+        prefetch_factor=1,
+    )
     batches = iter(loader)
     with buffer.episode("t") as episode:
         for t in range(3):
@@ -92,14 +135,25 @@ def test_spawned_workers_open_the_database_themselves_and_see_what_is_written(op
 def test_a_loader_sends_what_a_plain_one_sends(buffer):
     given = {"sampler": Prioritized(), "unit": Episode(), "batches": 30}
     torch.manual_seed(5)
-    plain = list(DataLoader(Samples(buffer, 3, **given), batch_size=None, num_workers=1, multiprocessing_context="fork"))
+    plain = list(
+        DataLoader(
+            Samples(buffer, 3, **given),
+            batch_size=None,
+            num_workers=1,
+            multiprocessing_context="fork",
+        )
+    )
     torch.manual_seed(5)
-    packed = list(Loader(Samples(buffer, 3, **given), num_workers=1, multiprocessing_context="fork"))
+    packed = list(
+        Loader(Samples(buffer, 3, **given), num_workers=1, multiprocessing_context="fork")
+    )
     assert len(plain) == len(packed) == 30
     for one, two in zip(plain, packed, strict=True):
         assert one.keys() == two.keys()
         for name, value in one.items():
-            assert value == two[name] if isinstance(value, list) else torch.equal(value, two[name]), name
+            assert (
+                value == two[name] if isinstance(value, list) else torch.equal(value, two[name])
+            ), name
     assert len(Loader(Samples(buffer, 3, **given))) == 30
     assert seen(Loader(Samples(buffer, 3, **given)))
 
@@ -108,7 +162,9 @@ def test_large_batches_are_shared_rather_than_sent(db):
     buffer = db.buffer("b")
     for k in range(40):
         buffer.store(obs=np.full((100, 100), k, np.uint8), action=k)
-    for batch in Loader(Samples(buffer, 300, batches=3), num_workers=1, multiprocessing_context="fork"):
+    for batch in Loader(
+        Samples(buffer, 300, batches=3), num_workers=1, multiprocessing_context="fork"
+    ):
         assert batch["obs"].is_shared()
         assert (batch["obs"][:, 99, 99] == batch["action"]).all()
 
@@ -117,7 +173,12 @@ def test_a_training_loop_with_a_plain_loader(buffer):
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     before = model.weight.detach().clone()
-    for batch in DataLoader(Samples(buffer, 8, batches=4), batch_size=None, num_workers=1, multiprocessing_context="fork"):
+    for batch in DataLoader(
+        Samples(buffer, 8, batches=4),
+        batch_size=None,
+        num_workers=1,
+        multiprocessing_context="fork",
+    ):
         loss = torch.nn.functional.mse_loss(model(batch["obs"])[:, 0], batch["reward"])
         optimizer.zero_grad()
         loss.backward()
@@ -138,7 +199,14 @@ def test_episodes_are_a_dataset_that_a_loader_shuffles(buffer):
     few = Episodes(buffer, {"task_id": "t1"}, fields=["obs", "reward"])
     assert [int(few[k]["obs"][0, 0]) for k in range(len(few))] == [1, 4, 7, 10]
     assert list(few[0]) == ["obs", "reward"]
-    loader = DataLoader(Episodes(buffer, fields=["obs"]), batch_size=5, shuffle=True, collate_fn=pad, num_workers=2, multiprocessing_context="fork")
+    loader = DataLoader(
+        Episodes(buffer, fields=["obs"]),
+        batch_size=5,
+        shuffle=True,
+        collate_fn=pad,
+        num_workers=2,
+        multiprocessing_context="fork",
+    )
     batches = list(loader)
     assert [len(batch["mask"]) for batch in batches] == [5, 5, 2]
     assert sorted(int(k) for batch in batches for k in batch["obs"][:, 0, 0]) == list(range(12))
@@ -161,7 +229,10 @@ def test_arrays_become_tensors_without_a_copy(buffer):
             made.append(pinned(shape, dtype))
             return made[-1]
 
-        plain, batch = buffer.sample(6, unit=unit, rng=2), buffer.sample(6, unit=unit, rng=2, empty=empty)
+        plain, batch = (
+            buffer.sample(6, unit=unit, rng=2),
+            buffer.sample(6, unit=unit, rng=2, empty=empty),
+        )
         tensors = batch.to_torch(non_blocking=True)
         mine = {array.__array_interface__["data"][0] for array in made}
         for name in ("obs", "action", "terminated"):
@@ -176,14 +247,30 @@ def test_workers_divide_the_shard_of_their_learner(buffer):
     whole = set(buffer.episodes()["episode"].to_pylist())
     seen = []
     for rank, workers in enumerate((1, 2)):
-        samples = Samples(buffer, 200, fields=["episode"], batches=6, disjoint=True, shard=(rank, 2))
-        seen.append({e for batch in DataLoader(samples, batch_size=None, num_workers=workers, multiprocessing_context="fork") for e in batch["episode"].tolist()})
+        samples = Samples(
+            buffer, 200, fields=["episode"], batches=6, disjoint=True, shard=(rank, 2)
+        )
+        seen.append(
+            {
+                e
+                for batch in DataLoader(
+                    samples, batch_size=None, num_workers=workers, multiprocessing_context="fork"
+                )
+                for e in batch["episode"].tolist()
+            }
+        )
     assert seen[0].isdisjoint(seen[1])
     assert seen[0] | seen[1] == whole
 
 
 def test_mistakes_with_loaders_say_what_to_do(buffer, db):
-    for call in (lambda: Samples(db, 4), lambda: Episodes(None), lambda: Loader(buffer), lambda: Loader(Samples(buffer, 4), collate_fn=pad), lambda: pad([])):
+    for call in (
+        lambda: Samples(db, 4),
+        lambda: Episodes(None),
+        lambda: Loader(buffer),
+        lambda: Loader(Samples(buffer, 4), collate_fn=pad),
+        lambda: pad([]),
+    ):
         with pytest.raises(expdb.InvalidValue, match=r"give|Samples says"):
             call()
     with pytest.raises(expdb.InvalidValue, match="give a function"):

@@ -1,4 +1,7 @@
-"""The short table of the fault harness, a test a fault; and the harness itself: it must notice what it is there to notice."""
+"""The short table of the fault harness, a test a fault.
+
+The harness itself: it must notice what it is there to notice.
+"""
 
 import json
 import random
@@ -24,7 +27,16 @@ from expdb.sql.dialects.sqlite import statements as sqlite
 def test_what_must_hold_holds(key, tmp_path):
     """Strike with the fault, in a process of its own, which forks often and had better be small."""
     out = tmp_path / "outcome.json"
-    command = [sys.executable, str(Path(__file__).parent / "torture"), "--only", key, "--seed", "1", "--json", str(out)]
+    command = [
+        sys.executable,
+        str(Path(__file__).parent / "torture"),
+        "--only",
+        key,
+        "--seed",
+        "1",
+        "--json",
+        str(out),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert out.exists(), done.stdout + done.stderr
     outcome = json.loads(out.read_text())[key]
@@ -34,7 +46,7 @@ def test_what_must_hold_holds(key, tmp_path):
     assert outcome["count"] >= FAULTS[key].short
 
 
-# -- the oracle -------------------------------------------------------------------------------------------------------
+# -- the oracle ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -49,7 +61,9 @@ def written(path):
         buffer = db.buffer(BUFFER, capacity=40)
         acknowledged = {}
         for number in range(0, 60, 3):
-            for k, position in enumerate(buffer.store_batch([step(0, number + k, number, 3) for k in range(3)]).tolist()):
+            for k, position in enumerate(
+                buffer.store_batch([step(0, number + k, number, 3) for k in range(3)]).tolist()
+            ):
                 acknowledged[position] = (0, number + k)
         assert verify(db, acknowledged) == []
     return acknowledged
@@ -86,16 +100,26 @@ def test_the_oracle_notices_what_is_lost_repeated_or_torn(path, written):
         lost = {**written, 59: (0, 1000)}
         assert any("is not at 59" in problem for problem in verify(db, lost))
         position = buffer.store(**step(0, 30))
-        assert any("stored 2 times" in problem for problem in verify(db, {**written, position: (0, 30)}))
+        assert any(
+            "stored 2 times" in problem for problem in verify(db, {**written, position: (0, 30)})
+        )
         buffer.store(**step(0, 61, 61, 3))
         assert any("1 of the 3 steps of batch 61" in problem for problem in verify(db, written))
-        assert any("is not at 1000" in problem for problem in verify(db, {**written, 1000: (0, 99)}))
-        assert not any("is not at 1000" in problem for problem in verify(db, {**written, 1000: (0, 99)}, tail_may_be_lost=True))
+        assert any(
+            "is not at 1000" in problem for problem in verify(db, {**written, 1000: (0, 99)})
+        )
+        assert not any(
+            "is not at 1000" in problem
+            for problem in verify(db, {**written, 1000: (0, 99)}, tail_may_be_lost=True)
+        )
 
 
 @pytest.mark.filterwarnings("ignore:update gives the reward:expdb.ExpDBWarning")
 def test_the_disk_shows_what_a_power_loss_takes_without_syncs(path, tmp_path):
-    """With `synchronous=OFF` images must lose steps, or be damaged: else the harness could not tell that they do not."""
+    """With `synchronous=OFF` images must lose steps, or be damaged.
+
+    Else the harness could not tell that they do not.
+    """
     if library() is None:
         pytest.skip("sqlite3 is a part of this Python: there is nothing to put a layer under")
     with expdb.open(path) as db:

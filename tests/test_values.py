@@ -1,4 +1,7 @@
-"""What a step may hold: the table of payload types, value by value, and everything that is refused before it is stored."""
+"""What a step may hold: the table of payload types, value by value.
+
+Everything that is refused before it is stored.
+"""
 
 import dataclasses
 import enum
@@ -55,7 +58,23 @@ def stored(buffer, **fields):
     return buffer.get([buffer.store(**fields)])
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+    ],
+)
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0,), (2, 0), (1, 1, 1)])
 def test_arrays_of_every_dtype_and_shape_come_back_bit_equal(buffer, dtype, shape):
     array = (np.random.default_rng(0).random(shape) * 100).astype(dtype)
@@ -68,7 +87,10 @@ def test_arrays_of_every_dtype_and_shape_come_back_bit_equal(buffer, dtype, shap
 def test_special_floats_keep_their_bits(buffer):
     for dtype in (np.float16, np.float32, np.float64):
         array = np.array([np.nan, -np.nan, np.inf, -np.inf, -0.0, 5e-324], np.float64).astype(dtype)
-        assert stored(buffer, **{dtype.__name__: array})[dtype.__name__][0].tobytes() == array.tobytes()
+        assert (
+            stored(buffer, **{dtype.__name__: array})[dtype.__name__][0].tobytes()
+            == array.tobytes()
+        )
 
 
 def test_views_that_are_not_contiguous_and_fortran_order(buffer):
@@ -77,7 +99,22 @@ def test_views_that_are_not_contiguous_and_fortran_order(buffer):
         assert (stored(buffer, **{f"x{k}": array})[f"x{k}"][0] == array).all()
 
 
-@pytest.mark.parametrize("value", [True, 7, -(2**63), 2**63 - 1, 0.1, -0.0, float("nan"), float("inf"), np.float32(0.1), np.uint8(3), np.bool_(True)])
+@pytest.mark.parametrize(
+    "value",
+    [
+        True,
+        7,
+        -(2**63),
+        2**63 - 1,
+        0.1,
+        -0.0,
+        float("nan"),
+        float("inf"),
+        np.float32(0.1),
+        np.uint8(3),
+        np.bool_(True),
+    ],
+)
 def test_scalars_come_back_in_arrays_of_their_dtype(buffer, value):
     found = stored(buffer, x=value)["x"]
     wanted = np.array([value])
@@ -96,7 +133,14 @@ def test_lists_of_numbers_vary_in_length(buffer):
 
 
 def test_declared_fields_vary_where_they_say(db):
-    buffer = db.buffer("d", fields={"tokens": Field("int32", shape=(None,)), "frames": Field("uint8", shape=(None, 2, None)), "n": "int16"})
+    buffer = db.buffer(
+        "d",
+        fields={
+            "tokens": Field("int32", shape=(None,)),
+            "frames": Field("uint8", shape=(None, 2, None)),
+            "n": "int16",
+        },
+    )
     frames = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
     buffer.store(tokens=[1, 2], frames=frames, n=5)
     buffer.store(tokens=np.array([3], np.int32), frames=frames[:1], n=np.int16(6))
@@ -121,7 +165,10 @@ def test_json_of_every_kind_comes_back_as_python_objects(buffer):
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
     values = {
         "state": {"content": "...", "n": 1, "f": 0.1, "none": None, "deep": [[1, [2]], {}]},
-        "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": None, "tool_calls": [call]}],
+        "messages": [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+        ],
         "mixed": [1, "a", None],
         "names": ["a", "b"],
         "empty": {},
@@ -134,15 +181,29 @@ def test_json_of_every_kind_comes_back_as_python_objects(buffer):
 
 def test_models_and_dataclasses_are_stored_as_json(buffer):
     message, call = Message(role="user", content="hi"), Call("search", {"q": "x"})
-    batch = stored(buffer, messages=[message, {"role": "tool", "content": "y"}], call=call, one=message, inside={"m": message, "np": np.int64(3)})
-    assert batch["messages"][0] == [{"role": "user", "content": "hi"}, {"role": "tool", "content": "y"}]
+    batch = stored(
+        buffer,
+        messages=[message, {"role": "tool", "content": "y"}],
+        call=call,
+        one=message,
+        inside={"m": message, "np": np.int64(3)},
+    )
+    assert batch["messages"][0] == [
+        {"role": "user", "content": "hi"},
+        {"role": "tool", "content": "y"},
+    ]
     assert batch["call"][0] == {"name": "search", "arguments": {"q": "x"}}
     assert batch["one"][0] == {"role": "user", "content": "hi"}
     assert batch["inside"][0] == {"m": {"role": "user", "content": "hi"}, "np": 3}
 
 
 def test_other_frameworks_arrays_are_taken_by_protocol(buffer):
-    batch = stored(buffer, a=Tensor(np.arange(4, dtype=np.float32)), b=Wrapped(), c=Tensor(np.array(2.5, np.float32)))
+    batch = stored(
+        buffer,
+        a=Tensor(np.arange(4, dtype=np.float32)),
+        b=Wrapped(),
+        c=Tensor(np.array(2.5, np.float32)),
+    )
     assert batch["a"].tolist() == [[0, 1, 2, 3]]
     assert batch["a"].dtype == np.float32
     assert batch["b"].tolist() == [[0, 1, 2]]
@@ -150,7 +211,9 @@ def test_other_frameworks_arrays_are_taken_by_protocol(buffer):
 
 
 def test_torch_tensors_are_taken_as_they_are(buffer):
-    torch = pytest.importorskip("torch", reason="torch is not installed: tensors are tested by protocol above")
+    torch = pytest.importorskip(
+        "torch", reason="torch is not installed: tensors are tested by protocol above"
+    )
     batch = stored(buffer, x=torch.arange(6, dtype=torch.float32).reshape(2, 3))
     assert batch["x"].shape == (1, 2, 3)
     with pytest.raises(expdb.InvalidValue, match="detach"):
@@ -161,12 +224,17 @@ def test_torch_tensors_are_taken_as_they_are(buffer):
 
 
 def test_jax_arrays_are_taken_as_they_are(buffer):
-    jnp = pytest.importorskip("jax.numpy", reason="jax is not installed: arrays are tested by protocol above")
+    jnp = pytest.importorskip(
+        "jax.numpy", reason="jax is not installed: arrays are tested by protocol above"
+    )
     assert stored(buffer, x=jnp.arange(3))["x"].tolist() == [[0, 1, 2]]
 
 
 def test_mappings_with_arrays_become_dotted_fields(buffer):
-    obs = {"image": np.zeros((2, 2), np.uint8), "state": {"pos": np.array(1.5, np.float32), "name": "a"}}
+    obs = {
+        "image": np.zeros((2, 2), np.uint8),
+        "state": {"pos": np.array(1.5, np.float32), "name": "a"},
+    }
     with buffer.episode("t") as episode:
         episode.append(obs=obs)
         episode.append(obs={"image": np.ones((2, 2), np.uint8)})
@@ -291,7 +359,11 @@ MISMATCHES = [
 ]
 
 
-@pytest.mark.parametrize(("first", "second"), MISMATCHES, ids=[f"{type(a).__name__}-{type(b).__name__}-{k}" for k, (a, b) in enumerate(MISMATCHES)])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    MISMATCHES,
+    ids=[f"{type(a).__name__}-{type(b).__name__}-{k}" for k, (a, b) in enumerate(MISMATCHES)],
+)
 def test_a_value_of_another_type_is_refused_and_both_types_are_named(buffer, first, second):
     buffer.store(x=first)
     with pytest.raises(expdb.ExpDBError, match=r"'x' holds|x: ") as caught:
@@ -302,7 +374,11 @@ def test_a_value_of_another_type_is_refused_and_both_types_are_named(buffer, fir
 
 
 def test_a_numpy_number_goes_where_it_fits_whatever_its_width(db):
-    for first, others in ((1, (np.int32(2), np.uint8(3), np.array(4, np.int16))), (1.5, (np.float32(0.5), np.int8(2))), (np.float32(1), (np.float64(0.5),))):
+    for first, others in (
+        (1, (np.int32(2), np.uint8(3), np.array(4, np.int16))),
+        (1.5, (np.float32(0.5), np.int8(2))),
+        (np.float32(1), (np.float64(0.5),)),
+    ):
         buffer = db.buffer(f"{type(first).__name__}")
         for value in (first, *others):
             buffer.store(x=value)
@@ -315,7 +391,8 @@ def test_a_numpy_number_goes_where_it_fits_whatever_its_width(db):
     ("first", "second", "cure"),
     [
         (0, 0.5, r"fields=\{'x': expdb\.Field\('float64'\)\}.*, or give floats"),
-        (np.zeros((2, 3)), np.zeros((5, 3)), r"expdb\.Field\('float64', shape=\(None, 3\)\).* or pad it"),
+        (np.zeros((2, 3)), np.zeros((5, 3)),
+            r"expdb\.Field\('float64', shape=\(None, 3\)\).* or pad it"),
         (np.zeros((4, 4), np.uint8), np.zeros((8, 6), np.uint8), r"shape=\(None, None\)"),
         (np.zeros((2, 3)), [np.zeros(3), np.zeros(3)], r"np\.stack"),
         (np.zeros(3, np.float32), np.zeros(3), r"\.astype\('float32'\)"),
@@ -330,7 +407,10 @@ def test_a_mismatch_names_the_cure_and_the_cure_works(db, first, second, cure):
         buffer = db.buffer("declared", fields={"x": eval(declared[1], {"expdb": expdb})})
         for value in (first, second):
             buffer.store(x=value)
-        assert [np.array_equal(a, b) for a, b in zip(buffer.get([0, 1])["x"], (first, second), strict=True)] == [True, True]
+        assert [
+            np.array_equal(a, b)
+            for a, b in zip(buffer.get([0, 1])["x"], (first, second), strict=True)
+        ] == [True, True]
 
 
 def test_an_empty_list_and_none_fix_no_type(buffer):
@@ -351,7 +431,26 @@ def test_an_integer_goes_into_a_float_field_and_a_python_number_into_its_numpy_k
     assert (batch["x"][0], batch["y"][0], batch["z"][0]) == (3.0, 2.0, -128)
 
 
-@pytest.mark.parametrize("name", ["task_id", "reward", "position", "episode", "buffer", "payload", "priority", "discount", "mask", "weight", "is_first", "next_obs2", "next_x", "has_x", "status"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "task_id",
+        "reward",
+        "position",
+        "episode",
+        "buffer",
+        "payload",
+        "priority",
+        "discount",
+        "mask",
+        "weight",
+        "is_first",
+        "next_obs2",
+        "next_x",
+        "has_x",
+        "status",
+    ],
+)
 def test_names_of_columns_and_batch_keys_are_reserved(db, name):
     buffer = db.buffer("r")
     with pytest.raises(expdb.ReservedName, match=name):
@@ -375,10 +474,14 @@ def test_field_names_are_words_with_dots(buffer, name):
 
 def test_bad_columns_of_a_step_are_refused(buffer):
     for column, value in [
-        ("reward", float("nan")), ("reward", float("inf")), ("reward", "1"), ("reward", True), ("reward", np.zeros(2)),
-        ("step", 1.5), ("step", 2**63), ("step", True), ("terminated", 1), ("truncated", "no"), ("task_id", 5),
-        ("task_id", "a\0"), ("agent_id", None), ("tags", ["a"]), ("tags", {"a": float("nan")}), ("tags", {"a": 2**63}),
-        ("episode_tags", "x"), ("policy_version", "1"), ("pre_agent", 3), ("execute_time", float("nan")), ("group_id", 3),
+        ("reward", float("nan")), ("reward", float("inf")), ("reward", "1"), ("reward", True),
+        ("reward", np.zeros(2)),
+        ("step", 1.5), ("step", 2**63), ("step", True), ("terminated", 1), ("truncated", "no"),
+        ("task_id", 5),
+        ("task_id", "a\0"), ("agent_id", None), ("tags", ["a"]), ("tags", {"a": float("nan")}),
+        ("tags", {"a": 2**63}),
+        ("episode_tags", "x"), ("policy_version", "1"), ("pre_agent", 3),
+        ("execute_time", float("nan")), ("group_id", 3),
     ]:  # fmt: skip
         with pytest.raises(expdb.InvalidValue, match=column):
             buffer.store(**{column: value})
@@ -386,9 +489,21 @@ def test_bad_columns_of_a_step_are_refused(buffer):
 
 
 def test_numpy_numbers_are_taken_as_columns(buffer):
-    buffer.store(reward=np.float32(0.5), step=np.int64(3), terminated=np.bool_(True), policy_version=np.int32(2), execute_time=np.float64(1.0))
+    buffer.store(
+        reward=np.float32(0.5),
+        step=np.int64(3),
+        terminated=np.bool_(True),
+        policy_version=np.int32(2),
+        execute_time=np.float64(1.0),
+    )
     row = buffer.page(1, 1)[0]
-    assert (row["reward"], row["step"], row["terminated"], row["policy_version"], row["execute_time"]) == (0.5, 3, True, 2, 1.0)
+    assert (
+        row["reward"],
+        row["step"],
+        row["terminated"],
+        row["policy_version"],
+        row["execute_time"],
+    ) == (0.5, 3, True, 2, 1.0)
 
 
 def test_the_environment_may_write_into_the_same_array_again(buffer):

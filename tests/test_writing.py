@@ -1,4 +1,7 @@
-"""Writing: steps, batches and episodes; what is acknowledged, what is refused, and what an episode is."""
+"""Writing: steps, batches and episodes.
+
+What is acknowledged, what is refused, and what an episode is.
+"""
 
 import threading
 
@@ -19,27 +22,42 @@ def test_positions_count_up_and_are_never_reused(buffer):
 
 def test_a_step_keeps_every_column(buffer):
     buffer.store(
-        task_id="t", task_name="n", agent_id="a", step=7, episode_id="e", group_id="g", pre_agent="p", execute_time=12.5,
-        reward=0.5, truncated=True, policy_version=3, tags={"k": [1, {"a": None}]}, episode_tags={"e": 1}, action=1,
+        task_id="t", task_name="n", agent_id="a", step=7, episode_id="e", group_id="g",
+        pre_agent="p", execute_time=12.5,
+        reward=0.5, truncated=True, policy_version=3, tags={"k": [1, {"a": None}]},
+        episode_tags={"e": 1}, action=1,
     )  # fmt: skip
     row = buffer.page(1, 1)[0]
     assert row.pop("run") == buffer._database.run
     assert row == {
-        "position": 0, "episode": 0, "episode_id": "e", "task_id": "t", "task_name": "n", "agent_id": "a", "group_id": "g",
-        "status": "complete", "policy_version": 3, "step": 7, "pre_agent": "p", "execute_time": 12.5, "reward": 0.5,
+        "position": 0, "episode": 0, "episode_id": "e", "task_id": "t", "task_name": "n",
+        "agent_id": "a", "group_id": "g",
+        "status": "complete", "policy_version": 3, "step": 7, "pre_agent": "p",
+        "execute_time": 12.5, "reward": 0.5,
         "terminated": False, "truncated": True, "tags": {"k": [1, {"a": None}]}, "action": 1,
     }  # fmt: skip
     assert buffer.episodes().to_pylist()[0]["episode_tags"] == '{"e":1}'
 
 
 def test_steps_without_an_episode_id_go_to_the_open_episode_of_task_and_agent(buffer):
-    for task, agent, end in [("a", "x", False), ("b", "x", False), ("a", "y", False), ("a", "x", True), ("a", "x", False)]:
+    for task, agent, end in [
+        ("a", "x", False),
+        ("b", "x", False),
+        ("a", "y", False),
+        ("a", "x", True),
+        ("a", "x", False),
+    ]:
         buffer.store(task_id=task, agent_id=agent, terminated=end, reward=1.0)
     assert buffer.get(range(5))["episode"].tolist() == [0, 1, 2, 0, 3]
     assert buffer.get(range(5))["step"].tolist() == [0, 0, 0, 1, 0]
     table = buffer.episodes()
-    assert table["status"].to_pylist() == ["open", "open", "open", "open"] or table["status"].to_pylist()[0] == "complete"
-    assert dict(zip(table["episode"].to_pylist(), table["episode_return"].to_pylist(), strict=True)) == {0: 2.0, 1: 1.0, 2: 1.0, 3: 1.0}
+    assert (
+        table["status"].to_pylist() == ["open", "open", "open", "open"]
+        or table["status"].to_pylist()[0] == "complete"
+    )
+    assert dict(
+        zip(table["episode"].to_pylist(), table["episode_return"].to_pylist(), strict=True)
+    ) == {0: 2.0, 1: 1.0, 2: 1.0, 3: 1.0}
 
 
 def test_closing_completes_open_episodes_and_a_new_run_starts_others(open_db):
@@ -72,7 +90,11 @@ def test_an_episode_by_name_goes_on_until_it_is_ended(db, buffer):
 def test_an_episode_belongs_to_one_task_agent_and_group(buffer):
     buffer.store(episode_id="e", task_id="t", group_id="g")
     buffer.store(episode_id="e", task_id="t")
-    for wrong in ({"task_id": "u"}, {"task_id": "t", "agent_id": "b"}, {"task_id": "t", "group_id": "h"}):
+    for wrong in (
+        {"task_id": "u"},
+        {"task_id": "t", "agent_id": "b"},
+        {"task_id": "t", "group_id": "h"},
+    ):
         with pytest.raises(expdb.EpisodeMismatch):
             buffer.store(episode_id="e", **wrong)
     assert len(buffer) == 2
@@ -112,9 +134,18 @@ def test_a_refused_step_changes_nothing_of_its_episode(buffer):
     buffer.store(episode_id="e", x=1)
     before = buffer.episodes().to_pylist()
     with pytest.raises(expdb.FieldMismatch):
-        buffer.store(episode_id="e", task_name="new", group_id="g", policy_version=3, episode_tags={"a": 1}, x="bad")
+        buffer.store(
+            episode_id="e",
+            task_name="new",
+            group_id="g",
+            policy_version=3,
+            episode_tags={"a": 1},
+            x="bad",
+        )
     with pytest.raises(expdb.FieldMismatch):
-        buffer.store_batch([{"episode_id": "e", "group_id": "g", "x": 1}, {"episode_id": "e", "x": "bad"}])
+        buffer.store_batch(
+            [{"episode_id": "e", "group_id": "g", "x": 1}, {"episode_id": "e", "x": "bad"}]
+        )
     with pytest.raises(expdb.ExpDBError), buffer.episode("t") as episode:
         episode.append(new=1, x="bad")
     assert buffer.episodes().to_pylist() == before
@@ -165,14 +196,21 @@ def test_an_episode_that_shares_chunks_keeps_its_last_observation(db):
     writer = buffer.episode("t", episode_id="e")
     writer.append(obs=np.full(2, 1.0))
     writer.flush()
-    buffer.store_batch([{"task_id": "t", "episode_id": "e", "obs": np.full(2, 2.0)}, {"task_id": "u", "episode_id": "f", "obs": np.full(2, 3.0)}])
+    buffer.store_batch(
+        [
+            {"task_id": "t", "episode_id": "e", "obs": np.full(2, 2.0)},
+            {"task_id": "u", "episode_id": "f", "obs": np.full(2, 3.0)},
+        ]
+    )
     writer.end(obs=np.full(2, 9.0))
     buffer.end_episode("f")
     buffer.store_batch({"task_id": "z", "obs": np.zeros((4, 2))})
     batch = buffer.sample(20, {"episode_id": "e", "step": 1}, unit=expdb.NStep(1))
     assert (batch["next_obs"] == 9).all()
     buffer.delete(np.array([2]))
-    assert (buffer.sample(5, {"episode_id": "e", "step": 1}, unit=expdb.NStep(1))["next_obs"] == 9).all()
+    assert (
+        buffer.sample(5, {"episode_id": "e", "step": 1}, unit=expdb.NStep(1))["next_obs"] == 9
+    ).all()
     buffer.delete({"episode_id": "e", "step": 1})
     assert db.check() == []
 
@@ -234,7 +272,16 @@ def test_a_batch_that_ends_episodes_starts_others(buffer):
 
 def test_columns_are_broadcast(buffer):
     obs = np.arange(12, dtype=np.float32).reshape(4, 3)
-    buffer.store_batch({"task_id": "t", "obs": obs, "action": [1, 2, 3, 4], "reward": np.ones(4), "state": {"a": 1}, "note": "n"})
+    buffer.store_batch(
+        {
+            "task_id": "t",
+            "obs": obs,
+            "action": [1, 2, 3, 4],
+            "reward": np.ones(4),
+            "state": {"a": 1},
+            "note": "n",
+        }
+    )
     batch = buffer.get(range(4))
     assert (batch["obs"] == obs).all()
     assert batch["action"].tolist() == [1, 2, 3, 4]
@@ -243,13 +290,22 @@ def test_columns_are_broadcast(buffer):
 
 
 def test_an_arrow_table_is_a_batch_and_a_batch_is_an_arrow_table(db, buffer):
-    table = pa.table({"task_id": ["a", "b"], "reward": [1.0, None], "x": pa.array([1, 2], pa.int32()), "t": ["u", None]})
+    table = pa.table(
+        {
+            "task_id": ["a", "b"],
+            "reward": [1.0, None],
+            "x": pa.array([1, 2], pa.int32()),
+            "t": ["u", None],
+        }
+    )
     buffer.store_batch(table)
     batch = buffer.get([0, 1])
     assert batch["x"].dtype == np.int32
     assert np.isnan(batch["reward"][1])
     assert batch["t"].tolist() == ["u", None]
-    buffer.store_batch({"task_id": "c", "obs": np.ones((2, 3), np.float32), "x": np.array([7, 8], np.int32)})
+    buffer.store_batch(
+        {"task_id": "c", "obs": np.ones((2, 3), np.float32), "x": np.array([7, 8], np.int32)}
+    )
     again = pa.table(buffer.get([2, 3], fields=["obs", "x"]))
     other = db.buffer("other")
     other.store_batch(again)
@@ -265,7 +321,10 @@ def test_an_arrow_table_is_a_batch_and_a_batch_is_an_arrow_table(db, buffer):
         ("abc", "a batch is"),
         ([{"x": 1}, {"x": "a"}], "'x' holds"),
         ([{"x": 1, "reward": "a"}], "reward"),
-        ([{"x": 1, "episode_id": "e", "terminated": True}, {"x": 1, "episode_id": "e"}], "has ended"),
+        (
+            [{"x": 1, "episode_id": "e", "terminated": True}, {"x": 1, "episode_id": "e"}],
+            "has ended",
+        ),
     ],
 )
 def test_a_bad_batch_stores_nothing(buffer, batch, message):
@@ -279,14 +338,27 @@ def test_a_bad_batch_stores_nothing(buffer, batch, message):
 
 
 def test_an_episode_is_flushed_at_its_limits_and_ends_complete(buffer):
-    with buffer.episode("t", task_name="n", agent_id="a", group_id="g", policy_version=2, episode_tags={"x": 1}, flush_steps=4) as episode:
+    with buffer.episode(
+        "t",
+        task_name="n",
+        agent_id="a",
+        group_id="g",
+        policy_version=2,
+        episode_tags={"x": 1},
+        flush_steps=4,
+    ) as episode:
         for k in range(10):
             episode.append(x=k, reward=0.5)
             assert len(buffer) == (k + 1) // 4 * 4
         assert episode.flush().tolist() == [8, 9]
         assert buffer.episodes()["status"].to_pylist() == ["open"]
     row = buffer.episodes().to_pylist()[0]
-    assert (row["status"], row["length"], row["episode_return"], row["group_id"]) == ("complete", 10, 5.0, "g")
+    assert (row["status"], row["length"], row["episode_return"], row["group_id"]) == (
+        "complete",
+        10,
+        5.0,
+        "g",
+    )
     assert buffer.get(range(10))["step"].tolist() == list(range(10))
 
 
@@ -339,7 +411,10 @@ def test_an_episode_without_a_step_stores_nothing(buffer):
     with buffer.episode("t"):
         pass
     assert buffer.episodes().num_rows == 0
-    with pytest.raises(expdb.InvalidValue, match="append one first"), buffer.episode("t") as episode:
+    with (
+        pytest.raises(expdb.InvalidValue, match="append one first"),
+        buffer.episode("t") as episode,
+    ):
         episode.end(obs=np.zeros(2))
 
 
@@ -384,7 +459,11 @@ def test_the_last_observation_is_kept_with_the_episode_and_not_counted(buffer, s
 def test_small_chunks_of_an_ended_episode_are_merged(db):
     buffer = db.buffer("train", fields={"messages": "json"})
     for k in range(40):
-        buffer.store(task_id="t", messages=[{"role": "user", "content": f"hello {i} " * 20} for i in range(k)], x=k)
+        buffer.store(
+            task_id="t",
+            messages=[{"role": "user", "content": f"hello {i} " * 20} for i in range(k)],
+            x=k,
+        )
     before = buffer.stats()
     assert before["chunks"] == 40
     buffer.store(task_id="t", messages=[], x=40, terminated=True)
@@ -442,6 +521,9 @@ def test_two_handles_may_begin_an_episode_of_one_name_at_the_same_moment(open_db
 def test_rewards_whose_sums_could_overflow_are_refused(buffer, reward):
     buffer.store(episode_id="e", reward=1e300)
     buffer.store(episode_id="e", reward=-1e300)
-    for call in (lambda: buffer.store(reward=reward), lambda: buffer.update({"episode_id": "e"}, reward=reward)):
+    for call in (
+        lambda: buffer.store(reward=reward),
+        lambda: buffer.update({"episode_id": "e"}, reward=reward),
+    ):
         with pytest.raises(expdb.InvalidValue, match="1e300"):
             call()

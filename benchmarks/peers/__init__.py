@@ -1,1 +1,4 @@
-"""expdb beside the buffers that people use now: the same data and the same work, each in an environment of its own."""
+"""expdb beside the buffers that people use now.
+
+The same data and the same work, each in an environment of its own.
+"""

@@ -1,8 +1,11 @@
-"""Measure expdb and its peers and print the table of the README: `python3 dev.py peers [--quick] [--write README.md]`.
+"""Measure expdb and its peers and print the table of the README.
 
-Each peer is installed, if it can be, into an environment of its own, as they exclude each other's versions of NumPy; each
-side is a process, and all of them are measured in turns, a fraction of a second at a time. A figure is the median of one
-side's rounds; the table gives it as a multiple of expdb's in the same rounds.
+`python3 dev.py peers [--quick] [--write README.md]`.
+
+Each peer is installed, if it can be, into an environment of its own, as they exclude each other's
+versions of NumPy; each side is a process, and all of them are measured in turns, a fraction of a
+second at a time. A figure is the median of one side's rounds; the table gives it as a multiple of
+expdb's in the same rounds.
 """
 
 import argparse
@@ -28,7 +31,11 @@ PEERS = {
     "memmap": ("memmap-replay-buffer", [TORCH, "memmap-replay-buffer"]),
     "sb3": ("Stable-Baselines3", [TORCH, "stable-baselines3"]),
 }
-NAMES = {"expdb": "expdb (file)", "numpy": "NumPy arrays", **{side: name for side, (name, _) in PEERS.items()}}
+NAMES = {
+    "expdb": "expdb (file)",
+    "numpy": "NumPy arrays",
+    **{side: name for side, (name, _) in PEERS.items()},
+}
 WORKS = {
     "uniform": "`sample(256)`",
     "prioritized": "prioritized sample + update of 256",
@@ -40,7 +47,10 @@ BEGIN, END = "<!-- peers -->", "<!-- /peers -->"
 
 
 def environment(side: str) -> Path | None:
-    """Return the Python that has a peer, made where it is missing; None where it cannot be installed."""
+    """Return the Python that has a peer, made where it is missing.
+
+    None where it cannot be installed.
+    """
     folder = Path(os.environ.get("EXPDB_PEERS", ROOT / ".venv-peers")) / side
     python = folder / "bin" / "python"
     if (folder / "ready").exists():
@@ -48,9 +58,14 @@ def environment(side: str) -> Path | None:
     print(f"installing {NAMES[side]}", file=sys.stderr, flush=True)
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    done = subprocess.run([python, "-m", "pip", "install", "--quiet", *PEERS[side][1]], capture_output=True, text=True)
+    done = subprocess.run(
+        [python, "-m", "pip", "install", "--quiet", *PEERS[side][1]], capture_output=True, text=True
+    )
     if done.returncode:
-        print(f"{NAMES[side]} cannot be installed: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
+        print(
+            f"{NAMES[side]} cannot be installed: {done.stderr.strip().splitlines()[-1:]}",
+            file=sys.stderr,
+        )
         return None
     (folder / "ready").touch()
     return python
@@ -62,7 +77,14 @@ class Worker:
     def __init__(self, side: str, python: Path, steps: int, folder: Path):
         command = [python, WORKER, side, str(steps)]
         self.log = (folder / f"{side}.log").open("w")
-        self.process = subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True)
+        self.process = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+        )
         self.works: list[str] = self._answer()
 
     def _answer(self) -> Any:
@@ -87,14 +109,20 @@ class Worker:
         self.log.close()
 
 
-def compare(steps: int, rounds: int, sides: dict[str, Path], works: list[str]) -> dict[str, dict[str, Any]]:
+def compare(
+    steps: int, rounds: int, sides: dict[str, Path], works: list[str]
+) -> dict[str, dict[str, Any]]:
     """Return the seconds a call of each side takes, by work."""
     found: dict[str, dict[str, Any]] = {}
     for work in works:
         with tempfile.TemporaryDirectory(prefix="expdb-peers-", dir=ROOT) as folder:
-            workers = {side: Worker(side, python, steps, Path(folder)) for side, python in sides.items()}
+            workers = {
+                side: Worker(side, python, steps, Path(folder)) for side, python in sides.items()
+            }
             try:
-                taking_part = {side: worker for side, worker in workers.items() if work in worker.works}
+                taking_part = {
+                    side: worker for side, worker in workers.items() if work in worker.works
+                }
                 times: dict[str, list[float]] = {side: [] for side in taking_part}
                 found[work] = {}
                 for number in range(rounds + 2):  # two to make ready and to warm up
@@ -106,14 +134,21 @@ def compare(steps: int, rounds: int, sides: dict[str, Path], works: list[str]) -
                             del taking_part[side]
                         elif number > 1:
                             times[side].append(answer["seconds"])
-                found[work] |= {side: statistics.median(values) for side, values in times.items() if values}
+                found[work] |= {
+                    side: statistics.median(values) for side, values in times.items() if values
+                }
             finally:
                 for worker in workers.values():
                     worker.end()
         ours = found[work].get("expdb")
         for side, seconds in found[work].items():
             if seconds and ours:
-                print(f"{work}: {NAMES[side]} {seconds * 1e6:.0f} us, expdb / it = {ours / seconds:.3g}", file=sys.stderr, flush=True)
+                print(
+                    f"{work}: {NAMES[side]} {seconds * 1e6:.0f} us, expdb / it = "
+                    f"{ours / seconds:.3g}",
+                    file=sys.stderr,
+                    flush=True,
+                )
     return found
 
 
@@ -122,10 +157,21 @@ def table(found: dict[str, dict[str, Any]], absent: list[str], steps: int) -> st
     shown = [side for side in NAMES if any(side in row for row in found.values())]
     lines = [f"| | {' | '.join(NAMES[side] for side in shown)} |", "|---" * (len(shown) + 1) + "|"]
     for work, row in found.items():
-        cells = ["-" if side not in row else "fails" if row[side] is None else _times(row[side] / row["expdb"]) for side in shown]
+        cells = [
+            "-"
+            if side not in row
+            else "fails"
+            if row[side] is None
+            else _times(row[side] / row["expdb"])
+            for side in shown
+        ]
         lines.append(f"| {WORKS[work]} | {' | '.join(cells)} |")
     missing = f" Not installed: {', '.join(NAMES[side] for side in absent)}." if absent else ""
-    lines += ["", f"Time a call as a multiple of expdb's, {steps:,} steps, medians of one run; {os.cpu_count()} cores, Python {platform.python_version()}.{missing}"]
+    lines += [
+        "",
+        f"Time a call as a multiple of expdb's, {steps:,} steps, medians of one run; "
+        f"{os.cpu_count()} cores, Python {platform.python_version()}.{missing}",
+    ]
     return "\n".join(lines)
 
 
@@ -136,15 +182,23 @@ def _times(ratio: float) -> str:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="benchmarks.peers", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer steps and rounds: to try it out")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer steps and rounds: to try it out"
+    )
     parser.add_argument("--only", choices=WORKS, action="append", help="measure only this work")
-    parser.add_argument("--write", type=Path, help="put the table into this file, between its marks")
+    parser.add_argument(
+        "--write", type=Path, help="put the table into this file, between its marks"
+    )
     parser.add_argument("--json", type=Path, help="write the seconds there as well")
     arguments = parser.parse_args()
     steps, rounds = (20_000, 3) if arguments.quick else (1_000_000, 9)
     pythons = {side: environment(side) for side in PEERS}
     here = Path(sys.executable)
-    sides = {"expdb": here, "numpy": here, **{side: python for side, python in pythons.items() if python is not None}}
+    sides = {
+        "expdb": here,
+        "numpy": here,
+        **{side: python for side, python in pythons.items() if python is not None},
+    }
     found = compare(steps, rounds, sides, arguments.only or list(WORKS))
     text = table(found, [side for side, python in pythons.items() if python is None], steps)
     print(text)

@@ -1,7 +1,9 @@
-"""One side of the comparison, in a process and an environment of its own: `python worker.py SIDE STEPS`.
+"""One side of the comparison, in a process and an environment of its own.
 
-It imports nothing of the others. It reads lines of JSON, `{"work": name, "calls": n}`, makes what the work needs when it
-is first asked for, and answers with the seconds a call took.
+`python worker.py SIDE STEPS`.
+
+It imports nothing of the others. It reads lines of JSON, `{"work": name, "calls": n}`, makes what
+the work needs when it is first asked for, and answers with the seconds a call took.
 """
 
 import json
@@ -25,7 +27,8 @@ def data(steps: int) -> dict[str, np.ndarray]:
     terminated = np.zeros(steps, np.bool_)
     terminated[EPISODE - 1 :: EPISODE] = True
     return {
-        "obs": obs, "action": rng.integers(0, 2, steps), "reward": np.ones(steps), "next_obs": np.roll(obs, -1, 0), "terminated": terminated,
+        "obs": obs, "action": rng.integers(0, 2, steps), "reward": np.ones(steps),
+        "next_obs": np.roll(obs, -1, 0), "terminated": terminated,
     }  # fmt: skip
 
 
@@ -38,7 +41,11 @@ class Side:
 
     def works(self) -> list[str]:
         """Return the names of the works."""
-        return [name for name in ("uniform", "prioritized", "nstep", "sequence", "loader") if hasattr(self, name)]
+        return [
+            name
+            for name in ("uniform", "prioritized", "nstep", "sequence", "loader")
+            if hasattr(self, name)
+        ]
 
 
 class Expdb(Side):
@@ -53,7 +60,9 @@ class Expdb(Side):
             given = data(self.steps)
             for start in range(0, self.steps, EPISODE):
                 with self.made.episode(f"t{start}") as episode:
-                    episode.extend({name: values[start : start + EPISODE] for name, values in given.items()})
+                    episode.extend(
+                        {name: values[start : start + EPISODE] for name, values in given.items()}
+                    )
         return self.made
 
     def uniform(self) -> Call:
@@ -63,7 +72,11 @@ class Expdb(Side):
     def prioritized(self) -> Call:
         import expdb
 
-        buffer, sampler, errors = self._buffer(), expdb.Prioritized(), np.random.default_rng(0).random(256)
+        buffer, sampler, errors = (
+            self._buffer(),
+            expdb.Prioritized(),
+            np.random.default_rng(0).random(256),
+        )
 
         def call() -> None:
             buffer.update_priorities(buffer.sample(256, sampler=sampler)["position"], errors)
@@ -87,7 +100,9 @@ class Expdb(Side):
         from expdb.integrations.torch import Loader, Samples
 
         buffer = self._buffer()
-        buffer.sample(4, unit=expdb.NStep(1))  # everything is in memory before the workers are forked
+        buffer.sample(
+            4, unit=expdb.NStep(1)
+        )  # everything is in memory before the workers are forked
         batches = iter(Loader(Samples(buffer, 256), num_workers=2, multiprocessing_context="fork"))
         return lambda: next(batches)
 
@@ -108,7 +123,13 @@ class Plain(Side):
 class Cpprb(Side):
     """cpprb, in memory."""
 
-    shapes = {"obs": {"shape": 4}, "action": {"dtype": np.int64}, "reward": {}, "next_obs": {"shape": 4}, "terminated": {}}
+    shapes = {
+        "obs": {"shape": 4},
+        "action": {"dtype": np.int64},
+        "reward": {},
+        "next_obs": {"shape": 4},
+        "terminated": {},
+    }
 
     def uniform(self) -> Call:
         from cpprb import ReplayBuffer
@@ -120,7 +141,10 @@ class Cpprb(Side):
     def prioritized(self) -> Call:
         from cpprb import PrioritizedReplayBuffer
 
-        buffer, errors = PrioritizedReplayBuffer(self.steps, self.shapes), np.random.default_rng(0).random(256)
+        buffer, errors = (
+            PrioritizedReplayBuffer(self.steps, self.shapes),
+            np.random.default_rng(0).random(256),
+        )
         buffer.add(**data(self.steps))
 
         def call() -> None:
@@ -138,7 +162,9 @@ class Torchrl(Side):
         from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 
         given = data(self.steps)
-        buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(self.steps), batch_size=batch, **options)
+        buffer = TensorDictReplayBuffer(
+            storage=LazyTensorStorage(self.steps), batch_size=batch, **options
+        )
         columns = {name: torch.from_numpy(values.copy()) for name, values in given.items()}
         columns["trajectory"] = torch.arange(self.steps) // EPISODE
         buffer.extend(TensorDict(columns, batch_size=[self.steps]))
@@ -163,7 +189,9 @@ class Torchrl(Side):
     def sequence(self) -> Call:
         from torchrl.data.replay_buffers.samplers import SliceSampler
 
-        buffer = self._filled(64 * 32, sampler=SliceSampler(slice_len=32, traj_key="trajectory", cache_values=True))
+        buffer = self._filled(
+            64 * 32, sampler=SliceSampler(slice_len=32, traj_key="trajectory", cache_values=True)
+        )
         return lambda: buffer.sample()
 
 
@@ -176,8 +204,11 @@ class Rllib(Side):
         given = data(self.steps)
         return [
             SingleAgentEpisode(
-                observations=[*given["obs"][start : start + EPISODE], given["obs"][start + EPISODE - 1]],
-                actions=given["action"][start : start + EPISODE].tolist(), rewards=given["reward"][start : start + EPISODE].tolist(), terminated=True, len_lookback_buffer=0,
+                observations=[*given["obs"][start : start + EPISODE],
+                    given["obs"][start + EPISODE - 1]],
+                actions=given["action"][start : start + EPISODE].tolist(),
+                rewards=given["reward"][start : start + EPISODE].tolist(), terminated=True,
+                len_lookback_buffer=0,
             )
             for start in range(0, self.steps, EPISODE)
         ]  # fmt: skip
@@ -194,7 +225,10 @@ class Rllib(Side):
         return lambda: buffer.sample(batch_size_B=256, batch_length_T=1)
 
     def prioritized(self) -> Call:
-        buffer, errors = self._buffer("PrioritizedEpisodeReplayBuffer", alpha=0.6), np.random.default_rng(0).random(256)
+        buffer, errors = (
+            self._buffer("PrioritizedEpisodeReplayBuffer", alpha=0.6),
+            np.random.default_rng(0).random(256),
+        )
 
         def call() -> None:
             buffer.sample(num_items=256, n_step=1, beta=0.4, gamma=0.99)
@@ -238,7 +272,10 @@ class Ding(Side):
 
         def call() -> None:
             rows = buffer.sample(256, 0)
-            update = {name: [row[name] for row in rows] for name in ("replay_unique_id", "replay_buffer_idx")}
+            update = {
+                name: [row[name] for row in rows]
+                for name in ("replay_unique_id", "replay_buffer_idx")
+            }
             buffer.update({**update, "priority": errors})
 
         return call
@@ -253,10 +290,13 @@ class Memmap(Side):
         given = data(self.steps)
         buffer = ReplayBuffer(
             str(self.folder / "memmap"), max_episodes=self.steps // EPISODE, max_timesteps=EPISODE,
-            fields={"obs": ("float", 4), "action": "int", "reward": "float", "next_obs": ("float", 4), "terminated": "bool"},
+            fields={"obs": ("float", 4), "action": "int", "reward": "float",
+                "next_obs": ("float", 4), "terminated": "bool"},
         )  # fmt: skip
         for start in range(0, self.steps, EPISODE):
-            buffer.store_episode(**{name: values[start : start + EPISODE] for name, values in given.items()})
+            buffer.store_episode(
+                **{name: values[start : start + EPISODE] for name, values in given.items()}
+            )
         return buffer
 
     def _batches(self, size: int, **options: Any) -> Call:
@@ -291,7 +331,10 @@ class Memmap(Side):
 
         def call() -> Any:
             found = next(state["batches"], None)
-            if found is None or len(next(iter(found.values() if hasattr(found, "values") else found))) < 64:
+            if (
+                found is None
+                or len(next(iter(found.values() if hasattr(found, "values") else found))) < 64
+            ):
                 state["batches"] = iter(loader)
                 found = next(state["batches"])
             return found
@@ -306,16 +349,26 @@ class StableBaselines3(Side):
         from gymnasium.spaces import Box, Discrete
         from stable_baselines3.common.buffers import ReplayBuffer
 
-        buffer = ReplayBuffer(self.steps, Box(-10, 10, (4,), np.float32), Discrete(2), handle_timeout_termination=False)
+        buffer = ReplayBuffer(
+            self.steps,
+            Box(-10, 10, (4,), np.float32),
+            Discrete(2),
+            handle_timeout_termination=False,
+        )
         given = data(self.steps)
         buffer.observations[:, 0], buffer.next_observations[:, 0] = given["obs"], given["next_obs"]
-        buffer.actions[:, 0, 0], buffer.rewards[:, 0], buffer.dones[:, 0] = given["action"], given["reward"], given["terminated"]
+        buffer.actions[:, 0, 0], buffer.rewards[:, 0], buffer.dones[:, 0] = (
+            given["action"],
+            given["reward"],
+            given["terminated"],
+        )
         buffer.full = True
         return lambda: buffer.sample(256)
 
 
 SIDES: dict[str, type[Side]] = {
-    "expdb": Expdb, "numpy": Plain, "cpprb": Cpprb, "torchrl": Torchrl, "rllib": Rllib, "ding": Ding, "memmap": Memmap, "sb3": StableBaselines3,
+    "expdb": Expdb, "numpy": Plain, "cpprb": Cpprb, "torchrl": Torchrl, "rllib": Rllib,
+    "ding": Ding, "memmap": Memmap, "sb3": StableBaselines3,
 }  # fmt: skip
 
 
@@ -338,7 +391,9 @@ def main() -> None:
                 call()
                 count += 1
             answer: dict[str, Any] = {"seconds": (time.perf_counter() - begun) / count}
-        except Exception as error:  # what a peer cannot do is a line of the table, not the end of it
+        except (
+            Exception
+        ) as error:  # what a peer cannot do is a line of the table, not the end of it
             answer = {"error": f"{type(error).__name__}: {error}"[:300]}
         print(json.dumps(answer), file=answers, flush=True)
 

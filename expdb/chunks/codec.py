@@ -1,8 +1,9 @@
 """Chunks: columns of steps to one Arrow IPC record-batch message, and back.
 
-The message is what `pyarrow.ipc.read_record_batch(data, schema)` reads, with the schema of its signature. Writing: the
-metadata of a message are a template with its numbers patched in (message.py); pyarrow alone costs five times as much.
-Reading: the numbers are read back with every bound checked. For chunks of fixed width the metadata says everything about the layout, so it is
+The message is what `pyarrow.ipc.read_record_batch(data, schema)` reads, with the schema of its
+signature. Writing: the metadata of a message are a template with its numbers patched in
+(message.py); pyarrow alone costs five times as much. Reading: the numbers are read back with every
+bound checked. For chunks of fixed width the metadata says everything about the layout, so it is
 looked up by its bytes, and a value is a slice of the message.
 """
 
@@ -31,31 +32,40 @@ from expdb.chunks.fields import SYSTEM, Field, Signature
 from expdb.chunks.message import Metadata, Templates, read_metadata
 from expdb.errors import ChunkDamaged
 
-# A message is read whole, so tiny steps want small ones (a cold sample of 256 steps reads 256 of them), while text wants
-# large ones, where each message of a conversation is stored once and zstd has something to find.
+# A message is read whole, so tiny steps want small ones (a cold sample of 256 steps reads 256 of
+# them), while text wants large ones, where each message of a conversation is stored once and zstd
+# has something to find.
 FIXED_CHUNK_BYTES = 8 << 10
 VARYING_CHUNK_BYTES = 512 << 10
 FIRST_ROWS = 4
 MAX_CHUNK_BYTES = 64 << 20
-MAX_BUFFER_BYTES = 1 << 30  # no buffer of a sound message is larger; checked before memory is taken for it
+MAX_BUFFER_BYTES = (
+    1 << 30
+)  # no buffer of a sound message is larger; checked before memory is taken for it
 MAX_CHUNK_ROWS = 1 << 16
 
 _CODEC = pa.Codec("zstd", compression_level=3)
-_COMPRESS_ROW_BYTES = 1024  # narrower rows of fixed width are read one by one, and raw floats do not shrink
-_COMPRESS_BYTES = 1024  # a smaller chunk gains less than the call costs; an episode's are merged when it ends
+_COMPRESS_ROW_BYTES = (
+    1024  # narrower rows of fixed width are read one by one, and raw floats do not shrink
+)
+_COMPRESS_BYTES = (
+    1024  # a smaller chunk gains less than the call costs; an episode's are merged when it ends
+)
 _SAMPLE_BYTES = 16 << 10
 _WORTH = 0.9
 
 
 def chunk_bytes(fields: Mapping[str, Field]) -> int:
     """Return the target size of a chunk of these fields, before compression."""
-    return VARYING_CHUNK_BYTES if any(field.varies for field in fields.values()) else FIXED_CHUNK_BYTES
+    return (
+        VARYING_CHUNK_BYTES if any(field.varies for field in fields.values()) else FIXED_CHUNK_BYTES
+    )
 
 
 _SYSTEM_ROW_BYTES = 17
 MAX_LAYOUTS = 256  # of chunks, each about 1 KB of memory
 
-# -- writing ----------------------------------------------------------------------------------------------------------
+# -- writing ---------------------------------------------------------------------------------------
 
 
 class Rows:
@@ -79,7 +89,8 @@ class Rows:
     def full(self) -> bool:
         """Whether the chunk has reached its target size.
 
-        Where a first row is large (a long conversation so far), the next ones mostly repeat it, and belong with it.
+        Where a first row is large (a long conversation so far), the next ones mostly repeat it, and
+        belong with it.
         """
         if not self._varies:
             return self.count >= self._most
@@ -89,7 +100,10 @@ class Rows:
         return size >= self._limit or self.count >= MAX_CHUNK_ROWS
 
     def append(self, values: Mapping[str, Any], fields: Mapping[str, Field]) -> None:
-        """Add one step's values; `fields` knows the type of each. All or nothing: a refused value leaves no trace."""
+        """Add one step's values; `fields` knows the type of each.
+
+        All or nothing: a refused value leaves no trace.
+        """
         columns, count, before = self.columns, self.count, len(self.columns)
         try:
             for name, value in values.items():
@@ -135,7 +149,10 @@ class Rows:
             self._most = max(1, -(-FIXED_CHUNK_BYTES // self._row_bytes))
 
     def copy(self, chunk: "Chunk", start: int, stop: int, fields: Mapping[str, Field]) -> None:
-        """Add rows [start, stop) of another chunk, without making Python values of them where that can be helped."""
+        """Add rows [start, stop) of another chunk.
+
+        Without making Python values of them where that can be helped.
+        """
         for name in chunk.signature.fields:
             if name not in SYSTEM:
                 column = self.columns.get(name) or self._new_column(name, fields[name])
@@ -150,12 +167,19 @@ class Rows:
                 column.append_null()
 
     def append_tail(self, values: Mapping[str, Any], fields: Mapping[str, Field]) -> None:
-        """Add the row that holds the observation after the last step: blanks, not nulls, for what was not given."""
+        """Add the row that holds the observation after the last step.
+
+        Blanks, not nulls, for what was not given.
+        """
         columns, count = len(self.columns), self.count
         try:
             self.append(values, fields)
             for name, column in self.columns.items():
-                if values.get(name) is None and column.nulls and column.nulls[-1] == column.rows - 1:
+                if (
+                    values.get(name) is None
+                    and column.nulls
+                    and column.nulls[-1] == column.rows - 1
+                ):
                     column.nulls.pop()
             self.tail = True
         except BaseException:
@@ -167,9 +191,14 @@ class Rows:
     def block(self) -> "Block":
         """Return the columns as buffers, compressed where it pays."""
         for column in self.columns.values():
-            column.truncate(self.count)  # whatever happened, no column has more rows than the others
+            column.truncate(
+                self.count
+            )  # whatever happened, no column has more rows than the others
             if column.rows < self.count:
-                raise RuntimeError(f"field {column.name!r} has {column.rows} values for {self.count} steps: please report this")
+                raise RuntimeError(
+                    f"field {column.name!r} has {column.rows} values for {self.count} steps: "
+                    "please report this"
+                )
         nodes: list[Node] = []
         buffers: list[Buffer] = []
         for column in self.columns.values():
@@ -179,7 +208,9 @@ class Rows:
         fields = {name: column.field for name, column in self.columns.items()}
         nullable = {name for name, column in self.columns.items() if column.nulls}
         total = sum(map(len, buffers))
-        pays = any(field.varies for field in fields.values()) or total >= _COMPRESS_ROW_BYTES * max(self.count, 1)
+        pays = any(field.varies for field in fields.values()) or total >= _COMPRESS_ROW_BYTES * max(
+            self.count, 1
+        )
         compressed = pays and total >= _COMPRESS_BYTES
         if compressed:
             packed = [_compress(buffer) for buffer in buffers]
@@ -189,7 +220,10 @@ class Rows:
 
 
 def _compress(buffer: Buffer) -> Buffer:
-    """Return a buffer as a compressed message holds it: its length and zstd, or -1 and itself where that is no gain."""
+    """Return a buffer as a compressed message holds it.
+
+    Its length and zstd, or -1 and itself where that is no gain.
+    """
     if not buffer:
         return buffer
     size = len(buffer)
@@ -205,7 +239,10 @@ def _compress(buffer: Buffer) -> Buffer:
 
 @dataclass
 class Block:
-    """Encoded fields that still want their system columns, which are known only once the write has begun."""
+    """Encoded fields that still want their system columns.
+
+    Which are known only once the write has begun.
+    """
 
     fields: dict[str, Field]
     rows: int
@@ -228,11 +265,16 @@ class Block:
         terminated: Sequence[bool],
         truncated: Sequence[bool],
     ) -> bytes:
-        """Return the record-batch message; columns shorter than the block (the tail has no step) are padded."""
+        """Return the record-batch message.
+
+        Columns shorter than the block (the tail has no step) are padded.
+        """
         rows, missing = self.rows, self.rows - len(step)
         system = [
             array("q", [*step, *[0] * missing]).tobytes(),
-            array("d", [_NAN if one is None else one for one in [*reward, *[None] * missing]]).tobytes(),
+            array(
+                "d", [_NAN if one is None else one for one in [*reward, *[None] * missing]]
+            ).tobytes(),
             bits_of([*terminated, *[False] * missing]),
             bits_of([*truncated, *[False] * missing]),
         ]
@@ -263,8 +305,11 @@ def decoded(block: Block) -> list[dict[str, Any]]:
             if field in (Field("int64", (None,)), Field("float64", (None,))):
                 values = [None if value is None else value.tolist() for value in values]
         else:
-            found = np.frombuffer(chunk.raw(name, 0, block.rows), field.numpy).reshape(block.rows, *field.shape)
-            # Python's own numbers where a Python number made the type, so that an int still goes into a float field.
+            found = np.frombuffer(chunk.raw(name, 0, block.rows), field.numpy).reshape(
+                block.rows, *field.shape
+            )
+            # Python's own numbers where a Python number made the type, so that an int still goes
+            # into a float field.
             plain = not field.shape and field.dtype in ("int64", "float64", "bool")
             values = found.tolist() if plain else list(found)
         for row, value, there in zip(rows, values, chunk.present(name, 0, block.rows), strict=True):
@@ -290,16 +335,21 @@ def _place(buffer: Buffer, at: int, body: list[Buffer], ranges: list[int]) -> in
 
 
 def crc_of(signature: Signature, id: int, rows: int, data: Buffer) -> int:
-    """Return the checksum of a chunk: its message, and everything that decides how the message is read.
+    """Return the checksum of a chunk.
 
-    The id comes in by XOR, so that a server that gives the positions can add it to what the writer has summed.
+    Its message, and everything that decides how the message is read.
+
+    The id comes in by XOR, so that a server that gives the positions can add it to what the writer
+    has summed.
     """
     return zlib.crc32(data, zlib.crc32(struct.pack("<q", rows), signature.crc)) ^ (id & 0xFFFFFFFF)
 
 
-# -- reading ----------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
-Slices = dict[str, tuple[int, int]]  # field -> where its first value lies in the message, bytes from one to the next
+Slices = dict[
+    str, tuple[int, int]
+]  # field -> where its first value lies in the message, bytes from one to the next
 
 
 class Decoder:
@@ -312,13 +362,18 @@ class Decoder:
         self._layouts: dict[bytes, tuple[int, Slices, dict[str, int]]] = {}
 
     def chunk(self, id: int, rows: int, crc: int, data: bytes) -> "Chunk":
-        """Check a chunk and return it, decoded as far as it is read; raise ChunkDamaged naming it."""
+        """Check a chunk and return it, decoded as far as it is read.
+
+        Raise ChunkDamaged naming it.
+        """
         try:
             matches = crc_of(self.signature, id, rows, data) == crc
         except (TypeError, struct.error):  # one bit in the header of a row makes text of a number
             matches = False
         if not matches:
-            raise ChunkDamaged(f"chunk {id} does not match its checksum: restore a backup, or delete its steps")
+            raise ChunkDamaged(
+                f"chunk {id} does not match its checksum: restore a backup, or delete its steps"
+            )
         known = self._layouts.get(data[: self._prefix_bytes])
         if known is not None and known[0] == len(data):
             return Chunk(id, rows, crc, data, self.signature, known[1], known[2], None)
@@ -328,7 +383,9 @@ class Decoder:
                 raise ChunkDamaged("it has another number of rows than it says")
             slices, bits = self._slices(metadata)
         except ChunkDamaged as error:
-            raise ChunkDamaged(f"chunk {id} cannot be read, {error}: restore a backup, or delete its steps") from None
+            raise ChunkDamaged(
+                f"chunk {id} cannot be read, {error}: restore a backup, or delete its steps"
+            ) from None
         if len(slices) + len(bits) == len(self.signature.fields):
             if len(self._layouts) >= MAX_LAYOUTS or self._prefix_bytes != metadata.body:
                 self._layouts.clear()
@@ -337,7 +394,10 @@ class Decoder:
         return Chunk(id, rows, crc, data, self.signature, slices, bits, metadata)
 
     def _slices(self, metadata: Metadata) -> tuple[Slices, dict[str, int]]:
-        """Check the shape of the metadata; return where the values of uncompressed fixed-width fields lie."""
+        """Check the shape of the metadata.
+
+        Return where the values of uncompressed fixed-width fields lie.
+        """
         slices: Slices = {}
         bits: dict[str, int] = {}
         node = buffer = 0
@@ -370,9 +430,23 @@ def _fixed_bytes(field: Field, rows: int) -> int:
 
 
 class Chunk:
-    """A checked chunk. Slices of uncompressed fixed-width fields are cut from the message as they are."""
+    """A checked chunk.
 
-    __slots__ = ("_bits", "_buffers", "_metadata", "_slices", "crc", "data", "id", "opened_bytes", "rows", "signature")
+    Slices of uncompressed fixed-width fields are cut from the message as they are.
+    """
+
+    __slots__ = (
+        "_bits",
+        "_buffers",
+        "_metadata",
+        "_slices",
+        "crc",
+        "data",
+        "id",
+        "opened_bytes",
+        "rows",
+        "signature",
+    )
 
     def __init__(
         self,
@@ -388,7 +462,8 @@ class Chunk:
         self.id, self.rows, self.crc, self.data, self.signature = id, rows, crc, data, signature
         self._slices, self._bits, self._metadata = slices, bits, metadata
         self._buffers: dict[str, tuple[int, list[Buffer]]] = {}
-        self.opened_bytes = 0  # of memory that columns take which were read so far, decompressed where they were not
+        # of memory that columns take which were read so far, decompressed where they were not
+        self.opened_bytes = 0
 
     @property
     def nbytes(self) -> int:
@@ -400,7 +475,10 @@ class Chunk:
         self._buffers, self.opened_bytes = {}, 0
 
     def raw(self, name: str, start: int, stop: int) -> Buffer:
-        """Return the bytes of rows [start, stop) of a fixed-width field, C order; nulls are zeros."""
+        """Return the bytes of rows [start, stop) of a fixed-width field, C order.
+
+        Nulls are zeros.
+        """
         place = self._slices.get(name)
         if place is not None:
             at, width = place
@@ -419,7 +497,10 @@ class Chunk:
         return memoryview(buffer)[start * field.nbytes : stop * field.nbytes]
 
     def place(self, name: str) -> tuple[int, int]:
-        """Return where a field's first value lies in the message, and bytes to the next; KeyError where it has no place."""
+        """Return where a field's first value lies in the message, and bytes to the next.
+
+        KeyError where it has no place.
+        """
         return self._slices[name]
 
     def bits(self, name: str) -> int:
@@ -427,13 +508,17 @@ class Chunk:
         return self._bits[name]
 
     def objects(self, name: str, start: int, stop: int) -> list[Any]:
-        """Return rows [start, stop) of a field of varying width as Python objects; nulls are None."""
+        """Return rows [start, stop) of a field of varying width as Python objects.
+
+        Nulls are None.
+        """
         nulls, buffers = self._column(name)
         try:
             found = read_objects(self.signature.fields[name], self.rows, buffers, start, stop)
         except (ChunkDamaged, ValueError, IndexError) as error:
             raise ChunkDamaged(
-                f"field {name!r} of chunk {self.id} cannot be read ({error}): restore a backup, or delete its steps"
+                f"field {name!r} of chunk {self.id} cannot be read ({error}): restore a backup, or "
+                "delete its steps"
             ) from None
         if nulls:
             valid = read_bits(buffers[0], start, stop)
@@ -447,7 +532,9 @@ class Chunk:
         try:
             return read_elements(self.rows, self._column(name)[1], start, stop)
         except (ChunkDamaged, ValueError, IndexError) as error:
-            raise ChunkDamaged(f"field {name!r} of chunk {self.id} cannot be read ({error}): restore a backup") from None
+            raise ChunkDamaged(
+                f"field {name!r} of chunk {self.id} cannot be read ({error}): restore a backup"
+            ) from None
 
     def present(self, name: str, start: int, stop: int) -> bytes:
         """Return a byte a row: 1 where the step has the field."""
@@ -476,19 +563,25 @@ class Chunk:
         view = memoryview(self.data)[metadata.body :]
         try:
             cut = [view[offset : offset + size] for offset, size in ranges]
-            found: list[Buffer] = [_decompress(part) for part in cut] if metadata.compressed else list(cut)
+            found: list[Buffer] = (
+                [_decompress(part) for part in cut] if metadata.compressed else list(cut)
+            )
             if not field.varies and len(found[-1]) < _fixed_bytes(field, self.rows):
                 raise ChunkDamaged("it ends early")
         except (ChunkDamaged, pa.ArrowException, OSError, ValueError, struct.error) as error:
             raise ChunkDamaged(
-                f"field {name!r} of chunk {self.id} cannot be read ({error}): restore a backup, or delete its steps"
+                f"field {name!r} of chunk {self.id} cannot be read ({error}): restore a backup, or "
+                "delete its steps"
             ) from None
         self._buffers[name] = (int(metadata.nodes[node, 1]), found)
-        self.opened_bytes += BUFFER_BYTES * len(found) + (sum(map(len, found)) if metadata.compressed else 0)
+        self.opened_bytes += BUFFER_BYTES * len(found) + (
+            sum(map(len, found)) if metadata.compressed else 0
+        )
         return self._buffers[name]
 
 
-# What Python and Arrow take beside the bytes themselves, measured over 20,000 chunks of each kind on CPython 3.11.
+# What Python and Arrow take beside the bytes themselves, measured over 20,000 chunks of each kind
+# on CPython 3.11.
 CHUNK_BYTES, BUFFER_BYTES = 1500, 420
 
 _BYTES = (b"\0", b"\1")

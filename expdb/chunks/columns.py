@@ -1,7 +1,8 @@
 """A column of a chunk, one class a kind of field: Python values in, Arrow buffers out, and back.
 
-Each class states the Arrow layout it writes (nodes and buffers, depth first, as in the IPC format) and reads exactly
-that, with every offset and length checked, so that no damaged message can reach outside its own bytes.
+Each class states the Arrow layout it writes (nodes and buffers, depth first, as in the IPC format)
+and reads exactly that, with every offset and length checked, so that no damaged message can reach
+outside its own bytes.
 """
 
 import itertools
@@ -23,7 +24,10 @@ _EMPTY = b""
 
 
 def offsets_of(lengths: Iterable[int]) -> bytes:
-    """Return Arrow's int32 offsets, one more than there are lengths; for one row NumPy would cost ten times as much."""
+    """Return Arrow's int32 offsets, one more than there are lengths.
+
+    For one row NumPy would cost ten times as much.
+    """
     return numbers("i", itertools.accumulate(lengths, initial=0)).tobytes()
 
 
@@ -47,11 +51,17 @@ class Column:
         self.nbytes = 0  # about what is stored, before compression
 
     def append(self, value: Any) -> None:
-        """Add one value; raise FieldMismatch or InvalidValue, and change nothing, if the field cannot hold it."""
+        """Add one value; raise FieldMismatch or InvalidValue, and change nothing.
+
+        If the field cannot hold it.
+        """
         raise NotImplementedError
 
     def copy(self, stored: Any, present: bytes) -> None:
-        """Add rows of another chunk's column: bytes for fixed width, a list otherwise; `present` has a byte a row."""
+        """Add rows of another chunk's column: bytes for fixed width, a list otherwise.
+
+        `present` has a byte a row.
+        """
         for value, there in zip(stored, present, strict=True):
             if there:
                 self.append(value)
@@ -72,7 +82,10 @@ class Column:
         raise NotImplementedError
 
     def truncate(self, rows: int) -> None:
-        """Keep the first rows: of a later one some field was refused, or the adding was interrupted midway."""
+        """Keep the first rows: of a later one some field was refused.
+
+        The adding was interrupted midway.
+        """
         self.rows = rows
         while self.nulls and self.nulls[-1] >= rows:
             self.nulls.pop()
@@ -94,14 +107,27 @@ class Column:
 
     def mismatch(self, value: Any) -> FieldMismatch:
         """Return the error for a value of another type than the field's."""
-        found = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
-        return FieldMismatch(f"field {self.name!r} holds {self.field}, not {found}: {self._cure(value)}")
+        found = (
+            f"{value.dtype}{list(value.shape)}"
+            if isinstance(value, np.ndarray)
+            else type(value).__name__
+        )
+        return FieldMismatch(
+            f"field {self.name!r} holds {self.field}, not {found}: {self._cure(value)}"
+        )
 
     def _cure(self, value: Any) -> str:
         """Return what to do about a value of another type."""
         field = self.field
-        if isinstance(value, np.ndarray) and field.shape and value.dtype.name == field.dtype and value.ndim == len(field.shape):
-            shape = tuple(n if n == m else None for n, m in zip(field.shape, value.shape, strict=True))
+        if (
+            isinstance(value, np.ndarray)
+            and field.shape
+            and value.dtype.name == field.dtype
+            and value.ndim == len(field.shape)
+        ):
+            shape = tuple(
+                n if n == m else None for n, m in zip(field.shape, value.shape, strict=True)
+            )
             return f"{self._declared(Field(field.dtype, shape))} for shapes that differ, or pad it"
         if isinstance(value, np.ndarray) and field.shape and value.shape == field.shape:
             return f"convert it with .astype({field.dtype!r})"
@@ -113,7 +139,10 @@ class Column:
 
     def _declared(self, field: Field) -> str:
         shape = f", shape={field.shape}" if field.shape else ""
-        return f"declare it before its first value, db.buffer(name, fields={{{self.name!r}: expdb.Field({field.dtype!r}{shape})}})"
+        return (
+            f"declare it before its first value, db.buffer(name, fields={{{self.name!r}: "
+            f"expdb.Field({field.dtype!r}{shape})}})"
+        )
 
 
 class ScalarColumn(Column):
@@ -127,7 +156,8 @@ class ScalarColumn(Column):
         self._type = field.numpy.type
         self._python = {"b": bool, "i": int, "u": int, "f": float}[field.numpy.kind]
         self._itemsize = field.numpy.itemsize
-        # A Python number goes as it is where it fits by definition; anything else is looked at in _converted.
+        # A Python number goes as it is where it fits by definition; anything else is looked at in
+        # _converted.
         self._as_is: tuple[type, ...] = (self._type,)
         if field.dtype in ("bool", "float64"):
             self._as_is = (self._type, self._python)
@@ -135,7 +165,9 @@ class ScalarColumn(Column):
         self._low, self._high = (int(limits.min), int(limits.max)) if limits else (1, 0)
 
     def append(self, value: Any) -> None:
-        if type(value) not in self._as_is and not (type(value) is int and self._low <= value <= self._high):
+        if type(value) not in self._as_is and not (
+            type(value) is int and self._low <= value <= self._high
+        ):
             value = self._converted(value)
         self.values.append(value)
         self.rows += 1
@@ -156,19 +188,33 @@ class ScalarColumn(Column):
             if not isinstance(value, int):
                 raise self.mismatch(value)
             if not self._low <= value <= self._high:
-                raise FieldMismatch(f"field {self.name!r} holds {self.field}, and {value} is out of its range: {self._wider(value)}")
+                raise FieldMismatch(
+                    f"field {self.name!r} holds {self.field}, and {value} is out of its range: "
+                    f"{self._wider(value)}"
+                )
             return value
         with np.errstate(over="ignore"):
-            stored = self._type(value) if isinstance(value, float) else self._type(float(value)) if abs(value) < 2**1000 else None
+            stored = (
+                self._type(value)
+                if isinstance(value, float)
+                else self._type(float(value))
+                if abs(value) < 2**1000
+                else None
+            )
         if stored is None or (stored.item() != value and value == value):
             raise FieldMismatch(
-                f"field {self.name!r} holds {self.field}, and {value!r} would be rounded: pass np.{dtype.name}(value)"
+                f"field {self.name!r} holds {self.field}, and {value!r} would be rounded: pass "
+                f"np.{dtype.name}(value)"
             )
         return stored
 
     def _wider(self, value: int) -> str:
         fits = -(2**63) <= value < 2**63
-        return self._declared(Field("int64")) if fits else self._declared(Field("text")) + " and pass text"
+        return (
+            self._declared(Field("int64"))
+            if fits
+            else self._declared(Field("text")) + " and pass text"
+        )
 
     def copy(self, stored: Any, present: bytes) -> None:
         self._mark(present)
@@ -205,7 +251,9 @@ class TensorColumn(Column):
             if not is_array(value):
                 raise self.mismatch(value)
             value = as_array(value, self.name)
-        if value.shape != self._shape or (value.dtype is not self._dtype and value.dtype != self._dtype):
+        if value.shape != self._shape or (
+            value.dtype is not self._dtype and value.dtype != self._dtype
+        ):
             raise self.mismatch(as_array(value, self.name))
         # tobytes copies, in C order: environments write the next observation into the same array.
         self.parts.append(value.tobytes())
@@ -261,7 +309,11 @@ class BytesColumn(Column):
 
     def encode(self) -> tuple[list[Node], list[Buffer]]:
         nulls, valid = self.validity()
-        return [(self.rows, nulls)], [valid, offsets_of([len(part) for part in self.parts]), b"".join(self.parts)]
+        return [(self.rows, nulls)], [
+            valid,
+            offsets_of([len(part) for part in self.parts]),
+            b"".join(self.parts),
+        ]
 
 
 class VaryingColumn(Column):
@@ -288,7 +340,9 @@ class VaryingColumn(Column):
             array = np.array(cell.values, field.numpy)
         else:
             raise self.mismatch(value)
-        if array.ndim != len(field.shape) or any(n not in (None, m) for n, m in zip(field.shape, array.shape, strict=True)):
+        if array.ndim != len(field.shape) or any(
+            n not in (None, m) for n, m in zip(field.shape, array.shape, strict=True)
+        ):
             raise self.mismatch(array)
         check_size(array.nbytes, self.name)
         self.parts.append(array.tobytes())
@@ -318,11 +372,11 @@ class VaryingColumn(Column):
 class JsonColumn(Column):
     """JSON, each distinct element once a chunk.
 
-    A list of mappings (messages, tools) is its elements, anything else is one element. Per row: the JSON of the
-    elements that the chunk had not seen, and references to all of its elements by their place among those. So the
-    fifty turns of an episode that each hold all messages so far store every message once. Layout: struct validity;
-    new: list validity, offsets, text validity, offsets, data; refs: list validity, offsets, child validity, data;
-    is_list: validity, data.
+    A list of mappings (messages, tools) is its elements, anything else is one element. Per row: the
+    JSON of the elements that the chunk had not seen, and references to all of its elements by their
+    place among those. So the fifty turns of an episode that each hold all messages so far store
+    every message once. Layout: struct validity; new: list validity, offsets, text validity,
+    offsets, data; refs: list validity, offsets, child validity, data; is_list: validity, data.
     """
 
     nodes_per_column, buffers_per_column = 6, 12
@@ -338,8 +392,15 @@ class JsonColumn(Column):
     def append(self, value: Any) -> None:
         if is_array(value):
             raise self.mismatch(as_array(value, self.name))
-        is_list = isinstance(value, (list, tuple)) and bool(value) and all(is_object(element) for element in value)
-        self._append([encode_json(element, self.name) for element in (value if is_list else [value])], is_list)
+        is_list = (
+            isinstance(value, (list, tuple))
+            and bool(value)
+            and all(is_object(element) for element in value)
+        )
+        self._append(
+            [encode_json(element, self.name) for element in (value if is_list else [value])],
+            is_list,
+        )
 
     def copy(self, stored: Any, present: bytes) -> None:
         for (texts, is_list), there in zip(stored, present, strict=True):
@@ -421,7 +482,7 @@ def layout_of(field: Field) -> tuple[int, int]:
     return kind.nodes_per_column, kind.buffers_per_column
 
 
-# -- back -------------------------------------------------------------------------------------------------------------
+# -- back ------------------------------------------------------------------------------------------
 
 
 def _ints(buffer: Buffer, count: int, what: str) -> np.ndarray:
@@ -438,7 +499,9 @@ def _offsets(buffer: Buffer, rows: int, limit: int) -> np.ndarray:
     return offsets
 
 
-def read_objects(field: Field, rows: int, buffers: list[Buffer], start: int, stop: int) -> list[Any]:
+def read_objects(
+    field: Field, rows: int, buffers: list[Buffer], start: int, stop: int
+) -> list[Any]:
     """Decode rows [start, stop) of a column of varying width; nulls come back as blanks."""
     if field.dtype in ("text", "bytes"):
         data = bytes(buffers[2])
@@ -452,12 +515,17 @@ def read_objects(field: Field, rows: int, buffers: list[Buffer], start: int, sto
     offsets, values = (buffers[2], buffers[4]) if several else (buffers[1], buffers[3])
     cuts = _offsets(offsets, rows, len(values) // size)[start : stop + 1].tolist()
     arrays = [
-        np.frombuffer(values, field.numpy, b - a, a * size).copy() for a, b in itertools.pairwise(cuts)
+        np.frombuffer(values, field.numpy, b - a, a * size).copy()
+        for a, b in itertools.pairwise(cuts)
     ]
     if not several:
         return arrays
     dimensions = len(field.shape)
-    shapes = _ints(buffers[7], rows * dimensions, "shapes").reshape(rows, dimensions)[start:stop].tolist()
+    shapes = (
+        _ints(buffers[7], rows * dimensions, "shapes")
+        .reshape(rows, dimensions)[start:stop]
+        .tolist()
+    )
     for array, shape in zip(arrays, shapes, strict=True):
         if min(shape) < 0 or int(np.prod(shape, dtype=object)) != array.size:
             raise ChunkDamaged("a shape does not fit its values")
@@ -474,8 +542,13 @@ def _read_json(rows: int, buffers: list[Buffer], start: int, stop: int) -> list[
     return found
 
 
-def read_elements(rows: int, buffers: list[Buffer], start: int, stop: int) -> list[tuple[list[bytes], bool]]:
-    """Return the JSON of the elements of rows [start, stop), and whether each row is a list of them."""
+def read_elements(
+    rows: int, buffers: list[Buffer], start: int, stop: int
+) -> list[tuple[list[bytes], bool]]:
+    """Return the JSON of the elements of rows [start, stop).
+
+    Whether each row is a list of them.
+    """
     text = bytes(buffers[5])
     count = len(buffers[4]) // 4 - 1
     elements = _offsets(buffers[4], max(count, 0), len(text)).tolist()
@@ -489,7 +562,10 @@ def read_elements(rows: int, buffers: list[Buffer], start: int, stop: int) -> li
         raise ChunkDamaged("a reference points to no element")
     return [
         (
-            [text[elements[k] : elements[k + 1]] for k in places[cuts[row] : cuts[row + 1]].tolist()],
+            [
+                text[elements[k] : elements[k + 1]]
+                for k in places[cuts[row] : cuts[row + 1]].tolist()
+            ],
             bool(flags[row >> 3] >> (row & 7) & 1),
         )
         for row in range(start, stop)
@@ -502,7 +578,9 @@ def read_bits(buffer: Buffer, start: int, stop: int) -> bytes:
         raise ChunkDamaged("a bitmap ends early")
     if stop - start == 1:
         return _BITS[buffer[start >> 3] >> (start & 7) & 1]
-    return np.unpackbits(np.frombuffer(buffer, np.uint8), count=stop, bitorder="little")[start:].tobytes()
+    return np.unpackbits(np.frombuffer(buffer, np.uint8), count=stop, bitorder="little")[
+        start:
+    ].tobytes()
 
 
 _BITS = (b"\0", b"\1")

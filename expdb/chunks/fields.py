@@ -1,4 +1,7 @@
-"""What a field is: its type, found from a first value or declared, and the Arrow schema of the chunks that hold it."""
+"""What a field is: its type, found from a first value or declared.
+
+The Arrow schema of the chunks that hold it.
+"""
 
 import dataclasses
 import difflib
@@ -34,7 +37,18 @@ NUMERIC = (
 )
 OTHER = ("text", "bytes", "json")
 
-BATCH_KEYS = ("discount", "n_steps", "mask", "length", "is_first", "weight", "probability", "group_size", "group_mean", "group_std")
+BATCH_KEYS = (
+    "discount",
+    "n_steps",
+    "mask",
+    "length",
+    "is_first",
+    "weight",
+    "probability",
+    "group_size",
+    "group_mean",
+    "group_std",
+)
 GIVEN_SUCCESSORS = ("next_obs", "next_observation", "next_state")
 
 
@@ -42,9 +56,9 @@ GIVEN_SUCCESSORS = ("next_obs", "next_observation", "next_state")
 class Field:
     """Say what a field holds.
 
-    `dtype` is a NumPy dtype's name (bool, int8-64, uint8-64, float16/32/64) or one of "text", "bytes" and "json";
-    `shape` is the shape of one step's value, `()` for a scalar, with `None` for a dimension that varies from step to
-    step. Raises InvalidValue for anything else.
+    `dtype` is a NumPy dtype's name (bool, int8-64, uint8-64, float16/32/64) or one of "text",
+    "bytes" and "json"; `shape` is the shape of one step's value, `()` for a scalar, with `None` for
+    a dimension that varies from step to step. Raises InvalidValue for anything else.
 
     >>> Field("int32", shape=(None,))
     Field(dtype='int32', shape=(None,))
@@ -54,14 +68,26 @@ class Field:
     shape: tuple[int | None, ...] = ()
 
     def __post_init__(self) -> None:
-        name = self.dtype if isinstance(self.dtype, str) and self.dtype in OTHER else _dtype_name(self.dtype)
+        name = (
+            self.dtype
+            if isinstance(self.dtype, str) and self.dtype in OTHER
+            else _dtype_name(self.dtype)
+        )
         object.__setattr__(self, "dtype", name)
         if not isinstance(self.shape, (tuple, list)):
-            raise InvalidValue(f"the shape is {self.shape!r}: give a tuple of integers, None for a dimension that varies")
+            raise InvalidValue(
+                f"the shape is {self.shape!r}: give a tuple of integers, None for a dimension that "
+                "varies"
+            )
         shape = tuple(self.shape)
         for n in shape:
-            if n is not None and (isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0):
-                raise InvalidValue(f"the shape {shape} has the dimension {n!r}: give integers, None for one that varies")
+            if n is not None and (
+                isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0
+            ):
+                raise InvalidValue(
+                    f"the shape {shape} has the dimension {n!r}: give integers, None for one that "
+                    "varies"
+                )
         shape = tuple(None if n is None else int(n) for n in shape)
         if self.dtype in OTHER and shape:
             raise InvalidValue(f"a {self.dtype} field has no shape: leave it out")
@@ -88,13 +114,22 @@ class Field:
         return self.numpy.itemsize * int(np.prod(self.fixed_shape, dtype=np.int64))
 
     def arrow(self) -> pa.DataType:
-        """Return the Arrow type of the column; bool tensors are bytes there, so that they are sliced without a shift."""
+        """Return the Arrow type of the column.
+
+        Bool tensors are bytes there, so that they are sliced without a shift.
+        """
         if self.dtype == "text":
             return pa.utf8()
         if self.dtype == "bytes":
             return pa.binary()
         if self.dtype == "json":
-            return pa.struct([("new", pa.list_(pa.utf8())), ("refs", pa.list_(pa.int32())), ("is_list", pa.bool_())])
+            return pa.struct(
+                [
+                    ("new", pa.list_(pa.utf8())),
+                    ("refs", pa.list_(pa.int32())),
+                    ("is_list", pa.bool_()),
+                ]
+            )
         if not self.shape:
             return pa.from_numpy_dtype(self.numpy)
         value = pa.uint8() if self.dtype == "bool" else pa.from_numpy_dtype(self.numpy)
@@ -102,7 +137,9 @@ class Field:
             return pa.fixed_shape_tensor(value, [n for n in self.shape if n is not None])
         if len(self.shape) == 1:
             return pa.list_(value)
-        return pa.struct([("data", pa.list_(value)), ("shape", pa.list_(pa.int32(), len(self.shape)))])
+        return pa.struct(
+            [("data", pa.list_(value)), ("shape", pa.list_(pa.int32(), len(self.shape)))]
+        )
 
     def as_json(self) -> list[Any]:
         """Return the field as JSON keeps it."""
@@ -123,11 +160,18 @@ def _dtype_name(dtype: Any) -> str:
             raise TypeError
         found = np.dtype(dtype)
     except TypeError:
-        raise InvalidValue(f"unknown dtype {dtype!r}: use one of {', '.join((*NUMERIC, *OTHER))}") from None
+        raise InvalidValue(
+            f"unknown dtype {dtype!r}: use one of {', '.join((*NUMERIC, *OTHER))}"
+        ) from None
     if found.byteorder == ">":
-        raise InvalidValue(f"big-endian arrays are not stored: convert with .astype('{found.newbyteorder('=').name}')")
+        raise InvalidValue(
+            "big-endian arrays are not stored: convert with "
+            f".astype('{found.newbyteorder('=').name}')"
+        )
     if found.name not in NUMERIC:
-        raise InvalidValue(f"dtype {found.name} is not stored: use one of {', '.join((*NUMERIC, *OTHER))}")
+        raise InvalidValue(
+            f"dtype {found.name} is not stored: use one of {', '.join((*NUMERIC, *OTHER))}"
+        )
     return str(found.name)
 
 
@@ -141,7 +185,10 @@ SYSTEM = {
 
 
 class Signature:
-    """The fields of a chunk, in order: what its message means. Kept once in the database, as an Arrow schema."""
+    """The fields of a chunk, in order: what its message means.
+
+    Kept once in the database, as an Arrow schema.
+    """
 
     def __init__(self, fields: Mapping[str, Field], id: int = -1):
         self.fields = {**SYSTEM, **fields}
@@ -158,18 +205,36 @@ class Signature:
 
     @classmethod
     def from_message(cls, message: bytes, id: int) -> "Signature":
-        """Read a stored signature; only names and our own metadata are looked at. Raises ChunkDamaged where it is none."""
+        """Read a stored signature; only names and our own metadata are looked at.
+
+        Raises ChunkDamaged where it is none.
+        """
         try:
-            fields = {name: Field.from_json(json.loads(about[b"expdb.field"])) for name, about in read_schema(message) if name not in SYSTEM}
-        except (KeyError, TypeError, IndexError, AttributeError, ValueError, RecursionError, OverflowError) as error:
-            raise ChunkDamaged(f"signature {id} cannot be read ({error}): restore a backup") from None
+            fields = {
+                name: Field.from_json(json.loads(about[b"expdb.field"]))
+                for name, about in read_schema(message)
+                if name not in SYSTEM
+            }
+        except (
+            KeyError,
+            TypeError,
+            IndexError,
+            AttributeError,
+            ValueError,
+            RecursionError,
+            OverflowError,
+        ) as error:
+            raise ChunkDamaged(
+                f"signature {id} cannot be read ({error}): restore a backup"
+            ) from None
         signature = cls(fields, id)
-        # As another pyarrow may write the same schema in other bytes, the checksum is over the stored ones.
+        # As another pyarrow may write the same schema in other bytes, the checksum is over the
+        # stored ones.
         signature.message, signature.crc = message, zlib.crc32(message)
         return signature
 
 
-# -- names ------------------------------------------------------------------------------------------------------------
+# -- names -----------------------------------------------------------------------------------------
 
 _NAME = re.compile(r"\w+(\.\w+)*")
 _RESERVED = frozenset((*VIEW_COLUMNS, *BATCH_KEYS, *SYSTEM))
@@ -182,38 +247,55 @@ def check_name(name: str) -> None:
         raise InvalidValue(f"a field may not be called {name!r}: use letters, digits, _ and dots")
     head = name.split(".", 1)[0]
     if name in _RESERVED or head in _RESERVED:
-        raise ReservedName(f"a field may not be called {name!r}, a column or batch key has that name: rename it")
+        raise ReservedName(
+            f"a field may not be called {name!r}, a column or batch key has that name: rename it"
+        )
     if head.startswith(("next_", "has_")) and head not in GIVEN_SUCCESSORS:
         raise ReservedName(f"{name!r} starts as a derived key does (next_, has_): rename the field")
 
 
 COLUMNS = (
-    "task_id", "agent_id", "task_name", "step", "episode_id", "group_id", "pre_agent", "execute_time", "reward", "terminated", "truncated",
+    "task_id", "agent_id", "task_name", "step", "episode_id", "group_id", "pre_agent",
+    "execute_time", "reward", "terminated", "truncated",
     "policy_version", "tags", "episode_tags",
 )  # fmt: skip
 SYNONYMS = {
     **dict.fromkeys(("rewards", "rew"), "reward"),
-    **dict.fromkeys(("done", "dones", "terminal", "terminals", "is_terminal", "is_done", "finished"), "terminated"),
+    **dict.fromkeys(
+        ("done", "dones", "terminal", "terminals", "is_terminal", "is_done", "finished"),
+        "terminated",
+    ),
     **dict.fromkeys(("truncate", "truncation", "timeout", "timeouts"), "truncated"),
     "task": "task_id", "agent": "agent_id", "group": "group_id",
 }  # fmt: skip
 
 
 def warn_of_likely_column(name: str, field: Field) -> None:
-    """Warn where a new field has a name that a column has elsewhere, or nearly has here: what is in it would not count."""
+    """Warn where a new field has a name that a column has elsewhere, or nearly has here.
+
+    What is in it would not count.
+    """
     plain_name = name.lower()
-    meant = SYNONYMS.get(plain_name) or next(iter(difflib.get_close_matches(plain_name, COLUMNS, 1, 0.85)), None)
+    meant = SYNONYMS.get(plain_name) or next(
+        iter(difflib.get_close_matches(plain_name, COLUMNS, 1, 0.85)), None
+    )
     if meant is not None:
         shape = f", {field.shape}" if field.shape else ""
         declared = f"db.buffer(name, fields={{{name!r}: expdb.Field({field.dtype!r}{shape})}})"
-        warn(f"{name!r} becomes a field: did you mean the column {meant!r}? If not, declare it: {declared}")
+        warn(
+            f"{name!r} becomes a field: did you mean the column {meant!r}? If not, declare it: "
+            f"{declared}"
+        )
 
 
-# -- types of values --------------------------------------------------------------------------------------------------
+# -- types of values -------------------------------------------------------------------------------
 
 
 def is_array(value: Any) -> bool:
-    """Return whether a value is an array by NumPy's or DLPack's protocol (torch, JAX, ...), and no scalar."""
+    """Return whether a value is an array by NumPy's or DLPack's protocol (torch, JAX, ...).
+
+    No scalar.
+    """
     return isinstance(value, np.ndarray) or (
         (hasattr(value, "__array__") or hasattr(value, "__dlpack__"))
         and not isinstance(value, (np.generic, type))
@@ -222,7 +304,10 @@ def is_array(value: Any) -> bool:
 
 
 def as_array(value: Any, name: str) -> np.ndarray:
-    """Return an array-like as a NumPy array that can be stored; raise InvalidValue naming the cure."""
+    """Return an array-like as a NumPy array that can be stored.
+
+    Raise InvalidValue naming the cure.
+    """
     if isinstance(value, np.ndarray):
         array = value
     else:
@@ -230,27 +315,44 @@ def as_array(value: Any, name: str) -> np.ndarray:
             array = np.asarray(value) if hasattr(value, "__array__") else np.from_dlpack(value)
         except Exception as error:
             if "bfloat16" in str(error).lower() or "bfloat16" in str(getattr(value, "dtype", "")):
-                raise InvalidValue(f"{name}: bfloat16 is not stored: convert with .float() or .astype('float32')") from None
+                raise InvalidValue(
+                    f"{name}: bfloat16 is not stored: convert with .float() or .astype('float32')"
+                ) from None
             raise InvalidValue(
-                f"{name}: {type(value).__name__} does not become an array ({error}): pass .detach().cpu() of it"
+                f"{name}: {type(value).__name__} does not become an array ({error}): pass "
+                ".detach().cpu() of it"
             ) from None
     if isinstance(array, np.ma.MaskedArray):
-        raise InvalidValue(f"{name}: masked arrays lose their mask: pass .filled(value), and the mask as another field")
+        raise InvalidValue(
+            f"{name}: masked arrays lose their mask: pass .filled(value), and the mask as another "
+            "field"
+        )
     if array.dtype.kind not in "biuf" or array.dtype.byteorder == ">" or array.dtype.itemsize > 8:
         if "bfloat16" in array.dtype.name:
             raise InvalidValue(f"{name}: bfloat16 is not stored: convert with .astype('float32')")
         if array.dtype.byteorder == ">":
-            raise InvalidValue(f"{name}: big-endian arrays are not stored: convert with .astype(a.dtype.newbyteorder('='))")
+            raise InvalidValue(
+                f"{name}: big-endian arrays are not stored: convert with "
+                ".astype(a.dtype.newbyteorder('='))"
+            )
         if array.dtype.kind == "O":
-            raise InvalidValue(f"{name}: object arrays are not stored: pass a list, or an array of numbers")
+            raise InvalidValue(
+                f"{name}: object arrays are not stored: pass a list, or an array of numbers"
+            )
         if array.dtype.kind in "SU":
             raise InvalidValue(f"{name}: arrays of text are not stored: pass .tolist()")
-        raise InvalidValue(f"{name}: arrays of {array.dtype} are not stored: convert to one of {', '.join(NUMERIC)}")
+        raise InvalidValue(
+            f"{name}: arrays of {array.dtype} are not stored: convert to one of "
+            f"{', '.join(NUMERIC)}"
+        )
     return array
 
 
 def plain(value: Any) -> Any:
-    """Return what JSON makes of an object it does not know: pydantic models, dataclasses, NumPy scalars."""
+    """Return what JSON makes of an object it does not know.
+
+    Pydantic models, dataclasses, NumPy scalars.
+    """
     if hasattr(value, "model_dump") and not isinstance(value, type):
         return _model(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -259,25 +361,37 @@ def plain(value: Any) -> Any:
         return value.item()
     if is_array(value):
         raise TypeError("an array inside of it: make it a field of its own, or .tolist() it")
-    raise TypeError(f"{type(value).__name__} is not JSON: convert it, or pass a dict, a dataclass or a pydantic model")
+    raise TypeError(
+        f"{type(value).__name__} is not JSON: convert it, or pass a dict, a dataclass or a "
+        "pydantic model"
+    )
 
 
 def _model(value: Any) -> Any:
-    """Return a pydantic model as JSON; its own dump turns NaN into null and any key into text, without a word."""
+    """Return a pydantic model as JSON.
+
+    Its own dump turns NaN into null and any key into text, without a word.
+    """
     seen = [value.model_dump()]
     while seen:
         one = seen.pop()
         if isinstance(one, float) and not math.isfinite(one):
-            raise TypeError(f"a model with {one} in it, which is not JSON: use None, or an array field")
+            raise TypeError(
+                f"a model with {one} in it, which is not JSON: use None, or an array field"
+            )
         if isinstance(one, dict):
             wrong = [key for key in one if not isinstance(key, str)]
             if wrong:
-                raise TypeError(f"a model with the key {wrong[0]!r}: JSON has only text keys, convert it")
+                raise TypeError(
+                    f"a model with the key {wrong[0]!r}: JSON has only text keys, convert it"
+                )
             seen += one.values()
         elif isinstance(one, (list, tuple, set, frozenset)):
             seen += one
         elif is_array(one):
-            raise TypeError("a model with an array in it: make it a field of its own, or .tolist() it")
+            raise TypeError(
+                "a model with an array in it: make it a field of its own, or .tolist() it"
+            )
     try:
         return value.model_dump(mode="json")
     except Exception as error:  # pydantic's own, which is not imported here
@@ -299,7 +413,10 @@ def _list_field(value: list[Any]) -> Field:
 
 
 def infer(value: Any, name: str) -> Field:
-    """Return the field that a first value makes; the caller has flattened mappings that hold arrays."""
+    """Return the field that a first value makes.
+
+    The caller has flattened mappings that hold arrays.
+    """
     if isinstance(value, (bool, np.bool_)):
         return Field("bool")
     if isinstance(value, np.generic):

@@ -1,6 +1,9 @@
-"""Flatbuffers, as far as Arrow's messages need them (flatbuffers.dev, internals): read with every bound checked.
+"""Flatbuffers, as far as Arrow's messages need them (flatbuffers.dev, internals).
 
-Not by pyarrow: it would run the code of whatever extension types this process has registered, as soon as it sees their names.
+Read with every bound checked.
+
+Not by pyarrow: it would run the code of whatever extension types this process has registered, as
+soon as it sees their names.
 """
 
 import struct
@@ -54,7 +57,10 @@ def tables(data: Buffer, at: int) -> list[int]:
 
 
 def read_schema(data: Buffer) -> list[tuple[str, dict[bytes, bytes]]]:
-    """Return the names of an Arrow schema message's fields, with their metadata (Schema.fbs); raise ChunkDamaged for no schema."""
+    """Return the names of an Arrow schema message's fields, with their metadata (Schema.fbs).
+
+    Raise ChunkDamaged for no schema.
+    """
     try:
         mark, size = struct.unpack_from("<Ii", data, 0)
         if mark != 0xFFFFFFFF or size < 8 or size + 8 > len(data):
@@ -69,7 +75,12 @@ def read_schema(data: Buffer) -> list[tuple[str, dict[bytes, bytes]]]:
             pairs = [table(data, pair, 2) for pair in (tables(data, metadata) if metadata else [])]
             if not name or not all(map(all, pairs)):
                 raise ChunkDamaged("a field without a name, or a name without a value")
-            found.append((text(data, name).decode(), {text(data, key): text(data, value) for key, value in pairs}))
+            found.append(
+                (
+                    text(data, name).decode(),
+                    {text(data, key): text(data, value) for key, value in pairs},
+                )
+            )
         return found
     except (struct.error, ValueError, IndexError) as error:
         if isinstance(error, ChunkDamaged):

@@ -1,7 +1,9 @@
-"""The metadata of an Arrow record-batch message: a flatbuffer (Message.fbs), read with every bound checked, and written.
+"""The metadata of an Arrow record-batch message.
 
-For one schema it has one size and the same places for its numbers, whatever they are. So pyarrow makes a template once,
-and writing a message is patching its numbers in.
+A flatbuffer (Message.fbs), read with every bound checked, and written.
+
+For one schema it has one size and the same places for its numbers, whatever they are. So pyarrow
+makes a template once, and writing a message is patching its numbers in.
 """
 
 import struct
@@ -29,7 +31,10 @@ class Metadata:
 
 
 def read_metadata(data: Buffer) -> Metadata:
-    """Read the metadata of a record-batch message (Arrow's Message.fbs); raise ChunkDamaged where they make no sense."""
+    """Read the metadata of a record-batch message (Arrow's Message.fbs).
+
+    Raise ChunkDamaged where they make no sense.
+    """
     try:
         mark, size = struct.unpack_from("<Ii", data, 0)
         if mark != 0xFFFFFFFF or size < 8 or size + 8 > len(data):
@@ -38,18 +43,26 @@ def read_metadata(data: Buffer) -> Metadata:
         if not kind or data[kind] != 3 or not header:
             raise ChunkDamaged("no record batch")
         body_bytes = struct.unpack_from("<q", data, length)[0] if length else 0
-        rows, nodes, buffers, compression = table(data, header + struct.unpack_from("<I", data, header)[0], 4)
+        rows, nodes, buffers, compression = table(
+            data, header + struct.unpack_from("<I", data, header)[0], 4
+        )
         nodes_at, nodes_count = vector(data, nodes)
         buffers_at, buffers_count = vector(data, buffers)
         if compression:
-            (codec, _) = table(data, compression + struct.unpack_from("<I", data, compression)[0], 2)
+            (codec, _) = table(
+                data, compression + struct.unpack_from("<I", data, compression)[0], 2
+            )
             if not codec or data[codec] != 1:
                 raise ChunkDamaged("compressed with something else than zstd")
         body = 8 + size
         if body_bytes < 0 or body + body_bytes != len(data):
             raise ChunkDamaged("the body has another length than its metadata say")
         places = np.frombuffer(data, np.int64, 2 * buffers_count, buffers_at).reshape(-1, 2)
-        if buffers_count and (int(places.min()) < 0 or int(places.max()) > body_bytes or int(places.sum(1).max()) > body_bytes):
+        if buffers_count and (
+            int(places.min()) < 0
+            or int(places.max()) > body_bytes
+            or int(places.sum(1).max()) > body_bytes
+        ):
             raise ChunkDamaged("a buffer lies outside of the body")
         return Metadata(
             struct.unpack_from("<q", data, rows)[0] if rows else 0,
@@ -70,12 +83,15 @@ class Template:
     """The metadata of a signature's messages, with places for the numbers."""
 
     def __init__(self, schema: pa.Schema, compressed: bool):
-        # One null row: with nothing in it, flatbuffers would leave the zeros out and the places with them.
+        # One null row: with nothing in it, flatbuffers would leave the zeros out and the places
+        # with them.
         arrays = []
         for entry in schema:
             storage = getattr(entry.type, "storage_type", entry.type)
             null = pa.nulls(1, storage)
-            arrays.append(null if storage is entry.type else pa.ExtensionArray.from_storage(entry.type, null))
+            arrays.append(
+                null if storage is entry.type else pa.ExtensionArray.from_storage(entry.type, null)
+            )
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
         sink = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression="zstd" if compressed else None)

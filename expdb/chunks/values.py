@@ -1,4 +1,7 @@
-"""What a value must be to be kept: JSON and text in UTF-8, finite numbers, tags; everything else is refused by name."""
+"""What a value must be to be kept: JSON and text in UTF-8, finite numbers, tags.
+
+Everything else is refused by name.
+"""
 
 import json
 import re
@@ -15,13 +18,16 @@ INFINITE = float("inf")
 LARGEST_REWARD = 1e300
 
 
-# -- fields -----------------------------------------------------------------------------------------------------------
+# -- fields ----------------------------------------------------------------------------------------
 
 
 def check_size(size: int, name: str) -> None:
     """Refuse a value that no chunk can hold."""
     if size > MAX_VALUE_BYTES:
-        raise InvalidValue(f"{name}: {size} bytes in one value, at most {MAX_VALUE_BYTES}: split it over steps or fields")
+        raise InvalidValue(
+            f"{name}: {size} bytes in one value, at most {MAX_VALUE_BYTES}: split it over steps or "
+            "fields"
+        )
 
 
 def encode_text(value: str, name: str) -> bytes:
@@ -31,25 +37,38 @@ def encode_text(value: str, name: str) -> bytes:
     try:
         return value.encode()
     except UnicodeEncodeError:
-        raise InvalidValue(f"{name}: text with a lone surrogate: encode it with errors='replace', or store bytes") from None
+        raise InvalidValue(
+            f"{name}: text with a lone surrogate: encode it with errors='replace', or store bytes"
+        ) from None
 
 
 def is_object(value: Any) -> bool:
     """Return whether JSON makes an object of the value: a dict, a dataclass, a pydantic model."""
-    return isinstance(value, dict) or hasattr(value, "model_dump") or hasattr(value, "__dataclass_fields__")
+    return (
+        isinstance(value, dict)
+        or hasattr(value, "model_dump")
+        or hasattr(value, "__dataclass_fields__")
+    )
 
 
 MAX_DEPTH = 200  # of JSON: what is stored must be read back from deep inside somebody's program
 
 
 def _check_json(value: Any, name: str, depth: int = 0) -> None:
-    """Raise InvalidValue for what JSON would change, or not take: keys that are no text, unknown objects, depth."""
+    """Raise InvalidValue for what JSON would change, or not take.
+
+    Keys that are no text, unknown objects, depth.
+    """
     if depth > MAX_DEPTH:
-        raise InvalidValue(f"{name}: nested more than {MAX_DEPTH} deep, or holding itself: flatten it")
+        raise InvalidValue(
+            f"{name}: nested more than {MAX_DEPTH} deep, or holding itself: flatten it"
+        )
     if isinstance(value, dict):
         for key, inner in value.items():
             if type(key) is not str:
-                raise InvalidValue(f"{name}: the key {key!r} is not text: JSON has only text keys, convert it")
+                raise InvalidValue(
+                    f"{name}: the key {key!r} is not text: JSON has only text keys, convert it"
+                )
             if type(inner) is not str:
                 _check_json(inner, name, depth + 1)
     elif isinstance(value, (list, tuple)):
@@ -69,36 +88,48 @@ def _converted(value: Any, name: str) -> Any:
         raise InvalidValue(f"{name}: {error}") from None
 
 
-_dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain).encode
+_dump = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain
+).encode
 _ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def encode_json(value: Any, name: str) -> bytes:
-    """Return a value as JSON in UTF-8; refuse what JSON would change: NaN, keys that are no text, unknown objects."""
+    """Return a value as JSON in UTF-8.
+
+    Refuse what JSON would change: NaN, keys that are no text, unknown objects.
+    """
     if is_object(value) and not isinstance(value, dict):
         value = _converted(value, name)
     _check_json(value, name)
     try:
         text = _dump(value)
     except ValueError as error:
-        raise InvalidValue(f"{name}: NaN and infinity are not JSON ({error}): use None, or an array field") from None
+        raise InvalidValue(
+            f"{name}: NaN and infinity are not JSON ({error}): use None, or an array field"
+        ) from None
     if "\\u0000" in text and _ESCAPED_NUL.search(text):
         raise InvalidValue(f"{name}: text with a NUL character: strip it, or store bytes")
     try:
         encoded = text.encode()
     except UnicodeEncodeError:
-        raise InvalidValue(f"{name}: text with a lone surrogate: encode it with errors='replace', or store bytes") from None
+        raise InvalidValue(
+            f"{name}: text with a lone surrogate: encode it with errors='replace', or store bytes"
+        ) from None
     check_size(len(encoded), name)
     return encoded
 
 
-# -- columns of steps and episodes ------------------------------------------------------------------------------------
+# -- columns of steps and episodes -----------------------------------------------------------------
 
 
 def as_real(value: Any, name: str) -> float:
     """Return a finite float, or raise InvalidValue."""
     try:
-        if isinstance(value, (str, bytes, bool, np.bool_)) or getattr(value, "shape", ()) not in ((), (1,)):
+        if isinstance(value, (str, bytes, bool, np.bool_)) or getattr(value, "shape", ()) not in (
+            (),
+            (1,),
+        ):
             raise TypeError
         found = float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError, OverflowError):
@@ -109,23 +140,34 @@ def as_real(value: Any, name: str) -> float:
 
 
 def as_reward(value: Any) -> float:
-    """Return a float whose sums stay finite, or raise InvalidValue: an episode's return has to be one."""
+    """Return a float whose sums stay finite, or raise InvalidValue.
+
+    An episode's return has to be one.
+    """
     found = as_real(value, "reward")
     if not -LARGEST_REWARD <= found <= LARGEST_REWARD:
-        raise InvalidValue(f"reward is {found}: give one between -1e300 and 1e300, whose sums are finite")
+        raise InvalidValue(
+            f"reward is {found}: give one between -1e300 and 1e300, whose sums are finite"
+        )
     return found
 
 
 def as_flag(value: Any, name: str) -> bool:
     """Return a bool, or raise InvalidValue."""
-    if isinstance(value, (bool, np.bool_)) or (getattr(value, "shape", None) == () and value.dtype == bool):
+    if isinstance(value, (bool, np.bool_)) or (
+        getattr(value, "shape", None) == () and value.dtype == bool
+    ):
         return bool(value)
     raise InvalidValue(f"{name} is {value!r}: give True or False")
 
 
 def as_int(value: Any, name: str) -> int:
     """Return an integer of 64 bits, or raise InvalidValue."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or not -(2**63) <= int(value) < 2**63:
+    if (
+        isinstance(value, (bool, np.bool_))
+        or not isinstance(value, (int, np.integer))
+        or not -(2**63) <= int(value) < 2**63
+    ):
         raise InvalidValue(f"{name} is {value!r}: give an integer of 64 bits")
     return int(value)
 
@@ -143,6 +185,12 @@ def as_tags(value: Any, name: str) -> str:
     if not isinstance(value, Mapping):
         raise InvalidValue(f"{name} is {value!r}: give a mapping such as {{'difficulty': 'hard'}}")
     for key, one in value.items():
-        if isinstance(one, (int, np.integer)) and not isinstance(one, bool) and not -(2**63) <= int(one) < 2**63:
-            raise InvalidValue(f"{name}: {key!r} is {one}, which does not fit 64 bits: use text for it")
+        if (
+            isinstance(one, (int, np.integer))
+            and not isinstance(one, bool)
+            and not -(2**63) <= int(one) < 2**63
+        ):
+            raise InvalidValue(
+                f"{name}: {key!r} is {one}, which does not fit 64 bits: use text for it"
+            )
     return encode_json(dict(value), name).decode()

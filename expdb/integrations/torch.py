@@ -1,8 +1,11 @@
-"""PyTorch: datasets and a loader that draw from a buffer, and memory from which a device copies directly.
+"""PyTorch: datasets and a loader that draw from a buffer.
+
+Memory from which a device copies directly.
 
 >>> from torch.utils.data import DataLoader
 >>> from expdb.integrations.torch import Samples
->>> for batch in DataLoader(Samples(buffer, 256, unit=expdb.NStep(3)), batch_size=None, num_workers=2):  # doctest: +SKIP
+>>> samples = Samples(buffer, 256, unit=expdb.NStep(3))  # doctest: +SKIP
+>>> for batch in DataLoader(samples, batch_size=None, num_workers=2):  # doctest: +SKIP
 ...     loss = learner(batch["obs"], batch["reward"])
 """
 
@@ -28,15 +31,19 @@ Tensors = dict[str, Any]
 
 
 class Samples(IterableDataset[Tensors]):
-    """Draw batches from a buffer: `buffer.sample(size, where, ...)` as tensors, `batches` times a pass, or for ever.
+    """Draw batches from a buffer.
 
-    Give it to a `DataLoader` with `batch_size=None`, as each item is a batch. In workers, by fork or spawn, each draws
-    through a connection of its own from random numbers of its own; `torch.manual_seed` decides which. With `disjoint`
-    each worker draws from a part of the episodes that no other draws from; `shard=(k, n)` is the part of all of them,
-    where several learners share the buffer (rank and world size). `batches` are split among the workers. With `wait`
-    an empty buffer is waited for that many seconds.
+    `buffer.sample(size, where, ...)` as tensors, `batches` times a pass, or for ever.
 
-    Batches are drawn ahead, `prefetch_factor` a worker, and so are that much older than what is stored when they are used.
+    Give it to a `DataLoader` with `batch_size=None`, as each item is a batch. In workers, by fork
+    or spawn, each draws through a connection of its own from random numbers of its own;
+    `torch.manual_seed` decides which. With `disjoint` each worker draws from a part of the episodes
+    that no other draws from; `shard=(k, n)` is the part of all of them, where several learners
+    share the buffer (rank and world size). `batches` are split among the workers. With `wait` an
+    empty buffer is waited for that many seconds.
+
+    Batches are drawn ahead, `prefetch_factor` a worker, and so are that much older than what is
+    stored when they are used.
     """
 
     def __init__(
@@ -55,8 +62,12 @@ class Samples(IterableDataset[Tensors]):
     ):
         if not isinstance(buffer, expdb.ReplayBuffer):
             raise expdb.InvalidValue(f"buffer is {buffer!r}: give one such as db.buffer('train')")
-        if batches is not None and (isinstance(batches, bool) or not isinstance(batches, int) or batches < 1):
-            raise expdb.InvalidValue(f"batches is {batches!r}: give a number from 1, or None for no end")
+        if batches is not None and (
+            isinstance(batches, bool) or not isinstance(batches, int) or batches < 1
+        ):
+            raise expdb.InvalidValue(
+                f"batches is {batches!r}: give a number from 1, or None for no end"
+            )
         self.buffer, self.size, self.where = buffer, size, where
         self.options = {"sampler": sampler, "unit": unit, "fields": fields, "wait": wait}
         self.batches, self.disjoint, self.shard = batches, disjoint, shard
@@ -74,46 +85,75 @@ class Samples(IterableDataset[Tensors]):
             yield batch
 
     def drawn(self, most: int = 1) -> Iterator[tuple[Tensors, int]]:
-        """Draw the batches of this worker, or of this process where there are none; up to `most` at once."""
+        """Draw the batches of this worker, or of this process where there are none.
+
+        Up to `most` at once.
+        """
         info = get_worker_info()
         seed = int(torch.empty((), dtype=torch.int64).random_()) if info is None else info.seed
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         rng = np.random.default_rng((seed, self._passes))
         self._passes += 1  # workers that persist are not given another seed
         (part, parts), left = self.shard, self.batches
-        if self.disjoint:  # episodes go to parts by remainder, so these parts are parts of that part
+        if (
+            self.disjoint
+        ):  # episodes go to parts by remainder, so these parts are parts of that part
             part, parts = part + parts * worker, parts * workers
         if left is not None:
             left = left // workers + (worker < left % workers)
         while left is None or left > 0:
             many = most if left is None else min(most, left)
-            batch = self.buffer.sample(many * self.size, self.where, rng=rng, shard=None if parts == 1 else (part, parts), **self.options)
+            batch = self.buffer.sample(
+                many * self.size,
+                self.where,
+                rng=rng,
+                shard=None if parts == 1 else (part, parts),
+                **self.options,
+            )
             yield batch.to_torch(), many
             left = None if left is None else left - many
 
     @property
     def divisible(self) -> bool:
-        """Whether a large batch is as good as several: draws that know nothing of each other, of equal shapes."""
+        """Whether a large batch is as good as several.
+
+        Draws that know nothing of each other, of equal shapes.
+        """
         sampler, unit = self.options["sampler"], self.options["unit"]
-        independent = (isinstance(sampler, expdb.Uniform) and sampler.replace) or isinstance(sampler, expdb.Newest)
+        independent = (isinstance(sampler, expdb.Uniform) and sampler.replace) or isinstance(
+            sampler, expdb.Newest
+        )
         dropping = isinstance(unit, expdb.NStep) and unit.end == "drop"
         return independent and not dropping and not isinstance(unit, (expdb.Episode, expdb.Group))
 
 
 class Loader(DataLoader[Tensors]):
-    """Load `Samples` by workers, many small batches a message: a `DataLoader` whose cost a batch is a fraction.
+    """Load `Samples` by workers, many small batches a message.
 
-    A message takes about as long as ten samples of small steps, so a `DataLoader` that sends one a batch is slower than
-    no loader. Here each worker sends about 256 KB at once, in one block of memory, of which the batches are parts. Takes
-    what `DataLoader` takes but `batch_size`, `sampler` and `collate_fn`; `prefetch_factor` counts messages. Batches
-    of a message share a block: it is freed when none of them is used any more.
+    A `DataLoader` whose cost a batch is a fraction.
+
+    A message takes about as long as ten samples of small steps, so a `DataLoader` that sends one a
+    batch is slower than no loader. Here each worker sends about 256 KB at once, in one block of
+    memory, of which the batches are parts. Takes what `DataLoader` takes but `batch_size`,
+    `sampler` and `collate_fn`; `prefetch_factor` counts messages. Batches of a message share a
+    block: it is freed when none of them is used any more.
     """
 
     def __init__(self, samples: Samples, *, num_workers: int = 0, **options: Any):
         if not isinstance(samples, Samples):
             raise expdb.InvalidValue(f"samples is {samples!r}: give Samples(buffer, size, ...)")
-        if taken := {"batch_size", "sampler", "batch_sampler", "collate_fn", "shuffle", "drop_last"} & set(options):
-            raise expdb.InvalidValue(f"Loader takes no {min(taken)}: Samples says how batches are drawn, and items of it are batches")
+        if taken := {
+            "batch_size",
+            "sampler",
+            "batch_sampler",
+            "collate_fn",
+            "shuffle",
+            "drop_last",
+        } & set(options):
+            raise expdb.InvalidValue(
+                f"Loader takes no {min(taken)}: Samples says how batches are drawn, and items of "
+                "it are batches"
+            )
         self.samples = samples
         dataset: Any = _Messages(samples) if num_workers else samples
         super().__init__(dataset, batch_size=None, num_workers=num_workers, **options)
@@ -140,7 +180,11 @@ class _Messages(IterableDataset["_Message"]):
     def __iter__(self) -> Iterator[_Message]:
         many, alike = 1, list[Tensors]()
         if self.samples.divisible:
-            many = _how_many(self.samples.buffer.sample(self.samples.size, self.samples.where, rng=0, **self.samples.options).to_torch())
+            many = _how_many(
+                self.samples.buffer.sample(
+                    self.samples.size, self.samples.where, rng=0, **self.samples.options
+                ).to_torch()
+            )
             for batch, count in self.samples.drawn(many):
                 yield _Message([_parted(batch, count)], count)
             return
@@ -161,7 +205,10 @@ def _how_many(batch: Tensors) -> int:
 
 
 def _shapes(batch: Tensors) -> list[tuple[str, Any]]:
-    return [(name, value.shape if isinstance(value, torch.Tensor) else None) for name, value in batch.items()]
+    return [
+        (name, value.shape if isinstance(value, torch.Tensor) else None)
+        for name, value in batch.items()
+    ]
 
 
 def _parted(batch: Tensors, count: int) -> Tensors:
@@ -170,7 +217,11 @@ def _parted(batch: Tensors, count: int) -> Tensors:
     for name, value in batch.items():
         size = len(value) // count
         parted = isinstance(value, torch.Tensor)
-        out[name] = value.view(count, size, *value.shape[1:]) if parted else [value[k : k + size] for k in range(0, len(value), size)]
+        out[name] = (
+            value.view(count, size, *value.shape[1:])
+            if parted
+            else [value[k : k + size] for k in range(0, len(value), size)]
+        )
     return out
 
 
@@ -194,7 +245,8 @@ class _Message:
             torch.cat(values, out=view)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Shared memory costs a connection to the worker, about a millisecond: small blocks go through the pipe.
+        # Shared memory costs a connection to the worker, about a millisecond: small blocks go
+        # through the pipe.
         if self.block.nbytes > PIPE_BYTES:
             return self.__dict__
         return {**self.__dict__, "block": bytearray(self.block.numpy())}
@@ -227,28 +279,45 @@ class _Message:
 
 
 class Episodes(Dataset[Tensors]):
-    """The complete episodes of a buffer, as they are when this is made: item k is the k-th, tensors [T, ...].
+    """The complete episodes of a buffer, as they are when this is made.
 
-    `where` chooses those of which a step matches; episodes of which a step is gone are left out. `fields` selects keys,
-    as for `buffer.get`. Give it to a `DataLoader` with `collate_fn=pad`: it shuffles, and its workers take different
-    episodes. Raises expdb.Evicted for an episode that has been evicted since.
+    Item k is the k-th, tensors [T, ...].
+
+    `where` chooses those of which a step matches; episodes of which a step is gone are left out.
+    `fields` selects keys, as for `buffer.get`. Give it to a `DataLoader` with `collate_fn=pad`: it
+    shuffles, and its workers take different episodes. Raises expdb.Evicted for an episode that has
+    been evicted since.
     """
 
-    def __init__(self, buffer: expdb.ReplayBuffer, where: Any = None, *, fields: Sequence[str] | None = None):
+    def __init__(
+        self, buffer: expdb.ReplayBuffer, where: Any = None, *, fields: Sequence[str] | None = None
+    ):
         if not isinstance(buffer, expdb.ReplayBuffer):
             raise expdb.InvalidValue(f"buffer is {buffer!r}: give one such as db.buffer('train')")
         self.buffer, self.fields = buffer, [fields] if isinstance(fields, str) else fields
         told = buffer.episodes(where)
-        complete = np.array([status == "complete" for status in told["status"].to_pylist()], np.bool_)
+        complete = np.array(
+            [status == "complete" for status in told["status"].to_pylist()], np.bool_
+        )
         ids, lengths = (told[name].to_numpy()[complete] for name in ("episode", "length"))
-        parts = [(batch["episode"], batch["step"], batch["position"]) for batch in buffer.scan(fields=("episode", "step", "position"), size=1 << 16)]
-        owners, steps, positions = (np.concatenate(columns) for columns in zip(*parts, strict=True)) if parts else (np.empty(0, np.int64),) * 3
+        parts = [
+            (batch["episode"], batch["step"], batch["position"])
+            for batch in buffer.scan(fields=("episode", "step", "position"), size=1 << 16)
+        ]
+        owners, steps, positions = (
+            (np.concatenate(columns) for columns in zip(*parts, strict=True))
+            if parts
+            else (np.empty(0, np.int64),) * 3
+        )
         order = np.lexsort((positions, steps, owners))
         owners, positions = owners[order], positions[order]
         first, after = owners.searchsorted(ids), owners.searchsorted(ids, "right")
         whole = after - first == lengths
         self.ids = ids[whole]
-        self._steps = [positions[a:b] for a, b in zip(first[whole].tolist(), after[whole].tolist(), strict=True)]
+        self._steps = [
+            positions[a:b]
+            for a, b in zip(first[whole].tolist(), after[whole].tolist(), strict=True)
+        ]
 
     def __len__(self) -> int:
         """Return the number of episodes."""
@@ -265,31 +334,48 @@ class Episodes(Dataset[Tensors]):
         steps = [self._steps[index] for index in indices]
         found = self.buffer.get(np.concatenate(steps), fields=self.fields).to_torch()
         ends = np.cumsum([len(one) for one in steps]).tolist()
-        return [{name: values[end - len(one) : end] for name, values in found.items()} for one, end in zip(steps, ends, strict=True)]
+        return [
+            {name: values[end - len(one) : end] for name, values in found.items()}
+            for one, end in zip(steps, ends, strict=True)
+        ]
 
 
 def pad(episodes: Sequence[Tensors]) -> Tensors:
-    """Put episodes together: [B, T, ...] with zeros after an end and `mask` [B, T] False there; objects stay lists."""
+    """Put episodes together: [B, T, ...] with zeros after an end and `mask` [B, T] False there.
+
+    Objects stay lists.
+    """
     if not episodes or not episodes[0]:
-        raise expdb.InvalidValue("there is nothing to pad: give a list of episodes with at least one field")
+        raise expdb.InvalidValue(
+            "there is nothing to pad: give a list of episodes with at least one field"
+        )
     lengths = [len(next(iter(episode.values()))) for episode in episodes]
     out: Tensors = {}
     for name, value in episodes[0].items():
         values = [episode[name] for episode in episodes]
-        out[name] = torch.nn.utils.rnn.pad_sequence(values, batch_first=True) if isinstance(value, torch.Tensor) else values
+        out[name] = (
+            torch.nn.utils.rnn.pad_sequence(values, batch_first=True)
+            if isinstance(value, torch.Tensor)
+            else values
+        )
     out["mask"] = torch.arange(max(lengths))[None, :] < torch.tensor(lengths)[:, None]
     return out
 
 
 def pinned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    """Return an array in pinned memory, from which an accelerator copies by itself; in plain memory where there is none.
+    """Return an array in pinned memory, from which an accelerator copies by itself.
+
+    In plain memory where there is none.
 
     A sample that is gathered into it goes to the device without another copy on the CPU:
 
-    >>> batch = buffer.sample(256, empty=pinned).to_torch("cuda", non_blocking=True)  # doctest: +SKIP
+    >>> batch = buffer.sample(256, empty=pinned)  # doctest: +SKIP
+    >>> batch = batch.to_torch("cuda", non_blocking=True)  # doctest: +SKIP
     """
     if dtype.hasobject:
         return np.empty(shape, dtype)
     kind = torch.from_numpy(np.empty(0, dtype)).dtype
-    array: np.ndarray = torch.empty(shape, dtype=kind, pin_memory=torch.accelerator.is_available()).numpy()
+    array: np.ndarray = torch.empty(
+        shape, dtype=kind, pin_memory=torch.accelerator.is_available()
+    ).numpy()
     return array

@@ -1,4 +1,7 @@
-"""Links between the steps in memory: what follows what, where episodes stand, and their last observations."""
+"""Links between the steps in memory.
+
+What follows what, where episodes stand, and their last observations.
+"""
 
 import json
 
@@ -26,19 +29,35 @@ class Details:
         self.place = np.full(len(rows), UNKNOWN)  # of the tail among our rows, once it has one
 
     @classmethod
-    def read(cls, store: Store, session: Session, ids: np.ndarray, missing: bool = False) -> "Details":
-        """Read what the session sees; DatabaseDamaged where an episode is not there, unless it may be `missing`."""
+    def read(
+        cls, store: Store, session: Session, ids: np.ndarray, missing: bool = False
+    ) -> "Details":
+        """Read what the session sees.
+
+        DatabaseDamaged where an episode is not there, unless it may be `missing`.
+        """
         rows = session.ask(
             "SELECT id, status, length, ordered, tail_chunk, tail_row, tail_fields FROM episodes "
-            f"WHERE buffer_id = ? AND id {store.dialect.AMONG}", store.id, store.dialect.as_list(ids),
+            "WHERE buffer_id = ? AND id "
+            f"{store.dialect.AMONG}", store.id, store.dialect.as_list(ids),
         )  # fmt: skip
         if len(rows) < len(np.unique(ids)) and not missing:
             raise inconsistent("steps belong to an episode that is not there")
         return cls(rows)
 
 
-def link(r: Resident, segments: Segments, index: np.ndarray, positions: np.ndarray, details: Details, begin: int) -> np.ndarray:
-    """Link new steps with each other and with what is loaded; return the older positions that this changed."""
+def link(
+    r: Resident,
+    segments: Segments,
+    index: np.ndarray,
+    positions: np.ndarray,
+    details: Details,
+    begin: int,
+) -> np.ndarray:
+    """Link new steps with each other and with what is loaded.
+
+    Return the older positions that this changed.
+    """
     if not len(positions):
         return NONE
     after, before, rows = r.columns[":after"], r.columns[":before"], r.rows(positions)
@@ -46,7 +65,8 @@ def link(r: Resident, segments: Segments, index: np.ndarray, positions: np.ndarr
     for id in details.id[~details.ordered].tolist():
         r.unordered[id] = NONE  # see link_unordered
         r.open.pop(id, None)
-    # Runs of neighbouring steps, by episode and ordinal. Where hands have deleted, a segment has several.
+    # Runs of neighbouring steps, by episode and ordinal. Where hands have deleted, a segment has
+    # several.
     apart = breaks(index, positions)
     start, stop = np.concatenate(([0], apart)), np.concatenate((apart, [len(positions)])) - 1
     inside = np.ones(len(positions), np.bool_)
@@ -59,11 +79,21 @@ def link(r: Resident, segments: Segments, index: np.ndarray, positions: np.ndarr
     start, stop = start[keep], stop[keep]
     if not len(start):
         return NONE
-    episode, ordinal = segments.episode[index[start]], segments.ordinal[index[start]] + positions[start] - segments.first[index[start]]
+    episode, ordinal = (
+        segments.episode[index[start]],
+        segments.ordinal[index[start]] + positions[start] - segments.first[index[start]],
+    )
     by_ordinal = np.lexsort((ordinal, episode))
-    start, stop, episode, ordinal = start[by_ordinal], stop[by_ordinal], episode[by_ordinal], ordinal[by_ordinal]
+    start, stop, episode, ordinal = (
+        start[by_ordinal],
+        stop[by_ordinal],
+        episode[by_ordinal],
+        ordinal[by_ordinal],
+    )
     length = stop - start + 1
-    joined = np.flatnonzero((episode[1:] == episode[:-1]) & (ordinal[1:] == ordinal[:-1] + length[:-1]))
+    joined = np.flatnonzero(
+        (episode[1:] == episode[:-1]) & (ordinal[1:] == ordinal[:-1] + length[:-1])
+    )
     after[rows[stop[joined]]] = rows[start[joined + 1]]
     before[rows[start[joined + 1]]] = rows[stop[joined]]
     # One entry an episode from here on.
@@ -91,16 +121,35 @@ def link(r: Resident, segments: Segments, index: np.ndarray, positions: np.ndarr
 
 
 class Ends:
-    """Where episodes stand: id, position of the first step (or -1), of the last, ordinal of the next one, steps held."""
+    """Where episodes stand: id, position of the first step (or -1), of the last.
 
-    def __init__(self, episode: np.ndarray, first: np.ndarray, last: np.ndarray, ordinal: np.ndarray, count: np.ndarray):
-        self.episode, self.first, self.last, self.ordinal, self.count = episode, first, last, ordinal, count
+    Ordinal of the next one, steps held.
+    """
+
+    def __init__(
+        self,
+        episode: np.ndarray,
+        first: np.ndarray,
+        last: np.ndarray,
+        ordinal: np.ndarray,
+        count: np.ndarray,
+    ):
+        self.episode, self.first, self.last, self.ordinal, self.count = (
+            episode,
+            first,
+            last,
+            ordinal,
+            count,
+        )
 
 
 def settle_loose_ends(r: Resident, rows: np.ndarray) -> None:
-    """Say what follows steps that no step and no last observation follows: nothing where they terminate, else it is unknown.
+    """Say what follows steps that no step and no last observation follows.
 
-    The one rule for what ends an episode in memory, however it came to be: loaded so, deleted behind, or turned by an update.
+    Nothing where they terminate, else it is unknown.
+
+    The one rule for what ends an episode in memory, however it came to be: loaded so, deleted
+    behind, or turned by an update.
     """
     after = r.columns[":after"]
     loose = rows[(after[rows] == UNKNOWN) | (after[rows] == r.zero)]
@@ -108,7 +157,10 @@ def settle_loose_ends(r: Resident, rows: np.ndarray) -> None:
 
 
 def settle_ends(r: Resident, found: Ends, details: Details, begin: int) -> np.ndarray:
-    """Link the last steps of episodes to what was seen after them; return the positions before `begin` that this changed."""
+    """Link the last steps of episodes to what was seen after them.
+
+    Return the positions before `begin` that this changed.
+    """
     at = np.searchsorted(details.id, found.episode)
     ended = ~details.open[at] & (found.ordinal == details.length[at])
     rows = found.last % r.slots
@@ -117,10 +169,14 @@ def settle_ends(r: Resident, found: Ends, details: Details, begin: int) -> np.nd
     r.tails.taken.extend(zip(found.last[tailed].tolist(), places, strict=True))
     details.place[at[tailed]] = places
     r.columns[":after"][rows[tailed]] = places
-    whole = ended & details.complete[at] & (found.count == details.length[at]) & (found.first >= r.low)
+    whole = (
+        ended & details.complete[at] & (found.count == details.length[at]) & (found.first >= r.low)
+    )
     r.columns[":whole"][found.first[whole] % r.slots] = details.length[at[whole]]
     for k in np.flatnonzero(~ended).tolist():
-        r.open[int(found.episode[k])] = OpenEpisode(*[int(array[k]) for array in (found.last, found.ordinal, found.first, found.count)])
+        r.open[int(found.episode[k])] = OpenEpisode(
+            *[int(array[k]) for array in (found.last, found.ordinal, found.first, found.count)]
+        )
     older = np.concatenate((found.last, found.first[whole]))
     return older[(older >= r.low) & (older < begin)]
 
@@ -130,7 +186,10 @@ def load_tails(store: Store, session: Session, r: Resident, details: Details) ->
     placed = np.flatnonzero(details.place >= 0)
     if not len(placed):
         return
-    given = {text: frozenset(json.loads(text)) for text in {details.tail_fields[k] for k in placed.tolist()}}
+    given = {
+        text: frozenset(json.loads(text))
+        for text in {details.tail_fields[k] for k in placed.tolist()}
+    }
     names = r.tail_fields.union(*given.values())
     if names != r.tail_fields:
         r.tail_fields, r.version = names, r.version + 1
@@ -139,9 +198,16 @@ def load_tails(store: Store, session: Session, r: Resident, details: Details) ->
         return
     chunks = read_chunks(store, session, np.unique(details.tail_chunk[placed]))
     for name in wanted:
-        mine = np.array([k for k in placed.tolist() if name in given[details.tail_fields[k]]], np.int64)
+        mine = np.array(
+            [k for k in placed.tolist() if name in given[details.tail_fields[k]]], np.int64
+        )
         if len(mine):
-            spans: Spans = [(c, a, a + 1) for c, a in zip(details.tail_chunk[mine].tolist(), details.tail_row[mine].tolist(), strict=True)]
+            spans: Spans = [
+                (c, a, a + 1)
+                for c, a in zip(
+                    details.tail_chunk[mine].tolist(), details.tail_row[mine].tolist(), strict=True
+                )
+            ]
             r.columns[name][details.place[mine]] = gather(chunks, spans, name, r.fields[name])
         others = np.setdiff1d(placed, mine)
         r.columns[name][details.place[others]] = 0
@@ -151,9 +217,12 @@ def load_tails(store: Store, session: Session, r: Resident, details: Details) ->
 
 
 def link_unordered(store: Store, session: Session, r: Resident) -> None:
-    """Link the steps of episodes that were written out of order, by (step, position), once all of them are known.
+    """Link the steps of episodes that were written out of order, by (step, position).
 
-    Where one of them is gone, nobody can say what it stood between, and all of the links are unknown.
+    Once all of them are known.
+
+    Where one of them is gone, nobody can say what it stood between, and all of the links are
+    unknown.
     """
     for id, known in list(r.unordered.items()):
         if len(known) and known.min() >= r.low:
@@ -163,8 +232,10 @@ def link_unordered(store: Store, session: Session, r: Resident) -> None:
             del r.unordered[id]
             continue
         rows = session.ask(
-            "SELECT s.position FROM segments g JOIN steps s ON s.buffer_id = g.buffer_id AND s.position BETWEEN "
-            "g.first AND g.last WHERE g.buffer_id = ? AND g.episode = ? ORDER BY s.step, s.position", store.id, id,
+            "SELECT s.position FROM segments g JOIN steps s ON s.buffer_id = g.buffer_id AND "
+            "s.position BETWEEN "
+            "g.first AND g.last WHERE g.buffer_id = ? AND g.episode = ? ORDER BY "
+            "s.step, s.position", store.id, id,
         )  # fmt: skip
         positions = np.array([row[0] for row in rows], np.int64)
         mine = r.rows(positions)
@@ -178,15 +249,32 @@ def link_unordered(store: Store, session: Session, r: Resident) -> None:
             r.columns[":before"][mine[1:]] = mine[:-1]
             r.columns[":ordinal"][mine] = np.arange(len(mine))
             r.reserve(r.high, 1, None)
-            settle_ends(r, Ends(np.array([id]), positions[:1], positions[-1:], details.length[:1], details.length[:1]), details, r.high)
+            settle_ends(
+                r,
+                Ends(
+                    np.array([id]),
+                    positions[:1],
+                    positions[-1:],
+                    details.length[:1],
+                    details.length[:1],
+                ),
+                details,
+                r.high,
+            )
             r.open.pop(id, None)
             load_tails(store, session, r, details)
         else:
             del r.unordered[id]
-            written = session.ask("SELECT first, last, ordinal FROM segments WHERE buffer_id = ? AND episode = ?", store.id, id)
+            written = session.ask(
+                "SELECT first, last, ordinal FROM segments WHERE buffer_id = ? AND episode = ?",
+                store.id,
+                id,
+            )
             for first, last, ordinal in written:
                 held = positions[(positions >= first) & (positions <= last)]
-                r.columns[":ordinal"][r.rows(held)] = np.maximum(ordinal + held - first, 1)  # nor which one was the first
+                r.columns[":ordinal"][r.rows(held)] = np.maximum(
+                    ordinal + held - first, 1
+                )  # nor which one was the first
         settle_loose_ends(r, mine)
         if len(relinked):
             r.record(Change(r.high, r.high, relinked=relinked))

@@ -10,7 +10,8 @@ from expdb.sql.query import Condition
 from expdb.storage.reading import select
 from expdb.storage.store import Store
 
-# Columns of an episode that change with every step it gets: its other columns change by an update only.
+# Columns of an episode that change with every step it gets: its other columns change by an update
+# only.
 PROGRESS = frozenset(("status", "length", "episode_return", "ended"))
 
 
@@ -26,7 +27,9 @@ class Matches:
         self.epoch = -1  # of the resident, at which they are right
         self._found = np.empty(0, np.int64)  # with room at the end
         self._begin = self._end = 0
-        self._looked: deque[tuple[int, np.ndarray | None]] = deque(maxlen=JOURNAL)  # epoch, known positions looked at again
+        self._looked: deque[tuple[int, np.ndarray | None]] = deque(
+            maxlen=JOURNAL
+        )  # epoch, known positions looked at again
         self._looked_bytes = 0
 
     @property
@@ -48,32 +51,47 @@ class Matches:
         return found
 
     def looked_at(self, epoch: int) -> np.ndarray | None:
-        """Return the positions that may match otherwise than they did at an epoch, new ones aside; None if not known."""
+        """Return the positions that may match otherwise than they did at an epoch, new ones aside.
+
+        None if not known.
+        """
         since = [positions for at, positions in self._looked if at > epoch]
-        if any(positions is None for positions in since) or (self._looked and self._looked[0][0] > epoch):
+        if any(positions is None for positions in since) or (
+            self._looked and self._looked[0][0] > epoch
+        ):
             return None
         return np.concatenate([NONE, *[positions for positions in since if positions is not None]])
 
     def follow(self, store: Store, session: Session, resident: Resident) -> None:
         """Bring them up to date with the resident, which is up to date with the session."""
-        changes = resident.since(self.epoch) if self.epoch >= 0 and "priority" not in self.condition.names else None
+        changes = (
+            resident.since(self.epoch)
+            if self.epoch >= 0 and "priority" not in self.condition.names
+            else None
+        )
         again: np.ndarray | None = None
         if changes is None:
             self._set(select.positions(store, session, self.condition))
         else:
             again = self._advance(store, session, resident, changes)
         self.epoch = resident.epoch
-        self._looked_bytes += _size(again) - (_size(self._looked[0][1]) if len(self._looked) == JOURNAL else 0)
+        self._looked_bytes += _size(again) - (
+            _size(self._looked[0][1]) if len(self._looked) == JOURNAL else 0
+        )
         self._looked.append((self.epoch, again))
 
     def _set(self, found: np.ndarray) -> None:
         self._found, self._begin, self._end = found, 0, len(found)
 
-    def _advance(self, store: Store, session: Session, resident: Resident, changes: list[Change]) -> np.ndarray:
+    def _advance(
+        self, store: Store, session: Session, resident: Resident, changes: list[Change]
+    ) -> np.ndarray:
         self._begin += int(self.positions.searchsorted(resident.low))
         if any(change.deleted for change in changes):
             self._set(self.positions[resident.held(self.positions)])
-        known = min([change.begin for change in changes if change.end > change.begin], default=resident.high)
+        known = min(
+            [change.begin for change in changes if change.end > change.begin], default=resident.high
+        )
         again = self._again(store, session, resident, changes, known)
         if len(again):
             cut = int(self.positions.searchsorted(again[0]))
@@ -86,7 +104,9 @@ class Matches:
             self._append(select.positions(store, session, self.condition, after=known - 1))
         return again
 
-    def _again(self, store: Store, session: Session, resident: Resident, changes: list[Change], known: int) -> np.ndarray:
+    def _again(
+        self, store: Store, session: Session, resident: Resident, changes: list[Change], known: int
+    ) -> np.ndarray:
         """Return the known positions that have to be looked at again, ascending."""
         episodes = [change.episodes for change in changes]
         if self.condition.names & PROGRESS:

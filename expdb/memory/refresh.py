@@ -1,4 +1,7 @@
-"""Bringing a buffer's rows in memory up to date: what was evicted, deleted, changed, and what is new."""
+"""Bringing a buffer's rows in memory up to date.
+
+What was evicted, deleted, changed, and what is new.
+"""
 
 import time
 from typing import Any
@@ -36,14 +39,20 @@ SEGMENTS_AT_ONCE = 256
 WIDE = 1024  # bytes of a value from which on it is copied into its place at once
 
 
-def refresh(store: Store, session: Session, resident: Resident, state: State, seconds: float | None = None) -> None:
-    """Have the resident hold what the session sees; with `seconds`, as much of it as can be loaded in about that time.
+def refresh(
+    store: Store, session: Session, resident: Resident, state: State, seconds: float | None = None
+) -> None:
+    """Have the resident hold what the session sees.
+
+    With `seconds`, as much of it as can be loaded in about that time.
 
     What is loaded is right at any time, `complete` says whether it is all.
     """
     r, deadline = resident, None if seconds is None else time.perf_counter() + seconds
     # Of a field that some rows lack from now on it is not known which last observations have it.
-    lacking = any(name in r.fields and f"has_{name}" not in r.columns for name in store.fields.optional)
+    lacking = any(
+        name in r.fields and f"has_{name}" not in r.columns for name in store.fields.optional
+    )
     if lacking or state.low > r.high or r.high > state.added:
         r.forget()
     if r.high == r.low == 0:
@@ -52,12 +61,20 @@ def refresh(store: Store, session: Session, resident: Resident, state: State, se
     if state.low > r.low:
         orphaned = r.evict(state.low)
         r.record(Change(r.high, r.high, orphaned=orphaned))
-    if r.known is None or r.known.version != store.fields.version or (state.size > r.size and r.over(state.size)):
+    if (
+        r.known is None
+        or r.known.version != store.fields.version
+        or (state.size > r.size and r.over(state.size))
+    ):
         r.settle_fields(store.fields, state.size)
     deleted = state.deleted != r.deleted and r.high > r.low
     if deleted:
         _unlink_deleted(store, session, r)
-    revised, episodes, relinked = _revise(store, session, r, state.revision) if state.revision != r.revision else (NONE, NONE, NONE)
+    revised, episodes, relinked = (
+        _revise(store, session, r, state.revision)
+        if state.revision != r.revision
+        else (NONE, NONE, NONE)
+    )
     if deleted or len(revised) or len(episodes) or len(relinked):
         r.record(Change(r.high, r.high, revised, relinked, episodes=episodes, deleted=deleted))
     if not r.slots:
@@ -73,21 +90,26 @@ def refresh(store: Store, session: Session, resident: Resident, state: State, se
             load_priorities(store, session, r, state)
 
 
-# -- new steps --------------------------------------------------------------------------------------------------------
+# -- new steps -------------------------------------------------------------------------------------
 
 
 def _load(store: Store, session: Session, r: Resident, state: State) -> Change:
     """Load the next few thousand steps."""
     begin = r.high
     rows = session.ask(
-        "SELECT last, first, episode, ordinal, chunk, chunk_row FROM segments WHERE buffer_id = ? AND last >= ? ORDER BY last LIMIT ?",
+        "SELECT last, first, episode, ordinal, chunk, chunk_row FROM segments WHERE buffer_id = ? "
+        "AND last >= ? ORDER BY last LIMIT ?",
         store.id, begin, SEGMENTS_AT_ONCE,
     )  # fmt: skip
     segments = Segments.of(rows)
     if len(rows) and segments.last[-1] >= state.added:
         raise inconsistent("a segment covers what was never written")
     late = np.maximum(begin - segments.first, 0)  # a merged segment begins among what is loaded
-    segments.first, segments.ordinal, segments.chunk_row = segments.first + late, segments.ordinal + late, segments.chunk_row + late
+    segments.first, segments.ordinal, segments.chunk_row = (
+        segments.first + late,
+        segments.ordinal + late,
+        segments.chunk_row + late,
+    )
     end = int(segments.last[-1]) + 1 if len(rows) == SEGMENTS_AT_ONCE else state.added
     positions, index = segments.positions(begin)
     if state.holes and len(positions):
@@ -136,22 +158,35 @@ def _load(store: Store, session: Session, r: Resident, state: State) -> Change:
             for name, field in {**SYSTEM, **r.fields}.items():
                 values = gather(chunks, spans, name, field)
                 if f"has_{name}" in r.columns:
-                    there = np.frombuffer(bytearray().join([chunks[c].present(name, a, b) for c, a, b in spans]), np.bool_)
+                    there = np.frombuffer(
+                        bytearray().join([chunks[c].present(name, a, b) for c, a, b in spans]),
+                        np.bool_,
+                    )
                     blank(values, ~there)
                     put(f"has_{name}", there)
                 put(name, values)
     if not r.fields:  # no chunk is read for what the table says as well
         _overwrite(r, *_steps(store, session, "position BETWEEN ? AND ?", begin, end - 1))
     elif state.revised:
-        _overwrite(r, *_steps(store, session, "position BETWEEN ? AND ? AND revision IS NOT NULL", begin, end - 1))
+        _overwrite(
+            r,
+            *_steps(
+                store, session, "position BETWEEN ? AND ? AND revision IS NOT NULL", begin, end - 1
+            ),
+        )
     relinked = link(r, segments, index, positions, details, begin)
     settle_loose_ends(r, r.rows(np.concatenate((positions, relinked))))
     load_tails(store, session, r, details)
     return Change(begin, end, relinked=relinked, advanced=ids)
 
 
-def _copy_each(store: Store, session: Session, r: Resident, spans: Spans, positions: np.ndarray) -> None:
-    """Copy fields into their places chunk by chunk as they are read, so that the memory of one serves the next."""
+def _copy_each(
+    store: Store, session: Session, r: Resident, spans: Spans, positions: np.ndarray
+) -> None:
+    """Copy fields into their places chunk by chunk as they are read.
+
+    So that the memory of one serves the next.
+    """
     places: dict[int, list[tuple[int, int, np.ndarray]]] = {}
     start = 0
     for c, a, b in spans:
@@ -159,28 +194,42 @@ def _copy_each(store: Store, session: Session, r: Resident, spans: Spans, positi
         start += b - a
     listed = store.dialect.as_list(np.array(sorted(places), np.int64))
     fields = {**SYSTEM, **r.fields}
-    wide = [(name, field, r.columns[name]) for name, field in fields.items() if field.nbytes >= WIDE]
+    wide = [
+        (name, field, r.columns[name]) for name, field in fields.items() if field.nbytes >= WIDE
+    ]
     narrow = {name: list[Buffer]() for name, field in fields.items() if field.nbytes < WIDE}
     there = {name: list[bytes]() for name in fields if f"has_{name}" in r.columns}
     order: list[np.ndarray] = []
-    for id, count, signature, crc, data in session.each(store.dialect.READ_CHUNKS, listed, store.id):
+    for id, count, signature, crc, data in session.each(
+        store.dialect.READ_CHUNKS, listed, store.id
+    ):
         chunk, mine = store.decoder(session, signature).chunk(id, count, crc, data), places.pop(id)
         check_spans({id: chunk}, [(id, a, b) for a, b, _ in mine])
         for a, b, rows in mine:
             order.append(rows)
             for name, parts in narrow.items():
-                parts.append(chunk.raw(name, a, b) if name in chunk.signature.fields else bytes(fields[name].nbytes * (b - a)))
+                parts.append(
+                    chunk.raw(name, a, b)
+                    if name in chunk.signature.fields
+                    else bytes(fields[name].nbytes * (b - a))
+                )
             for name, held in there.items():
                 held.append(chunk.present(name, a, b))
             at = slice(rows[0], rows[-1] + 1) if rows[-1] - rows[0] == b - a - 1 else rows
             for name, field, column in wide:
                 known = name in chunk.signature.fields
-                column[at] = np.frombuffer(chunk.raw(name, a, b), field.numpy).reshape(-1, *field.shape) if known else 0
+                column[at] = (
+                    np.frombuffer(chunk.raw(name, a, b), field.numpy).reshape(-1, *field.shape)
+                    if known
+                    else 0
+                )
     if places:
         raise inconsistent(f"chunk {min(places)}, which steps lie in, is not there")
     rows = np.concatenate(order)
     for name, parts in narrow.items():
-        r.columns[name][rows] = np.frombuffer(bytearray().join(parts), fields[name].numpy).reshape(-1, *fields[name].shape)
+        r.columns[name][rows] = np.frombuffer(bytearray().join(parts), fields[name].numpy).reshape(
+            -1, *fields[name].shape
+        )
     for name, held in there.items():
         present = np.frombuffer(bytearray().join(held), np.bool_)
         r.columns[f"has_{name}"][rows] = present
@@ -189,7 +238,12 @@ def _copy_each(store: Store, session: Session, r: Resident, spans: Spans, positi
 
 def _alive(store: Store, session: Session, begin: int, end: int) -> np.ndarray:
     """Return which of the positions from `begin` up to `end` hold a step."""
-    found = session.ask("SELECT position FROM steps WHERE buffer_id = ? AND position BETWEEN ? AND ?", store.id, begin, end - 1)
+    found = session.ask(
+        "SELECT position FROM steps WHERE buffer_id = ? AND position BETWEEN ? AND ?",
+        store.id,
+        begin,
+        end - 1,
+    )
     held = np.zeros(end - begin, np.bool_)
     held[np.fromiter((row[0] for row in found), np.int64, len(found)) - begin] = True
     return held
@@ -206,18 +260,29 @@ def _spans(segments: Segments, index: np.ndarray, positions: np.ndarray) -> Span
     starts, stops = np.concatenate(([0], ends)), np.concatenate((ends, [len(positions)]))
     row = segments.chunk_row[index] + positions - segments.first[index]
     joined = (np.diff(chunk) == 0) & (row[starts[1:]] == row[stops[:-1] - 1] + 1)
-    starts, stops = starts[np.concatenate(([True], ~joined))], stops[np.concatenate((~joined, [True]))]
+    starts, stops = (
+        starts[np.concatenate(([True], ~joined))],
+        stops[np.concatenate((~joined, [True]))],
+    )
     chunk = segments.chunk[index[starts]]
-    return list(zip(chunk.tolist(), row[starts].tolist(), (row[stops - 1] + 1).tolist(), strict=True))
+    return list(
+        zip(chunk.tolist(), row[starts].tolist(), (row[stops - 1] + 1).tolist(), strict=True)
+    )
 
 
 def _steps(store: Store, session: Session, condition: str, *params: int) -> tuple[np.ndarray, ...]:
     """Return positions, step numbers, rewards and flags of rows, as the table has them."""
     rows = session.ask(
-        f"SELECT position, step, reward, terminated, truncated FROM steps WHERE buffer_id = ? AND {condition}", store.id, *params
+        "SELECT position, step, reward, terminated, truncated FROM steps WHERE buffer_id = ? AND "
+        f"{condition}",
+        store.id,
+        *params,
     )
     columns = zip(*rows, strict=True) if rows else [()] * 5
-    return tuple(np.array(values, dtype) for values, dtype in zip(columns, ("i8", "i8", "f8", "?", "?"), strict=True))
+    return tuple(
+        np.array(values, dtype)
+        for values, dtype in zip(columns, ("i8", "i8", "f8", "?", "?"), strict=True)
+    )
 
 
 def _overwrite(r: Resident, positions: np.ndarray, *values: np.ndarray) -> None:
@@ -226,7 +291,7 @@ def _overwrite(r: Resident, positions: np.ndarray, *values: np.ndarray) -> None:
         r.columns[name][rows] = column
 
 
-# -- changes ----------------------------------------------------------------------------------------------------------
+# -- changes ---------------------------------------------------------------------------------------
 
 
 def _unlink_deleted(store: Store, session: Session, r: Resident) -> None:
@@ -251,8 +316,13 @@ def _unlink_deleted(store: Store, session: Session, r: Resident) -> None:
             r.unordered[id] = NONE
 
 
-def _revise(store: Store, session: Session, r: Resident, revision: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Take in changed columns; return the positions and the episodes that have changed, and the positions linked anew."""
+def _revise(
+    store: Store, session: Session, r: Resident, revision: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Take in changed columns.
+
+    Return the positions and the episodes that have changed, and the positions linked anew.
+    """
     changed = _steps(store, session, "revision > ?", r.revision)
     loaded = (changed[0] >= r.low) & (changed[0] < r.high)
     changed = tuple(values[loaded] for values in changed)
@@ -262,14 +332,19 @@ def _revise(store: Store, session: Session, r: Resident, revision: int) -> tuple
         _overwrite(r, *changed)
         terminate(store, session, r, turned)
         relinked = turned
-    found = session.ask("SELECT id FROM episodes WHERE buffer_id = ? AND revision > ?", store.id, r.revision)
+    found = session.ask(
+        "SELECT id FROM episodes WHERE buffer_id = ? AND revision > ?", store.id, r.revision
+    )
     ids = np.array(sorted(row[0] for row in found), np.int64)
     mine = [id for id in ids.tolist() if id in r.open]
     details = Details.read(store, session, ids) if len(ids) else None
     if details is not None and mine:
         r.reserve(r.high, int((details.tail_chunk >= 0).sum()), None)
         known = [r.open.pop(id) for id in mine]
-        columns = [np.array([getattr(one, name) for one in known], np.int64) for name in ("first", "last", "ordinal", "count")]
+        columns = [
+            np.array([getattr(one, name) for one in known], np.int64)
+            for name in ("first", "last", "ordinal", "count")
+        ]
         held = r.held(columns[1])
         ends = Ends(*[column[held] for column in (np.array(mine, np.int64), *columns)])
         relinked = np.concatenate((relinked, settle_ends(r, ends, details, r.high)))
@@ -287,7 +362,7 @@ def _revise(store: Store, session: Session, r: Resident, revision: int) -> tuple
     return positions, ids, relinked
 
 
-# -- priorities -------------------------------------------------------------------------------------------------------
+# -- priorities ------------------------------------------------------------------------------------
 
 
 def load_priorities(store: Store, session: Session, r: Resident, state: State) -> None:

@@ -1,13 +1,17 @@
-"""The rows of a buffer in memory: a ring of positions, a column an array, and links from each step to its neighbours.
+"""The rows of a buffer in memory.
 
-Row `position % slots` of every array holds a step. Behind the ring lies the zero row, which stands for what is not there,
-and behind that the tails: the observations after an episode's last step. So whatever follows a step is a row, and a
-batch is one `take` a column. What fills the arrays is in refresh.py, what links them in links.py.
+A ring of positions, a column an array, and links from each step to its neighbours.
 
-Arrays of one entry a row, beside the fields: the columns that every batch has (`episode`, `step`, `reward`, `terminated`,
-`truncated`), and under names that no field can have the links `:after` and `:before` (rows, or UNKNOWN), `:ordinal` (steps
-of the episode written before), `:whole` (the length of a complete episode, at its first step, while every step of it is
-held), `:present` (not deleted) and, from the first use on, `priority`, `:start` (the greatest priority when a draw by priority
+Row `position % slots` of every array holds a step. Behind the ring lies the zero row, which stands
+for what is not there, and behind that the tails: the observations after an episode's last step. So
+whatever follows a step is a row, and a batch is one `take` a column. What fills the arrays is in
+refresh.py, what links them in links.py.
+
+Arrays of one entry a row, beside the fields: the columns that every batch has (`episode`, `step`,
+`reward`, `terminated`, `truncated`), and under names that no field can have the links `:after` and
+`:before` (rows, or UNKNOWN), `:ordinal` (steps of the episode written before), `:whole` (the length
+of a complete episode, at its first step, while every step of it is held), `:present` (not deleted)
+and, from the first use on, `priority`, `:start` (the greatest priority when a draw by priority
 first saw the step, NaN before) and `:unsaved`.
 """
 
@@ -26,14 +30,19 @@ from expdb.storage.reading.fetch import blank
 UNKNOWN = -1
 
 BOOKS: dict[str, Any] = {
-    "episode": np.int64, "step": np.int64, "reward": np.float64, "terminated": np.bool_, "truncated": np.bool_,
-    ":after": np.int64, ":before": np.int64, ":ordinal": np.int32, ":whole": np.int32, ":present": np.bool_,
+    "episode": np.int64, "step": np.int64, "reward": np.float64, "terminated": np.bool_,
+    "truncated": np.bool_,
+    ":after": np.int64, ":before": np.int64, ":ordinal": np.int32, ":whole": np.int32,
+    ":present": np.bool_,
 }  # fmt: skip
 LINKS = (":after", ":before")
 NONE = np.empty(0, np.int64)
 MANY_OPEN = 4096  # episodes that runs left open are forgotten with their steps
 ENTRY_BYTES = 250  # of memory, about, that Python takes for a small object and what leads to it
-JOURNAL, JOURNAL_BYTES = 4096, 1 << 20  # entries and bytes kept for those who follow; whoever is further behind begins anew
+JOURNAL, JOURNAL_BYTES = (
+    4096,
+    1 << 20,
+)  # entries and bytes kept for those who follow; whoever is further behind begins anew
 
 
 def _none() -> np.ndarray:
@@ -46,19 +55,36 @@ class Change:
 
     begin: int
     end: int
-    revised: np.ndarray = field(default_factory=_none)  # rows that were loaded before and say something else now
-    relinked: np.ndarray = field(default_factory=_none)  # rows that were loaded before and have another successor, or whose episode has ended
-    prioritised: np.ndarray = field(default_factory=_none)  # rows whose priority another process has set
+    revised: np.ndarray = field(
+        default_factory=_none
+    )  # rows that were loaded before and say something else now
+    relinked: np.ndarray = field(
+        default_factory=_none
+    )  # rows that were loaded before and have another successor, or whose episode has ended
+    prioritised: np.ndarray = field(
+        default_factory=_none
+    )  # rows whose priority another process has set
     episodes: np.ndarray = field(default_factory=_none)  # episodes whose own columns were changed
     advanced: np.ndarray = field(default_factory=_none)  # episodes that have new steps
-    orphaned: np.ndarray = field(default_factory=_none)  # rows held of which the step before was evicted
+    orphaned: np.ndarray = field(
+        default_factory=_none
+    )  # rows held of which the step before was evicted
     deleted: bool = False
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory, about."""
-        arrays = self.revised, self.relinked, self.prioritised, self.episodes, self.advanced, self.orphaned
-        return ENTRY_BYTES + sum(array.nbytes + ENTRY_BYTES // 2 for array in arrays if array is not NONE)
+        arrays = (
+            self.revised,
+            self.relinked,
+            self.prioritised,
+            self.episodes,
+            self.advanced,
+            self.orphaned,
+        )
+        return ENTRY_BYTES + sum(
+            array.nbytes + ENTRY_BYTES // 2 for array in arrays if array is not NONE
+        )
 
 
 @dataclass
@@ -81,7 +107,10 @@ class Tails:
 
 @dataclass
 class Priorities:
-    """What was known of the priorities of steps from a position on, when their rows were forgotten."""
+    """What was known of the priorities of steps from a position on.
+
+    When their rows were forgotten.
+    """
 
     first: int
     priority: np.ndarray
@@ -104,7 +133,11 @@ class Budget:
 
     def left_for(self, resident: "Resident") -> int:
         """Return what the others leave to one of them."""
-        return max(0, self.limit - sum(one.field_bytes for one in self._residents.list() if one is not resident))
+        return max(
+            0,
+            self.limit
+            - sum(one.field_bytes for one in self._residents.list() if one is not resident),
+        )
 
     def take(self, resident: "Resident", nbytes: int) -> None:
         """Note what one of them holds."""
@@ -121,9 +154,13 @@ class Resident:
         self.field_bytes = 0  # that the budget counts
         self.greatest = 0.0  # priority that any step was given
         self.version = 0  # counts changes of what columns there are
-        self.priorities: int | None = None  # version of the priorities, None where they are not held
+        self.priorities: int | None = (
+            None  # version of the priorities, None where they are not held
+        )
         self.kept: Priorities | None = None  # until they are held again
-        self.epoch = 0  # never falls: what follows the rows would take an old state for the present one
+        self.epoch = (
+            0  # never falls: what follows the rows would take an old state for the present one
+        )
         self.forget()
 
     def forget(self) -> None:
@@ -134,11 +171,15 @@ class Resident:
         self.size = 0  # steps held
         self.gaps = False  # whether some of the positions between hold no step
         self.slots = self.tail_rows = 0
-        self.columns: dict[str, np.ndarray] = {name: np.zeros(1, dtype) for name, dtype in BOOKS.items()}
+        self.columns: dict[str, np.ndarray] = {
+            name: np.zeros(1, dtype) for name, dtype in BOOKS.items()
+        }
         self.fields: dict[str, Field] = {}  # those with an array
         self.known: Fields | None = None
         self.open: dict[int, OpenEpisode] = {}
-        self.unordered: dict[int, np.ndarray] = {}  # positions of episodes whose steps came out of order
+        self.unordered: dict[
+            int, np.ndarray
+        ] = {}  # positions of episodes whose steps came out of order
         self.tails = Tails()
         self.tail_fields: set[str] = set()  # fields that an end() was ever given
         self.revision = self.deleted = 0
@@ -150,7 +191,7 @@ class Resident:
         self.journal: deque[Change] = deque()
         self.journal_bytes = self.unordered_bytes = 0
 
-    # -- rows ---------------------------------------------------------------------------------------------------------
+    # -- rows --------------------------------------------------------------------------------------
 
     @property
     def zero(self) -> int:
@@ -177,10 +218,17 @@ class Resident:
     def everyone(self) -> np.ndarray:
         """Return all positions held, ascending."""
         positions = np.arange(self.low, self.high)
-        return positions if not self.gaps else positions[self.columns[":present"][self.rows(positions)]]
+        return (
+            positions
+            if not self.gaps
+            else positions[self.columns[":present"][self.rows(positions)]]
+        )
 
     def starts(self) -> np.ndarray:
-        """Return the first positions of complete episodes of which every step is held, ascending."""
+        """Return the first positions of complete episodes of which every step is held.
+
+        Ascending.
+        """
         rows = np.flatnonzero(self.columns[":whole"][: self.slots])
         positions = self.positions(rows)
         return np.sort(positions[(positions >= self.low) & (positions < self.high)])
@@ -190,18 +238,27 @@ class Resident:
         return self.columns[name].take(rows, 0)
 
     def following(self, rows: np.ndarray) -> np.ndarray:
-        """Return the rows of the steps after; UNKNOWN where there is none in the ring (a tail is none)."""
+        """Return the rows of the steps after.
+
+        UNKNOWN where there is none in the ring (a tail is none).
+        """
         after = self.columns[":after"].take(rows)
         after[after >= self.slots] = UNKNOWN
         return after
 
     def preceding(self, rows: np.ndarray) -> np.ndarray:
-        """Return the rows of the steps before; UNKNOWN where there is none, or it is not held any more."""
+        """Return the rows of the steps before.
+
+        UNKNOWN where there is none, or it is not held any more.
+        """
         before = self.columns[":before"].take(rows)
         behind = np.flatnonzero(before >= 0)
         candidates = before[behind]
-        # Its slot may hold another step by now, which does not lead here; or still itself, evicted and outside.
-        gone = (self.columns[":after"].take(candidates) != rows[behind]) | ~self.standing(candidates)
+        # Its slot may hold another step by now, which does not lead here; or still itself, evicted
+        # and outside.
+        gone = (self.columns[":after"].take(candidates) != rows[behind]) | ~self.standing(
+            candidates
+        )
         before[behind[gone]] = UNKNOWN
         return before
 
@@ -211,10 +268,13 @@ class Resident:
         found: np.ndarray = positions < self.high
         return found if self.high > self.slots else found & (positions >= self.low)
 
-    # -- priorities ---------------------------------------------------------------------------------------------------
+    # -- priorities --------------------------------------------------------------------------------
 
     def hold_priorities(self) -> None:
-        """Have columns for priorities, and in them what was known before the rows were forgotten."""
+        """Have columns for priorities.
+
+        In them what was known before the rows were forgotten.
+        """
         total = self.slots + 1 + self.tail_rows
         for name in ("priority", ":start"):
             self.columns[name] = np.full(total, np.nan)
@@ -224,18 +284,31 @@ class Resident:
         if kept is not None:
             low, high = max(self.low, kept.first), min(self.high, kept.first + len(kept.priority))
             if low < high:
-                rows, known = self.rows(np.arange(low, high)), slice(low - kept.first, high - kept.first)
-                self.columns[":start"][rows], self.columns[":unsaved"][rows] = kept.start[known], kept.unsaved[known]
-                self.columns["priority"][rows] = np.where(kept.unsaved[known], kept.priority[known], np.nan)
+                rows, known = (
+                    self.rows(np.arange(low, high)),
+                    slice(low - kept.first, high - kept.first),
+                )
+                self.columns[":start"][rows], self.columns[":unsaved"][rows] = (
+                    kept.start[known],
+                    kept.unsaved[known],
+                )
+                self.columns["priority"][rows] = np.where(
+                    kept.unsaved[known], kept.priority[known], np.nan
+                )
             self.started, self.kept = min(kept.started, self.high), None
 
     def _known_priorities(self) -> Priorities:
         window = self.rows(np.arange(self.low, self.high))
-        priority, start, unsaved = (self.columns[name][window] for name in ("priority", ":start", ":unsaved"))
+        priority, start, unsaved = (
+            self.columns[name][window] for name in ("priority", ":start", ":unsaved")
+        )
         return Priorities(self.low, priority, start, unsaved, self.started)
 
     def unsaved(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the positions of the steps whose priority is not written yet, and the priorities."""
+        """Return the positions of the steps whose priority is not written yet.
+
+        The priorities.
+        """
         if self.priorities is None:
             if self.kept is None:
                 return NONE, np.empty(0)
@@ -248,16 +321,27 @@ class Resident:
 
     def note_saved(self) -> None:
         """Take all priorities for written."""
-        unsaved = self.columns[":unsaved"] if self.priorities is not None else None if self.kept is None else self.kept.unsaved
+        unsaved = (
+            self.columns[":unsaved"]
+            if self.priorities is not None
+            else None
+            if self.kept is None
+            else self.kept.unsaved
+        )
         if unsaved is not None:
             unsaved[:] = False
 
-    # -- room ---------------------------------------------------------------------------------------------------------
+    # -- room --------------------------------------------------------------------------------------
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays, without rows that were never written, which take no memory, and of all entries."""
-        entries = len(self.open) + len(self.tails.taken) + len(self.tails.free) // 8 + len(self.unordered)
+        """Bytes of all arrays, without rows that were never written, which take no memory.
+
+        Of all entries.
+        """
+        entries = (
+            len(self.open) + len(self.tails.taken) + len(self.tails.free) // 8 + len(self.unordered)
+        )
         used = (min(self.high, self.slots) + 1 + self.tail_rows) / (self.slots + 1 + self.tail_rows)
         arrays = int(used * sum(array.nbytes for array in self.columns.values()))
         arrays += 0 if self.kept is None else self.kept.nbytes
@@ -268,12 +352,20 @@ class Resident:
         return rows * self._width() > self.budget.left_for(self)
 
     def _width(self) -> int:
-        return sum(one.nbytes + (f"has_{name}" in self.columns) for name, one in self.fields.items())
+        return sum(
+            one.nbytes + (f"has_{name}" in self.columns) for name, one in self.fields.items()
+        )
 
     def settle_fields(self, fields: Fields, rows: int) -> None:
-        """Have arrays for the fields of fixed width, the narrowest first, as far as `rows` of them fit the budget."""
+        """Have arrays for the fields of fixed width, the narrowest first.
+
+        As far as `rows` of them fit the budget.
+        """
         chosen, width, budget = {}, 0, self.budget.left_for(self)
-        for name, one in sorted(fields.types.items(), key=lambda item: (item[1].varies, 0 if item[1].varies else item[1].nbytes)):
+        for name, one in sorted(
+            fields.types.items(),
+            key=lambda item: (item[1].varies, 0 if item[1].varies else item[1].nbytes),
+        ):
             extra = 0 if one.varies else one.nbytes + (name in fields.optional)
             # A field that was left out stays out: what is loaded has it not.
             late = self.known is not None and name in self.known.types and name not in self.fields
@@ -317,19 +409,24 @@ class Resident:
         shift = slots - self.slots
         columns = {}
         for name, array in self.columns.items():
-            # Not zeros: rows are written before they are read, and fresh memory is faster in large pages, which it gets.
+            # Not zeros: rows are written before they are read, and fresh memory is faster in large
+            # pages, which it gets.
             grown = np.empty((slots + 1 + tail_rows, *array.shape[1:]), array.dtype)
             grown[slots:] = 0
             values = array[old]
             if name in LINKS:
                 inside, behind = (values >= 0) & (values < self.slots), values >= self.slots
-                values[inside] = (self.low + (values[inside] - self.low) % max(self.slots, 1)) % slots
+                values[inside] = (
+                    self.low + (values[inside] - self.low) % max(self.slots, 1)
+                ) % slots
                 values[behind] += shift
             grown[new] = values
             grown[slots : slots + 1 + self.tail_rows] = array[self.slots :]
             columns[name] = grown
         self.columns = columns
-        self.tails.free = [row + shift for row in self.tails.free] + list(range(slots + 1 + self.tail_rows, slots + 1 + tail_rows))
+        self.tails.free = [row + shift for row in self.tails.free] + list(
+            range(slots + 1 + self.tail_rows, slots + 1 + tail_rows)
+        )
         self.tails.taken = deque((position, row + shift) for position, row in self.tails.taken)
         self.slots, self.tail_rows = slots, tail_rows
 
@@ -349,7 +446,10 @@ class Resident:
         return orphaned
 
     def write(self, name: str, first: int, stop: int, values: Any) -> None:
-        """Set a column of the positions from `first` up to `stop`: to values of each, or to one for all."""
+        """Set a column of the positions from `first` up to `stop`.
+
+        To values of each, or to one for all.
+        """
         begin, column = first % self.slots, self.columns[name]
         until = min(stop - first, self.slots - begin)
         if until == stop - first:
@@ -361,7 +461,7 @@ class Resident:
             column[begin : self.slots] = values[:until]
             column[: stop - first - until] = values[until:]
 
-    # -- followers ----------------------------------------------------------------------------------------------------
+    # -- followers ---------------------------------------------------------------------------------
 
     def record(self, change: Change) -> None:
         """Note a change for those who follow."""

@@ -42,7 +42,10 @@ class Trajectories(Protocol):
 
 @dataclass
 class Layout:
-    """What drawn steps become: rows [B], [B, L] or [G, size, T], and what the unit adds or replaces."""
+    """What drawn steps become.
+
+    Rows [B], [B, L] or [G, size, T], and what the unit adds or replaces.
+    """
 
     rows: np.ndarray
     columns: dict[str, np.ndarray] = field(default_factory=dict)
@@ -51,13 +54,19 @@ class Layout:
     last_rows: np.ndarray | None = None  # [B], of the last step taken, where that is another one
     stacks: np.ndarray | None = None  # [B, k], of the step and those before it, oldest first
     next_stacks: np.ndarray | None = None  # [B, k], of what follows and the steps before that
-    firsts: np.ndarray | None = None  # rows of which each stands for an episode, UNKNOWN for none; None: the drawn ones
+    firsts: np.ndarray | None = (
+        None  # rows of which each stands for an episode, UNKNOWN for none; None: the drawn ones
+    )
     kept: np.ndarray | None = None  # which of the drawn steps are in it, where some are left out
     ragged: bool = False  # whether each row of the batch gets arrays of its own length
 
 
-def walk(trajectories: Trajectories, rows: np.ndarray, steps: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-    """Follow up to `steps` steps of which each has a known successor; return the rows of the k-th ones and how many.
+def walk(
+    trajectories: Trajectories, rows: np.ndarray, steps: np.ndarray
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Follow up to `steps` steps of which each has a known successor.
+
+    Return the rows of the k-th ones and how many.
 
     A terminated step is the last one, whatever comes after it.
     """
@@ -66,7 +75,12 @@ def walk(trajectories: Trajectories, rows: np.ndarray, steps: np.ndarray) -> tup
     path = [rows]
     current = rows
     for k in range(1, int(steps.max(initial=0))):
-        on = np.flatnonzero((taken == k) & (k < steps) & (after < trajectories.slots) & ~trajectories.take("terminated", current))
+        on = np.flatnonzero(
+            (taken == k)
+            & (k < steps)
+            & (after < trajectories.slots)
+            & ~trajectories.take("terminated", current)
+        )
         if not len(on):
             break
         further = after[on]
@@ -82,7 +96,8 @@ def walk(trajectories: Trajectories, rows: np.ndarray, steps: np.ndarray) -> tup
 
 def forward(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.ndarray:
     """Return the rows of `count` steps from each row on, [B, count]; UNKNOWN after an end."""
-    # Mostly an episode's steps stand side by side, which is checked at once; where they do not, they are walked along.
+    # Mostly an episode's steps stand side by side, which is checked at once; where they do not,
+    # they are walked along.
     found = (rows[:, None] + np.arange(count)) % trajectories.slots
     after = trajectories.take(":after", found[:, :-1].reshape(-1)).reshape(len(rows), count - 1)
     joined = np.logical_and.accumulate(after == found[:, 1:], 1)
@@ -92,13 +107,18 @@ def forward(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.ndar
     if ((ends >= 0) & (ends < trajectories.slots)).any():  # one goes on elsewhere
         found[:, 0] = current = rows
         for column in range(1, count):
-            current = np.where(current >= 0, trajectories.following(np.maximum(current, 0)), UNKNOWN)
+            current = np.where(
+                current >= 0, trajectories.following(np.maximum(current, 0)), UNKNOWN
+            )
             found[:, column] = current
     return found
 
 
 def backward(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.ndarray:
-    """Return the rows of the `count` steps before each row, [B, count]; UNKNOWN before a beginning."""
+    """Return the rows of the `count` steps before each row, [B, count].
+
+    UNKNOWN before a beginning.
+    """
     if not count:
         return np.empty((len(rows), 0), np.int64)
     # As forward: side by side at first.

@@ -63,10 +63,13 @@ class Listed:
 
 @dataclass
 class Window:
-    """All positions from `low` up to, not including, `high`, less those that `allowed` says may not be drawn.
+    """All positions from `low` up to, not including, `high`.
 
-    Nothing is listed: a position drawn that is not allowed is drawn again, which leaves every other as likely as before.
-    `allowed` None allows all; `everyone` lists those that are allowed, for when that is better.
+    Less those that `allowed` says may not be drawn.
+
+    Nothing is listed: a position drawn that is not allowed is drawn again, which leaves every other
+    as likely as before. `allowed` None allows all; `everyone` lists those that are allowed, for
+    when that is better.
     """
 
     low: int
@@ -117,7 +120,11 @@ class Grouped:
     def __init__(self, positions: np.ndarray, groups: np.ndarray, what: str):
         order = np.argsort(groups, kind="stable")
         self._positions, sorted_groups = positions[order], groups[order]
-        starts = np.flatnonzero(np.concatenate(([True], sorted_groups[1:] != sorted_groups[:-1]))) if len(positions) else order
+        starts = (
+            np.flatnonzero(np.concatenate(([True], sorted_groups[1:] != sorted_groups[:-1])))
+            if len(positions)
+            else order
+        )
         self._starts, self._sizes = starts, np.diff(np.concatenate((starts, [len(positions)])))
         self._what = what
 
@@ -132,18 +139,29 @@ class Grouped:
         Without replacement no group comes twice.
         """
         check_size(len(self._starts), count, self._what, replace)
-        groups = _some(len(self._starts), count, rng) if replace else rng.choice(len(self._starts), count, replace=False)
-        found: np.ndarray = self._positions[self._starts[groups] + rng.integers(0, self._sizes[groups])]
+        groups = (
+            _some(len(self._starts), count, rng)
+            if replace
+            else rng.choice(len(self._starts), count, replace=False)
+        )
+        found: np.ndarray = self._positions[
+            self._starts[groups] + rng.integers(0, self._sizes[groups])
+        ]
         return found
 
 
 MOST_DRAWS = 4096
 
 
-def distinct_draws(low: int, high: int, some: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Yield growing arrays of integers from `low` to `high`, none twice, in a uniformly random order; 4096 in all at most.
+def distinct_draws(
+    low: int, high: int, some: int, rng: np.random.Generator
+) -> Iterator[np.ndarray]:
+    """Yield growing arrays of integers from `low` to `high`, none twice.
 
-    Drawn with replacement, repeats left out: that is the beginning of a random permutation, without making all of it.
+    In a uniformly random order; 4096 in all at most.
+
+    Drawn with replacement, repeats left out: that is the beginning of a random permutation, without
+    making all of it.
     """
     seen: set[int] = set()
     while high > low and len(seen) < MOST_DRAWS and 2 * len(seen) <= high - low:
@@ -158,6 +176,12 @@ def check_size(size: int, wanted: int, what: str, replace: bool) -> None:
     """Raise TooFewRows if a sample of `wanted` cannot be drawn from `size`."""
     if size == 0 and wanted:
         end = ", or end(obs=...) the episodes" if "successor" in what else ""
-        raise TooFewRows(f"no {what} to sample from: store some first, widen the query{end}, or wait for them with wait=seconds")
+        raise TooFewRows(
+            f"no {what} to sample from: store some first, widen the query{end}, or wait for them "
+            "with wait=seconds"
+        )
     if not replace and wanted > size:
-        raise TooFewRows(f"{wanted} {what} wanted and {size} held: ask for fewer, widen the query, or wait with wait=seconds")
+        raise TooFewRows(
+            f"{wanted} {what} wanted and {size} held: ask for fewer, widen the query, or wait with "
+            "wait=seconds"
+        )

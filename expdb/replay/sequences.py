@@ -15,16 +15,19 @@ from expdb.replay.units import Unit
 
 @dataclass(frozen=True)
 class Sequence(Unit):
-    """`length` consecutive steps of one episode from the drawn one on, after up to `burn_in` steps that precede it.
+    """`length` consecutive steps of one episode from the drawn one on.
 
-    Arrays are [B, burn_in + length]: the drawn step is in column `burn_in`, whatever is there before it. Where there is
-    no step, before the episode's first one held or after its last one, `mask` is False, and the arrays hold zeros (None
-    for objects, -1 for positions). `is_first` tells the first step of an episode. `episode` and `length`, the number of
-    steps there, are [B], and so are the columns of episodes that `fields` names, `weight` and `probability`.
+    After up to `burn_in` steps that precede it.
 
-    Only every `stride`-th step of an episode, from its first one, may be drawn. With `pad=False` only steps may be drawn
-    that have all of the others. For prioritized replay give a sequence's priority to the step it was drawn by:
-    `batch["position"][:, burn_in]`.
+    Arrays are [B, burn_in + length]: the drawn step is in column `burn_in`, whatever is there
+    before it. Where there is no step, before the episode's first one held or after its last one,
+    `mask` is False, and the arrays hold zeros (None for objects, -1 for positions). `is_first`
+    tells the first step of an episode. `episode` and `length`, the number of steps there, are [B],
+    and so are the columns of episodes that `fields` names, `weight` and `probability`.
+
+    Only every `stride`-th step of an episode, from its first one, may be drawn. With `pad=False`
+    only steps may be drawn that have all of the others. For prioritized replay give a sequence's
+    priority to the step it was drawn by: `batch["position"][:, burn_in]`.
     """
 
     length: int
@@ -73,7 +76,9 @@ class Sequence(Unit):
             ).all(1)
         return found
 
-    def layout(self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator) -> Layout:
+    def layout(
+        self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
+    ) -> Layout:
         """Return the rows that each drawn step becomes."""
         found = forward(trajectories, rows, self.length)
         if self.burn_in:
@@ -83,12 +88,15 @@ class Sequence(Unit):
 
 @dataclass(frozen=True)
 class Episode(Unit):
-    """The whole episode: complete, with no step evicted or deleted; arrays are [B, T], with `mask` and `is_first`.
+    """The whole episode: complete, with no step evicted or deleted.
 
-    An episode may be drawn where any of its steps matches the query, and is one thing to draw, however many match or
-    however long it is; its priority is that of its first step, `batch["position"][:, 0]`. T is the length of the longest
-    in the batch. With `max_length` the first `max_length` steps of longer ones are taken, and T is `max_length`. With
-    `pad=False` there is no mask, and each value is an object array of one array an episode.
+    Arrays are [B, T], with `mask` and `is_first`.
+
+    An episode may be drawn where any of its steps matches the query, and is one thing to draw,
+    however many match or however long it is; its priority is that of its first step,
+    `batch["position"][:, 0]`. T is the length of the longest in the batch. With `max_length` the
+    first `max_length` steps of longer ones are taken, and T is `max_length`. With `pad=False` there
+    is no mask, and each value is an object array of one array an episode.
     """
 
     max_length: int | None = None
@@ -120,7 +128,9 @@ class Episode(Unit):
         """Return which of the steps may be drawn."""
         return trajectories.take(":whole", rows) > 0
 
-    def layout(self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator) -> Layout:
+    def layout(
+        self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
+    ) -> Layout:
         """Return the rows that each drawn step becomes."""
         lengths = trajectories.take(":whole", rows).astype(np.int64)
         longest = int(lengths.max(initial=1)) if self.max_length is None else self.max_length
@@ -131,23 +141,28 @@ class Episode(Unit):
 
 @dataclass(frozen=True)
 class Group(Unit):
-    """The rollouts of one group together, for group-relative policy gradients (GRPO: Shao et al. 2024, arXiv:2402.03300).
+    """The rollouts of one group together.
 
-    A group is the complete episodes of one `group_id`, or of one task where they have none, whose return is known: until
-    the first reward of a rollout is written, it does not count. A group has `size` rollouts, the newest where there are
-    more. With a query only rollouts count of which a step matches. Without `complete` a group may have fewer rollouts.
-    Groups are skipped whose returns have a standard deviation below `min_spread`: with a small number, such as 1e-6,
-    those that have nothing to tell, as all of their returns are the same.
+    For group-relative policy gradients (GRPO: Shao et al. 2024, arXiv:2402.03300).
 
-    Arrays of steps are [G, size, T], `mask` is True where there is a step, T is the length of the longest rollout in the
-    batch, or `max_length`: then longer ones are cut after their first `max_length` steps. `episode`, `length` (0 where
-    there is no rollout), `episode_return` (NaN there) and the columns of episodes that `fields` names are [G, size];
-    `group_size`, `group_mean` and `group_std` (population, over the rollouts in the batch) are [G], as are `weight` and
-    `probability`. A group is one thing to draw; its priority is that of the first step of its first rollout,
-    `batch["position"][:, 0, 0]`.
+    A group is the complete episodes of one `group_id`, or of one task where they have none, whose
+    return is known: until the first reward of a rollout is written, it does not count. A group has
+    `size` rollouts, the newest where there are more. With a query only rollouts count of which a
+    step matches. Without `complete` a group may have fewer rollouts. Groups are skipped whose
+    returns have a standard deviation below `min_spread`: with a small number, such as 1e-6, those
+    that have nothing to tell, as all of their returns are the same.
+
+    Arrays of steps are [G, size, T], `mask` is True where there is a step, T is the length of the
+    longest rollout in the batch, or `max_length`: then longer ones are cut after their first
+    `max_length` steps. `episode`, `length` (0 where there is no rollout), `episode_return` (NaN
+    there) and the columns of episodes that `fields` names are [G, size]; `group_size`, `group_mean`
+    and `group_std` (population, over the rollouts in the batch) are [G], as are `weight` and
+    `probability`. A group is one thing to draw; its priority is that of the first step of its first
+    rollout, `batch["position"][:, 0, 0]`.
 
     >>> batch = buffer.sample(8, unit=expdb.Group(4, min_spread=1e-6))  # doctest: +SKIP
-    >>> advantage = (batch["episode_return"] - batch["group_mean"][:, None]) / batch["group_std"][:, None]  # doctest: +SKIP
+    >>> centred = batch["episode_return"] - batch["group_mean"][:, None]  # doctest: +SKIP
+    >>> advantage = centred / batch["group_std"][:, None]  # doctest: +SKIP
     """
 
     size: int
@@ -158,13 +173,21 @@ class Group(Unit):
     by_episode: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.size, bool) or not isinstance(self.size, (int, np.integer)) or self.size < 1:
+        if (
+            isinstance(self.size, bool)
+            or not isinstance(self.size, (int, np.integer))
+            or self.size < 1
+        ):
             raise InvalidValue(f"size is {self.size!r}: give a number of rollouts from 1")
         object.__setattr__(self, "size", int(self.size))
         if not isinstance(self.complete, bool):
             raise InvalidValue(f"complete is {self.complete!r}: give True or False")
         spread = self.min_spread
-        if isinstance(spread, bool) or not isinstance(spread, (int, float, np.floating)) or not 0.0 <= spread < math.inf:
+        if (
+            isinstance(spread, bool)
+            or not isinstance(spread, (int, float, np.floating))
+            or not 0.0 <= spread < math.inf
+        ):
             raise InvalidValue(f"min_spread is {spread!r}: give a standard deviation from 0")
         object.__setattr__(self, "max_length", _max_length(self.max_length))
 
@@ -172,7 +195,9 @@ class Group(Unit):
     def what(self) -> str:
         """Name what may be drawn, for people."""
         rollouts = f"{self.size} complete rollouts" if self.complete else "a complete rollout"
-        return f"groups of {rollouts} with known returns" + (f" that differ by {self.min_spread:g}" if self.min_spread else "")
+        return f"groups of {rollouts} with known returns" + (
+            f" that differ by {self.min_spread:g}" if self.min_spread else ""
+        )
 
     @property
     def anchor(self) -> tuple[Any, ...]:
@@ -185,7 +210,10 @@ class Group(Unit):
         return None
 
     def gather(self, groups: np.ndarray, starts: np.ndarray, returns: np.ndarray) -> Rollouts:
-        """Put rollouts together, given the group, the first step (ascending) and the return of each."""
+        """Put rollouts together, given the group.
+
+        The first step (ascending) and the return of each.
+        """
         scored = np.flatnonzero(~np.isnan(returns))
         order = scored[np.argsort(groups[scored], kind="stable")]
         first = np.flatnonzero(np.diff(groups[order], prepend=UNKNOWN - 1))
@@ -194,7 +222,9 @@ class Group(Unit):
         found = np.repeat(first + skipped, self.size).reshape(-1, self.size) + np.arange(self.size)
         there = np.arange(self.size) < (counts - skipped)[:, None]
         members = order[np.where(there, found, 0)]
-        rollouts = Rollouts(np.where(there, starts[members], UNKNOWN), np.where(there, returns[members], np.nan))
+        rollouts = Rollouts(
+            np.where(there, starts[members], UNKNOWN), np.where(there, returns[members], np.nan)
+        )
         good = rollouts.std >= self.min_spread
         if self.complete:
             good &= counts >= self.size
@@ -205,21 +235,27 @@ class Group(Unit):
         """Return the layout of groups, of which `starts` are rows."""
         rows = rollouts.starts
         there = rows >= 0
-        lengths = np.where(there, trajectories.take(":whole", np.where(there, rows, trajectories.zero)), 0)
+        lengths = np.where(
+            there, trajectories.take(":whole", np.where(there, rows, trajectories.zero)), 0
+        )
         longest = int(lengths.max(initial=1)) if self.max_length is None else self.max_length
         found = np.full((*rows.shape, longest), UNKNOWN)
         found[there] = forward(trajectories, rows[there], longest)
         layout = padded(trajectories, found)
         layout.firsts = rows
         layout.columns |= {
-            "episode_return": rollouts.returns, "group_size": rollouts.sizes, "group_mean": rollouts.mean, "group_std": rollouts.std,
+            "episode_return": rollouts.returns, "group_size": rollouts.sizes,
+            "group_mean": rollouts.mean, "group_std": rollouts.std,
         }  # fmt: skip
         return layout
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Groups of rollouts: the first step and the return of each [G, size], UNKNOWN and NaN where there is none."""
+    """Groups of rollouts: the first step and the return of each [G, size].
+
+    UNKNOWN and NaN where there is none.
+    """
 
     starts: np.ndarray
     returns: np.ndarray
@@ -243,12 +279,21 @@ class Rollouts:
 
     @property
     def std(self) -> np.ndarray:
-        """The standard deviation of the returns of each group; exactly 0 where they are all the same."""
+        """The standard deviation of the returns of each group.
+
+        Exactly 0 where they are all the same.
+        """
         apart = self.returns - self.mean[:, None]
-        same = np.fmax.reduce(self.returns, 1, initial=-np.inf) == np.fmin.reduce(self.returns, 1, initial=np.inf)
-        _, exponent = np.frexp(np.fmax.reduce(abs(apart), 1, initial=0.0))  # squares of large returns would overflow
+        same = np.fmax.reduce(self.returns, 1, initial=-np.inf) == np.fmin.reduce(
+            self.returns, 1, initial=np.inf
+        )
+        _, exponent = np.frexp(
+            np.fmax.reduce(abs(apart), 1, initial=0.0)
+        )  # squares of large returns would overflow
         scaled = np.ldexp(apart, -exponent[:, None])
-        found: np.ndarray = np.where(same, 0.0, np.ldexp(np.sqrt(np.nansum(scaled * scaled, 1) / self.sizes), exponent))
+        found: np.ndarray = np.where(
+            same, 0.0, np.ldexp(np.sqrt(np.nansum(scaled * scaled, 1) / self.sizes), exponent)
+        )
         return found
 
     def of(self, index: np.ndarray) -> Rollouts:
@@ -257,6 +302,8 @@ class Rollouts:
 
 
 def _max_length(value: Any) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
+    if value is not None and (
+        isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1
+    ):
         raise InvalidValue(f"max_length is {value!r}: give a number of steps from 1, or None")
     return None if value is None else int(value)

@@ -4,16 +4,17 @@ import numpy as np
 
 WIDTH = 16
 TOP = 8192  # sums that a draw may add up each time: fewer levels are faster, up to here
-# A row times this is the row's sums so far. Five times as fast as cumsum, and the same: products with 0 and 1 are exact.
+# A row times this is the row's sums so far. Five times as fast as cumsum, and the same: products
+# with 0 and 1 are exact.
 _SO_FAR = np.triu(np.ones((WIDTH, WIDTH)))
 
 
 class SumTree:
     """Hold non-negative weights by row, and draw rows in proportion to them; float64.
 
-    Each level holds the sums of 16 entries of the one below, the lowest the weights; a draw walks from the last to the
-    first. Every sum is added up anew from what is under it, never adjusted, so the tree is a function of its weights
-    and errors do not add up.
+    Each level holds the sums of 16 entries of the one below, the lowest the weights; a draw walks
+    from the last to the first. Every sum is added up anew from what is under it, never adjusted, so
+    the tree is a function of its weights and errors do not add up.
     """
 
     def __init__(self, rows: int):
@@ -54,7 +55,9 @@ class SumTree:
         return float(self.weights.min(initial=np.inf, where=self.weights > 0))
 
     def find(self, shares: np.ndarray, first: int = 0) -> np.ndarray:
-        """Return the row at each share of the total, from 0 to less than 1, counted from a first row on and around.
+        """Return the row at each share of the total, from 0 to less than 1.
+
+        Counted from a first row on and around.
 
         Never one of weight 0.
         """
@@ -75,7 +78,6 @@ class SumTree:
             rest -= sums.take(place) - block.take(place)
             at = at * WIDTH + child
         return at
-
 
     def _before(self, row: int) -> float:
         """Return the sum of the weights before a row."""

@@ -1,7 +1,10 @@
-"""Units say what each drawn step becomes. They are settings, frozen, and work with every sampler and query.
+"""Units say what each drawn step becomes.
 
-A unit says which steps may be drawn (its anchors), and which rows an anchor becomes (its layout). Here are those that
-make transitions; sequences.py has those that make sequences, episodes and groups.
+They are settings, frozen, and work with every sampler and query.
+
+A unit says which steps may be drawn (its anchors), and which rows an anchor becomes (its layout).
+Here are those that make transitions; sequences.py has those that make sequences, episodes and
+groups.
 """
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
@@ -20,7 +23,9 @@ OBSERVATIONS = ("obs", "observation", "state")
 class Unit:
     """What is the same for all units, unless one says otherwise: every step may be drawn."""
 
-    by_episode: ClassVar[bool] = False  # whether first steps of complete episodes are drawn, by any step that matches
+    by_episode: ClassVar[bool] = (
+        False  # whether first steps of complete episodes are drawn, by any step that matches
+    )
 
     @property
     def what(self) -> str:
@@ -29,12 +34,18 @@ class Unit:
 
     @property
     def anchor(self) -> tuple[Any, ...]:
-        """What decides which steps may be drawn; units that are the same in it may draw the same steps."""
+        """What decides which steps may be drawn.
+
+        Units that are the same in it may draw the same steps.
+        """
         return ()
 
     @property
     def reach(self) -> int | None:
-        """How many steps, itself and those before, may be drawn or not by what a step's successor is; None if unknown."""
+        """How many steps, itself and those before.
+
+        May be drawn or not by what a step's successor is; None if unknown.
+        """
         return 1
 
     @property
@@ -46,7 +57,9 @@ class Unit:
         """Return which of the steps may be drawn."""
         return np.ones(len(rows), np.bool_)
 
-    def layout(self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator) -> Layout:
+    def layout(
+        self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
+    ) -> Layout:
         """Return the rows that each drawn step becomes."""
         return Layout(rows)
 
@@ -58,12 +71,15 @@ class Step(Unit):
 
 @dataclass(frozen=True)
 class Stack(Unit):
-    """The step with the last `k` frames: observations are [B, k, ...], the oldest first, the step's own last.
+    """The step with the last `k` frames.
 
-    Frames are stored once and put together when they are drawn. Before the first step of an episode there are no
-    frames: its first one is repeated (as gymnasium's `FrameStackObservation` does with `padding_type="reset"`). Steps
-    are never drawn of which an earlier frame is gone, evicted or deleted. `stack_fields` names the fields to stack, by
-    default `obs`, `observation` and `state`, with their parts.
+    Observations are [B, k, ...], the oldest first, the step's own last.
+
+    Frames are stored once and put together when they are drawn. Before the first step of an episode
+    there are no frames: its first one is repeated (as gymnasium's `FrameStackObservation` does with
+    `padding_type="reset"`). Steps are never drawn of which an earlier frame is gone, evicted or
+    deleted. `stack_fields` names the fields to stack, by default `obs`, `observation` and `state`,
+    with their parts.
     """
 
     k: int
@@ -97,29 +113,37 @@ class Stack(Unit):
         """Return which of the steps may be drawn."""
         return _has_frames(trajectories, rows, self.k)
 
-    def layout(self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator) -> Layout:
+    def layout(
+        self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
+    ) -> Layout:
         """Return the rows that each drawn step becomes."""
         return Layout(rows, stacks=_stacks(trajectories, rows, rows[:, None], self.k))
 
 
 @dataclass(frozen=True)
 class NStep(Unit):
-    """The step, and what its episode came to `n` steps later: `next_<field>`, `discount`, `n_steps`.
+    """The step, and what its episode came to `n` steps later.
 
-    `reward` is the sum over the steps taken, each discounted by `gamma` once more than the one before; `discount` is what
-    the value of `next_<field>` counts: `gamma ** n_steps`, and 0 where the episode terminated on the way; `terminated`
-    and `truncated` are those of the last step taken. `n` may be a range `(low, high)`, both bounds inclusive: then each
-    row has a random number of steps.
+    `next_<field>`, `discount`, `n_steps`.
 
-    Where an episode has fewer than `n` more steps, `end` says what happens: with "shorten" as many as there are are
-    taken (`n_steps` tells), with "redraw" such steps are never drawn (of a range, as many of it as fit are), with "drop"
-    they are left out of the batch, which is then smaller. A step whose successor is unknown, because its episode is
-    open, was aborted, or was truncated without `end(...)`, is never drawn.
+    `reward` is the sum over the steps taken, each discounted by `gamma` once more than the one
+    before; `discount` is what the value of `next_<field>` counts: `gamma ** n_steps`, and 0 where
+    the episode terminated on the way; `terminated` and `truncated` are those of the last step
+    taken. `n` may be a range `(low, high)`, both bounds inclusive: then each row has a random
+    number of steps.
 
-    `next_fields` names the fields to derive; by default those that `end` received for an episode that was loaded, and `obs`, `observation` and
-    `state`, unless the user stored a `next_<field>` for them: then that of the last step taken is what follows.
+    Where an episode has fewer than `n` more steps, `end` says what happens: with "shorten" as many
+    as there are are taken (`n_steps` tells), with "redraw" such steps are never drawn (of a range,
+    as many of it as fit are), with "drop" they are left out of the batch, which is then smaller. A
+    step whose successor is unknown, because its episode is open, was aborted, or was truncated
+    without `end(...)`, is never drawn.
 
-    With `stack` observations and what follows them are stacks of so many frames, [B, stack, ...], as `Stack` says.
+    `next_fields` names the fields to derive; by default those that `end` received for an episode
+    that was loaded, and `obs`, `observation` and `state`, unless the user stored a `next_<field>`
+    for them: then that of the last step taken is what follows.
+
+    With `stack` observations and what follows them are stacks of so many frames, [B, stack, ...],
+    as `Stack` says.
     """
 
     n: int | tuple[int, int] = 1
@@ -131,12 +155,21 @@ class NStep(Unit):
 
     def __post_init__(self) -> None:
         bounds = tuple(self.n) if isinstance(self.n, (tuple, list)) else (self.n, self.n)
-        sound = len(bounds) == 2 and all(isinstance(one, (int, np.integer)) and not isinstance(one, bool) for one in bounds)
+        sound = len(bounds) == 2 and all(
+            isinstance(one, (int, np.integer)) and not isinstance(one, bool) for one in bounds
+        )
         if not sound or not 1 <= bounds[0] <= bounds[1]:
-            raise InvalidValue(f"n is {self.n!r}: give a number of steps from 1, or a range such as (1, 5), bounds inclusive")
+            raise InvalidValue(
+                f"n is {self.n!r}: give a number of steps from 1, or a range such as (1, 5), "
+                "bounds inclusive"
+            )
         whole = (int(bounds[0]), int(bounds[1]))
         object.__setattr__(self, "n", whole if isinstance(self.n, (tuple, list)) else whole[0])
-        if isinstance(self.gamma, bool) or not isinstance(self.gamma, (int, float, np.floating)) or not 0.0 <= self.gamma <= 1.0:
+        if (
+            isinstance(self.gamma, bool)
+            or not isinstance(self.gamma, (int, float, np.floating))
+            or not 0.0 <= self.gamma <= 1.0
+        ):
             raise InvalidValue(f"gamma is {self.gamma!r}: give a number from 0 to 1")
         if self.end not in ("shorten", "redraw", "drop"):
             raise InvalidValue(f"end is {self.end!r}: give 'shorten', 'redraw' or 'drop'")
@@ -180,7 +213,9 @@ class NStep(Unit):
             found = walk(trajectories, rows, np.full(len(rows), wanted))[1] >= wanted
         return found if self.stack == 1 else found & _has_frames(trajectories, rows, self.stack)
 
-    def layout(self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator) -> Layout:
+    def layout(
+        self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
+    ) -> Layout:
         """Return the rows that each drawn step becomes."""
         layout = self._transitions(trajectories, rows, rng)
         if self.stack > 1:
@@ -189,12 +224,18 @@ class NStep(Unit):
             assert layout.next_rows is not None
             layout.stacks = _stacks(trajectories, rows, rows[:, None], self.stack)
             if last is rows:
-                layout.next_stacks = np.concatenate((layout.stacks[:, 1:], layout.next_rows[:, None]), 1)
+                layout.next_stacks = np.concatenate(
+                    (layout.stacks[:, 1:], layout.next_rows[:, None]), 1
+                )
             else:
-                layout.next_stacks = _stacks(trajectories, last, np.stack((last, layout.next_rows), 1), self.stack)
+                layout.next_stacks = _stacks(
+                    trajectories, last, np.stack((last, layout.next_rows), 1), self.stack
+                )
         return layout
 
-    def _transitions(self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator) -> Layout:
+    def _transitions(
+        self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
+    ) -> Layout:
         low, high = self.bounds
         if high == 1:
             terminated = trajectories.take("terminated", rows)
@@ -228,19 +269,31 @@ class NStep(Unit):
             "discount": np.where(terminated, 0.0, np.float64(self.gamma) ** taken),
             "n_steps": taken,
         }
-        return Layout(rows, columns, next_rows=trajectories.take(":after", last), last_rows=last, kept=kept)
+        return Layout(
+            rows, columns, next_rows=trajectories.take(":after", last), last_rows=last, kept=kept
+        )
 
 
 def _has_frames(trajectories: Trajectories, rows: np.ndarray, stack: int) -> np.ndarray:
-    """Return which of the steps have the frames before them, as many as a stack wants and their episode had."""
+    """Return which of the steps have the frames before them.
+
+    As many as a stack wants and their episode had.
+    """
     had = np.minimum(trajectories.take(":ordinal", rows), stack - 1)
     found: np.ndarray = (backward(trajectories, rows, stack - 1) >= 0).sum(1) >= had
     return found
 
 
-def _stacks(trajectories: Trajectories, rows: np.ndarray, newest: np.ndarray, stack: int) -> np.ndarray:
-    """Return [B, stack] rows: the newest, and before them those before `rows`, the first one repeated."""
-    found = np.concatenate((backward(trajectories, rows, max(0, stack - newest.shape[1])), newest), 1)[:, -stack:]
+def _stacks(
+    trajectories: Trajectories, rows: np.ndarray, newest: np.ndarray, stack: int
+) -> np.ndarray:
+    """Return [B, stack] rows.
+
+    The newest, and before them those before `rows`, the first one repeated.
+    """
+    found = np.concatenate(
+        (backward(trajectories, rows, max(0, stack - newest.shape[1])), newest), 1
+    )[:, -stack:]
     if (found[:, 0] >= 0).all():
         return found
     first = found[np.arange(len(found)), (found >= 0).argmax(1)]
@@ -248,7 +301,10 @@ def _stacks(trajectories: Trajectories, rows: np.ndarray, newest: np.ndarray, st
 
 
 def derived_fields(unit: NStep, known: list[str], ended_with: set[str]) -> list[str]:
-    """Return the fields whose successors a batch gets; none of those for which the user stored `next_<field>`."""
+    """Return the fields whose successors a batch gets.
+
+    None of those for which the user stored `next_<field>`.
+    """
     if unit.next_fields is not None:
         return _named("next_fields", unit.next_fields, known)
     heads = {name for name in known if name.split(".", 1)[0] in OBSERVATIONS}
@@ -256,7 +312,10 @@ def derived_fields(unit: NStep, known: list[str], ended_with: set[str]) -> list[
 
 
 def stacked_fields(unit: Unit, known: list[str], derived: list[str]) -> list[str]:
-    """Return the fields that are stacks of frames in a batch; raise InvalidValue where what follows cannot be one."""
+    """Return the fields that are stacks of frames in a batch.
+
+    Raise InvalidValue where what follows cannot be one.
+    """
     if not isinstance(unit, (Stack, NStep)) or unit.stack == 1:
         return []
     if unit.stack_fields is not None:
@@ -265,21 +324,29 @@ def stacked_fields(unit: Unit, known: list[str], derived: list[str]) -> list[str
         found = [name for name in known if name.split(".", 1)[0] in OBSERVATIONS]
         if not found:
             raise InvalidValue(
-                f"no field to stack: none is called {', '.join(OBSERVATIONS)}; name those that are frames with stack_fields=(...), "
+                f"no field to stack: none is called {', '.join(OBSERVATIONS)}; name those that are "
+                "frames with stack_fields=(...), "
                 f"the fields are {', '.join(known) or 'none yet'}"
             )
     for name in found:
         if isinstance(unit, NStep) and name not in derived and f"next_{name}" in known:
-            raise InvalidValue(f"next_{name} was stored with each step and cannot be stacked: name next_fields=({name!r},) to derive it")
+            raise InvalidValue(
+                f"next_{name} was stored with each step and cannot be stacked: name "
+                f"next_fields=({name!r},) to derive it"
+            )
     return found
 
 
 def _named(what: str, given: tuple[str, ...], known: list[str]) -> list[str]:
     """Return the known fields that the names mean, each a field or the head of several."""
-    parts = {name: [one for one in known if one == name or one.startswith(f"{name}.")] for name in given}
+    parts = {
+        name: [one for one in known if one == name or one.startswith(f"{name}.")] for name in given
+    }
     unknown = [name for name, found in parts.items() if not found]
     if unknown:
-        raise InvalidValue(f"{what} names {', '.join(unknown)}: the fields are {', '.join(known) or 'none yet'}")
+        raise InvalidValue(
+            f"{what} names {', '.join(unknown)}: the fields are {', '.join(known) or 'none yet'}"
+        )
     return [one for found in parts.values() for one in found]
 
 

@@ -1,4 +1,7 @@
-"""Drawing by priority: sum trees that follow the rows in memory, and priorities on their way to the database."""
+"""Drawing by priority: sum trees that follow the rows in memory.
+
+Priorities on their way to the database.
+"""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -12,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from expdb import errors
+from expdb.locks import locked
 from expdb.memory.refresh import load_priorities
 from expdb.memory.resident import NONE, Resident
 from expdb.replay.population import check_size
@@ -31,7 +35,8 @@ SAVE_SECONDS = 1.0  # after which changed priorities are written
 class Draws:
     """What a prioritized sampler knows of one population: the sum tree.
 
-    It is a function of the rows, of `priority` and `:start`, whatever came before: it may be forgotten and made again.
+    It is a function of the rows, of `priority` and `:start`, whatever came before: it may be
+    forgotten and made again.
     """
 
     sampler: Prioritized
@@ -41,12 +46,18 @@ class Draws:
     slots: int = 0
     low: int = 0
     high: int = 0
-    again: list[np.ndarray] = field(default_factory=list)  # positions given a priority while the tree was behind
+    again: list[np.ndarray] = field(
+        default_factory=list
+    )  # positions given a priority while the tree was behind
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return self.tree.nbytes + self.member.nbytes + sum(positions.nbytes for positions in self.again)
+        return (
+            self.tree.nbytes
+            + self.member.nbytes
+            + sum(positions.nbytes for positions in self.again)
+        )
 
 
 @dataclass
@@ -66,23 +77,42 @@ class Saved:
     @classmethod
     def of(cls, state: dict[str, Any]) -> Saved:
         """Return the state as it was; raise KeyError, TypeError or ValueError where it is none."""
-        saved = cls(float(state["greatest"]), {str(name): int(count) for name, count in state["calls"].items()}, set(map(str, state.get("ends", []))))
+        saved = cls(
+            float(state["greatest"]),
+            {str(name): int(count) for name, count in state["calls"].items()},
+            set(map(str, state.get("ends", []))),
+        )
         if not 0.0 <= saved.greatest < float("inf"):
             raise ValueError(f"greatest {saved.greatest}")
         given = state["priorities"]
         if given is None:
             return saved
-        saved.has_priorities, saved.first, saved.values = True, int(given["first"]), _numbers(given["values"])
-        # States of earlier versions do not say what steps without a priority weighed: they weigh what new ones do.
-        saved.starts = _numbers(given["starts"]) if "starts" in given else np.full(len(saved.values), saved.greatest or 1.0)
-        saved.started, saved.slots = int(given.get("started", saved.first + len(saved.values))), int(given.get("slots", 0))
+        saved.has_priorities, saved.first, saved.values = (
+            True,
+            int(given["first"]),
+            _numbers(given["values"]),
+        )
+        # States of earlier versions do not say what steps without a priority weighed: they weigh
+        # what new ones do.
+        saved.starts = (
+            _numbers(given["starts"])
+            if "starts" in given
+            else np.full(len(saved.values), saved.greatest or 1.0)
+        )
+        saved.started, saved.slots = (
+            int(given.get("started", saved.first + len(saved.values))),
+            int(given.get("slots", 0)),
+        )
         if len(saved.starts) != len(saved.values):
             raise ValueError(f"{len(saved.starts)} starts of {len(saved.values)} steps")
         return saved
 
 
 class ByPriority:
-    """The priorities of a buffer's steps as this process has them, and the sum trees that draw by them."""
+    """The priorities of a buffer's steps as this process has them.
+
+    The sum trees that draw by them.
+    """
 
     def __init__(self, store: Store, resident: Resident, populations: Populations):
         self._store, self._resident, self._populations = store, resident, populations
@@ -115,7 +145,8 @@ class ByPriority:
         total = draws.tree.total
         if not total > 0.0:
             check_size(0, wanted.size, wanted.unit.what + " of a priority above 0", replace=True)
-        # From the oldest step on, wherever in the ring that is: so that the ring's size decides nothing.
+        # From the oldest step on, wherever in the ring that is: so that the ring's size decides
+        # nothing.
         rows = draws.tree.find(sampler.strata(wanted.size, wanted.rng), r.low % r.slots)
         mass = draws.tree.weights.take(rows)
         least = draws.tree.minimum() if sampler.normalise == "buffer" else None
@@ -132,7 +163,11 @@ class ByPriority:
         r, unit = self._resident, wanted.unit
         changes = r.since(draws.epoch) if draws.epoch >= 0 else None
         if changes is None:  # nothing is known of what it was made of
-            draws.tree, draws.member, draws.slots = SumTree(r.slots), np.zeros(r.slots, np.bool_), r.slots
+            draws.tree, draws.member, draws.slots = (
+                SumTree(r.slots),
+                np.zeros(r.slots, np.bool_),
+                r.slots,
+            )
         elif draws.slots != r.slots:
             held = np.arange(max(draws.low, r.low), draws.high)
             old, new = held % max(draws.slots, 1), held % max(r.slots, 1)
@@ -141,10 +176,19 @@ class ByPriority:
             tree.sum_up()
             draws.tree, draws.member, draws.slots = tree, member, r.slots
         else:  # evicted, and their rows may hold new steps
-            self._weigh(draws, np.arange(draws.low, min(r.low, draws.high)), lambda rows: np.zeros(len(rows), np.bool_))
+            self._weigh(
+                draws,
+                np.arange(draws.low, min(r.low, draws.high)),
+                lambda rows: np.zeros(len(rows), np.bool_),
+            )
         again = [*draws.again, *[change.prioritised for change in changes or ()]]
         looked = self._looked_at(session, wanted, draws.epoch)
-        if changes is None or looked is None or unit.reach is None or any(change.deleted for change in changes):
+        if (
+            changes is None
+            or looked is None
+            or unit.reach is None
+            or any(change.deleted for change in changes)
+        ):
             chosen = np.zeros(r.slots, np.bool_)
             listed = self._populations.listed(session, wanted)
             chosen[r.rows(listed) if len(listed) else listed] = True
@@ -153,7 +197,9 @@ class ByPriority:
             dirty = [np.arange(max(draws.high, r.low), r.high), looked]
             relinked = np.unique(np.concatenate([change.relinked for change in changes]))
             relinked = relinked[r.held(relinked)]
-            orphaned = np.unique(np.concatenate([relinked, *[change.orphaned for change in changes]]))
+            orphaned = np.unique(
+                np.concatenate([relinked, *[change.orphaned for change in changes]])
+            )
             orphaned = orphaned[r.held(orphaned)]
             for _ in range(unit.reach):
                 dirty.append(relinked)
@@ -167,7 +213,8 @@ class ByPriority:
             matches = None if wanted.key is None else self._populations.matches(session, wanted)
             self._weigh(
                 draws, some[r.held(some)],
-                lambda rows: wanted.may_start(r, rows) & (True if matches is None else matches.contain(r.positions(rows))),
+                lambda rows: wanted.may_start(r,
+                    rows) & (True if matches is None else matches.contain(r.positions(rows))),
             )  # fmt: skip
         if again:
             positions = np.unique(np.concatenate(again))
@@ -177,15 +224,23 @@ class ByPriority:
         draws.epoch, draws.low, draws.high, draws.again = r.epoch, r.low, r.high, []
 
     def _looked_at(self, session: Session | None, wanted: Wanted, epoch: int) -> np.ndarray | None:
-        """Return the known positions whose match may have changed since an epoch, None where that is not known."""
+        """Return the known positions whose match may have changed since an epoch.
+
+        None where that is not known.
+        """
         if wanted.key is None:
             return NONE
         if isinstance(wanted.where, np.ndarray):
             return None
         return self._populations.matches(session, wanted).looked_at(epoch)
 
-    def _weigh(self, draws: Draws, positions: np.ndarray, chosen: Callable[[np.ndarray], np.ndarray]) -> None:
-        """Give steps that may be drawn now their weight, and take that of those that may not be drawn any more."""
+    def _weigh(
+        self, draws: Draws, positions: np.ndarray, chosen: Callable[[np.ndarray], np.ndarray]
+    ) -> None:
+        """Give steps that may be drawn now their weight.
+
+        Take that of those that may not be drawn any more.
+        """
         if not len(positions):
             return
         r = self._resident
@@ -202,7 +257,10 @@ class ByPriority:
         return draws.sampler.mass(r.take("priority", rows), r.take(":start", rows))
 
     def _start_new_steps(self) -> None:
-        """Note the priority that steps have, with initial="max", which no draw has seen before and that were given none."""
+        """Note the priority that steps have, with initial="max".
+
+        Which no draw has seen before and that were given none.
+        """
         r = self._resident
         if r.started < r.high:
             r.write(":start", max(r.started, r.low), r.high, r.greatest or 1.0)
@@ -235,12 +293,14 @@ class ByPriority:
         return count
 
     def save(self, after: float = 0.0, wait: bool = False) -> None:
-        """Write the priorities that have changed, if the last time was longer ago than `after` seconds.
+        """Write the priorities that have changed.
+
+        If the last time was longer ago than `after` seconds.
 
         Not while somebody else writes, unless it is to `wait`: then they are written the next time.
         """
         if self._unsaved and time.monotonic() - self._saved >= after:
-            with self._resident.lock: self._save(wait)
+            locked(self._resident.lock, self._save, wait)
 
     def _save(self, wait: bool) -> None:
         r = self._resident
@@ -273,12 +333,27 @@ class ByPriority:
         self.save()
         if r.priorities is not None:
             window = np.arange(r.low, r.high)
-            held = {"first": r.low, "values": _text(r.take("priority", r.rows(window)) if len(window) else np.empty(0))}
-            held |= {"starts": _text(r.take(":start", r.rows(window)) if len(window) else np.empty(0)), "started": r.started, "slots": r.slots}
-        return {"greatest": r.greatest, "priorities": held, "calls": dict(self._calls), "ends": sorted(r.tail_fields)}
+            held = {
+                "first": r.low,
+                "values": _text(r.take("priority", r.rows(window)) if len(window) else np.empty(0)),
+            }
+            held |= {
+                "starts": _text(r.take(":start", r.rows(window)) if len(window) else np.empty(0)),
+                "started": r.started,
+                "slots": r.slots,
+            }
+        return {
+            "greatest": r.greatest,
+            "priorities": held,
+            "calls": dict(self._calls),
+            "ends": sorted(r.tail_fields),
+        }
 
     def restore(self, saved: Saved, session: Session | None) -> None:
-        """Go on from a state; a session, with the rows up to date, is needed where it has priorities."""
+        """Go on from a state; a session, with the rows up to date.
+
+        Is needed where it has priorities.
+        """
         r = self._resident
         if saved.has_priorities:
             assert session is not None
@@ -289,7 +364,9 @@ class ByPriority:
         self._draws.clear()
         self._calls, r.greatest = saved.calls, saved.greatest
 
-    def _take_in(self, session: Session, first: int, values: np.ndarray, starts: np.ndarray) -> None:
+    def _take_in(
+        self, session: Session, first: int, values: np.ndarray, starts: np.ndarray
+    ) -> None:
         """Have the steps from a position on have these priorities."""
         r = self._resident
         if r.priorities is None:

@@ -63,19 +63,29 @@ class Wanted:
 
 
 class Populations:
-    """The steps to draw from, by query and unit, each worked out anew when something has changed."""
+    """The steps to draw from, by query and unit.
+
+    Each worked out anew when something has changed.
+    """
 
     def __init__(self, store: Store, resident: Resident):
         self._store, self._resident = store, resident
         self._conditions: dict[str, Condition | None] = {}
         self._matches: dict[str, Matches] = {}
-        self._lists: dict[Any, tuple[int, Any]] = {}  # epoch of the resident, and what was right then
+        self._lists: dict[
+            Any, tuple[int, Any]
+        ] = {}  # epoch of the resident, and what was right then
         self._tasks, self._groups = TaskNumbers(), GroupNumbers()
 
     @property
     def nbytes(self) -> int:
         """Bytes of the lists, and of what is known of queries and episodes."""
-        known = [*[found for _, found in self._lists.values()], *self._matches.values(), self._tasks, self._groups]
+        known = [
+            *[found for _, found in self._lists.values()],
+            *self._matches.values(),
+            self._tasks,
+            self._groups,
+        ]
         return sum(one.nbytes for one in known)
 
     def condition(self, key: str, where: Where) -> Condition | None:
@@ -104,8 +114,10 @@ class Populations:
             return Listed(self.listed(session, wanted), unit.what)
         allowed: Callable[[np.ndarray], np.ndarray] | None = None
         if wanted.anchor:
-            allowed = self._may_start if isinstance(unit, NStep) and wanted.anchor == ("successors", 1) and not r.gaps else (
-                lambda positions: r.held(positions) & wanted.may_start(r, r.rows(positions))
+            allowed = (
+                self._may_start
+                if isinstance(unit, NStep) and wanted.anchor == ("successors", 1) and not r.gaps
+                else (lambda positions: r.held(positions) & wanted.may_start(r, r.rows(positions)))
             )
         elif r.gaps:
             allowed = r.held
@@ -115,11 +127,18 @@ class Populations:
         return self._resident.columns[":after"].take(positions % self._resident.slots) >= 0
 
     def listed(self, session: Session | None, wanted: Wanted) -> np.ndarray:
-        """Return the positions to draw from, ascending; worked out anew when something has changed."""
+        """Return the positions to draw from, ascending.
+
+        Worked out anew when something has changed.
+        """
         r, unit = self._resident, wanted.unit
         name = (wanted.key, wanted.anchor)
         known = self._lists.get(name)
-        if known is not None and known[0] == r.epoch and not (wanted.condition and "priority" in wanted.condition.names):
+        if (
+            known is not None
+            and known[0] == r.epoch
+            and not (wanted.condition and "priority" in wanted.condition.names)
+        ):
             return known[1]  # type: ignore[no-any-return]
         if wanted.key is None:
             matching = r.everyone() if not unit.by_episode else NONE
@@ -133,19 +152,27 @@ class Populations:
             if wanted.key is not None:
                 episodes = np.unique(r.take("episode", r.rows(matching)))
                 starts = starts[np.isin(r.take("episode", r.rows(starts)), episodes)]
-            matching = starts if not isinstance(unit, Group) else self._gather(session, name, unit, starts)
+            matching = (
+                starts if not isinstance(unit, Group) else self._gather(session, name, unit, starts)
+            )
         if wanted.anchor and len(matching):
             matching = matching[wanted.may_start(r, r.rows(matching))]
         remember(self._lists, name, (r.epoch, matching))
         return matching
 
-    def _gather(self, session: Session | None, name: Any, unit: Group, starts: np.ndarray) -> np.ndarray:
+    def _gather(
+        self, session: Session | None, name: Any, unit: Group, starts: np.ndarray
+    ) -> np.ndarray:
         """Return the first step of the first rollout of each group, and remember the groups."""
         r = self._resident
         if self._groups.epoch != r.epoch:
             assert session is not None
             self._groups.follow(self._store, session, r)
-        groups, returns = self._groups.of(r.take("episode", r.rows(starts))) if len(starts) else (starts, starts.astype(np.float64))
+        groups, returns = (
+            self._groups.of(r.take("episode", r.rows(starts)))
+            if len(starts)
+            else (starts, starts.astype(np.float64))
+        )
         rollouts = unit.gather(groups, starts, returns)
         remember(self._lists, (*name, "rollouts"), (r.epoch, rollouts))
         return rollouts.starts[:, 0]
@@ -163,7 +190,10 @@ class Populations:
         return Rollouts(np.where(there, r.rows(drawn.starts), drawn.starts), drawn.returns)
 
     def matches(self, session: Session | None, wanted: Wanted) -> Matches:
-        """Return the positions that the query matches, brought up to date; a session is needed where they are not."""
+        """Return the positions that the query matches, brought up to date.
+
+        A session is needed where they are not.
+        """
         assert wanted.key is not None
         assert wanted.condition is not None
         condition = wanted.condition
@@ -173,7 +203,9 @@ class Populations:
             known.follow(self._store, session, self._resident)
         return known
 
-    def grouped(self, session: Session | None, wanted: Wanted, population: Population, over: str) -> Grouped:
+    def grouped(
+        self, session: Session | None, wanted: Wanted, population: Population, over: str
+    ) -> Grouped:
         """Return the steps of a population by episode or task."""
         r = self._resident
         if over == "task" and self._tasks.epoch != r.epoch:
@@ -181,7 +213,11 @@ class Populations:
             self._tasks.follow(self._store, session, r)
         name = (wanted.key, wanted.anchor, wanted.unit.what, over)
         known = self._lists.get(name)
-        if known is not None and known[0] == r.epoch and not (wanted.condition and "priority" in wanted.condition.names):
+        if (
+            known is not None
+            and known[0] == r.epoch
+            and not (wanted.condition and "priority" in wanted.condition.names)
+        ):
             return known[1]  # type: ignore[no-any-return]
         positions = population.listed()
         groups = r.take("episode", r.rows(positions)) if len(positions) else positions
@@ -198,13 +234,25 @@ class Populations:
         seen: set[int] = set()
         start_of: dict[int, int] = {}
         while len(found) < size:
-            page = select.ordered(self._store, session, wanted.condition, sampler.column, sampler.descending, limit, offset)
+            page = select.ordered(
+                self._store,
+                session,
+                wanted.condition,
+                sampler.column,
+                sampler.descending,
+                limit,
+                offset,
+            )
             offset, limit = offset + len(page), limit * 2
             rows = r.rows(page) if len(page) else page
             if unit.by_episode and len(page):
                 if not start_of:
                     start_of = self._starts_by_episode(session, wanted)
-                ahead = [start_of[id] for id in dict.fromkeys(r.take("episode", rows).tolist()) if id in start_of]
+                ahead = [
+                    start_of[id]
+                    for id in dict.fromkeys(r.take("episode", rows).tolist())
+                    if id in start_of
+                ]
                 fresh = [start for start in dict.fromkeys(ahead) if start not in seen]
                 seen.update(fresh)
                 chosen = np.array(fresh, np.int64)
@@ -217,14 +265,21 @@ class Populations:
         return found[:size]
 
     def _starts_by_episode(self, session: Session, wanted: Wanted) -> dict[int, int]:
-        """Return the step that stands for each episode that may be drawn: its first, or that of its group's first."""
+        """Return the step that stands for each episode that may be drawn.
+
+        Its first, or that of its group's first.
+        """
         r = self._resident
         starts = self.listed(session, wanted)
         if not len(starts):
             return {}
         if isinstance(wanted.unit, Group):
             members = self.rollouts(session, wanted, starts).starts
-            owners = [(episode, start) for start, rows in zip(starts.tolist(), members, strict=True) for episode in r.take("episode", rows[rows >= 0]).tolist()]
+            owners = [
+                (episode, start)
+                for start, rows in zip(starts.tolist(), members, strict=True)
+                for episode in r.take("episode", rows[rows >= 0]).tolist()
+            ]
             return dict(owners)
         return dict(zip(r.take("episode", r.rows(starts)).tolist(), starts.tolist(), strict=True))
 

@@ -52,11 +52,18 @@ class Collator:
         self._planned = -1  # version of the resident that the plans are of
 
     def plan(self, fields: tuple[str, ...] | None, unit: Unit, sampler: Sampler) -> Plan:
-        """Return where the keys of a batch come from; raise QueryError for a key that there is not."""
+        """Return where the keys of a batch come from.
+
+        Raise QueryError for a key that there is not.
+        """
         r = self._resident
         if self._planned != r.version:
             self._plans, self._planned = {}, r.version
-        return remembered(self._plans, (fields, unit, type(sampler)), lambda: self._planned_keys(fields, unit, sampler))
+        return remembered(
+            self._plans,
+            (fields, unit, type(sampler)),
+            lambda: self._planned_keys(fields, unit, sampler),
+        )
 
     def _planned_keys(self, fields: tuple[str, ...] | None, unit: Unit, sampler: Sampler) -> Plan:
         r, types, optional = self._resident, self._store.fields.types, self._store.fields.optional
@@ -64,7 +71,9 @@ class Collator:
         derived: list[str] = []
         if isinstance(unit, NStep):
             derived = units.derived_fields(unit, list(types), r.tail_fields)
-            own = dict.fromkeys(("reward", "terminated", "truncated", "discount", "n_steps"), "unit")
+            own = dict.fromkeys(
+                ("reward", "terminated", "truncated", "discount", "n_steps"), "unit"
+            )
             if unit.bounds[1] == 1:
                 own = dict.fromkeys(("discount", "n_steps"), "unit")
         elif isinstance(unit, (Sequence, Episode, Group)):
@@ -72,13 +81,19 @@ class Collator:
             if not (isinstance(unit, Episode) and not unit.pad):
                 own["mask"] = "unit"
             if isinstance(unit, Group):
-                own |= dict.fromkeys(("episode_return", "group_size", "group_mean", "group_std"), "unit")
+                own |= dict.fromkeys(
+                    ("episode_return", "group_size", "group_mean", "group_std"), "unit"
+                )
         if isinstance(sampler, Prioritized):
             own |= dict.fromkeys(("probability", "weight"), "sampler")
         stacked = units.stacked_fields(unit, list(types), derived)
         following = {f"next_{name}": name for name in derived}
         everything = ["position", "episode", *SYSTEM, *types, *following]
-        names = dict.fromkeys(everything + [name for name in own if name not in everything] if fields is None else fields)
+        names = dict.fromkeys(
+            everything + [name for name in own if name not in everything]
+            if fields is None
+            else fields
+        )
         keys: list[tuple[str, str, str]] = []
         stored: list[str] = []
         of_episodes: list[str] = []
@@ -105,13 +120,22 @@ class Collator:
                     keys.append((f"has_{name}", source, f"has_{name}"))
             elif name in ("position", "episode", "buffer"):
                 keys.append((name, name, name))
-            elif name in types and isinstance(unit, NStep) and unit.bounds[1] > 1 and name.split(".", 1)[0] in GIVEN_SUCCESSORS:
+            elif (
+                name in types
+                and isinstance(unit, NStep)
+                and unit.bounds[1] > 1
+                and name.split(".", 1)[0] in GIVEN_SUCCESSORS
+            ):
                 source = "last" if name in r.fields else "last_stored"
                 last += [name] if source == "last_stored" else []
                 keys.append((name, source, name))
                 if name in optional:
                     keys.append((f"has_{name}", source, f"has_{name}"))
-            elif name in r.fields or name in SYSTEM or (name == "priority" and r.priorities is not None):
+            elif (
+                name in r.fields
+                or name in SYSTEM
+                or (name == "priority" and r.priorities is not None)
+            ):
                 keys.append((name, "row", name))
                 if name in optional:
                     keys.append((f"has_{name}", "row", f"has_{name}"))
@@ -120,8 +144,13 @@ class Collator:
                     try:
                         read.table_column(self._store, name)
                     except errors.QueryError:
-                        there = ", ".join([*everything, *[one for one in own if one not in everything]])
-                        raise errors.QueryError(f"no key {name!r} in this batch: there are {there}, and the columns of the view") from None
+                        there = ", ".join(
+                            [*everything, *[one for one in own if one not in everything]]
+                        )
+                        raise errors.QueryError(
+                            f"no key {name!r} in this batch: there are {there}, and the columns of "
+                            "the view"
+                        ) from None
                 source = "episode_stored" if name in EPISODE_COLUMNS else "stored"
                 (of_episodes if source == "episode_stored" else stored).append(name)
                 keys.append((name, source, name))
@@ -147,8 +176,13 @@ class Collator:
             shape = (*rows.shape, *column.shape[1:])
             out = empty(shape, column.dtype)
             if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != column.dtype:
-                raise errors.InvalidValue(f"empty{shape, column.dtype} returned {type(out).__name__}: it is to return an array of that shape and dtype")
-            return column.take(rows, 0, out, "clip")  # the default mode would gather into a copy of `out` first
+                raise errors.InvalidValue(
+                    f"empty{shape, column.dtype} returned {type(out).__name__}: it is to return an "
+                    "array of that shape and dtype"
+                )
+            return column.take(
+                rows, 0, out, "clip"
+            )  # the default mode would gather into a copy of `out` first
 
         r, columns = self._resident, self._resident.columns
         count, mask, rows = len(positions), layout.mask, layout.rows
@@ -158,14 +192,20 @@ class Collator:
             if plan.stored:
                 sources["stored"] = self._stored(session, state, plan.stored, flat, mask)
             if plan.of_episodes:
-                sources["episode_stored"] = self._of_episodes(session, state, plan.of_episodes, positions, layout)
+                sources["episode_stored"] = self._of_episodes(
+                    session, state, plan.of_episodes, positions, layout
+                )
             if plan.following:
                 sources["next_stored"] = self._stored_after(session, state, plan.following, layout)
             if plan.last:
                 assert layout.last_rows is not None
-                sources["last_stored"] = self._stored(session, state, plan.last, layout.last_rows, None)
+                sources["last_stored"] = self._stored(
+                    session, state, plan.last, layout.last_rows, None
+                )
             if plan.frames:
-                sources["stack_stored"], sources["next_stack_stored"] = self._frames(session, state, plan.frames, layout)
+                sources["stack_stored"], sources["next_stack_stored"] = self._frames(
+                    session, state, plan.frames, layout
+                )
         out: dict[str, np.ndarray] = {}
         for key, source, name in plan.keys:
             if source == "row":
@@ -184,9 +224,15 @@ class Collator:
                 assert layout.next_stacks is not None
                 out[key] = gathered(columns[name], layout.next_stacks)
             elif source == "position":
-                out[key] = positions if mask is None else np.where(mask, r.positions(flat).reshape(shape), -1)
+                out[key] = (
+                    positions
+                    if mask is None
+                    else np.where(mask, r.positions(flat).reshape(shape), -1)
+                )
             elif source == "episode":
-                out[key] = r.take("episode", rows) if mask is None else self._episodes(positions, layout)
+                out[key] = (
+                    r.take("episode", rows) if mask is None else self._episodes(positions, layout)
+                )
             elif source == "buffer":
                 shape = (count,) if layout.firsts is None else layout.firsts.shape
                 out[key] = np.full(shape, self._store.name, object)
@@ -198,8 +244,14 @@ class Collator:
         if layout.ragged and mask is not None:
             lengths = layout.columns["length"].tolist()
             for key, array in out.items():
-                if array.ndim > 1 and array.shape[:2] == mask.shape and key not in ("probability", "weight", "length", "episode"):
-                    out[key] = read.as_objects([array[k, :length].copy() for k, length in enumerate(lengths)])
+                if (
+                    array.ndim > 1
+                    and array.shape[:2] == mask.shape
+                    and key not in ("probability", "weight", "length", "episode")
+                ):
+                    out[key] = read.as_objects(
+                        [array[k, :length].copy() for k, length in enumerate(lengths)]
+                    )
         return Batch(out, count)
 
     def _episodes(self, positions: np.ndarray, layout: Layout) -> np.ndarray:
@@ -210,43 +262,75 @@ class Collator:
         return np.where(firsts >= 0, r.take("episode", np.maximum(firsts, 0)), -1)
 
     def _of_episodes(
-        self, session: Session, state: State, names: list[str], positions: np.ndarray, layout: Layout
+        self,
+        session: Session,
+        state: State,
+        names: list[str],
+        positions: np.ndarray,
+        layout: Layout,
     ) -> dict[str, np.ndarray]:
         """Read columns of episodes, a value for each row that stands for one; nothing for none."""
         firsts = layout.firsts
         if firsts is None:
             return read.fetch(self._store, session, state, positions, names)
         there = np.flatnonzero(firsts.reshape(-1) >= 0)
-        found = read.fetch(self._store, session, state, self._resident.positions(firsts.reshape(-1)[there]), names)
-        return {name: _spread(array, there, firsts.size).reshape(firsts.shape) for name, array in found.items()}
+        found = read.fetch(
+            self._store, session, state, self._resident.positions(firsts.reshape(-1)[there]), names
+        )
+        return {
+            name: _spread(array, there, firsts.size).reshape(firsts.shape)
+            for name, array in found.items()
+        }
 
     def _frames(
         self, session: Session, state: State, names: list[str], layout: Layout
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Read the frames of stacks, each once, and put together the stacks of steps and of what follows them."""
+        """Read the frames of stacks, each once.
+
+        Put together the stacks of steps and of what follows them.
+        """
         stacks, following = layout.stacks, layout.next_stacks
         assert stacks is not None
         wanted = stacks if following is None else np.concatenate((stacks, following), 1)
         rows, place = np.unique(wanted, return_inverse=True)
         place = place.reshape(wanted.shape)
         before = np.empty(len(rows), np.int64)
-        before[place] = layout.rows[:, None]  # any of the steps that want a row: a stack stays in its episode
+        before[place] = layout.rows[
+            :, None
+        ]  # any of the steps that want a row: a stack stays in its episode
         found = self._read_rows(session, state, names, rows, before)
         width = stacks.shape[1]
-        mine, theirs = ({name: array.take(part, 0) for name, array in found.items()} for part in (place[:, :width], place[:, width:]))
+        mine, theirs = (
+            {name: array.take(part, 0) for name, array in found.items()}
+            for part in (place[:, :width], place[:, width:])
+        )
         return mine, theirs
 
     def _stored(
-        self, session: Session, state: State, names: list[str], flat: np.ndarray, mask: np.ndarray | None
+        self,
+        session: Session,
+        state: State,
+        names: list[str],
+        flat: np.ndarray,
+        mask: np.ndarray | None,
     ) -> dict[str, np.ndarray]:
         """Read what is not in memory, for steps; nothing where there is none."""
         there = np.arange(len(flat)) if mask is None else np.flatnonzero(mask.reshape(-1))
         positions = self._resident.positions(flat[there])
         found = read.fetch(self._store, session, state, positions, names, cache=self.cache)
-        return found if mask is None else {name: _spread(array, there, len(flat)) for name, array in found.items()}
+        return (
+            found
+            if mask is None
+            else {name: _spread(array, there, len(flat)) for name, array in found.items()}
+        )
 
-    def _stored_after(self, session: Session, state: State, names: list[str], layout: Layout) -> dict[str, np.ndarray]:
-        """Read what is not in memory, for what follows steps: other steps, or the last observations of episodes."""
+    def _stored_after(
+        self, session: Session, state: State, names: list[str], layout: Layout
+    ) -> dict[str, np.ndarray]:
+        """Read what is not in memory, for what follows steps.
+
+        Other steps, or the last observations of episodes.
+        """
         rows = layout.next_rows
         assert rows is not None
         return self._read_rows(session, state, names, rows, layout.rows)
@@ -254,10 +338,15 @@ class Collator:
     def _read_rows(
         self, session: Session, state: State, names: list[str], rows: np.ndarray, before: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """Read fields of rows that are steps, last observations of the episodes of the steps `before`, or nothing."""
+        """Read fields of rows that are steps.
+
+        Last observations of the episodes of the steps `before`, or nothing.
+        """
         r = self._resident
         steps, tails = np.flatnonzero(rows < r.slots), np.flatnonzero(rows > r.slots)
-        found = read.fetch(self._store, session, state, r.positions(rows[steps]), names, cache=self.cache)
+        found = read.fetch(
+            self._store, session, state, r.positions(rows[steps]), names, cache=self.cache
+        )
         if len(steps) == len(rows):
             return found
         out = {name: _spread(array, steps, len(rows)) for name, array in found.items()}
@@ -266,15 +355,27 @@ class Collator:
         for k, episode in zip(tails.tolist(), episodes.tolist(), strict=True):
             tail = known[episode]
             for name in set(names) & set(tail.fields):
-                out[name][k] = read.gather({0: tail.chunk}, [(0, tail.row, tail.row + 1)], name, self._store.fields.types[name])[0]
+                out[name][k] = read.gather(
+                    {0: tail.chunk},
+                    [(0, tail.row, tail.row + 1)],
+                    name,
+                    self._store.fields.types[name],
+                )[0]
                 if f"has_{name}" in out:
                     out[f"has_{name}"][k] = True
         return out
 
 
 def _spread(array: np.ndarray, places: np.ndarray, count: int) -> np.ndarray:
-    """Return an array of `count` entries with some values at their places, and zeros, or None, elsewhere."""
-    out = np.full((count, *array.shape[1:]), None) if array.dtype == object else np.zeros((count, *array.shape[1:]), array.dtype)
+    """Return an array of `count` entries with some values at their places, and zeros, or None.
+
+    Elsewhere.
+    """
+    out = (
+        np.full((count, *array.shape[1:]), None)
+        if array.dtype == object
+        else np.zeros((count, *array.shape[1:]), array.dtype)
+    )
     if array.dtype == object:
         for place, value in zip(places.tolist(), array, strict=True):
             out[place] = value

@@ -1,4 +1,7 @@
-"""A sample, step by step: storage finds and holds, replay chooses. What `ReplayBuffer` calls to sample."""
+"""A sample, step by step: storage finds and holds, replay chooses.
+
+What `ReplayBuffer` calls to sample.
+"""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -11,6 +14,7 @@ import numpy as np
 
 from expdb import errors
 from expdb.batch import Batch
+from expdb.locks import locked
 from expdb.memory.refresh import refresh
 from expdb.memory.resident import Budget, Resident
 from expdb.replay.population import Window, check_size
@@ -36,7 +40,10 @@ FILL_SECONDS = 0.01  # of loading at each sample that can do without what is not
 
 
 class Sampling:
-    """What a process holds to sample one buffer: its rows in memory, and what was worked out from them."""
+    """What a process holds to sample one buffer.
+
+    Its rows in memory, and what was worked out from them.
+    """
 
     def __init__(self, store: Store, budget: Budget):
         self._store, self._budget = store, budget
@@ -52,7 +59,7 @@ class Sampling:
         self._seen: object = None
         self._asked = False  # whether a sample was ever drawn
 
-    # -- forks: a child goes on with the rows that its parent has in memory, of which it shares the pages -----------------
+    # -- forks: a child goes on with the rows that its parent has in memory, of which it shares the
 
     def before_fork(self, deadline: float) -> None:
         """Wait until no thread is at the rows, or until `deadline` on the monotonic clock."""
@@ -74,8 +81,16 @@ class Sampling:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what is held in memory: columns, links, sum trees, lists of positions and chunks."""
-        return self.resident.nbytes + self._by_priority.nbytes + self._populations.nbytes + self._collator.cache.nbytes
+        """Bytes of what is held in memory.
+
+        Columns, links, sum trees, lists of positions and chunks.
+        """
+        return (
+            self.resident.nbytes
+            + self._by_priority.nbytes
+            + self._populations.nbytes
+            + self._collator.cache.nbytes
+        )
 
     def sample(
         self,
@@ -93,10 +108,14 @@ class Sampling:
         key = None if where is None else key_of_any(where)
         condition = None if key is None else self._populations.condition(key, where)
         wanted = Wanted(size, where, key, condition, sampler, unit, fields, shard, rng, empty)
-        with self.resident.lock: return self._safely(self._sample, wanted)
+        batch: Batch = locked(self.resident.lock, self._safely, self._sample, wanted)
+        return batch
 
     def _safely(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        """Do something to the rows; where an interrupt or a bug leaves it half done, hold nothing, and read it all again."""
+        """Do something to the rows.
+
+        Where an interrupt or a bug leaves it half done, hold nothing, and read it all again.
+        """
         try:
             return work(*arguments)
         except errors.ExpDBError:
@@ -123,13 +142,22 @@ class Sampling:
             if not r.complete and _is_plain(wanted):
                 return self._from_database(session, state, wanted, news)
             self._refresh(session, state, news)
-            check_size(state.size, 1, wanted.unit.what, replace=True)  # before fields are asked for that nobody has stored yet
+            check_size(
+                state.size, 1, wanted.unit.what, replace=True
+            )  # before fields are asked for that nobody has stored yet
             cache = self._collator.cache
             cache.evict(r.low)
             cache.limit = max(0, self._budget.left_for(r) - (self.nbytes - cache.nbytes))
-            return self._batch(session, state, wanted, self._collator.plan(wanted.fields, wanted.unit, wanted.sampler))
+            return self._batch(
+                session,
+                state,
+                wanted,
+                self._collator.plan(wanted.fields, wanted.unit, wanted.sampler),
+            )
 
-    def _refresh(self, session: Session, state: State, news: object, seconds: float | None = None) -> None:
+    def _refresh(
+        self, session: Session, state: State, news: object, seconds: float | None = None
+    ) -> None:
         try:
             refresh(self._store, session, self.resident, state, seconds)
         except BaseException:
@@ -139,9 +167,12 @@ class Sampling:
             self._seen = news
 
     def _from_database(self, session: Session, state: State, wanted: Wanted, news: object) -> Batch:
-        """Draw single steps without what is not loaded yet; from the second time on some of that is loaded each time.
+        """Draw single steps without what is not loaded yet.
 
-        So nobody waits for a large file to be loaded, and a program that draws one sample does not pay for it.
+        From the second time on some of that is loaded each time.
+
+        So nobody waits for a large file to be loaded, and a program that draws one sample does not
+        pay for it.
         """
         if self._asked:
             self._refresh(session, state, news, FILL_SECONDS)
@@ -151,11 +182,18 @@ class Sampling:
             return read.alive(self._store, session, positions)
 
         allowed = None if state.size == state.added - state.low else held
-        window = Window(state.low, state.added, allowed, lambda: select.positions(self._store, session, None))
+        window = Window(
+            state.low, state.added, allowed, lambda: select.positions(self._store, session, None)
+        )
         positions = window.draw(wanted.size, True, wanted.rng)
-        return Batch(read.fetch(self._store, session, state, positions, wanted.fields, last=True), wanted.size)
+        return Batch(
+            read.fetch(self._store, session, state, positions, wanted.fields, last=True),
+            wanted.size,
+        )
 
-    def _batch(self, session: Session | None, state: State | None, wanted: Wanted, plan: Plan) -> Batch:
+    def _batch(
+        self, session: Session | None, state: State | None, wanted: Wanted, plan: Plan
+    ) -> Batch:
         r = self.resident
         positions, drawn = self._draw(session, wanted)
         rows = r.rows(positions)
@@ -164,10 +202,15 @@ class Sampling:
         else:
             layout = wanted.unit.layout(r, rows, wanted.rng)
         if layout.kept is not None:
-            positions, drawn = positions[layout.kept], {name: array[layout.kept] for name, array in drawn.items()}
+            positions, drawn = (
+                positions[layout.kept],
+                {name: array[layout.kept] for name, array in drawn.items()},
+            )
         return self._collator.collate(session, state, plan, positions, layout, drawn, wanted.empty)
 
-    def _draw(self, session: Session | None, wanted: Wanted) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def _draw(
+        self, session: Session | None, wanted: Wanted
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Return the positions drawn, and what the sampler says of them."""
         sampler, size, rng = wanted.sampler, wanted.size, wanted.rng
         if isinstance(sampler, Prioritized):
@@ -180,20 +223,26 @@ class Sampling:
             return population.newest(sampler.k).draw(size, True, rng), {}
         if sampler.over == "step":
             return population.draw(size, sampler.replace, rng), {}
-        return self._populations.grouped(session, wanted, population, sampler.over).draw(size, sampler.replace, rng), {}
+        return self._populations.grouped(session, wanted, population, sampler.over).draw(
+            size, sampler.replace, rng
+        ), {}
 
-    # -- priorities ---------------------------------------------------------------------------------------------------
+    # -- priorities --------------------------------------------------------------------------------
 
     def update_priorities(self, positions: np.ndarray, values: np.ndarray) -> int:
         """Set the priority of steps and return how many of the updates met a step that is held."""
-        with self.resident.lock: return self._safely(self._update_priorities, positions, values)
+        update = self._update_priorities
+        count: int = locked(self.resident.lock, self._safely, update, positions, values)
+        return count
 
     def _update_priorities(self, positions: np.ndarray, values: np.ndarray) -> int:
         r, store = self.resident, self._store
         if r.priorities is None:  # nothing here draws by them
             return priorities.update(store, positions, values)
         if store.engine.read_only:
-            raise errors.DatabaseReadOnly(f"{store.engine.location} was opened with read_only=True: open it without to write")
+            raise errors.DatabaseReadOnly(
+                f"{store.engine.location} was opened with read_only=True: open it without to write"
+            )
         news = store.engine.news(self._seen)
         if news is not None:
             with store.engine.reading() as session:
@@ -203,17 +252,23 @@ class Sampling:
         return self._by_priority.update(positions, values)
 
     def save(self, wait: bool = False) -> None:
-        """Write the priorities that have changed; not while somebody else writes, unless it is to `wait`."""
+        """Write the priorities that have changed.
+
+        Not while somebody else writes, unless it is to `wait`.
+        """
         self._by_priority.save(wait=wait)
 
     def state(self) -> dict[str, Any]:
         """Return priorities and call counts as plain JSON values."""
-        with self.resident.lock: return self._safely(self._by_priority.state)
+        return locked(self.resident.lock, self._safely, self._by_priority.state)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state; raise KeyError, TypeError or ValueError, and change nothing, where it is none."""
+        """Go on from a state; raise KeyError, TypeError or ValueError, and change nothing.
+
+        Where it is none.
+        """
         saved = Saved.of(state)
-        with self.resident.lock: self._safely(self._restore, saved)
+        locked(self.resident.lock, self._safely, self._restore, saved)
 
     def _restore(self, saved: Saved) -> None:
         if not saved.has_priorities:
@@ -226,4 +281,9 @@ class Sampling:
 
 def _is_plain(wanted: Wanted) -> bool:
     """Return whether a sample needs nothing but positions: single steps, uniformly, of all."""
-    return wanted.where is None and wanted.sampler == Uniform() and isinstance(wanted.unit, Step) and wanted.shard is None
+    return (
+        wanted.where is None
+        and wanted.sampler == Uniform()
+        and isinstance(wanted.unit, Step)
+        and wanted.shard is None
+    )

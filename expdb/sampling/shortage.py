@@ -1,4 +1,7 @@
-"""Why there is too little to sample from: what a buffer holds, what matches, and what is missing of it."""
+"""Why there is too little to sample from.
+
+What a buffer holds, what matches, and what is missing of it.
+"""
 
 from expdb.errors import TooFewRows
 from expdb.sql.engine import Session
@@ -8,14 +11,20 @@ from expdb.storage.reading import select
 from expdb.storage.store import Store
 
 
-def explained(store: Store, session: Session, condition: Condition | None, error: TooFewRows) -> TooFewRows:
+def explained(
+    store: Store, session: Session, condition: Condition | None, error: TooFewRows
+) -> TooFewRows:
     """Return the error with what the buffer holds in front of it."""
     state = store.state(session)
     if not state.added:
         other = nearest(store.name, [name for name in list_buffers(session) if name != store.name])
-        return TooFewRows(f"buffer {store.name!r} holds no step, and never did{other or ':'} {error}")
+        return TooFewRows(
+            f"buffer {store.name!r} holds no step, and never did{other or ':'} {error}"
+        )
     if not state.size:
-        return TooFewRows(f"buffer {store.name!r} holds no step, all were evicted or deleted: {error}")
+        return TooFewRows(
+            f"buffer {store.name!r} holds no step, all were evicted or deleted: {error}"
+        )
     found = f"buffer {store.name!r} holds {state.size:,} step{'s' * (state.size != 1)}"
     if condition is not None:
         found += f", {select.count(store, session, condition):,} of which match the query"

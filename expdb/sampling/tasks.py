@@ -11,15 +11,22 @@ from expdb.storage.reading import select
 from expdb.storage.store import Store
 
 
-def draw_tasks(store: Store, session: Session, n: int, condition: Condition | None, rng: np.random.Generator) -> list[str]:
-    """Return `n` tasks, uniformly among those with a matching step; what is read follows `n`, not all that is held.
+def draw_tasks(
+    store: Store, session: Session, n: int, condition: Condition | None, rng: np.random.Generator
+) -> list[str]:
+    """Return `n` tasks, uniformly among those with a matching step.
 
-    Tasks are tried in a uniformly random order, and the first `n` that match are taken. The order comes from random
-    episodes, where only the first episode of a task stands for it; where the query leaves few tasks by its
-    conditions on episodes, or few match at all, they are listed instead.
+    What is read follows `n`, not all that is held.
+
+    Tasks are tried in a uniformly random order, and the first `n` that match are taken. The order
+    comes from random episodes, where only the first episode of a task stands for it; where the
+    query leaves few tasks by its conditions on episodes, or few match at all, they are listed
+    instead.
     """
     low, high = select.episode_ids(store, session)
-    listed = select.tasks_required(store, session, condition, max(256, int((n * (high - low)) ** 0.5)))
+    listed = select.tasks_required(
+        store, session, condition, max(256, int((n * (high - low)) ** 0.5))
+    )
     chosen: list[str] = []
     if listed is None:
         draws = distinct_draws(low, high, 2 * n, rng)
@@ -29,7 +36,9 @@ def draw_tasks(store: Store, session: Session, n: int, condition: Condition | No
             chosen += _matching(store, session, tried, condition, n - len(chosen))
             if len(chosen) == n:
                 return chosen
-        listed = [task for task in select.tasks(store, session, condition) if task not in set(chosen)]
+        listed = [
+            task for task in select.tasks(store, session, condition) if task not in set(chosen)
+        ]
     order = rng.permutation(len(listed)).tolist()
     for start in range(0, len(order), 4 * n):
         tried = [listed[k] for k in order[start : start + 4 * n]]
@@ -40,6 +49,8 @@ def draw_tasks(store: Store, session: Session, n: int, condition: Condition | No
     return chosen
 
 
-def _matching(store: Store, session: Session, tried: list[str], condition: Condition | None, most: int) -> list[str]:
+def _matching(
+    store: Store, session: Session, tried: list[str], condition: Condition | None, most: int
+) -> list[str]:
     found = select.tasks_among(store, session, tried, condition)
     return [task for task in tried if task in found][:most]

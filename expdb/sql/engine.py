@@ -1,4 +1,7 @@
-"""What the rooms know of a database: sessions to ask, transactions to read and write in. The dialects make them."""
+"""What the rooms know of a database: sessions to ask, transactions to read and write in.
+
+The dialects make them.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +17,10 @@ Kind = Literal["read", "write", "sql", "watch"]
 
 
 class Session:
-    """One connection, in a transaction: statements for SQLAlchemy, and plain ones with `?` for the hot paths."""
+    """One connection, in a transaction.
+
+    Statements for SQLAlchemy, and plain ones with `?` for the hot paths.
+    """
 
     def __init__(self, connection: sa.Connection):
         self._connection = connection
@@ -35,14 +41,24 @@ class Session:
         return list(self.connection.execute(statement).fetchall())
 
     def fetch(self, statement: sa.Select[Any]) -> list[Any]:
-        """Run a SELECT and return its rows as the driver gives them, without SQLAlchemy's cost a row."""
-        compiled = statement.compile(dialect=self._connection.dialect, compile_kwargs={"render_postcompile": True})
+        """Run a SELECT and return its rows as the driver gives them.
+
+        Without SQLAlchemy's cost a row.
+        """
+        compiled = statement.compile(
+            dialect=self._connection.dialect, compile_kwargs={"render_postcompile": True}
+        )
         names = getattr(compiled, "positiontup", None)
         params = compiled.params
-        return self._run(str(compiled), params if names is None else [params[name] for name in names])
+        return self._run(
+            str(compiled), params if names is None else [params[name] for name in names]
+        )
 
     def ask(self, statement: str, *params: Any) -> list[Any]:
-        """Run a plain statement and fetch all rows, at once: an open cursor would hold back others."""
+        """Run a plain statement and fetch all rows, at once.
+
+        An open cursor would hold back others.
+        """
         return self._run(statement, params)
 
     def each(self, statement: str, *params: Any) -> Iterator[Any]:
@@ -50,18 +66,26 @@ class Session:
         return iter(self.ask(statement, *params))
 
     def ask_all(self, *questions: tuple[Any, ...], last: bool = False) -> list[list[Any]]:
-        """Run several plain statements, each given with its parameters, at the price of one trip to a server.
+        """Run several plain statements, each given with its parameters.
+
+        At the price of one trip to a server.
 
         With `last` the transaction ends with them.
         """
         return [self.ask(*question) for question in questions]
 
     def tell(self, statement: str, *params: Any) -> None:
-        """Run a plain statement that has no answer; a server may hear of it with the next question only."""
+        """Run a plain statement that has no answer.
+
+        A server may hear of it with the next question only.
+        """
         self._run(statement, params)
 
     def many(self, statement: str, rows: Iterable[Sequence[Any]]) -> int:
-        """Run a plain statement once a row of parameters; return how many rows of tables it touched."""
+        """Run a plain statement once a row of parameters.
+
+        Return how many rows of tables it touched.
+        """
         return int(self.driver.executemany(statement, rows).rowcount)
 
     def _run(self, statement: str, params: Any) -> list[Any]:
@@ -71,9 +95,10 @@ class Session:
 class Transaction(AbstractContextManager[Session]):
     """A session from the beginning of its transaction to the end: used with `with`, once.
 
-    An interrupt may come between any two instructions, those of this class included. So its state is in attributes, the
-    methods that undo may be called again, and one that is dropped undoes itself. (A generator with `contextmanager` cannot
-    tell: interrupted between its `yield` and the block, it keeps its transaction open.)
+    An interrupt may come between any two instructions, those of this class included. So its state
+    is in attributes, the methods that undo may be called again, and one that is dropped undoes
+    itself. (A generator with `contextmanager` cannot tell: interrupted between its `yield` and the
+    block, it keeps its transaction open.)
     """
 
     committed = False  # whether the database has said so, whatever was raised since
@@ -87,7 +112,10 @@ class Transaction(AbstractContextManager[Session]):
             raise
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         try:
             if error is None:
@@ -113,7 +141,10 @@ class Transaction(AbstractContextManager[Session]):
 
     @abstractmethod
     def _undo(self, error: BaseException | None) -> None:
-        """Roll back what has not ended, and give back all that is held; nothing where that was done."""
+        """Roll back what has not ended, and give back all that is held.
+
+        Nothing where that was done.
+        """
 
     @abstractmethod
     def _translated(self, error: BaseException) -> BaseException:
@@ -137,7 +168,10 @@ class Engine(ABC):
 
     @abstractmethod
     def examine(self) -> list[tuple[str, str, str]]:
-        """Return what the database stands on: what, what was found, and what to do about it, empty where all is well."""
+        """Return what the database stands on.
+
+        What, what was found, and what to do about it, empty where all is well.
+        """
 
     @abstractmethod
     def reading(self) -> Transaction:
@@ -145,7 +179,9 @@ class Engine(ABC):
 
     @abstractmethod
     def writing(self, timeout: float | None = None) -> Transaction:
-        """Return a context with a transaction: it commits when the block is left, and rolls back when that raises.
+        """Return a context with a transaction.
+
+        It commits when the block is left, and rolls back when that raises.
 
         Other writers are waited for up to `timeout` seconds, None for the engine's own.
         """
@@ -160,7 +196,10 @@ class Engine(ABC):
 
     @abstractmethod
     def news(self, seen: object) -> object | None:
-        """Return what stands for the database as it is now; None if nothing was committed since that was `seen`."""
+        """Return what stands for the database as it is now.
+
+        None if nothing was committed since that was `seen`.
+        """
 
     @abstractmethod
     def nbytes(self) -> int:

@@ -1,4 +1,7 @@
-"""What a location names, and how it is opened: a file, made where it is missing, or a schema on a server."""
+"""What a location names, and how it is opened.
+
+A file, made where it is missing, or a schema on a server.
+"""
 
 import os
 import sqlite3
@@ -20,10 +23,15 @@ Location = str | sa.URL  # the path of a file, or the URL of a server's database
 
 
 def location_of(given: str | os.PathLike[str]) -> Location | None:
-    """Return what a location names, None for a private temporary file; symbolic links are followed: one name a file."""
+    """Return what a location names, None for a private temporary file.
+
+    Symbolic links are followed: one name a file.
+    """
     text = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text or "\0" in text or not _is_unicode(text):
-        raise errors.InvalidValue(f"{given!r} is no location: give a path, sqlite:///path, postgresql://... or ':memory:'")
+        raise errors.InvalidValue(
+            f"{given!r} is no location: give a path, sqlite:///path, postgresql://... or ':memory:'"
+        )
     if text == ":memory:":
         return None
     if text.startswith("sqlite:///"):
@@ -34,7 +42,8 @@ def location_of(given: str | os.PathLike[str]) -> Location | None:
         return _url_of(text)
     elif "://" in text:
         raise errors.InvalidValue(
-            f"{text.split('://')[0]}:// is not supported: give a path, sqlite:///path, postgresql://... or ':memory:'"
+            f"{text.split('://')[0]}:// is not supported: give a path, sqlite:///path, "
+            "postgresql://... or ':memory:'"
         )
     return real_path(os.path.expanduser(text))
 
@@ -44,25 +53,36 @@ def real_path(path: str) -> str:
     try:
         return os.path.realpath(path)
     except FileNotFoundError:
-        raise errors.DatabaseMissing(f"the current folder was deleted, so {path} leads nowhere: give an absolute path") from None
+        raise errors.DatabaseMissing(
+            f"the current folder was deleted, so {path} leads nowhere: give an absolute path"
+        ) from None
 
 
 def _is_unicode(text: str) -> bool:
     try:
         text.encode()
-    except UnicodeEncodeError:  # a file name that is none in UTF-8, which SQLite cannot open by its URI
+    except (
+        UnicodeEncodeError
+    ):  # a file name that is none in UTF-8, which SQLite cannot open by its URI
         return False
     return True
 
 
 def _url_of(text: str) -> sa.URL:
-    """Return a URL of PostgreSQL as one for psycopg 3; what SQLAlchemy takes `postgresql://` for depends on its version."""
+    """Return a URL of PostgreSQL as one for psycopg 3.
+
+    What SQLAlchemy takes `postgresql://` for depends on its version.
+    """
     try:
         url = sa.make_url(text)
     except (sa.exc.ArgumentError, ValueError):
-        raise errors.InvalidValue("the URL cannot be read: write postgresql://user:password@host:5432/database") from None
+        raise errors.InvalidValue(
+            "the URL cannot be read: write postgresql://user:password@host:5432/database"
+        ) from None
     if url.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
-        raise errors.InvalidValue(f"{url.drivername}:// is not supported: write postgresql://, which is psycopg 3")
+        raise errors.InvalidValue(
+            f"{url.drivername}:// is not supported: write postgresql://, which is psycopg 3"
+        )
     return url.set(drivername="postgresql+psycopg")
 
 
@@ -76,18 +96,30 @@ def open_engine(
     max_lag: float = 0.1,
     module: ModuleType | None = None,
 ) -> Engine:
-    """Open a database, creating what is missing and may be; raise if it is not one that can be used."""
+    """Open a database, creating what is missing and may be.
+
+    Raise if it is not one that can be used.
+    """
     engine: Engine
     if isinstance(location, str):
         library = sqlite3 if module is None else module
         refuse_other_library(location, library)
         _refuse_other_names(location, read_only)  # before it is opened at all, which makes a log
         _provide_file(location, library, create=create and not read_only, cure=not read_only)
-        if not read_only and not os.access(location, os.W_OK):  # SQLite would open it all the same, for reading
-            raise errors.DatabaseReadOnly(f"{location} cannot be written by this user: open it with read_only=True, or check its permissions")
-        engine = SqliteEngine(location, read_only=read_only, durability=durability, timeout=timeout, module=library)
+        if not read_only and not os.access(
+            location, os.W_OK
+        ):  # SQLite would open it all the same, for reading
+            raise errors.DatabaseReadOnly(
+                f"{location} cannot be written by this user: open it with read_only=True, or check "
+                "its permissions"
+            )
+        engine = SqliteEngine(
+            location, read_only=read_only, durability=durability, timeout=timeout, module=library
+        )
     else:
-        engine = _server_engine(location, read_only=read_only, durability=durability, timeout=timeout, max_lag=max_lag)
+        engine = _server_engine(
+            location, read_only=read_only, durability=durability, timeout=timeout, max_lag=max_lag
+        )
     try:
         if not isinstance(location, str):
             _provide_schema(engine, create=create and not read_only)
@@ -115,18 +147,23 @@ def upgrade(location: Location, timeout: float = 30.0) -> tuple[str | None, str]
         engine.close()
 
 
-# -- files ------------------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 
 def _provide_file(path: str, module: ModuleType, *, create: bool, cure: bool) -> None:
     if not os.path.exists(path):
         if not create:
-            raise errors.DatabaseMissing(f"{path} does not exist: check the path{', or open it with create=True' * cure}")
+            raise errors.DatabaseMissing(
+                f"{path} does not exist: check the path{', or open it with create=True' * cure}"
+            )
         create_file(path, module)
     if os.path.isdir(path):
         raise errors.NotAnExperienceDatabase(f"{path} is a folder: name a file")
     if (kind := sqlite_files.file_system(path)) in sqlite_files.REMOTE:
-        errors.warn(f"{path} lies on {kind}: SQLite's log is for one host, and two that write lose data; use a local disk, or PostgreSQL")
+        errors.warn(
+            f"{path} lies on {kind}: SQLite's log is for one host, and two that write lose data; "
+            "use a local disk, or PostgreSQL"
+        )
     with FileUse(path):
         if os.path.getsize(path):
             sqlite.refuse_foreign_log(path, module)
@@ -136,16 +173,22 @@ def _provide_file(path: str, module: ModuleType, *, create: bool, cure: bool) ->
 def _refuse_other_names(path: str, read_only: bool) -> None:
     others = sqlite_files.other_names(path)
     if others is not None and not read_only:
-        raise errors.DatabaseReadOnly(f"{path} cannot be written, because each name of a file has a log of its own, and it has {others}")
+        raise errors.DatabaseReadOnly(
+            f"{path} cannot be written, because each name of a file has a log of its own, and it "
+            f"has {others}"
+        )
     if others is not None:
-        errors.warn(f"{path} has {others}; what was written by another name and lies in its log is not seen here")
+        errors.warn(
+            f"{path} has {others}; what was written by another name and lies in its log is not "
+            "seen here"
+        )
 
 
 def create_file(path: str, module: ModuleType = sqlite3) -> None:
     """Make a new database file, complete or not at all.
 
-    It is built under another name and linked into place, so that no other process ever meets it half made, whoever of
-    many comes first wins, and a kill leaves nothing at `path`.
+    It is built under another name and linked into place, so that no other process ever meets it
+    half made, whoever of many comes first wins, and a kill leaves nothing at `path`.
     """
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
@@ -154,10 +197,14 @@ def create_file(path: str, module: ModuleType = sqlite3) -> None:
     try:
         try:
             with FileUse(draft):
-                connection = sqlite.connect(draft, module, create=True, durability="full", busy_ms=0)
+                connection = sqlite.connect(
+                    draft, module, create=True, durability="full", busy_ms=0
+                )
                 sqlite.prepare_file(connection)
                 connection.close()
-            engine = SqliteEngine(draft, read_only=False, durability="full", timeout=30.0, module=module)
+            engine = SqliteEngine(
+                draft, read_only=False, durability="full", timeout=30.0, module=module
+            )
             with engine.writing() as session:
                 schema.run_migrations(session)
             engine.close()
@@ -177,20 +224,30 @@ def create_file(path: str, module: ModuleType = sqlite3) -> None:
                 os.unlink(draft + suffix)
 
 
-# -- servers ----------------------------------------------------------------------------------------------------------
+# -- servers ---------------------------------------------------------------------------------------
 
 
-def _server_engine(url: sa.URL, *, read_only: bool, durability: str, timeout: float, max_lag: float = 0.1) -> Engine:
-    # Imported here: the driver takes as long to import as all the rest, and not everybody has a server.
+def _server_engine(
+    url: sa.URL, *, read_only: bool, durability: str, timeout: float, max_lag: float = 0.1
+) -> Engine:
+    # Imported here: the driver takes as long to import as all the rest, and not everybody has a
+    # server.
     try:
         from expdb.sql.dialects.postgresql.engine import PostgresqlEngine
     except ImportError as error:
-        raise errors.DriverMissing(f"PostgreSQL needs psycopg 3 ({error}): pip install 'expdb[postgres]'") from error
-    return PostgresqlEngine(url, read_only=read_only, durability=durability, timeout=timeout, max_lag=max_lag)
+        raise errors.DriverMissing(
+            f"PostgreSQL needs psycopg 3 ({error}): pip install 'expdb[postgres]'"
+        ) from error
+    return PostgresqlEngine(
+        url, read_only=read_only, durability=durability, timeout=timeout, max_lag=max_lag
+    )
 
 
 def _provide_schema(engine: Engine, *, create: bool) -> None:
-    """Make the schema `expdb` where the database has none and it may be made; refuse one that is not ours."""
+    """Make the schema `expdb` where the database has none and it may be made.
+
+    Refuse one that is not ours.
+    """
     with engine.reading() as session:
         ours = bool(session.ask(engine.dialect.HAS_TABLE, "expdb_version"))
         foreign = not ours and engine.dialect.has_tables(session)
@@ -200,5 +257,7 @@ def _provide_schema(engine: Engine, *, create: bool) -> None:
         )
     if not ours:
         if not create:
-            raise errors.DatabaseMissing(f"{engine.location} has no schema expdb: check the URL, or open it with create=True")
+            raise errors.DatabaseMissing(
+                f"{engine.location} has no schema expdb: check the URL, or open it with create=True"
+            )
         schema.upgrade(engine)

@@ -1,4 +1,7 @@
-"""Conditions on experience: built by name and value, checked against the columns there are, compiled to bound SQL."""
+"""Conditions on experience.
+
+Built by name and value, checked against the columns there are, compiled to bound SQL.
+"""
 
 import json
 import math
@@ -17,37 +20,63 @@ from expdb.sql.tables import EPISODE_COLUMNS, STEP_COLUMNS, buffers, episodes, s
 
 Where = Union["QueryBuilder", Mapping[str, Any], np.ndarray, Sequence[int], None]
 
-COMPARISONS = ("eq", "ne", "gt", "gte", "lt", "lte", "in", "not_in", "like", "not_like", "is_null", "is_not_null")
+COMPARISONS = (
+    "eq",
+    "ne",
+    "gt",
+    "gte",
+    "lt",
+    "lte",
+    "in",
+    "not_in",
+    "like",
+    "not_like",
+    "is_null",
+    "is_not_null",
+)
 MAX_NESTING = 100
 MANY = 100  # values, from which on a list goes as one parameter
 MAX_VALUES = 30_000  # SQLite binds 32,766 parameters a statement
 
 
 def key_of(where: Where) -> str | None:
-    """Return what tells a condition from others; None for positions, which are a condition each time anew."""
+    """Return what tells a condition from others.
+
+    None for positions, which are a condition each time anew.
+    """
     if isinstance(where, np.ndarray):
         return None
     built = where.build() if isinstance(where, QueryBuilder) else where
-    return json.dumps(built, default=lambda value: value.item() if isinstance(value, np.generic) else repr(value))
+    return json.dumps(
+        built, default=lambda value: value.item() if isinstance(value, np.generic) else repr(value)
+    )
 
 
 class QueryBuilder:
-    """Build a condition, left to right: `and_()` and `or_()` join what stands before them with what follows.
+    """Build a condition, left to right.
 
-    There is no precedence: `a or b and c` is `(a or b) and c`; use `nested` for anything else. Names are the columns of
-    the view `experience`, `tags.<key>` and `episode_tags.<key>`, all also with the prefix `exp_meta.`. `ne`, `not_in`
-    and `not_like` match rows where the column is NULL, the other comparisons do not. `like` is case-sensitive, with `%`
-    for any text, `_` for one character and backslash to escape them.
+    `and_()` and `or_()` join what stands before them with what follows.
+
+    There is no precedence: `a or b and c` is `(a or b) and c`; use `nested` for anything else.
+    Names are the columns of the view `experience`, `tags.<key>` and `episode_tags.<key>`, all also
+    with the prefix `exp_meta.`. `ne`, `not_in` and `not_like` match rows where the column is NULL,
+    the other comparisons do not. `like` is case-sensitive, with `%` for any text, `_` for one
+    character and backslash to escape them.
 
     >>> QueryBuilder().eq("task_name", "book flight").and_().gte("reward", 0.5).build()
-    {'and_': [{'field': 'task_name', 'value': 'book flight', 'op': 'eq'}, {'field': 'reward', 'value': 0.5, 'op': 'gte'}]}
+    {'and_': [{'field': 'task_name', 'value': 'book flight', 'op': 'eq'}, {'field': 'reward',
+    'value': 0.5, 'op': 'gte'}]}
     """
 
     def __init__(self) -> None:
         self._parts: list[dict[str, Any] | str] = []  # conditions and operators, as they came
 
     def _add(self, field: str, op: str, *value: Any) -> "QueryBuilder":
-        self._parts.append({"field": field, "value": _plain(value[0]), "op": op} if value else {"field": field, "op": op})
+        self._parts.append(
+            {"field": field, "value": _plain(value[0]), "op": op}
+            if value
+            else {"field": field, "op": op}
+        )
         return self
 
     def eq(self, field: str, value: Any) -> "QueryBuilder":
@@ -116,12 +145,25 @@ class QueryBuilder:
         return self
 
     def build(self) -> dict[str, Any]:
-        """Return the condition as plain JSON; raise QueryError for none, or for operators that join nothing."""
+        """Return the condition as plain JSON.
+
+        Raise QueryError for none, or for operators that join nothing.
+        """
         if not self._parts:
-            raise QueryError("an empty query: add a condition such as .eq('task_id', 'task_1'), or pass None for all")
+            raise QueryError(
+                "an empty query: add a condition such as .eq('task_id', 'task_1'), or pass None "
+                "for all"
+            )
         conditions, operators = self._parts[::2], self._parts[1::2]
-        if len(self._parts) % 2 == 0 or any(isinstance(c, str) for c in conditions) or not all(isinstance(o, str) for o in operators):
-            raise QueryError("conditions and operators do not take turns: put one and_() or or_() between two conditions")
+        if (
+            len(self._parts) % 2 == 0
+            or any(isinstance(c, str) for c in conditions)
+            or not all(isinstance(o, str) for o in operators)
+        ):
+            raise QueryError(
+                "conditions and operators do not take turns: put one and_() or or_() between two "
+                "conditions"
+            )
         built: Any = conditions[0]
         for join, condition in zip(operators, conditions[1:], strict=True):
             built = {join: [built, condition]}
@@ -144,7 +186,10 @@ def _listed(field: str, values: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class Condition:
-    """A compiled condition, the tables and columns it looks at, and what it requires of episodes alone (None for nothing)."""
+    """A compiled condition, the tables and columns it looks at.
+
+    What it requires of episodes alone (None for nothing).
+    """
 
     sql: sa.ColumnElement[bool]
     of_steps: bool
@@ -155,7 +200,10 @@ class Condition:
 
 
 def compile_where(where: Where, dialect: ModuleType) -> Condition | None:
-    """Return the condition of any form of `where`, None for all rows; raise QueryError where it makes no sense."""
+    """Return the condition of any form of `where`, None for all rows.
+
+    Raise QueryError where it makes no sense.
+    """
     if where is None:
         return None
     if isinstance(where, QueryBuilder):
@@ -163,7 +211,9 @@ def compile_where(where: Where, dialect: ModuleType) -> Condition | None:
     where = plain_where(where)
     if isinstance(where, np.ndarray):
         if where.ndim != 1 or where.dtype.kind not in "iu":
-            raise QueryError(f"positions are a 1-D integer array, not {where.dtype}{list(where.shape)}")
+            raise QueryError(
+                f"positions are a 1-D integer array, not {where.dtype}{list(where.shape)}"
+            )
         held = where[where < 2**63] if where.dtype == np.uint64 else where
         return Condition(dialect.among(steps.c.position, held.tolist()), True, False)
     if isinstance(where, Mapping):
@@ -174,16 +224,23 @@ def compile_where(where: Where, dialect: ModuleType) -> Condition | None:
         equal = [{"field": name, "op": "eq", "value": value} for name, value in where.items()]
         return _join("and_", [_compile(node, 0, dialect) for node in equal])
     raise QueryError(
-        f"a query is a QueryBuilder, what its build() returned, a mapping, or a list or array of positions, not {type(where).__name__}"
+        "a query is a QueryBuilder, what its build() returned, a mapping, or a list or array of "
+        f"positions, not {type(where).__name__}"
     )
 
 
 def plain_where(where: Where) -> "QueryBuilder | Mapping[str, Any] | np.ndarray | None":
-    """Return a list of positions as an array, and every other form as it is; raise QueryError for a list of anything else."""
+    """Return a list of positions as an array, and every other form as it is.
+
+    Raise QueryError for a list of anything else.
+    """
     if not isinstance(where, (list, tuple, range)):
         return where  # type: ignore[return-value]  # other sequences are refused below
     if not all(isinstance(one, (int, np.integer)) and not isinstance(one, bool) for one in where):
-        raise QueryError("a list as a query is one of positions: for a condition use QueryBuilder, or a mapping of equalities")
+        raise QueryError(
+            "a list as a query is one of positions: for a condition use QueryBuilder, or a mapping "
+            "of equalities"
+        )
     try:
         return np.array(where, np.int64)
     except OverflowError:
@@ -192,7 +249,9 @@ def plain_where(where: Where) -> "QueryBuilder | Mapping[str, Any] | np.ndarray 
 
 def _join(join: str, conditions: list[Condition]) -> Condition:
     joined = sa.and_ if join == "and_" else sa.or_
-    required = [condition.of_episode for condition in conditions if condition.of_episode is not None]
+    required = [
+        condition.of_episode for condition in conditions if condition.of_episode is not None
+    ]
     if join == "or_" and len(required) < len(conditions):
         required = []
     return Condition(
@@ -206,13 +265,18 @@ def _join(join: str, conditions: list[Condition]) -> Condition:
 
 
 def _compile(node: Any, depth: int, dialect: ModuleType) -> Condition:
-    """Compile a built condition. The left spine, which a long chain grows, is a loop and joins like with like."""
+    """Compile a built condition.
+
+    The left spine, which a long chain grows, is a loop and joins like with like.
+    """
     spine: list[tuple[str, Any]] = []
     while isinstance(node, Mapping) and ("and_" in node or "or_" in node):
         join = "and_" if "and_" in node else "or_"
         parts = node[join]
         if len(node) != 1 or not isinstance(parts, (list, tuple)) or len(parts) != 2:
-            raise QueryError(f"{join!r} joins exactly two conditions: build queries with QueryBuilder")
+            raise QueryError(
+                f"{join!r} joins exactly two conditions: build queries with QueryBuilder"
+            )
         spine.append((join, parts[1]))
         node = parts[0]
     if depth > MAX_NESTING:
@@ -227,7 +291,9 @@ def _compile(node: Any, depth: int, dialect: ModuleType) -> Condition:
         current = join
         pending.append(_compile(part, depth + 1, dialect))
     if changes > MAX_NESTING:
-        raise QueryError(f"and_() and or_() take turns more than {MAX_NESTING} times: use in_ for long lists")
+        raise QueryError(
+            f"and_() and or_() take turns more than {MAX_NESTING} times: use in_ for long lists"
+        )
     return _join(current, pending) if len(pending) > 1 else pending[0]
 
 
@@ -243,27 +309,45 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 def known_names() -> str:
     """Return the names a query can use, for people."""
     names = ("buffer", *EPISODE_COLUMNS, *STEP_COLUMNS)
-    return f"known are {', '.join([*[n for n in names if not n.endswith('tags')], 'tags.<key>', 'episode_tags.<key>'])}"
+    columns = [name for name in names if not name.endswith("tags")]
+    return f"known are {', '.join([*columns, 'tags.<key>', 'episode_tags.<key>'])}"
 
 
 def resolve(name: Any) -> tuple[sa.Table, sa.ColumnElement[Any], str | None]:
-    """Return the table, the column and the tag's key that a name stands for; raise QueryError for an unknown one."""
+    """Return the table, the column and the tag's key that a name stands for.
+
+    Raise QueryError for an unknown one.
+    """
     plain = name.removeprefix("exp_meta.") if isinstance(name, str) else ""
     head, dot, key = plain.partition(".")
     if plain == "buffer":
-        name_of = sa.select(buffers.c.name).where(buffers.c.id == steps.c.buffer_id).correlate(steps).scalar_subquery()
+        name_of = (
+            sa.select(buffers.c.name)
+            .where(buffers.c.id == steps.c.buffer_id)
+            .correlate(steps)
+            .scalar_subquery()
+        )
         return steps, name_of, None
     found = view_column(head)
     is_tags = head in ("tags", "episode_tags")
     if found is None or bool(dot) != is_tags:
-        raise QueryError(f"unknown name {name!r} in a query: {known_names()}; a field, such as action, is no column: tag steps by it, or ask db.sql with field(payload, 'action')")
+        raise QueryError(
+            f"unknown name {name!r} in a query: {known_names()}; a field, such as action, is no "
+            "column: tag steps by it, or ask db.sql with field(payload, 'action')"
+        )
     if is_tags and not _KEY.fullmatch(key):
-        raise QueryError(f"the key of {name!r} has other characters than letters, digits and _: rename the tag")
+        raise QueryError(
+            f"the key of {name!r} has other characters than letters, digits and _: rename the tag"
+        )
     return *found, key if is_tags else None
 
 
 def _comparison(node: Any, dialect: ModuleType) -> Condition:
-    if not isinstance(node, Mapping) or not {"field", "op"} <= node.keys() <= {"field", "op", "value"}:
+    if not isinstance(node, Mapping) or not {"field", "op"} <= node.keys() <= {
+        "field",
+        "op",
+        "value",
+    }:
         raise QueryError(f"no condition: {node!r}; build queries with QueryBuilder")
     name, op = node["field"], node["op"]
     if op not in COMPARISONS:
@@ -286,26 +370,43 @@ def _comparison(node: Any, dialect: ModuleType) -> Condition:
             sql = sql.is_not(sa.true())
     plain = name.removeprefix("exp_meta.")
     named, tags = frozenset((plain.split(".")[0],)), frozenset(() if key is None else (plain,))
-    return Condition(sql, table is steps, table is episodes, sql if table is episodes else None, named, tags)
+    return Condition(
+        sql, table is steps, table is episodes, sql if table is episodes else None, named, tags
+    )
 
 
 def _checked(name: str, value: Any) -> Any:
-    """Return a value as it can be bound: NumPy scalars as Python's, no NaN, no None, no integer beyond 64 bits."""
+    """Return a value as it can be bound.
+
+    NumPy scalars as Python's, no NaN, no None, no integer beyond 64 bits.
+    """
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or (isinstance(value, float) and math.isnan(value)):
-        raise QueryError(f"{name!r} compared with {value}, which nothing equals: use is_null or is_not_null")
+        raise QueryError(
+            f"{name!r} compared with {value}, which nothing equals: use is_null or is_not_null"
+        )
     if not isinstance(value, (str, int, float)):
-        raise QueryError(f"{name!r} compared with a {type(value).__name__}: compare with text, a number or a bool")
+        raise QueryError(
+            f"{name!r} compared with a {type(value).__name__}: compare with text, a number or a "
+            "bool"
+        )
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise QueryError(f"{name!r} compared with {value}, which does not fit 64 bits: nothing stored is that large")
+        raise QueryError(
+            f"{name!r} compared with {value}, which does not fit 64 bits: nothing stored is that "
+            "large"
+        )
     if isinstance(value, str):
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise QueryError(f"{name!r} compared with a lone surrogate: no stored text has one") from None
+            raise QueryError(
+                f"{name!r} compared with a lone surrogate: no stored text has one"
+            ) from None
         if "\0" in value:
-            raise QueryError(f"{name!r} compared with a text that has a NUL: no stored text has one")
+            raise QueryError(
+                f"{name!r} compared with a text that has a NUL: no stored text has one"
+            )
     return value
 
 
@@ -315,18 +416,27 @@ def _values(name: str, values: Any) -> list[Any]:
     if not isinstance(values, (list, tuple, set, frozenset)):
         raise QueryError(f"in_ of {name!r} takes a list of values, not a {type(values).__name__}")
     if len(values) > MAX_VALUES:
-        raise QueryError(f"in_ of {name!r} with {len(values)} values, at most {MAX_VALUES}: tag the rows, or pass positions")
+        raise QueryError(
+            f"in_ of {name!r} with {len(values)} values, at most {MAX_VALUES}: tag the rows, or "
+            "pass positions"
+        )
     return [_checked(name, value) for value in values]
 
 
-def _column_test(dialect: ModuleType, name: str, column: sa.ColumnElement[Any], op: str, value: Any) -> sa.ColumnElement[bool]:
+def _column_test(
+    dialect: ModuleType, name: str, column: sa.ColumnElement[Any], op: str, value: Any
+) -> sa.ColumnElement[bool]:
     head = name.removeprefix("exp_meta.")
     numeric = head in _NUMBERS or head in _REALS
     kind: Any = (int, float) if numeric else (bool, int) if head in _FLAGS else str
     what = "numbers" if numeric else "True and False" if head in _FLAGS else "text"
 
     def fit(one: Any) -> Any:
-        wrong = not isinstance(one, kind) or (numeric and isinstance(one, bool)) or (head in _FLAGS and one not in (0, 1))
+        wrong = (
+            not isinstance(one, kind)
+            or (numeric and isinstance(one, bool))
+            or (head in _FLAGS and one not in (0, 1))
+        )
         if wrong:
             raise QueryError(f"{name!r} compares with {what}, not with {one!r}")
         return one
@@ -338,7 +448,9 @@ def _column_test(dialect: ModuleType, name: str, column: sa.ColumnElement[Any], 
         if numeric:
             exact = [_exact(head, "eq", one) for one in values]
             values = [one for op, one in exact if op == "eq"]
-        if len(values) > MANY and all(type(one) is type(values[0]) is (str if what == "text" else int) for one in values):
+        if len(values) > MANY and all(
+            type(one) is type(values[0]) is (str if what == "text" else int) for one in values
+        ):
             return dialect.among(column, values)  # type: ignore[no-any-return]
         return column.in_([dialect.bound(one) for one in values])
     checked = _checked(name, value)
@@ -356,12 +468,19 @@ def _column_test(dialect: ModuleType, name: str, column: sa.ColumnElement[Any], 
     return _compared(column, op, dialect.bound(fitted))
 
 
-_NEXT_UP = {"gt": "gt", "gte": "gt", "lt": "lte", "lte": "lte"}  # for a bound that lies just below the value
+_NEXT_UP = {
+    "gt": "gt",
+    "gte": "gt",
+    "lt": "lte",
+    "lte": "lte",
+}  # for a bound that lies just below the value
 _NEXT_DOWN = {"gt": "gte", "gte": "gte", "lt": "lt", "lte": "lt"}  # just above
 
 
 def _exact(head: str, op: str, value: int | float) -> tuple[str, int | float]:
-    """Return a comparison with a value of the column's own type that means exactly the same, or "all" or "none".
+    """Return a comparison with a value of the column's own type that means exactly the same.
+
+    Or "all" or "none".
 
     Databases differ in how they compare integers with floats beyond 2**53.
     """
@@ -390,21 +509,30 @@ def _pattern(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise QueryError(f"like compares text with a pattern, not {name!r} with {value!r}: use eq")
     if (len(value) - len(value.rstrip("\\"))) % 2:
-        raise QueryError(f"the pattern {value!r} ends in a backslash that escapes nothing: double it")
+        raise QueryError(
+            f"the pattern {value!r} ends in a backslash that escapes nothing: double it"
+        )
     return value
 
 
 def _tag_test(
     dialect: ModuleType, name: str, column: sa.ColumnElement[Any], key: str, op: str, value: Any
 ) -> sa.ColumnElement[bool]:
-    """Compare a tag with values of its own JSON type only; a value of another type is simply not equal."""
+    """Compare a tag with values of its own JSON type only.
+
+    A value of another type is simply not equal.
+    """
     text, is_text = dialect.tag_text(column, key)
     number, is_number = dialect.tag_number(column, key)
     if op == "in":
         values = _values(name, value)
         tests = [dialect.tag_is_bool(column, key, one) for one in values if isinstance(one, bool)]
         texts = [dialect.bound(one) for one in values if isinstance(one, str)]
-        numbers = [dialect.bound_number(one) for one in values if isinstance(one, (int, float)) and not isinstance(one, bool)]
+        numbers = [
+            dialect.bound_number(one)
+            for one in values
+            if isinstance(one, (int, float)) and not isinstance(one, bool)
+        ]
         tests += [sa.and_(text.in_(texts), is_text)] if texts else []
         tests += [sa.and_(number.in_(numbers), is_number)] if numbers else []
         return sa.or_(*tests) if tests else sa.false()

@@ -1,5 +1,9 @@
-"""The schema of a database: which revision it is of, whether that is ours, and the way to the newest."""
+"""The schema of a database.
 
+Which revision it is of, whether that is ours, and the way to the newest.
+"""
+
+import functools
 import re
 from pathlib import Path
 from types import ModuleType
@@ -9,16 +13,34 @@ from expdb.sql.engine import Engine, Session
 
 
 def migrations_dir() -> Path:
-    """Return where the migrations lie: in the package when installed, else beside it in the checkout."""
+    """Return where the migrations lie.
+
+    In the package when installed, else beside it in the checkout.
+    """
     package = Path(__file__).resolve().parent.parent
     packaged = package / "migrations"
     return packaged if packaged.is_dir() else package.parent / "migrations"
 
 
 def known_revisions() -> list[str]:
-    """Return the revisions this expdb knows, oldest first (by file name: importing Alembic takes longer than opening)."""
+    """Return the revisions this expdb knows.
+
+    Oldest first (by file name: importing Alembic takes longer than opening).
+    """
     names = [path.name for path in (migrations_dir() / "versions").glob("[0-9]*.py")]
     return sorted(match[0] for match in map(re.compile(r"\d+").match, names) if match)
+
+
+@functools.cache
+def made_by_migrations(dialect: str) -> dict[str, str]:
+    """Return the SQL of every view, trigger and function, as the newest migration makes it."""
+    files = sorted((migrations_dir() / "sql" / dialect).glob("*.sql"))
+    return {path.stem.split("_", 1)[1]: path.read_text() for path in files}
+
+
+def without_layout(sql: str) -> str:
+    """Return SQL without comments and with one space for any white space, to compare."""
+    return " ".join(re.sub(r"^--.*$", "", sql, flags=re.MULTILINE).split())
 
 
 def run_migrations(session: Session, revision: str = "head", *, down: bool = False) -> None:
@@ -45,15 +67,25 @@ def stored_revision(session: Session, dialect: ModuleType) -> str | None:
 
 def check_revision(session: Session, engine: Engine) -> None:
     """Raise SchemaOutdated or SchemaTooNew unless the schema is the one this expdb works with."""
-    path, found, known = engine.location, stored_revision(session, engine.dialect), known_revisions()
+    path, found, known = (
+        engine.location,
+        stored_revision(session, engine.dialect),
+        known_revisions(),
+    )
     if found == known[-1]:
         problems = engine.dialect.schema_problems(session)
         if problems:
             raise errors.DatabaseDamaged(f"{path}: {problems[0]}")
         return
     if found is None or found in known:
-        raise errors.SchemaOutdated(f"{path} has schema {found or 'none'}, this expdb works with {known[-1]}: run `expdb upgrade {path}`")
-    raise errors.SchemaTooNew(f"{path} has schema {found}, newer than this expdb's {known[-1]}: pip install --upgrade expdb")
+        raise errors.SchemaOutdated(
+            f"{path} has schema {found or 'none'}, this expdb works with {known[-1]}: run `expdb "
+            f"upgrade {path}`"
+        )
+    raise errors.SchemaTooNew(
+        f"{path} has schema {found}, newer than this expdb's {known[-1]}: pip install --upgrade "
+        "expdb"
+    )
 
 
 def upgrade(engine: Engine) -> tuple[str | None, str]:
@@ -64,7 +96,9 @@ def upgrade(engine: Engine) -> tuple[str | None, str]:
         if before is not None and before not in known:
             check_revision(session, engine)
         if before is None and session.ask(engine.dialect.HAS_TABLE, "buffers"):
-            raise errors.DatabaseDamaged(f"{engine.location} has tables and no schema version: restore a backup")
+            raise errors.DatabaseDamaged(
+                f"{engine.location} has tables and no schema version: restore a backup"
+            )
         if before != known[-1]:
             run_migrations(session)
         return before, known[-1]

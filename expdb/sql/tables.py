@@ -1,4 +1,7 @@
-"""The tables as SQLAlchemy sees them, for queries; `migrations/` is what makes them (tests hold the two together)."""
+"""The tables as SQLAlchemy sees them, for queries.
+
+`migrations/` is what makes them (tests hold the two together).
+"""
 
 from typing import Any
 
@@ -21,11 +24,18 @@ buffers = sa.Table(
     sa.Column("added", Integer, nullable=False, comment="positions handed out, ever"),
     sa.Column("low", Integer, nullable=False, comment="every step before this position is evicted"),
     sa.Column("size", Integer, nullable=False, comment="steps held"),
-    sa.Column("holes", Integer, nullable=False, comment="steps deleted by hand that a segment still covers"),
+    sa.Column(
+        "holes",
+        Integer,
+        nullable=False,
+        comment="steps deleted by hand that a segment still covers",
+    ),
     sa.Column("deleted", Integer, nullable=False, comment="steps deleted on purpose, ever"),
     sa.Column("bytes", Integer, nullable=False, comment="sum of the chunks' bytes"),
     sa.Column("episodes_added", Integer, nullable=False, comment="episode ids handed out, ever"),
-    sa.Column("revision", Integer, nullable=False, comment="counts changes of what queries filter by"),
+    sa.Column(
+        "revision", Integer, nullable=False, comment="counts changes of what queries filter by"
+    ),
     sa.Column("priorities", Integer, nullable=False, comment="counts writes of priorities"),
     sa.Column("fields", Text, nullable=False, comment="the signature: type of each field, JSON"),
     sa.Column("fields_version", Integer, nullable=False, comment="counts changes of `fields`"),
@@ -36,7 +46,12 @@ signatures = sa.Table(
     metadata,
     sa.Column("buffer_id", Integer, primary_key=True),
     sa.Column("id", Integer, primary_key=True),
-    sa.Column("schema", Blob, nullable=False, comment="Arrow IPC schema message of the chunks that name it"),
+    sa.Column(
+        "schema",
+        Blob,
+        nullable=False,
+        comment="Arrow IPC schema message of the chunks that name it",
+    ),
 )
 
 episodes = sa.Table(
@@ -59,8 +74,15 @@ episodes = sa.Table(
     sa.Column("ended", Real, comment="Unix seconds"),
     sa.Column("ordered", Flag, nullable=False, comment="steps were written in the order of `step`"),
     sa.Column("last_step", Integer, comment="greatest `step` written"),
-    sa.Column("last_position", Integer, nullable=False, comment="newest position held or evicted; -1 before any"),
-    sa.Column("tail_chunk", Integer, comment="chunk that holds the observation after the last step"),
+    sa.Column(
+        "last_position",
+        Integer,
+        nullable=False,
+        comment="newest position held or evicted; -1 before any",
+    ),
+    sa.Column(
+        "tail_chunk", Integer, comment="chunk that holds the observation after the last step"
+    ),
     sa.Column("tail_row", Integer, comment="and its row there"),
     sa.Column("tail_fields", Text, comment="the fields given to end(), JSON array"),
     sa.Column("revision", Integer),
@@ -82,9 +104,12 @@ steps = sa.Table(
     sa.Column("terminated", Flag, nullable=False),
     sa.Column("truncated", Flag, nullable=False),
     sa.Column("tags", Text, comment="JSON object"),
-    sa.Column("revision", Integer, comment="revision of the buffer at the last change; NULL as written"),
+    sa.Column(
+        "revision", Integer, comment="revision of the buffer at the last change; NULL as written"
+    ),
 )
-# Partial in the database (WHERE revision IS NOT NULL); to say so here would import SQLAlchemy's dialect with expdb.
+# Partial in the database (WHERE revision IS NOT NULL); to say so here would import SQLAlchemy's
+# dialect with expdb.
 sa.Index("steps_by_revision", steps.c.buffer_id, steps.c.revision)
 sa.Index("episodes_by_revision", episodes.c.buffer_id, episodes.c.revision)
 
@@ -92,10 +117,17 @@ segments = sa.Table(
     "segments",
     metadata,
     sa.Column("buffer_id", Integer, primary_key=True),
-    sa.Column("last", Integer, primary_key=True, comment="positions first..last are neighbouring steps of one episode"),
+    sa.Column(
+        "last",
+        Integer,
+        primary_key=True,
+        comment="positions first..last are neighbouring steps of one episode",
+    ),
     sa.Column("first", Integer, nullable=False),
     sa.Column("episode", Integer, nullable=False),
-    sa.Column("ordinal", Integer, nullable=False, comment="steps of the episode written before `first`"),
+    sa.Column(
+        "ordinal", Integer, nullable=False, comment="steps of the episode written before `first`"
+    ),
     sa.Column("chunk", Integer, nullable=False),
     sa.Column("chunk_row", Integer, nullable=False, comment="row of `first` in the chunk"),
     sa.Index("segments_by_episode", "buffer_id", "episode"),
@@ -112,7 +144,11 @@ chunks = sa.Table(
     sa.Column("signature", Integer, nullable=False),
     sa.Column("bytes", Integer, nullable=False),
     sa.Column("crc", Integer, nullable=False),
-    sa.Column("write_id", Text, comment="names the write on PostgreSQL, where a lost connection may hide its outcome"),
+    sa.Column(
+        "write_id",
+        Text,
+        comment="names the write on PostgreSQL, where a lost connection may hide its outcome",
+    ),
     sa.Column("data", Blob, nullable=False, comment="Arrow IPC record-batch message"),
 )
 
@@ -121,17 +157,34 @@ priorities = sa.Table(
     metadata,
     sa.Column("buffer_id", Integer, primary_key=True),
     sa.Column("block", Integer, primary_key=True, comment="of 1,024 positions"),
-    sa.Column("version", Integer, nullable=False, comment="the buffer's `priorities` when it was last written"),
-    sa.Column("data", sa.LargeBinary().with_variant(sa.ARRAY(sa.Double()), "postgresql"), nullable=False, comment="1,024 float64"),
+    sa.Column(
+        "version",
+        Integer,
+        nullable=False,
+        comment="the buffer's `priorities` when it was last written",
+    ),
+    sa.Column(
+        "data",
+        sa.LargeBinary().with_variant(sa.ARRAY(sa.Double()), "postgresql"),
+        nullable=False,
+        comment="1,024 float64",
+    ),
 )
 
 # A view, for queries: `priority` of the steps that have one.
 step_priorities = sa.Table(
-    "step_priorities", sa.MetaData(), sa.Column("buffer_id", Integer), sa.Column("position", Integer), sa.Column("priority", Real)
+    "step_priorities",
+    sa.MetaData(),
+    sa.Column("buffer_id", Integer),
+    sa.Column("position", Integer),
+    sa.Column("priority", Real),
 )
 priority = (
     sa.select(step_priorities.c.priority)
-    .where(step_priorities.c.buffer_id == steps.c.buffer_id, step_priorities.c.position == steps.c.position)
+    .where(
+        step_priorities.c.buffer_id == steps.c.buffer_id,
+        step_priorities.c.position == steps.c.position,
+    )
     .correlate(steps)
     .scalar_subquery()
 )
@@ -172,13 +225,17 @@ EPISODE_VIEW_COLUMNS = ("buffer", "episode", *EPISODE_COLUMNS, "steps_held")
 def views_for_people() -> str:
     """Return what ad-hoc SQL can name, for people who named something else."""
     return (
-        f"the view experience has {', '.join(VIEW_COLUMNS)}; experience_episodes has {', '.join(EPISODE_VIEW_COLUMNS)}; "
+        f"the view experience has {', '.join(VIEW_COLUMNS)}; experience_episodes has "
+        f"{', '.join(EPISODE_VIEW_COLUMNS)}; "
         "fields such as action are field(payload, 'action')"
     )
 
 
 def view_column(name: str) -> tuple[sa.Table, sa.ColumnElement[Any]] | None:
-    """Return the table that a column of the view comes from, and the column; None where there is none of the name."""
+    """Return the table that a column of the view comes from, and the column.
+
+    None where there is none of the name.
+    """
     if name == "priority":
         return steps, priority
     for table, names in ((steps, STEP_COLUMNS), (episodes, EPISODE_COLUMNS)):

@@ -16,24 +16,35 @@ from expdb.sql.engine import Session
 
 @dataclass
 class Fields:
-    """The fields of a buffer as last read: the type of each, those that some rows lack, and the change count."""
+    """The fields of a buffer as last read.
+
+    The type of each, those that some rows lack, and the change count.
+    """
 
     types: dict[str, Field]
     optional: set[str]
     version: int
 
     def __post_init__(self) -> None:
-        self.nested = {".".join(parts[:n]) for parts in (name.split(".") for name in self.types) for n in range(1, len(parts))}
+        self.nested = {
+            ".".join(parts[:n])
+            for parts in (name.split(".") for name in self.types)
+            for n in range(1, len(parts))
+        }
 
     @classmethod
     def from_text(cls, text: str, version: int) -> "Fields":
         """Read the JSON that `buffers.fields` holds."""
         try:
             stored = json.loads(text)
-            types = {name: Field.from_json(value) for name, value in stored.get("types", {}).items()}
+            types = {
+                name: Field.from_json(value) for name, value in stored.get("types", {}).items()
+            }
             return cls(types, set(stored.get("optional", ())), version)
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            raise errors.DatabaseDamaged(f"the fields of a buffer cannot be read ({error}): restore a backup") from error
+            raise errors.DatabaseDamaged(
+                f"the fields of a buffer cannot be read ({error}): restore a backup"
+            ) from error
 
     def as_text(self) -> str:
         """Return the fields as `buffers.fields` holds them."""
@@ -42,12 +53,18 @@ class Fields:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ", did you mean ...?" for the known name that is most like one, nothing where none is."""
+    """Return ", did you mean ...?" for the known name that is most like one.
+
+    Nothing where none is.
+    """
     found = difflib.get_close_matches(name, list(known), 1, 0.7)
     return f", did you mean {found[0]!r}?" if found else ""
 
 
-LEFT_BEHIND = "if the file was copied while a program had it open, its log was left behind: make copies with `expdb backup`"
+LEFT_BEHIND = (
+    "if the file was copied while a program had it open, its log was left behind: make copies with "
+    "`expdb backup`"
+)
 
 
 def unknown_buffer(session: Session, name: str) -> errors.UnknownBuffer:
@@ -59,13 +76,18 @@ def unknown_buffer(session: Session, name: str) -> errors.UnknownBuffer:
 
 def list_buffers(session: Session) -> list[str]:
     """Return the names of all buffers, oldest first."""
-    return [name for (name,) in session.rows(sa.select(tables.buffers.c.name).order_by(tables.buffers.c.id))]
+    return [
+        name
+        for (name,) in session.rows(sa.select(tables.buffers.c.name).order_by(tables.buffers.c.id))
+    ]
 
 
 def find_buffer(session: Session, name: str) -> tuple[int, int | None, Fields] | None:
     """Return id, capacity and fields of a buffer, None where there is none."""
     b = tables.buffers.c
-    found = session.rows(sa.select(b.id, b.capacity, b.fields, b.fields_version).where(b.name == name))
+    found = session.rows(
+        sa.select(b.id, b.capacity, b.fields, b.fields_version).where(b.name == name)
+    )
     if not found:
         return None
     id, capacity, fields, version = found[0]
@@ -79,14 +101,19 @@ def check_buffer_name(name: Any) -> None:
     except UnicodeEncodeError:
         sound = False
     if not sound:
-        raise errors.InvalidValue(f"a buffer may not be called {name!r}: use text of 1 to 255 bytes")
+        raise errors.InvalidValue(
+            f"a buffer may not be called {name!r}: use text of 1 to 255 bytes"
+        )
 
 
 def check_declared(fields: Mapping[str, Any]) -> dict[str, Field]:
     """Return declared fields, with names checked; a dtype's name stands for a scalar of it."""
     checked = {}
     if not isinstance(fields, Mapping):
-        raise errors.InvalidValue(f"fields is {fields!r}: give a mapping such as {{'tokens': expdb.Field('int32', (None,))}}")
+        raise errors.InvalidValue(
+            f"fields is {fields!r}: give a mapping such as {{'tokens': expdb.Field('int32', "
+            f"(None,))}}"
+        )
     for name, field in fields.items():
         if not isinstance(name, str):
             raise errors.InvalidValue(f"a field may not be called {name!r}: use text")
@@ -95,10 +122,18 @@ def check_declared(fields: Mapping[str, Any]) -> dict[str, Field]:
     return checked
 
 
-def create_buffer(session: Session, name: str, capacity: int | None, fields: dict[str, Field]) -> None:
+def create_buffer(
+    session: Session, name: str, capacity: int | None, fields: dict[str, Field]
+) -> None:
     """Insert a buffer, unless another process has just done so."""
     text = Fields(fields, set(), 0).as_text()
-    session.ask("INSERT INTO buffers (name, capacity, fields) VALUES (?, ?, ?) ON CONFLICT (name) DO NOTHING", name, capacity, text)
+    session.ask(
+        "INSERT INTO buffers (name, capacity, fields) VALUES (?, ?, ?) ON CONFLICT (name) DO "
+        "NOTHING",
+        name,
+        capacity,
+        text,
+    )
 
 
 def drop_buffer(session: Session, name: str) -> None:
@@ -107,7 +142,18 @@ def drop_buffer(session: Session, name: str) -> None:
     if found is None:
         raise unknown_buffer(session, name)
     # Nothing is held any more, so that the deleted rows are not taken from the count one by one.
-    session.connection.execute(sa.update(tables.buffers).values(low=tables.buffers.c.added).where(tables.buffers.c.id == found[0]))
-    for table in (tables.priorities, tables.steps, tables.segments, tables.chunks, tables.episodes, tables.signatures):
+    session.connection.execute(
+        sa.update(tables.buffers)
+        .values(low=tables.buffers.c.added)
+        .where(tables.buffers.c.id == found[0])
+    )
+    for table in (
+        tables.priorities,
+        tables.steps,
+        tables.segments,
+        tables.chunks,
+        tables.episodes,
+        tables.signatures,
+    ):
         session.connection.execute(sa.delete(table).where(table.c.buffer_id == found[0]))
     session.connection.execute(sa.delete(tables.buffers).where(tables.buffers.c.id == found[0]))

@@ -1,7 +1,8 @@
 """Priorities: one float64 a step, in blocks of 1,024 positions, in a table of their own.
 
-A learner changes thousands a second, so they are neither a column of `steps` nor written one by one: a million take as
-long as two thousand single rows would. NaN stands for a step that was never given one.
+A learner changes thousands a second, so they are neither a column of `steps` nor written one by
+one: a million take as long as two thousand single rows would. NaN stands for a step that was never
+given one.
 """
 
 import numpy as np
@@ -27,9 +28,13 @@ def update(store: Store, positions: np.ndarray, priorities: np.ndarray) -> int:
 def write(store: Store, session: Session, positions: np.ndarray, priorities: np.ndarray) -> int:
     """Set the priority of steps in the transaction of a writer; return the version that this makes.
 
-    Of duplicates the last counts. Positions that are evicted meanwhile are left out: their blocks are gone.
+    Of duplicates the last counts. Positions that are evicted meanwhile are left out: their blocks
+    are gone.
     """
-    ((version, low),) = session.ask("UPDATE buffers SET priorities = priorities + 1 WHERE id = ? RETURNING priorities, low", store.id)
+    ((version, low),) = session.ask(
+        "UPDATE buffers SET priorities = priorities + 1 WHERE id = ? RETURNING priorities, low",
+        store.id,
+    )
     inside = positions >= low
     positions, priorities = positions[inside], priorities[inside]
     if not len(positions):
@@ -39,13 +44,16 @@ def write(store: Store, session: Session, positions: np.ndarray, priorities: np.
     blocks, starts = np.unique(positions >> BLOCK_BITS, return_index=True)
     stored = _blocks(store, session, f"block {store.dialect.AMONG}", store.dialect.as_list(blocks))
     rows = []
-    for block, start, stop in zip(blocks.tolist(), starts.tolist(), [*starts[1:].tolist(), len(positions)], strict=True):
+    for block, start, stop in zip(
+        blocks.tolist(), starts.tolist(), [*starts[1:].tolist(), len(positions)], strict=True
+    ):
         values = stored[block] if block in stored else np.full(BLOCK, np.nan)
         values[positions[start:stop] & (BLOCK - 1)] = priorities[start:stop]
         rows.append((store.id, block, version, store.dialect.as_block(values)))
     session.many(
         "INSERT INTO priorities (buffer_id, block, version, data) VALUES (?, ?, ?, ?) "
-        "ON CONFLICT (buffer_id, block) DO UPDATE SET version = excluded.version, data = excluded.data", rows,
+        "ON CONFLICT (buffer_id, block) DO UPDATE SET version = excluded.version, data = "
+        "excluded.data", rows,
     )  # fmt: skip
     return int(version)
 
@@ -55,6 +63,10 @@ def changed(store: Store, session: Session, version: int) -> dict[int, np.ndarra
     return _blocks(store, session, "version > ?", version)
 
 
-def _blocks(store: Store, session: Session, condition: str, *params: object) -> dict[int, np.ndarray]:
-    rows = session.ask(f"SELECT block, data FROM priorities WHERE buffer_id = ? AND {condition}", store.id, *params)
+def _blocks(
+    store: Store, session: Session, condition: str, *params: object
+) -> dict[int, np.ndarray]:
+    rows = session.ask(
+        f"SELECT block, data FROM priorities WHERE buffer_id = ? AND {condition}", store.id, *params
+    )
     return {block: store.dialect.from_block(data) for block, data in rows}

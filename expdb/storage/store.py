@@ -1,4 +1,7 @@
-"""What a process knows of one buffer: its fields, and how to decode its chunks. The other rooms write and read with it."""
+"""What a process knows of one buffer: its fields, and how to decode its chunks.
+
+The other rooms write and read with it.
+"""
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -47,12 +50,20 @@ class News:
 
 
 class Writing(AbstractContextManager[tuple[Session, News]]):
-    """A transaction that holds the buffer's row; what it has made is known to the process once it is committed.
+    """A transaction that holds the buffer's row.
+
+    What it has made is known to the process once it is committed.
 
     Not `locked` is for what takes the row with its first statement.
     """
 
-    def __init__(self, store: "Store", news: News | None = None, locked: bool = True, timeout: float | None = None):
+    def __init__(
+        self,
+        store: "Store",
+        news: News | None = None,
+        locked: bool = True,
+        timeout: float | None = None,
+    ):
         self._store, self._news, self._locked = store, news or News(), locked
         self._transaction = store.engine.writing(timeout)
 
@@ -68,12 +79,17 @@ class Writing(AbstractContextManager[tuple[Session, News]]):
             raise
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         try:
             self._transaction.__exit__(kind, error, traceback)
             self._learn()
-        except BaseException as found:  # an interrupt may come just before the end, or just after the commit
+        except (
+            BaseException
+        ) as found:  # an interrupt may come just before the end, or just after the commit
             self._transaction.__exit__(type(found), found, None)
             self._learn()
             raise
@@ -94,11 +110,13 @@ TAKE = (
 )
 COUNT = "UPDATE buffers SET size = size + ?, bytes = bytes + ? WHERE id = ?"
 INSERT_SEGMENT = (
-    "INSERT INTO segments (buffer_id, last, first, episode, ordinal, chunk, chunk_row) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO segments (buffer_id, last, first, episode, ordinal, chunk, chunk_row) VALUES (?, "
+    "?, ?, ?, ?, ?, ?)"
 )
 DELETE_SEGMENT = "DELETE FROM segments WHERE buffer_id = ? AND last = ?"
 INSERT_CHUNK = (
-    "INSERT INTO chunks (buffer_id, id, first, episode, rows, signature, bytes, crc, write_id, data) "
+    "INSERT INTO chunks (buffer_id, id, first, episode, rows, signature, bytes, crc, write_id, "
+    "data) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
@@ -117,7 +135,9 @@ class Store:
         self._looked_at: set[str] = set()  # tags that are there, or were warned of
 
     def writing(self, timeout: float | None = None) -> "Writing":
-        """Return a context with a transaction that holds the buffer's row, which is the writers' lock on every database.
+        """Return a context with a transaction that holds the buffer's row.
+
+        Which is the writers' lock on every database.
 
         Other writers are waited for up to `timeout` seconds, None for the handle's own.
         """
@@ -133,14 +153,20 @@ class Store:
             before.__dict__.update(after.__dict__)
 
     def compiled(self, where: Where) -> Condition | None:
-        """Return the condition of any form of `where`, None for all rows; raise QueryError where it makes no sense."""
+        """Return the condition of any form of `where`, None for all rows.
+
+        Raise QueryError where it makes no sense.
+        """
         condition = compile_where(where, self.dialect)
         if condition is not None:
             self.warn_of_unknown_tags(condition.tags)
         return condition
 
     def warn_of_unknown_tags(self, names: Iterable[str]) -> None:
-        """Warn once of each tag, such as "tags.difficulty", that no step or episode has: the key may be misspelt."""
+        """Warn once of each tag, such as "tags.difficulty", that no step or episode has.
+
+        The key may be misspelt.
+        """
         fresh = [name for name in names if name not in self._looked_at]
         if not fresh:
             return
@@ -153,44 +179,86 @@ class Store:
             errors.warn(message)
 
     def _unknown_tag(self, session: Session, column: str, key: str) -> str | None:
-        table, other = (tables.steps, "episode_tags") if column == "tags" else (tables.episodes, "tags")
+        table, other = (
+            (tables.steps, "episode_tags") if column == "tags" else (tables.episodes, "tags")
+        )
         held = self.dialect.tag_value(table.c[column], key).is_not(None)
-        if session.rows(sa.select(sa.literal(1)).where(table.c.buffer_id == self.id, held).limit(1)):
+        if session.rows(
+            sa.select(sa.literal(1)).where(table.c.buffer_id == self.id, held).limit(1)
+        ):
             return None
-        keys = {name: {one for (one,) in session.ask(statement, self.id)} for name, statement in self.dialect.TAG_KEYS.items()}
+        keys = {
+            name: {one for (one,) in session.ask(statement, self.id)}
+            for name, statement in self.dialect.TAG_KEYS.items()
+        }
         if key in keys[column]:  # null wherever it is
             return None
         if key in keys[other]:
-            cure = f"{other}.{key} is there: `{other}` are those of {'an episode' if other == 'episode_tags' else 'a step'}"
+            cure = (
+                f"{other}.{key} is there: `{other}` are those of "
+                f"{'an episode' if other == 'episode_tags' else 'a step'}"
+            )
         else:
-            cure = f"there are {', '.join(sorted(keys[column])[:20])}" if keys[column] else "there are no such tags at all"
-        return f"nothing in buffer {self.name!r} has the tag {column}.{key}{nearest(key, keys[column]) or ':'} {cure}"
+            cure = (
+                f"there are {', '.join(sorted(keys[column])[:20])}"
+                if keys[column]
+                else "there are no such tags at all"
+            )
+        return (
+            f"nothing in buffer {self.name!r} has the tag "
+            f"{column}.{key}{nearest(key, keys[column]) or ':'} {cure}"
+        )
 
     def dropped(self) -> errors.UnknownBuffer:
         """Return the error for a buffer that is no more."""
-        return errors.UnknownBuffer(f"buffer {self.name!r} was dropped: make it again with db.buffer")
+        return errors.UnknownBuffer(
+            f"buffer {self.name!r} was dropped: make it again with db.buffer"
+        )
 
-    # -- books --------------------------------------------------------------------------------------------------------
+    # -- books -------------------------------------------------------------------------------------
 
     def state(self, session: Session) -> State:
-        """Return the buffer's books as the session sees them, and read its fields again where they have changed."""
+        """Return the buffer's books as the session sees them.
+
+        Read its fields again where they have changed.
+        """
         found = session.ask(
-            "SELECT added, low, size, holes, revision, capacity, bytes, deleted, priorities, fields_version, "
-            "EXISTS (SELECT 1 FROM steps WHERE buffer_id = b.id AND revision IS NOT NULL) FROM buffers b WHERE id = ?",
+            "SELECT added, low, size, holes, revision, capacity, bytes, deleted, priorities, "
+            "fields_version, "
+            "EXISTS (SELECT 1 FROM steps WHERE buffer_id = b.id AND revision IS NOT NULL) FROM "
+            "buffers b WHERE id = ?",
             self.id,
         )
         if not found:
             raise self.dropped()
-        added, low, size, holes, revision, capacity, nbytes, deleted, priorities, version, revised = found[0]
+        (
+            added,
+            low,
+            size,
+            holes,
+            revision,
+            capacity,
+            nbytes,
+            deleted,
+            priorities,
+            version,
+            revised,
+        ) = found[0]
         self.fields_at(session, version)
         if not 0 <= low <= added or size < 0 or not added - low <= size + deleted:
             raise errors.DatabaseDamaged(
-                f"buffer {self.name!r} counts {added} steps added, {low} the oldest, {size} held: that cannot be; restore a backup"
+                f"buffer {self.name!r} counts {added} steps added, {low} the oldest, {size} held: "
+                "that cannot be; restore a backup"
             )
-        return State(added, low, size, holes, revision, bool(revised), capacity, nbytes, deleted, priorities)
+        return State(
+            added, low, size, holes, revision, bool(revised), capacity, nbytes, deleted, priorities
+        )
 
     def fields_at(self, session: Session, version: int) -> Fields:
-        """Return the fields that the session's snapshot has, read anew where they are not the ones known."""
+        """Return the fields that the session's snapshot has.
+
+        Read anew where they are not the ones known.
+        """
         known = self.fields
         if known.version == version:
             return known
@@ -201,29 +269,42 @@ class Store:
         return found[2]
 
     def _adopt(self, fields: Fields) -> None:
-        """Know newer fields; threads that look at older snapshots must not bring older ones back."""
+        """Know newer fields.
+
+        Threads that look at older snapshots must not bring older ones back.
+        """
         if fields.version > self.fields.version:
             self.fields = fields
 
     def settle_fields(
-        self, session: Session, known: Fields, found: Mapping[str, Field], lacking: set[str], first: bool, news: News
+        self,
+        session: Session,
+        known: Fields,
+        found: Mapping[str, Field],
+        lacking: set[str],
+        first: bool,
+        news: News,
     ) -> None:
-        """Add fields that are new, and note those that some row lacks; raise FieldMismatch where a type differs.
+        """Add fields that are new, and note those that some row lacks.
 
-        `known` are those of the transaction. `first` says that nothing was stored before, so that a new field is one
-        that no row lacks yet.
+        Raise FieldMismatch where a type differs.
+
+        `known` are those of the transaction. `first` says that nothing was stored before, so that a
+        new field is one that no row lacks yet.
         """
         new = {name: field for name, field in found.items() if name not in known.types}
         for name, field_ in found.items():
             if known.types.get(name, field_) != field_:
                 raise errors.FieldMismatch(
-                    f"field {name!r} holds {known.types[name]}, not {field_}: convert the value, or use another field name"
+                    f"field {name!r} holds {known.types[name]}, not {field_}: convert the value, "
+                    "or use another field name"
                 )
         for name in new:
             heads = {name.rsplit(".", n)[0] for n in range(1, name.count(".") + 1)}
             if name in known.nested or heads & (known.types.keys() | new.keys()):
                 raise errors.FieldMismatch(
-                    f"field {name!r} is both a value and a mapping with arrays: give one of the two another name"
+                    f"field {name!r} is both a value and a mapping with arrays: give one of the "
+                    "two another name"
                 )
         optional = known.optional | lacking | (set() if first else new.keys())
         if new or optional != known.optional:
@@ -233,15 +314,19 @@ class Store:
             session.connection.execute(sa.update(b).where(b.c.id == self.id).values(values))
             news.fields = settled
 
-    # -- chunks -------------------------------------------------------------------------------------------------------
+    # -- chunks ------------------------------------------------------------------------------------
 
     def decoder(self, session: Session, id: int, news: News | None = None) -> Decoder:
         """Return the decoder of a stored signature."""
         known = self._decoders.get(id) or (news.decoders.get(id) if news else None)
         if known is None:
-            found = session.ask("SELECT schema FROM signatures WHERE buffer_id = ? AND id = ?", self.id, id)
+            found = session.ask(
+                "SELECT schema FROM signatures WHERE buffer_id = ? AND id = ?", self.id, id
+            )
             if not found:
-                raise errors.ChunkDamaged(f"signature {id} of buffer {self.name!r} is gone: restore a backup")
+                raise errors.ChunkDamaged(
+                    f"signature {id} of buffer {self.name!r} is gone: restore a backup"
+                )
             known = self._decoder_from(id, found[0][0])
             # What a writer reads may be its own, and be rolled back.
             (self._decoders if news is None else news.decoders)[id] = known
@@ -256,9 +341,14 @@ class Store:
             ) from error
 
     def read_signatures(self) -> None:
-        """Read the signatures that are not known yet, so that chunks can be written without a look at them."""
+        """Read the signatures that are not known yet.
+
+        So that chunks can be written without a look at them.
+        """
         with self.engine.reading() as session:
-            self.learn_signatures(session.ask("SELECT id, schema FROM signatures WHERE buffer_id = ?", self.id))
+            self.learn_signatures(
+                session.ask("SELECT id, schema FROM signatures WHERE buffer_id = ?", self.id)
+            )
 
     def known_signatures(self) -> Any:
         """Return the ids of the signatures that need not be read again, as one parameter."""
@@ -268,39 +358,75 @@ class Store:
         """Take in stored signatures."""
         for id, message in rows:
             decoder = self._decoders[id] = self._decoder_from(id, message)
-            fields = tuple((name, field) for name, field in decoder.signature.fields.items() if name not in SYSTEM)
+            fields = tuple(
+                (name, field)
+                for name, field in decoder.signature.fields.items()
+                if name not in SYSTEM
+            )
             self._signatures.setdefault(fields, id)
 
     def known_decoder(self, fields: Mapping[str, Field]) -> Decoder | None:
-        """Return the decoder of the signature that these fields make, None where it has yet to be read or stored."""
+        """Return the decoder of the signature that these fields make.
+
+        None where it has yet to be read or stored.
+        """
         id = self._signatures.get(tuple(fields.items()))
         return None if id is None else self._decoders.get(id)
 
     def _decoder_of(self, session: Session, fields: Mapping[str, Field], news: News) -> Decoder:
-        """Return the decoder of the signature that these fields make; store the signature where it is new."""
+        """Return the decoder of the signature that these fields make.
+
+        Store the signature where it is new.
+        """
         key = tuple(fields.items())
         id = self._signatures.get(key)
         id = news.signatures.get(key) if id is None else id
         if id is not None:
             return self.decoder(session, id, news)
         wanted = Signature(fields)
-        stored = session.ask("SELECT id, schema FROM signatures WHERE buffer_id = ? ORDER BY id", self.id)
+        stored = session.ask(
+            "SELECT id, schema FROM signatures WHERE buffer_id = ? ORDER BY id", self.id
+        )
         id = next((id for id, message in stored if message == wanted.message), None)
         if id is None:
             id = wanted.id = len(stored)
-            session.ask("INSERT INTO signatures (buffer_id, id, schema) VALUES (?, ?, ?)", self.id, id, wanted.message)
+            session.ask(
+                "INSERT INTO signatures (buffer_id, id, schema) VALUES (?, ?, ?)",
+                self.id,
+                id,
+                wanted.message,
+            )
             news.decoders[id] = Decoder(wanted)
         news.signatures[key] = id
         return self.decoder(session, id, news)
 
     def insert_chunk(
-        self, session: Session, news: News, block: Block, system: tuple[Any, ...], *, id: int, first: int, episode: int | None
+        self,
+        session: Session,
+        news: News,
+        block: Block,
+        system: tuple[Any, ...],
+        *,
+        id: int,
+        first: int,
+        episode: int | None,
     ) -> int:
         """Insert a chunk of a block and its steps' system columns; return its bytes."""
         decoder = self._decoder_of(session, block.fields, news)
         data = block.message(decoder.templates, *system)
         crc = crc_of(decoder.signature, id, block.rows, data)
-        values = (self.id, id, first, episode, block.rows, decoder.signature.id, len(data), crc, news.write_id, data)
+        values = (
+            self.id,
+            id,
+            first,
+            episode,
+            block.rows,
+            decoder.signature.id,
+            len(data),
+            crc,
+            news.write_id,
+            data,
+        )
         session.ask(INSERT_CHUNK, *values)
         return len(data)
 
@@ -308,4 +434,6 @@ class Store:
 def evicted(positions: np.ndarray) -> errors.Evicted:
     """Return the error for positions that hold nothing."""
     shown = ", ".join(map(str, positions[:5].tolist())) + (", ..." if len(positions) > 5 else "")
-    return errors.Evicted(f"{len(positions)} positions hold no step ({shown}): evicted, deleted or not written yet")
+    return errors.Evicted(
+        f"{len(positions)} positions hold no step ({shown}): evicted, deleted or not written yet"
+    )

@@ -1,4 +1,7 @@
-"""The fault harness: what happens to a database when something fails, in one table. `python3 dev.py torture`."""
+"""The fault harness: what happens to a database when something fails, in one table.
+
+`python3 dev.py torture`.
+"""
 
 from torture import damage, hostile, kills, machine, migrations, power, soak  # noqa: F401 (they enter their faults in the table)
 from torture.oracle import verify

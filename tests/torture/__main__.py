@@ -1,4 +1,7 @@
-"""Strike with every fault and print the table: `python3 dev.py torture [--minutes N] [--only NAME] [--seed N]`."""
+"""Strike with every fault and print the table.
+
+`python3 dev.py torture [--minutes N] [--only NAME] [--seed N]`.
+"""
 
 import argparse
 import json
@@ -11,7 +14,9 @@ import time
 import warnings
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the tests' own modules, as pytest has them
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[1])
+)  # the tests' own modules, as pytest has them
 
 from torture import FAULTS, HEAD, Outcome, Place, Servers, line, run
 
@@ -19,15 +24,39 @@ SHORT_MINUTES = 1.5
 
 
 def main() -> int:
-    """Run the short table, or as much of the long one as the minutes allow; return the number of faults that did not hold."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=SHORT_MINUTES, help="about how long; 1.5 is the short table, 40 the long one")
-    parser.add_argument("--only", action="append", choices=sorted(FAULTS), help="one fault; may be repeated")
-    parser.add_argument("--soak", type=float, metavar="MINUTES", help="nothing but the soak, for so long on each database")
-    parser.add_argument("--seed", type=int, default=None, help="of the random instants, places and values (default: the time)")
+    """Run the short table, or as much of the long one as the minutes allow.
+
+    Return the number of faults that did not hold.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=SHORT_MINUTES,
+        help="about how long; 1.5 is the short table, 40 the long one",
+    )
+    parser.add_argument(
+        "--only", action="append", choices=sorted(FAULTS), help="one fault; may be repeated"
+    )
+    parser.add_argument(
+        "--soak",
+        type=float,
+        metavar="MINUTES",
+        help="nothing but the soak, for so long on each database",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=None,
+        help="of the random instants, places and values (default: the time)",
+    )
     parser.add_argument("--json", type=Path, help="write the outcomes there as well")
     given = parser.parse_args()
-    warnings.simplefilter("ignore", expdb_warning())  # the harness provokes what they warn of, and tests that they come
+    warnings.simplefilter(
+        "ignore", expdb_warning()
+    )  # the harness provokes what they warn of, and tests that they come
     seed = int(time.time()) if given.seed is None else given.seed
     share = min(1.0, max(0.0, (given.minutes - SHORT_MINUTES) / (40 - SHORT_MINUTES)))
     failed, start = 0, time.monotonic()
@@ -37,7 +66,11 @@ def main() -> int:
         soaks = [key for key in FAULTS if key.startswith("soak_")]
         for key in given.only or (FAULTS if given.soak is None else soaks):
             one = FAULTS[key]
-            count = round(one.short + share * (one.long - one.short)) if given.soak is None or key not in soaks else round(60 * given.soak)
+            count = (
+                round(one.short + share * (one.long - one.short))
+                if given.soak is None or key not in soaks
+                else round(60 * given.soak)
+            )
             with tempfile.TemporaryDirectory(prefix="expdb-torture-") as folder:
                 outcomes[key], seconds = run(key, Place(Path(folder), seed, servers), count)
             print(line(key, outcomes[key], seconds), flush=True)
@@ -45,8 +78,14 @@ def main() -> int:
             show(outcomes[key])
     if given.json:
         given.json.write_text(json.dumps({key: vars(outcome) for key, outcome in outcomes.items()}))
-    system = f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
-    print(f"\n{time.strftime('%Y-%m-%d')}, {system}, seed {seed}, {(time.monotonic() - start) / 60:.1f} minutes; {failed} of the faults did not hold.")
+    system = (
+        f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}, SQLite "
+        f"{sqlite3.sqlite_version}"
+    )
+    print(
+        f"\n{time.strftime('%Y-%m-%d')}, {system}, seed {seed}, "
+        f"{(time.monotonic() - start) / 60:.1f} minutes; {failed} of the faults did not hold."
+    )
     return failed
 
 

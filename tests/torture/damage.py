@@ -1,4 +1,7 @@
-"""Damage: flipped bits in the file, and mutated Arrow messages, each met by a process of its own."""
+"""Damage: flipped bits in the file, and mutated Arrow messages.
+
+Each met by a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,17 @@ from torture.oracle import BUFFER, step, wrong_fields
 from torture.table import Outcome, Place, fault
 
 STEPS = 240
-MEMORY = 1 << 30  # bytes that a process may take beyond what it has: a message that claims more is refused before
+MEMORY = (
+    1 << 30
+)  # bytes that a process may take beyond what it has: a message that claims more is refused before
 FINE, REFUSED, BOOKS, WRONG, UNTYPED = range(5)
-WORDS = {FINE: "read as they were", REFUSED: "refused", BOOKS: "other rewards, names or steps (mutable columns)", WRONG: "wrong values", UNTYPED: "untyped errors"}
+WORDS = {
+    FINE: "read as they were",
+    REFUSED: "refused",
+    BOOKS: "other rewards, names or steps (mutable columns)",
+    WRONG: "wrong values",
+    UNTYPED: "untyped errors",
+}
 
 
 def sample_file(path: Path) -> None:
@@ -34,7 +45,12 @@ def sample_file(path: Path) -> None:
         for number in range(0, STEPS, 24):
             with buffer.episode(f"t{number % 3}", episode_tags={"seed": number}) as episode:
                 for k in range(24):
-                    episode.append(**step(0, number + k, number, 24), reward=1.0, frame=_frame(number + k), terminated=k == 23)
+                    episode.append(
+                        **step(0, number + k, number, 24),
+                        reward=1.0,
+                        frame=_frame(number + k),
+                        terminated=k == 23,
+                    )
 
 
 def _frame(number: int) -> np.ndarray:
@@ -46,15 +62,46 @@ def read_all(path: str) -> int:
     try:
         with expdb.open(path, create=False) as db:
             buffer, books, count = db.buffer(BUFFER), False, 0
-            for rows in buffer.scan(fields=["position", "writer", "number", "obs", "text", "call", "frame", "reward", "task_id", "step"]):
+            for rows in buffer.scan(
+                fields=[
+                    "position",
+                    "writer",
+                    "number",
+                    "obs",
+                    "text",
+                    "call",
+                    "frame",
+                    "reward",
+                    "task_id",
+                    "step",
+                ]
+            ):
                 for row in rows.to_list():
                     number = row["position"]
-                    if row["writer"] != 0 or row["number"] != number or wrong_fields(row) or not np.array_equal(row["frame"], _frame(number)):
+                    if (
+                        row["writer"] != 0
+                        or row["number"] != number
+                        or wrong_fields(row)
+                        or not np.array_equal(row["frame"], _frame(number))
+                    ):
                         return WRONG
-                    books |= row["reward"] != 1.0 or row["task_id"] != f"t{number // 24 * 24 % 3}" or row["step"] != number % 24
+                    books |= (
+                        row["reward"] != 1.0
+                        or row["task_id"] != f"t{number // 24 * 24 % 3}"
+                        or row["step"] != number % 24
+                    )
                     count += 1
-            batch = buffer.sample(64, sampler=expdb.Prioritized(), unit=expdb.NStep(2), fields=["number", "frame"], rng=0)
-            if not all(np.array_equal(frame, _frame(number)) for frame, number in zip(batch["frame"], batch["number"], strict=True)):
+            batch = buffer.sample(
+                64,
+                sampler=expdb.Prioritized(),
+                unit=expdb.NStep(2),
+                fields=["number", "frame"],
+                rng=0,
+            )
+            if not all(
+                np.array_equal(frame, _frame(number))
+                for frame, number in zip(batch["frame"], batch["number"], strict=True)
+            ):
                 return WRONG
             return BOOKS if books or count != STEPS else FINE
     except expdb.ExpDBError:
@@ -62,7 +109,9 @@ def read_all(path: str) -> int:
 
 
 def in_children(cases: Sequence[Callable[[], int]]) -> list[int]:
-    """Run cases in a forked child with bounded memory; return what each returned, or minus the signal that killed it.
+    """Run cases in a forked child with bounded memory.
+
+    Return what each returned, or minus the signal that killed it.
 
     One child serves until it dies, and the next goes on with the case after.
     """
@@ -95,21 +144,33 @@ def _status(case: Callable[[], int]) -> int:
     except BaseException as error:
         if os.environ.get("TORTURE_VERBOSE"):
             at = traceback.extract_tb(error.__traceback__)[-4:]
-            where = " < ".join(f"{Path(one.filename).name}:{one.lineno} {one.name}" for one in reversed(at))
+            where = " < ".join(
+                f"{Path(one.filename).name}:{one.lineno} {one.name}" for one in reversed(at)
+            )
             sys.stderr.write(f"{type(error).__name__}: {error} {where}\n")
         return UNTYPED
 
 
-def judged(tried: Sequence[tuple[str, Callable[[], int]]], allowed: Sequence[int]) -> tuple[Outcome, Counter[int]]:
-    """Run cases by name; return the outcome: what is not allowed (a crash, an error without a type) is a violation."""
+def judged(
+    tried: Sequence[tuple[str, Callable[[], int]]], allowed: Sequence[int]
+) -> tuple[Outcome, Counter[int]]:
+    """Run cases by name; return the outcome.
+
+    What is not allowed (a crash, an error without a type) is a violation.
+    """
     results = in_children([case for _, case in tried])
     where: dict[int, list[str]] = {}
     for (name, _), result in zip(tried, results, strict=True):
         if result not in allowed:
             where.setdefault(result, []).append(name)
     counts = Counter(results)
-    violations = [f"{WORDS.get(kind, f'killed by signal {-kind}')}: {places}" for kind, places in where.items()]
-    note = ", ".join(f"{counts[kind]} {WORDS[kind]}" for kind in (FINE, REFUSED, BOOKS) if counts[kind])
+    violations = [
+        f"{WORDS.get(kind, f'killed by signal {-kind}')}: {places}"
+        for kind, places in where.items()
+    ]
+    note = ", ".join(
+        f"{counts[kind]} {WORDS[kind]}" for kind in (FINE, REFUSED, BOOKS) if counts[kind]
+    )
     return Outcome(len(tried), violations, note), counts
 
 
@@ -134,21 +195,31 @@ def flip_bits(place: Place, flips: int) -> Outcome:
         return read_all(str(path))
 
     places = [(rng.randrange(len(whole)), rng.randrange(8)) for _ in range(flips)]
-    return judged([(f"byte {at} bit {bit}", partial(flip, at, bit)) for at, bit in places], (FINE, REFUSED, BOOKS))[0]
+    return judged(
+        [(f"byte {at} bit {bit}", partial(flip, at, bit)) for at, bit in places],
+        (FINE, REFUSED, BOOKS),
+    )[0]
 
 
 def mutants(rng: random.Random, message: bytes) -> bytes:
-    """Return a message with something wrong: bits, bytes, numbers that say how long and how many, a part cut out or doubled."""
+    """Return a message with something wrong.
+
+    Bits, bytes, numbers that say how long and how many, a part cut out or doubled.
+    """
     data = bytearray(message)
     for _ in range(rng.choice((1, 1, 2, 8))):
-        at = rng.randrange(len(data)) if rng.random() < 0.5 else rng.randrange(min(len(data), 600))  # its metadata come first
+        at = (
+            rng.randrange(len(data)) if rng.random() < 0.5 else rng.randrange(min(len(data), 600))
+        )  # its metadata come first
         match rng.randrange(5):
             case 0:
                 data[at] ^= 1 << rng.randrange(8)
             case 1:
                 data[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF))
             case 2:
-                number = rng.choice((0, 1, -1, 1 << 30, 1 << 40, (1 << 63) - 1, -(1 << 63), rng.getrandbits(32)))
+                number = rng.choice(
+                    (0, 1, -1, 1 << 30, 1 << 40, (1 << 63) - 1, -(1 << 63), rng.getrandbits(32))
+                )
                 data[at // 8 * 8 : at // 8 * 8 + 8] = number.to_bytes(8, "little", signed=True)
             case 3:
                 del data[at : at + rng.randrange(1, 64)]
@@ -165,14 +236,21 @@ def _mutated(place: Place, count: int, *, forged: bool) -> Outcome:
     with expdb.open(path) as db:
         store = db.buffer(BUFFER)._store
         with store.engine.reading() as session:
-            chunks = session.ask("SELECT id, rows, signature, crc, data FROM chunks WHERE buffer_id = ?", store.id)
-            decoders = {signature: store.decoder(session, signature) for _, _, signature, _, _ in chunks}
+            chunks = session.ask(
+                "SELECT id, rows, signature, crc, data FROM chunks WHERE buffer_id = ?", store.id
+            )
+            decoders = {
+                signature: store.decoder(session, signature) for _, _, signature, _, _ in chunks
+            }
     whole = path.read_bytes()
 
     def store_and_read(chunk: int, crc: int, data: bytes) -> int:
         replace(path, whole)
         connection = sqlite3.connect(path, isolation_level=None)
-        connection.execute("UPDATE chunks SET data = ?, bytes = ?, crc = ? WHERE id = ?", (data, len(data), crc, chunk))
+        connection.execute(
+            "UPDATE chunks SET data = ?, bytes = ?, crc = ? WHERE id = ?",
+            (data, len(data), crc, chunk),
+        )
         connection.close()
         return read_all(str(path))
 
@@ -182,7 +260,9 @@ def _mutated(place: Place, count: int, *, forged: bool) -> Outcome:
         mutant = mutants(rng, data)
         if mutant != data:
             crc = codec.crc_of(decoders[signature].signature, id, rows, mutant) if forged else crc
-            tried.append((f"chunk {id}, {len(mutant)} bytes", partial(store_and_read, id, crc, mutant)))
+            tried.append(
+                (f"chunk {id}, {len(mutant)} bytes", partial(store_and_read, id, crc, mutant))
+            )
     outcome, counts = judged(tried, (FINE, REFUSED, BOOKS, WRONG) if forged else (REFUSED,))
     if forged:
         outcome.note += f", {counts[WRONG]} with other values, which the forger chose"
@@ -194,6 +274,11 @@ def mutate_messages(place: Place, count: int) -> Outcome:
     return _mutated(place, count, forged=False)
 
 
-@fault("mutated Arrow messages with a forged checksum", "0 crashes, no more memory than 1 GiB, typed errors", 300, 10_000)
+@fault(
+    "mutated Arrow messages with a forged checksum",
+    "0 crashes, no more memory than 1 GiB, typed errors",
+    300,
+    10_000,
+)
 def forge_messages(place: Place, count: int) -> Outcome:
     return _mutated(place, count, forged=True)

@@ -1,8 +1,11 @@
-"""A disk that remembers: a layer under SQLite that logs what is written and synced, and fails on demand.
+"""A disk that remembers.
 
-SQLite reaches the disk through a table of functions, its VFS (sqlite.org/vfs.html). This one is the system's own, with
-the functions that change a file replaced by callbacks, in the very library that Python's `sqlite3` is linked to: expdb
-runs on it unchanged. The log of a run gives the images that a power failure may leave behind.
+A layer under SQLite that logs what is written and synced, and fails on demand.
+
+SQLite reaches the disk through a table of functions, its VFS (sqlite.org/vfs.html). This one is the
+system's own, with the functions that change a file replaced by callbacks, in the very library that
+Python's `sqlite3` is linked to: expdb runs on it unchanged. The log of a run gives the images that
+a power failure may leave behind.
 """
 
 from __future__ import annotations
@@ -24,23 +27,31 @@ _XCLOSE = CFUNCTYPE(c_int, c_void_p)
 _XWRITE = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_int64)
 _XTRUNCATE = CFUNCTYPE(c_int, c_void_p, c_int64)
 _XSYNC = CFUNCTYPE(c_int, c_void_p, c_int)
-_XOPEN = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_int, c_void_p)  # the name by address: SQLite keeps more behind it
+_XOPEN = CFUNCTYPE(
+    c_int, c_void_p, c_void_p, c_void_p, c_int, c_void_p
+)  # the name by address: SQLite keeps more behind it
 _XDELETE = CFUNCTYPE(c_int, c_void_p, c_char_p, c_int)
 
 
 class _Methods(Structure):
     """sqlite3_io_methods, version 3."""
 
-    _fields_ = [("version", c_int), ("close", c_void_p), ("read", c_void_p), ("write", c_void_p), ("truncate", c_void_p), ("sync", c_void_p)] + [
-        (f"other_{k}", c_void_p) for k in range(13)
-    ]
+    _fields_ = [
+        ("version", c_int),
+        ("close", c_void_p),
+        ("read", c_void_p),
+        ("write", c_void_p),
+        ("truncate", c_void_p),
+        ("sync", c_void_p),
+    ] + [(f"other_{k}", c_void_p) for k in range(13)]
 
 
 class _Vfs(Structure):
     """sqlite3_vfs, version 3."""
 
     _fields_ = [
-        ("version", c_int), ("file_bytes", c_int), ("longest_path", c_int), ("next", c_void_p), ("name", c_char_p),
+        ("version", c_int), ("file_bytes", c_int), ("longest_path", c_int), ("next", c_void_p),
+        ("name", c_char_p),
         ("data", c_void_p), ("open", c_void_p), ("delete", c_void_p),
     ] + [(f"other_{k}", c_void_p) for k in range(14)]  # fmt: skip
 
@@ -56,9 +67,16 @@ class Event:
 
 
 def library() -> str | None:
-    """Return the path of the SQLite library that Python's `sqlite3` is linked to; None where it is a part of Python."""
+    """Return the path of the SQLite library that Python's `sqlite3` is linked to.
+
+    None where it is a part of Python.
+    """
     sqlite3.connect(":memory:").close()
-    found = re.findall(r"\s(/\S*libsqlite3\S*)$", Path("/proc/self/maps").read_text(), re.MULTILINE) if os.path.exists("/proc/self/maps") else []
+    found = (
+        re.findall(r"\s(/\S*libsqlite3\S*)$", Path("/proc/self/maps").read_text(), re.MULTILINE)
+        if os.path.exists("/proc/self/maps")
+        else []
+    )
     return found[0] if found else None
 
 
@@ -67,15 +85,24 @@ class Disk:
 
     def __init__(self, prefix: str):
         self.prefix, self.events = os.path.realpath(prefix), list[Event]()
-        self.fault: Callable[[str, str], int] | None = None  # (kind, file) to an SQLite error code, 0 to go on
+        self.fault: Callable[[str, str], int] | None = (
+            None  # (kind, file) to an SQLite error code, 0 to go on
+        )
         self._files: dict[int, str] = {}
-        self._tables: dict[int, tuple[_Methods, int]] = {}  # ours by theirs; both stay, SQLite keeps pointers to them
+        self._tables: dict[
+            int, tuple[_Methods, int]
+        ] = {}  # ours by theirs; both stay, SQLite keeps pointers to them
 
     def __enter__(self) -> Disk:
         path = library()
-        assert path is not None, "sqlite3 is a part of this Python: there is nothing to put a layer under"
+        assert path is not None, (
+            "sqlite3 is a part of this Python: there is nothing to put a layer under"
+        )
         self._sqlite = ctypes.CDLL(path)
-        self._sqlite.sqlite3_vfs_find.restype, self._sqlite.sqlite3_vfs_find.argtypes = POINTER(_Vfs), [c_char_p]
+        self._sqlite.sqlite3_vfs_find.restype, self._sqlite.sqlite3_vfs_find.argtypes = (
+            POINTER(_Vfs),
+            [c_char_p],
+        )
         self._sqlite.sqlite3_vfs_register.argtypes = [POINTER(_Vfs), c_int]
         self._sqlite.sqlite3_vfs_unregister.argtypes = [POINTER(_Vfs)]
         self._theirs = self._sqlite.sqlite3_vfs_find(None)
@@ -84,11 +111,14 @@ class Disk:
         self._open, self._delete = _XOPEN(theirs.open), _XDELETE(theirs.delete)
         self._callbacks = [
             _XOPEN(self._on_open), _XDELETE(self._on_delete),
-            _XCLOSE(self._on_close), _XWRITE(self._on_write), _XTRUNCATE(self._on_truncate), _XSYNC(self._on_sync),
+            _XCLOSE(self._on_close), _XWRITE(self._on_write), _XTRUNCATE(self._on_truncate),
+            _XSYNC(self._on_sync),
         ]  # fmt: skip
         pointers = [ctypes.cast(callback, c_void_p).value for callback in self._callbacks]
         self._vfs.name, self._vfs.open, self._vfs.delete = b"remembering", pointers[0], pointers[1]
-        self._replaced = dict(zip(("close", "write", "truncate", "sync"), pointers[2:], strict=True))
+        self._replaced = dict(
+            zip(("close", "write", "truncate", "sync"), pointers[2:], strict=True)
+        )
         assert self._sqlite.sqlite3_vfs_register(ctypes.byref(self._vfs), 1) == OK
         return self
 
@@ -96,7 +126,7 @@ class Disk:
         self._sqlite.sqlite3_vfs_unregister(ctypes.byref(self._vfs))
         self._sqlite.sqlite3_vfs_register(self._theirs, 1)
 
-    # -- callbacks ----------------------------------------------------------------------------------------------------
+    # -- callbacks ---------------------------------------------------------------------------------
 
     def _on_open(self, vfs: int, name: int | None, file: int, flags: int, out: int) -> int:
         status = self._open(ctypes.addressof(self._theirs.contents), name, file, flags, out)
@@ -136,17 +166,25 @@ class Disk:
         return self._do(event, lambda: _XWRITE(self._original.write)(file, data, size, offset))
 
     def _on_truncate(self, file: int, size: int) -> int:
-        return self._do(Event("truncate", self._files[file], size), lambda: _XTRUNCATE(self._original.truncate)(file, size))
+        return self._do(
+            Event("truncate", self._files[file], size),
+            lambda: _XTRUNCATE(self._original.truncate)(file, size),
+        )
 
     def _on_sync(self, file: int, flags: int) -> int:
-        return self._do(Event("sync", self._files[file]), lambda: _XSYNC(self._original.sync)(file, flags))
+        return self._do(
+            Event("sync", self._files[file]), lambda: _XSYNC(self._original.sync)(file, flags)
+        )
 
 
-# -- images -----------------------------------------------------------------------------------------------------------
+# -- images ----------------------------------------------------------------------------------------
 
 
 class Images:
-    """What a power failure may leave of the files of a log: what was synced, and of the rest any sectors."""
+    """What a power failure may leave of the files of a log.
+
+    What was synced, and of the rest any sectors.
+    """
 
     def __init__(self, events: list[Event], before: dict[str, bytes]):
         self.events, self.before = events, before
@@ -186,6 +224,12 @@ def _apply(content: bytearray, event: Event) -> None:
 def _sectors(event: Event) -> list[Event]:
     if event.kind == "truncate":
         return [event]
-    ends = [*range(event.offset // SECTOR * SECTOR + SECTOR, event.offset + len(event.data), SECTOR), event.offset + len(event.data)]
+    ends = [
+        *range(event.offset // SECTOR * SECTOR + SECTOR, event.offset + len(event.data), SECTOR),
+        event.offset + len(event.data),
+    ]
     starts = [event.offset, *ends[:-1]]
-    return [Event("write", event.file, a, event.data[a - event.offset : b - event.offset]) for a, b in zip(starts, ends, strict=True)]
+    return [
+        Event("write", event.file, a, event.data[a - event.offset : b - event.offset])
+        for a, b in zip(starts, ends, strict=True)
+    ]

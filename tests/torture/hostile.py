@@ -1,4 +1,7 @@
-"""Hostile input: names, values, queries and statements that try to be something else, and strangers' files with poison in them."""
+"""Hostile input: names, values, queries and statements that try to be something else.
+
+Strangers' files with poison in them.
+"""
 
 from __future__ import annotations
 
@@ -22,27 +25,64 @@ from torture.oracle import BUFFER, step, verify
 from torture.table import Outcome, Place, fault
 
 TEXTS = [
-    "'; DROP TABLE steps; --", "\"; DELETE FROM steps; --", "') OR ('1'='1", "' OR 1=1 --", "1 OR 1=1", "a'b", 'a"b', "a`b", "]]", "%s", "%(x)s",
-    ":name", "?", "$1", "{}", "{0.__class__}", "\\", "\\'", "%", "_", "a%b", "a_b", "%%", "*", "[a-z]", "NULL", "None", "true", "0", "-1", "1e999",
-    "NaN", "", " ", "\n", "a\tb", "\r\n", "\u202e", "🦊", "é", "É", "ß", "SS", "x" * 5_000, "$", "$.a", "$[0]", "a.b", ".a", "a[0]", '"a"', "tags.x",
-    "__class__", "__reduce__", "position", "experience", "steps", "main.steps", "field(payload, 'text')", "os.system('touch pwned')", "\x7f", "\ufeff",
-    "cos\nsystem\n(S'touch pwned'\ntR.", "!!python/object/apply:os.system ['touch pwned']", "{\"new\": 1}", "[]", "\"", "\0", "a\0b", "\ud800", "\udfff x",
+    "'; DROP TABLE steps; --", "\"; DELETE FROM steps; --", "') OR ('1'='1", "' OR 1=1 --",
+    "1 OR 1=1", "a'b", 'a"b', "a`b", "]]", "%s", "%(x)s",
+    ":name", "?", "$1", "{}", "{0.__class__}", "\\", "\\'", "%", "_", "a%b", "a_b", "%%", "*",
+    "[a-z]", "NULL", "None", "true", "0", "-1", "1e999",
+    "NaN", "", " ", "\n", "a\tb", "\r\n", "\u202e", "🦊", "é", "É", "ß", "SS", "x" * 5_000, "$",
+    "$.a", "$[0]", "a.b", ".a", "a[0]", '"a"', "tags.x",
+    "__class__", "__reduce__", "position", "experience", "steps", "main.steps",
+    "field(payload, 'text')", "os.system('touch pwned')", "\x7f", "\ufeff",
+    "cos\nsystem\n(S'touch pwned'\ntR.", "!!python/object/apply:os.system ['touch pwned']",
+    "{\"new\": 1}", "[]", "\"", "\0", "a\0b", "\ud800", "\udfff x",
 ]  # fmt: skip
 STATEMENTS = [
-    "DELETE FROM steps", "UPDATE steps SET reward = 1", "INSERT INTO steps DEFAULT VALUES", "DROP VIEW experience", "CREATE TABLE pwned (x int)",
-    "CREATE TEMP TABLE pwned (x int)", "SELECT 1; DELETE FROM steps", "WITH x AS (SELECT 1) DELETE FROM steps", "VACUUM", "BEGIN", "COMMIT", "ROLLBACK",
-    "SELECT load_extension('pwned')", "EXPLAIN ANALYZE DELETE FROM steps", "/**/DELETE/**/FROM/**/steps", "-- \nDELETE FROM steps", "",
-    "ATTACH 'pwned.db' AS pwned", "VACUUM INTO 'pwned.db'", "PRAGMA writable_schema = ON", "PRAGMA journal_mode = DELETE", "REINDEX", "ANALYZE",
-    "SELECT writefile('pwned', 'x')", "SELECT fts3_tokenizer('pwned')", "COPY steps TO '/tmp/pwned'", "COPY (SELECT 1) TO PROGRAM 'touch pwned'",
-    "SELECT lo_import('/etc/passwd')", "DO $$ BEGIN DELETE FROM expdb.steps; END $$", "TRUNCATE steps", "LOCK steps",
-    "SELECT 1 FROM steps FOR UPDATE", "SELECT set_config('transaction_read_only', 'off', false)", "SELECT query_to_xml('DELETE FROM expdb.steps', true, true, '')",
+    "DELETE FROM steps", "UPDATE steps SET reward = 1", "INSERT INTO steps DEFAULT VALUES",
+    "DROP VIEW experience", "CREATE TABLE pwned (x int)",
+    "CREATE TEMP TABLE pwned (x int)", "SELECT 1; DELETE FROM steps",
+    "WITH x AS (SELECT 1) DELETE FROM steps", "VACUUM", "BEGIN", "COMMIT", "ROLLBACK",
+    "SELECT load_extension('pwned')", "EXPLAIN ANALYZE DELETE FROM steps",
+    "/**/DELETE/**/FROM/**/steps", "-- \nDELETE FROM steps", "",
+    "ATTACH 'pwned.db' AS pwned", "VACUUM INTO 'pwned.db'", "PRAGMA writable_schema = ON",
+    "PRAGMA journal_mode = DELETE", "REINDEX", "ANALYZE",
+    "SELECT writefile('pwned', 'x')", "SELECT fts3_tokenizer('pwned')",
+    "COPY steps TO '/tmp/pwned'", "COPY (SELECT 1) TO PROGRAM 'touch pwned'",
+    "SELECT "
+    "lo_import('/etc/passwd')", "DO $$ BEGIN DELETE FROM expdb.steps; END $$", "TRUNCATE steps",
+    "LOCK steps",
+    "SELECT 1 FROM steps FOR UPDATE", "SELECT set_config('transaction_read_only', 'off', false)",
+    "SELECT query_to_xml('DELETE FROM expdb.steps', true, true, '')",
 ]  # fmt: skip
-NUMBERS = [0, -1, 1 << 31, 1 << 62, 1 << 63, -(1 << 63) - 1, 1 << 70, 0.5, 1e300, float("nan"), float("inf"), True, None, "1", b"1", [], {}, (1, 2)]
+NUMBERS = [
+    0,
+    -1,
+    1 << 31,
+    1 << 62,
+    1 << 63,
+    -(1 << 63) - 1,
+    1 << 70,
+    0.5,
+    1e300,
+    float("nan"),
+    float("inf"),
+    True,
+    None,
+    "1",
+    b"1",
+    [],
+    {},
+    (1, 2),
+]
 
 
 def fuzzed(rng: random.Random) -> str:
     """Return a text put together from pieces of hostile ones."""
-    pieces = [rng.choice(TEXTS)[:40] if rng.random() < 0.5 else "".join(rng.choices(string.printable, k=rng.randrange(8))) for _ in range(rng.randrange(1, 5))]
+    pieces = [
+        rng.choice(TEXTS)[:40]
+        if rng.random() < 0.5
+        else "".join(rng.choices(string.printable, k=rng.randrange(8)))
+        for _ in range(rng.randrange(1, 5))
+    ]
     return "".join(pieces)
 
 
@@ -53,17 +93,27 @@ def like(pattern: str, value: str) -> bool:
         if not escaped and character == "\\":
             escaped = True
             continue
-        found += (".*" if character == "%" else ".") if not escaped and character in "%_" else re.escape(character)
+        found += (
+            (".*" if character == "%" else ".")
+            if not escaped and character in "%_"
+            else re.escape(character)
+        )
         escaped = False
     return re.fullmatch(found, value, re.DOTALL) is not None
 
 
 class Attempts:
-    """One hostile text after the other, as everything that a user names; the steps of honest users lie beside."""
+    """One hostile text after the other, as everything that a user names.
+
+    The steps of honest users lie beside.
+    """
 
     def __init__(self, db: expdb.ExperienceDB):
         self.db, self.buffer = db, db.buffer(BUFFER)
-        self.honest = {self.buffer.store(task_id=f"honest {k}", tags={"k": k}, **step(0, k)): (0, k) for k in range(5)}
+        self.honest = {
+            self.buffer.store(task_id=f"honest {k}", tags={"k": k}, **step(0, k)): (0, k)
+            for k in range(5)
+        }
         self.strange = db.buffer("strange")
         self.strange.store(x=0, task_id="honest")
         self.texts = ["honest"]  # task ids in the strange buffer
@@ -85,45 +135,84 @@ class Attempts:
 
     def expect(self, what: str, text: Any, found: Any, wanted: Any) -> None:
         if found is not None and found != wanted:
-            self.violations.append(f"{what} {text!r} gives {str(found)[:200]!r}, not {str(wanted)[:200]!r}")
+            self.violations.append(
+                f"{what} {text!r} gives {str(found)[:200]!r}, not {str(wanted)[:200]!r}"
+            )
 
     def attempt(self, text: str) -> None:
         """Use one text as everything."""
         strange, refused, expect = self.strange, self.refused, self.expect
-        row = {"task_name": text, "agent_id": text or "agent", "tags": {"k": text}, "field": text, "whole": {text: [text, {text: text}]}}
+        row = {
+            "task_name": text,
+            "agent_id": text or "agent",
+            "tags": {"k": text},
+            "field": text,
+            "whole": {text: [text, {text: text}]},
+        }
         position = refused("as values", text, lambda: strange.store(task_id=text, **row))
         if position is not None:
             self.texts.append(text)
-            (back,) = strange.get([position], fields=["task_id", "task_name", "tags", "field", "whole"]).to_list()
-            expect("as values", text, [back["task_id"], back["task_name"], back["tags"], back["field"], back["whole"]], [text, text, {"k": text}, text, row["whole"]])
+            (back,) = strange.get(
+                [position], fields=["task_id", "task_name", "tags", "field", "whole"]
+            ).to_list()
+            expect(
+                "as values",
+                text,
+                [back["task_id"], back["task_name"], back["tags"], back["field"], back["whole"]],
+                [text, text, {"k": text}, text, row["whole"]],
+            )
         for name, query, matches in (
             ("eq", lambda: QueryBuilder().eq("task_id", text), lambda one: one == text),
             ("ne", lambda: QueryBuilder().ne("task_id", text), lambda one: one != text),
-            ("in_", lambda: QueryBuilder().in_("task_id", [text, "nobody"]), lambda one: one == text),
+            (
+                "in_",
+                lambda: QueryBuilder().in_("task_id", [text, "nobody"]),
+                lambda one: one == text,
+            ),
             ("like", lambda: QueryBuilder().like("task_id", text), lambda one: like(text, one)),
-            ("tag", lambda: QueryBuilder().eq("tags.k", text), lambda one: one == text and one != "honest"),
+            (
+                "tag",
+                lambda: QueryBuilder().eq("tags.k", text),
+                lambda one: one == text and one != "honest",
+            ),
         ):
             found = refused(f"in {name}", text, lambda query=query: strange.count(query()))
             expect(f"in {name}", text, found, sum(map(matches, self.texts)))
-        position = refused("as a keyword", text, lambda: strange.store(**{text: 1}, task_id="honest"))
+        position = refused(
+            "as a keyword", text, lambda: strange.store(**{text: 1}, task_id="honest")
+        )
         if position is not None:
             self.texts.append("honest")
-        position = refused("as a tag's key", text, lambda: strange.store(task_id="honest", tags={text: 1}))
+        position = refused(
+            "as a tag's key", text, lambda: strange.store(task_id="honest", tags={text: 1})
+        )
         if position is not None:
             self.texts.append("honest")
-            expect("as a tag's key", text, strange.get([position], fields=["tags"]).to_list()[0]["tags"], {text: 1})
+            expect(
+                "as a tag's key",
+                text,
+                strange.get([position], fields=["tags"]).to_list()[0]["tags"],
+                {text: 1},
+            )
             found = refused("as a tag in a query", text, lambda: strange.count({f"tags.{text}": 1}))
             if found is not None and found < 1:
                 self.violations.append(f"the tag {text!r} is not found")
         for what, call in (
-            ("as a column", lambda: strange.count(QueryBuilder().eq(text, 1))), ("as an order", lambda: strange.sample(1, sampler=expdb.Ordered(text))),
-            ("as fields", lambda: strange.sample(1, fields=[text])), ("as an index", lambda: strange.index(text)),
-            ("as an episode", lambda: strange.end_episode(text)), ("as a buffer to drop", lambda: self.db.drop(f"no {text}")),
+            ("as a column", lambda: strange.count(QueryBuilder().eq(text, 1))),
+            ("as an order", lambda: strange.sample(1, sampler=expdb.Ordered(text))),
+            ("as fields", lambda: strange.sample(1, fields=[text])),
+            ("as an index", lambda: strange.index(text)),
+            ("as an episode", lambda: strange.end_episode(text)),
+            ("as a buffer to drop", lambda: self.db.drop(f"no {text}")),
         ):  # fmt: skip
             refused(what, text, call)
         found = refused("as a parameter", text, lambda: self.db.sql("SELECT :v AS v", {"v": text}))
         expect("as a parameter", text, found if found is None else found.to_pylist(), [{"v": text}])
-        refused("as a name in SQL", text, lambda: self.db.sql("SELECT field(payload, :v) AS v FROM experience", {"v": text}))
+        refused(
+            "as a name in SQL",
+            text,
+            lambda: self.db.sql("SELECT field(payload, :v) AS v FROM experience", {"v": text}),
+        )
         refused("as SQL", text, lambda: self.db.sql(text))
         made = refused("as a buffer", text, lambda: self.db.buffer(text))
         if made is not None and made.name not in (BUFFER, "strange"):
@@ -135,9 +224,13 @@ class Attempts:
         strange = self.strange
         for number in NUMBERS:
             for call in (
-                lambda n: strange.page(n, 10), lambda n: strange.page(1, n), lambda n: strange.get([n]), lambda n: strange.sample_tasks(n),
-                lambda n: strange.scan({"reward": n}), lambda n: strange.count({"step": n}), lambda n: strange.set_capacity(n) if n not in (None, 1) else None,
-                lambda n: strange.update_priorities([0], [n]), lambda n: strange.sample(1, unit=expdb.NStep(n)), lambda n: strange.sample(1, sampler=expdb.Newest(n)),
+                lambda n: strange.page(n, 10), lambda n: strange.page(1, n),
+                lambda n: strange.get([n]), lambda n: strange.sample_tasks(n),
+                lambda n: strange.scan({"reward": n}), lambda n: strange.count({"step": n}),
+                lambda n: strange.set_capacity(n) if n not in (None, 1) else None,
+                lambda n: strange.update_priorities([0], [n]),
+                lambda n: strange.sample(1, unit=expdb.NStep(n)),
+                lambda n: strange.sample(1, sampler=expdb.Newest(n)),
             ):  # fmt: skip
                 self.refused("as a limit", number, lambda call=call, number=number: call(number))
 
@@ -152,7 +245,11 @@ def be_hostile(kind: str, place: Place, count: int) -> Outcome:
         with expdb.open(place.location(kind, "hostile", ordinary=True)) as db:
             attempts = Attempts(db)
             schema = _schema(db, kind)
-            tried = list(itertools.islice(itertools.chain(TEXTS, iter(lambda: fuzzed(rng), None)), max(count, len(TEXTS))))
+            tried = list(
+                itertools.islice(
+                    itertools.chain(TEXTS, iter(lambda: fuzzed(rng), None)), max(count, len(TEXTS))
+                )
+            )
             for text in tried:
                 attempts.attempt(text)
             for statement in STATEMENTS:
@@ -165,17 +262,23 @@ def be_hostile(kind: str, place: Place, count: int) -> Outcome:
             violations = [*attempts.violations, *verify(db, attempts.honest)]
             now = _schema(db, kind)
             violations += [f"the schema has changed: {now ^ schema}"] * (now != schema)
-        violations += [f"a file was made: {name}" for name in os.listdir(folder)] + ["/tmp/pwned was made"] * os.path.exists("/tmp/pwned")
+        violations += [f"a file was made: {name}" for name in os.listdir(folder)] + [
+            "/tmp/pwned was made"
+        ] * os.path.exists("/tmp/pwned")
     finally:
         os.chdir(start)
-    return Outcome(len(tried), violations, f"{len(STATEMENTS)} statements, {len(NUMBERS)} numbers for limits")
+    return Outcome(
+        len(tried), violations, f"{len(STATEMENTS)} statements, {len(NUMBERS)} numbers for limits"
+    )
 
 
 def _schema(db: expdb.ExperienceDB, kind: str) -> set[str]:
     query = (
-        "SELECT type || ' ' || name || ' ' || coalesce(sql, '') AS one FROM sqlite_master WHERE name NOT LIKE '%_by_tags_%' AND name NOT LIKE '%_by_%'"
+        "SELECT type || ' ' || name || ' ' || coalesce(sql, '') AS one FROM sqlite_master WHERE "
+        "name NOT LIKE '%_by_tags_%' AND name NOT LIKE '%_by_%'"
         if kind == "SQLite"
-        else "SELECT relkind::text || ' ' || relname AS one FROM pg_class WHERE relnamespace = 'expdb'::regnamespace AND relkind IN ('r', 'v')"
+        else "SELECT relkind::text || ' ' || relname AS one FROM pg_class WHERE relnamespace = "
+        "'expdb'::regnamespace AND relkind IN ('r', 'v')"
     )
     return set(db.sql(query)["one"].to_pylist())
 
@@ -184,11 +287,14 @@ for _kind in ("SQLite", "PostgreSQL"):
     _strike: Any = partial(be_hostile, _kind)
     _strike.__name__ = f"be_hostile_{_kind.lower()}"
     fault(
-        f"hostile names, values, keys, limits and statements, {_kind}", "nothing executed, nothing written, nothing matched by accident", len(TEXTS), 300
+        f"hostile names, values, keys, limits and statements, {_kind}",
+        "nothing executed, nothing written, nothing matched by accident",
+        len(TEXTS),
+        300,
     )(_strike)
 
 
-# -- strangers' files -------------------------------------------------------------------------------------------------
+# -- strangers' files ------------------------------------------------------------------------------
 
 
 class Exploit:
@@ -221,21 +327,68 @@ class Extension(pa.ExtensionType):
 def poisons(rng: random.Random, canary: str, value: Any) -> Any:
     """Return something else to stand in a column."""
     metadata = {"expdb.field": '["int64", []]'}
-    schema = pa.schema([pa.field("writer", Extension(), metadata=metadata), pa.field("step", pa.int64(), metadata=metadata)])
-    json_poison = rng.choice(['["object", []]', '["V8", []]', '["int64", [99999999999]]', '["int64", [-1]]', "[" * 5000, "{}", "null", '["__import__", []]'])
+    schema = pa.schema(
+        [
+            pa.field("writer", Extension(), metadata=metadata),
+            pa.field("step", pa.int64(), metadata=metadata),
+        ]
+    )
+    json_poison = rng.choice(
+        [
+            '["object", []]',
+            '["V8", []]',
+            '["int64", [99999999999]]',
+            '["int64", [-1]]',
+            "[" * 5000,
+            "{}",
+            "null",
+            '["__import__", []]',
+        ]
+    )
     if isinstance(value, bytes):
         forged = value.replace(b'["int64", []]', json_poison.encode()[:13].ljust(13))
-        return rng.choice([pickle.dumps(Exploit(canary)), schema.serialize().to_pybytes(), forged, b"", b"\0" * 64, rng.randbytes(200), value[: len(value) // 2]])
+        return rng.choice(
+            [
+                pickle.dumps(Exploit(canary)),
+                schema.serialize().to_pybytes(),
+                forged,
+                b"",
+                b"\0" * 64,
+                rng.randbytes(200),
+                value[: len(value) // 2],
+            ]
+        )
     if isinstance(value, str):
         types = '{"types": {"writer": ' + json_poison + '}, "optional": []}'
-        return rng.choice([*TEXTS[:60], types, json_poison, pickle.dumps(Exploit(canary), 0).decode("latin-1")]).replace("\0", "").encode("utf-8", "replace").decode()
+        return (
+            rng.choice(
+                [
+                    *TEXTS[:60],
+                    types,
+                    json_poison,
+                    pickle.dumps(Exploit(canary), 0).decode("latin-1"),
+                ]
+            )
+            .replace("\0", "")
+            .encode("utf-8", "replace")
+            .decode()
+        )
     return rng.choice([0, -1, 1, 1 << 31, (1 << 63) - 1, -(1 << 63), 10**12, rng.randrange(1000)])
 
 
-@fault("a stranger's file: poison in any column of any table", "nothing executed, 0 crashes, typed errors", 200, 4_000)
+@fault(
+    "a stranger's file: poison in any column of any table",
+    "nothing executed, 0 crashes, typed errors",
+    200,
+    4_000,
+)
 def poison_file(place: Place, count: int) -> Outcome:
     """Put something else into a value of a table, past every trigger, and read everything."""
-    path, rng, canary = place.folder / "poison.db", random.Random(place.seed), place.folder / "pwned"
+    path, rng, canary = (
+        place.folder / "poison.db",
+        random.Random(place.seed),
+        place.folder / "pwned",
+    )
     sample_file(path)
     whole = path.read_bytes()
     Extension.canary = str(canary)
@@ -252,29 +405,53 @@ def poison_file(place: Place, count: int) -> Outcome:
 
     try:
         seeds = [rng.getrandbits(64) for _ in range(count)]
-        outcome, counts = judged([(f"seed {seed}", partial(poisoned, seed)) for seed in seeds], (FINE, REFUSED, BOOKS, WRONG))
+        outcome, counts = judged(
+            [(f"seed {seed}", partial(poisoned, seed)) for seed in seeds],
+            (FINE, REFUSED, BOOKS, WRONG),
+        )
     finally:
         pa.unregister_extension_type("torture.extension")
-    outcome.note += f", {counts[WRONG]} with other values, where the stranger changed which chunk is read"
+    outcome.note += (
+        f", {counts[WRONG]} with other values, where the stranger changed which chunk is read"
+    )
     return outcome
 
 
 def _poison(path: Path, rng: random.Random, canary: str) -> str:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA ignore_check_constraints = ON")
-    triggers = connection.execute("SELECT sql, name FROM sqlite_master WHERE type = 'trigger'").fetchall()
+    triggers = connection.execute(
+        "SELECT sql, name FROM sqlite_master WHERE type = 'trigger'"
+    ).fetchall()
     for _, name in triggers:
         connection.execute(f"DROP TRIGGER {name}")
-    table = rng.choice(["buffers", "signatures", "signatures", "episodes", "steps", "segments", "chunks", "chunks", "expdb_version"])
+    table = rng.choice(
+        [
+            "buffers",
+            "signatures",
+            "signatures",
+            "episodes",
+            "steps",
+            "segments",
+            "chunks",
+            "chunks",
+            "expdb_version",
+        ]
+    )
     columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
-    keys = [row[1] for row in connection.execute(f"PRAGMA table_info({table})") if row[5]] or columns
+    keys = [
+        row[1] for row in connection.execute(f"PRAGMA table_info({table})") if row[5]
+    ] or columns
     rows = connection.execute(f"SELECT * FROM {table} LIMIT 200").fetchall()
     row, column = rng.choice(rows), rng.choice(columns)
     before = row[columns.index(column)]
     value = poisons(rng, canary, before if before is not None else rng.choice(["text", 1]))
     try:
         condition = " AND ".join(f"{key} IS ?" for key in keys)
-        connection.execute(f"UPDATE {table} SET {column} = ? WHERE {condition}", (value, *[row[columns.index(key)] for key in keys]))
+        connection.execute(
+            f"UPDATE {table} SET {column} = ? WHERE {condition}",
+            (value, *[row[columns.index(key)] for key in keys]),
+        )
     except (sqlite3.IntegrityError, sqlite3.OperationalError):
         value = "left as it was, as SQLite refused it"
     for sql, _ in triggers:

@@ -18,7 +18,9 @@ from expdb import QueryBuilder
 from torture.oracle import BUFFER, Log, content, step, verify, wrong_fields
 from torture.table import Outcome, Place, fault
 
-FORK = multiprocessing.get_context("fork")  # a tenth of the time of spawn; nothing is open when these fork
+FORK = multiprocessing.get_context(
+    "fork"
+)  # a tenth of the time of spawn; nothing is open when these fork
 CAPACITY = 4_000
 
 
@@ -37,17 +39,25 @@ def write_for_ever(location: str, writer: int, log: Log) -> None:
         for turn in itertools.count():
             match turn % 3:
                 case 0:
-                    log.add([buffer.store(task_id=f"w{writer}", **step(writer, number))], writer, number)
+                    log.add(
+                        [buffer.store(task_id=f"w{writer}", **step(writer, number))], writer, number
+                    )
                     number += 1
                 case 1:
-                    rows = [{"task_id": f"w{writer}", **step(writer, number + k, number, 7)} for k in range(7)]
+                    rows = [
+                        {"task_id": f"w{writer}", **step(writer, number + k, number, 7)}
+                        for k in range(7)
+                    ]
                     log.add(buffer.store_batch(rows).tolist(), writer, number)
                     number += 7
                 case 2:
                     episode = buffer.episode(f"w{writer}", flush_steps=1000)
                     for flush in range(3):
                         for k in range(5):
-                            episode.append(**step(writer, number + k, number, 5), terminated=flush == 2 and k == 4)
+                            episode.append(
+                                **step(writer, number + k, number, 5),
+                                terminated=flush == 2 and k == 4,
+                            )
                         log.add(episode.flush().tolist(), writer, number)
                         number += 5
                     episode.end(obs=content(writer, number)["obs"])
@@ -81,25 +91,38 @@ def kill_writers(kind: str, processes: int, place: Place, kills: int) -> Outcome
         violations = verify(db, acknowledged)
         added = db.buffer(BUFFER).stats()["added"]
     if len(acknowledged) < 5 * kills:
-        violations.append(f"only {len(acknowledged)} steps were acknowledged: the writers hardly wrote")
-    return Outcome(kills + processes, violations, f"{len(acknowledged):,} steps acknowledged, {added - len(acknowledged):,} more stored")
+        violations.append(
+            f"only {len(acknowledged)} steps were acknowledged: the writers hardly wrote"
+        )
+    return Outcome(
+        kills + processes,
+        violations,
+        f"{len(acknowledged):,} steps acknowledged, {added - len(acknowledged):,} more stored",
+    )
 
 
 for _kind, _processes in itertools.product(("SQLite", "PostgreSQL"), (4, 32)):
     _strike: Any = partial(kill_writers, _kind, _processes)
     _strike.__name__ = f"kill_{_processes}_writers_{_kind.lower()}"
     fault(
-        f"kill -9 of {_processes} writers, {_kind}", "0 acknowledged steps lost, 0 repeated, 0 torn batches, capacity exact", 25, 1_000
+        f"kill -9 of {_processes} writers, {_kind}",
+        "0 acknowledged steps lost, 0 repeated, 0 torn batches, capacity exact",
+        25,
+        1_000,
     )(_strike)
 
 
-# -- changes ----------------------------------------------------------------------------------------------------------
+# -- changes ---------------------------------------------------------------------------------------
 
 TASKS, STEPS = 8, 12
 
 
 def change_for_ever(location: str, first: int, notes: int) -> None:
-    """Relabel, delete and seal, noting before each change what it will be, and after it that it is done."""
+    """Relabel, delete and seal, noting before each change what it will be.
+
+    After it that it is done.
+    """
+
     def note(text: str) -> None:
         os.write(notes, f"{text}\n".encode())
 
@@ -114,10 +137,13 @@ def change_for_ever(location: str, first: int, notes: int) -> None:
                 case 1:
                     note(f"delete {task} {turn}")
                     buffer.delete({"task_id": task})
-                case 2:  # steps stored one by one, which the end of the episode puts together into one chunk
+                # steps stored one by one, which the end of the episode puts together into one chunk
+                case 2:
                     note(f"seal {task} {turn}")
                     for k in range(STEPS):
-                        buffer.store(task_id=task, episode_id=f"e{turn}", reward=float(turn), **step(turn, k))
+                        buffer.store(
+                            task_id=task, episode_id=f"e{turn}", reward=float(turn), **step(turn, k)
+                        )
                     buffer.end_episode(f"e{turn}")
             note("done")
 
@@ -126,7 +152,9 @@ def settled(db: expdb.ExperienceDB, notes: list[str]) -> list[str]:
     """Return what is neither as before the last change nor as after it."""
     if not notes:
         return []
-    state: dict[str, dict[int, float]] = {f"t{k}": {} for k in range(TASKS)}  # episode (by its turn) to reward, by task
+    state: dict[str, dict[int, float]] = {
+        f"t{k}": {} for k in range(TASKS)
+    }  # episode (by its turn) to reward, by task
 
     def changed(state: dict[str, dict[int, float]], text: str) -> dict[str, dict[int, float]]:
         what, task, turn = text.split()
@@ -149,22 +177,41 @@ def settled(db: expdb.ExperienceDB, notes: list[str]) -> list[str]:
     allowed = [after] if notes[-1] == "done" else [state, after]
     found: dict[str, dict[int, float]] = {f"t{k}": {} for k in range(TASKS)}
     counts: dict[int, int] = {}
-    for rows in db.buffer(BUFFER).scan(fields=["task_id", "writer", "reward"]) if len(db.buffer(BUFFER)) else []:
+    for rows in (
+        db.buffer(BUFFER).scan(fields=["task_id", "writer", "reward"])
+        if len(db.buffer(BUFFER))
+        else []
+    ):
         for row in rows.to_list():
             before = found[row["task_id"]].setdefault(row["writer"], row["reward"])
             if before != row["reward"]:
-                return [f"episode {row['writer']} has rewards {before} and {row['reward']}: half of a change"]
+                return [
+                    f"episode {row['writer']} has rewards {before} and {row['reward']}: half of a "
+                    "change"
+                ]
             counts[row["writer"]] = counts.get(row["writer"], 0) + 1
     what, task, turn = last.split()
     if what == "seal" and notes[-1] != "done" and 0 < counts.get(int(turn), 0) < STEPS:
         del found[task][int(turn)], counts[int(turn)]  # a step of it is a write of its own
-    problems = [f"episode {writer} has {count} of its {STEPS} steps" for writer, count in counts.items() if count != STEPS]
-    return problems + ([] if found in allowed else [f"after {last!r} (done: {notes[-1] == 'done'}) there are {found}, not {allowed}"])
+    problems = [
+        f"episode {writer} has {count} of its {STEPS} steps"
+        for writer, count in counts.items()
+        if count != STEPS
+    ]
+    return problems + (
+        []
+        if found in allowed
+        else [f"after {last!r} (done: {notes[-1] == 'done'}) there are {found}, not {allowed}"]
+    )
 
 
 def kill_changes(kind: str, place: Place, kills: int) -> Outcome:
     """Kill a process that relabels, deletes and seals, again and again, and look each time."""
-    location, rng, violations = place.location(kind, "changes"), random.Random(place.seed), list[str]()
+    location, rng, violations = (
+        place.location(kind, "changes"),
+        random.Random(place.seed),
+        list[str](),
+    )
     path = place.folder / f"{kind}.changes"
     notes = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     with expdb.open(location) as db:
@@ -194,11 +241,18 @@ def kill_changes(kind: str, place: Place, kills: int) -> Outcome:
 
 def _rows(db: expdb.ExperienceDB) -> list[list[dict[str, Any]]]:
     keys = ["position", "writer", "number", "obs", "text", "call"]
-    return [rows.to_list() for rows in db.buffer(BUFFER).scan(fields=keys)] if len(db.buffer(BUFFER)) else []
+    return (
+        [rows.to_list() for rows in db.buffer(BUFFER).scan(fields=keys)]
+        if len(db.buffer(BUFFER))
+        else []
+    )
 
 
 def _forget(db: expdb.ExperienceDB, path: Path, lines: list[str]) -> None:
-    """Settle what was under way: whichever way the last change went, from here on it is the past."""
+    """Settle what was under way.
+
+    Whichever way the last change went, from here on it is the past.
+    """
     if lines[-1] == "done":
         return
     what, task, turn = lines[-1].split()
@@ -218,4 +272,9 @@ def _forget(db: expdb.ExperienceDB, path: Path, lines: list[str]) -> None:
 for _kind in ("SQLite", "PostgreSQL"):
     _strike = partial(kill_changes, _kind)
     _strike.__name__ = f"kill_changes_{_kind.lower()}"
-    fault(f"kill -9 while sealing, deleting, relabelling, {_kind}", "old or new, never between", 25, 500)(_strike)
+    fault(
+        f"kill -9 while sealing, deleting, relabelling, {_kind}",
+        "old or new, never between",
+        25,
+        500,
+    )(_strike)

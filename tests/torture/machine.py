@@ -1,4 +1,7 @@
-"""Faults of the machine and of those who use it: full disks, failing disks, suspended writers, forks, clocks, crashed servers."""
+"""Faults of the machine and of those who use it.
+
+Full disks, failing disks, suspended writers, forks, clocks, crashed servers.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ from torture.kills import FORK
 from torture.oracle import BUFFER, Log, step, verify
 from torture.table import Outcome, Place, fault
 
-NO_LIBRARY = "sqlite3 is a part of this Python: run this where it is linked to a library (Debian's, conda's)"
+NO_LIBRARY = (
+    "sqlite3 is a part of this Python: run this where it is linked to a library (Debian's, conda's)"
+)
 
 
 class Writer:
@@ -38,28 +43,46 @@ class Writer:
         """Write a batch; what raises was not acknowledged, and its numbers are not used again."""
         with self.lock:
             first, self.number = self.number, self.number + size
-        rows = [{"task_id": f"t{first % 3}", **step(self.writer, first + k, first, size)} for k in range(size)]
-        positions = self.buffer.store_batch(rows).tolist() if size > 1 else [self.buffer.store(**rows[0])]
+        rows = [
+            {"task_id": f"t{first % 3}", **step(self.writer, first + k, first, size)}
+            for k in range(size)
+        ]
+        positions = (
+            self.buffer.store_batch(rows).tolist() if size > 1 else [self.buffer.store(**rows[0])]
+        )
         with self.lock:
-            self.acknowledged.update((position, (self.writer, first + k)) for k, position in enumerate(positions))
+            self.acknowledged.update(
+                (position, (self.writer, first + k)) for k, position in enumerate(positions)
+            )
 
 
-# -- disks ------------------------------------------------------------------------------------------------------------
+# -- disks -----------------------------------------------------------------------------------------
 
 
-@fault("full disk (ENOSPC from every write), and space returning", "typed error, 0 lost, the same handle goes on", 3, 20)
+@fault(
+    "full disk (ENOSPC from every write), and space returning",
+    "typed error, 0 lost, the same handle goes on",
+    3,
+    20,
+)
 def fill_disk(place: Place, rounds: int) -> Outcome:
     """Let the disk be full after some more writes, again and again."""
     if library() is None:
         return Outcome(0, [NO_LIBRARY])
     rng, violations, refused = random.Random(place.seed), list[str](), 0
     path = place.folder / "full.db"
-    with Disk(str(path)) as disk, mock.patch.object(sqlite_engine, "CHECKPOINT_BYTES", 64 << 10), expdb.open(path) as db:
+    with (
+        Disk(str(path)) as disk,
+        mock.patch.object(sqlite_engine, "CHECKPOINT_BYTES", 64 << 10),
+        expdb.open(path) as db,
+    ):
         writer = Writer(db)
         writer.buffer.set_capacity(400)
         for _ in range(rounds):
             left = itertools.count(rng.randrange(60), -1)
-            disk.fault = lambda kind, file, left=left: FULL if kind == "write" and next(left) <= 0 else OK  # type: ignore[misc]
+            disk.fault = lambda kind, file, left=left: (
+                FULL if kind == "write" and next(left) <= 0 else OK
+            )  # type: ignore[misc]
             for _ in range(40):
                 try:
                     writer.write(rng.choice((1, 5)))
@@ -80,7 +103,9 @@ def fill_disk(place: Place, rounds: int) -> Outcome:
 def mounted(folder: Path, size: str) -> Iterator[bool]:
     """Put a small file system of its own at a folder, where that is permitted."""
     folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True
+    )
     try:
         yield not done.returncode
     finally:
@@ -88,7 +113,12 @@ def mounted(folder: Path, size: str) -> Iterator[bool]:
             subprocess.run(["umount", folder], check=True)
 
 
-@fault("full file system of 4 MB, and a larger one", "typed error, 0 lost, the same handle goes on", 3, 20)
+@fault(
+    "full file system of 4 MB, and a larger one",
+    "typed error, 0 lost, the same handle goes on",
+    3,
+    20,
+)
 def fill_file_system(place: Place, rounds: int) -> Outcome:
     """Fill a real file system, give it room, and go on."""
     violations, refused = list[str](), 0
@@ -107,16 +137,26 @@ def fill_file_system(place: Place, rounds: int) -> Outcome:
                 else:
                     violations.append("the file system was never full")
                 violations += verify(db, writer.acknowledged)
-                subprocess.run(["mount", "-o", "remount,size=32m", place.folder / f"small{number}"], check=True)
+                subprocess.run(
+                    ["mount", "-o", "remount,size=32m", place.folder / f"small{number}"], check=True
+                )
                 for _ in range(50):
                     writer.write(7)
                 violations += verify(db, writer.acknowledged)
     return Outcome(rounds, violations, f"{refused} writes refused")
 
 
-@fault("the N-th write, sync, truncation or deletion fails, once and for ever", "typed error, 0 lost, sound once the disk works", 40, 400)
+@fault(
+    "the N-th write, sync, truncation or deletion fails, once and for ever",
+    "typed error, 0 lost, sound once the disk works",
+    40,
+    400,
+)
 def fail_disk(place: Place, times: int) -> Outcome:
-    """Let each operation of a short history fail in turn, as SQLite's own tests do (sqlite.org/testing.html, section 3.2)."""
+    """Let each operation of a short history fail in turn.
+
+    As SQLite's own tests do (sqlite.org/testing.html, section 3.2).
+    """
     if library() is None:
         return Outcome(0, [NO_LIBRARY])
     rng, violations = random.Random(place.seed), list[str]()
@@ -131,12 +171,17 @@ def fail_disk(place: Place, times: int) -> Outcome:
         nth, once = number * 8 % 160 + rng.randrange(8), number % 2 == 0
         count = itertools.count()
 
-        def failing(kind: str, file: str, count: Iterator[int] = count, nth: int = nth, once: bool = once) -> int:
+        def failing(
+            kind: str, file: str, count: Iterator[int] = count, nth: int = nth, once: bool = once
+        ) -> int:
             at = next(count)
             return IOERR_WRITE if at == nth or (at > nth and not once) else OK
 
         acknowledged = dict[int, tuple[int, int]]()
-        with Disk(str(path)) as disk, mock.patch.object(sqlite_engine, "CHECKPOINT_BYTES", 32 << 10):
+        with (
+            Disk(str(path)) as disk,
+            mock.patch.object(sqlite_engine, "CHECKPOINT_BYTES", 32 << 10),
+        ):
             try:
                 with expdb.open(path, durability=rng.choice(("normal", "full"))) as db:
                     writer = Writer(db)
@@ -152,12 +197,15 @@ def fail_disk(place: Place, times: int) -> Outcome:
                 told += 1  # on closing
             disk.fault = None
         with expdb.open(path) as db:
-            violations += [f"operation {nth} failed{' once' * once}: {problem}" for problem in verify(db, acknowledged)]
+            violations += [
+                f"operation {nth} failed{' once' * once}: {problem}"
+                for problem in verify(db, acknowledged)
+            ]
         done += 1
     return Outcome(done, violations, f"{told} errors told")
 
 
-# -- those who hold on ------------------------------------------------------------------------------------------------
+# -- those who hold on -----------------------------------------------------------------------------
 
 
 def hold_snapshot(path: str, held: Any, leave: Any) -> None:
@@ -171,7 +219,12 @@ def hold_snapshot(path: str, held: Any, leave: Any) -> None:
     os._exit(0)
 
 
-@fault("a reader that holds a snapshot", "the reader is named, and the log is folded in when it ends", 1, 10)
+@fault(
+    "a reader that holds a snapshot",
+    "the reader is named, and the log is folded in when it ends",
+    1,
+    10,
+)
 def pin_log(place: Place, rounds: int) -> Outcome:
     """Hold a snapshot in another process while much is written."""
     import warnings
@@ -180,21 +233,32 @@ def pin_log(place: Place, rounds: int) -> Outcome:
     path = str(place.folder / "pinned.db")
     with expdb.open(path) as db:
         db.buffer(BUFFER, capacity=500)
-    limits = {"CHECKPOINT_BYTES": 1 << 20, "PINNED_BYTES": 2 << 20, "CHECKPOINT_WAIT_MS": 50, "CHECKPOINT_SECONDS": 0.5}
+    limits = {
+        "CHECKPOINT_BYTES": 1 << 20,
+        "PINNED_BYTES": 2 << 20,
+        "CHECKPOINT_WAIT_MS": 50,
+        "CHECKPOINT_SECONDS": 0.5,
+    }
     acknowledged = dict[int, tuple[int, int]]()
     for number in range(rounds):
         held, leave = FORK.Event(), FORK.Event()
         reader = FORK.Process(target=hold_snapshot, args=(path, held, leave))
         reader.start()
         held.wait()
-        with mock.patch.multiple(sqlite_engine, **limits), expdb.open(path) as db, warnings.catch_warnings(record=True) as told:
+        with (
+            mock.patch.multiple(sqlite_engine, **limits),
+            expdb.open(path) as db,
+            warnings.catch_warnings(record=True) as told,
+        ):
             warnings.simplefilter("always")
             writer = Writer(db, number)
             for _ in range(60):
                 writer.write(100)
             largest = max(largest, os.stat(path + "-wal").st_size)
             if not any(f"process {reader.pid} " in str(one.message) for one in told):
-                violations.append(f"nobody was told of process {reader.pid}: {[str(one.message) for one in told]}")
+                violations.append(
+                    f"nobody was told of process {reader.pid}: {[str(one.message) for one in told]}"
+                )
             leave.set()
             reader.join()
             time.sleep(0.6)
@@ -217,7 +281,10 @@ def write_and_stop(location: str, number: int) -> None:
 
 
 def suspend_writer(kind: str, place: Place, rounds: int) -> Outcome:
-    """Suspend a process in the midst of its transaction; others are told in time, and it goes on later."""
+    """Suspend a process in the midst of its transaction.
+
+    Others are told in time, and it goes on later.
+    """
     violations, waited = list[str](), list[float]()
     location = place.location(kind, "suspended")
     with expdb.open(location, timeout=1.0) as db:
@@ -238,7 +305,9 @@ def suspend_writer(kind: str, place: Place, rounds: int) -> Outcome:
                 violations.append("a reader was held up")
             os.kill(process.pid, signal.SIGCONT)
             process.join()
-            violations += [f"the suspended writer left with {process.exitcode}"] * bool(process.exitcode)
+            violations += [f"the suspended writer left with {process.exitcode}"] * bool(
+                process.exitcode
+            )
             writer.write(3)
             violations += verify(db, writer.acknowledged)
     return Outcome(rounds, violations, f"told after {max(waited, default=0):.1f} s (timeout 1 s)")
@@ -247,10 +316,15 @@ def suspend_writer(kind: str, place: Place, rounds: int) -> Outcome:
 for _kind in ("SQLite", "PostgreSQL"):
     _strike: Any = partial(suspend_writer, _kind)
     _strike.__name__ = f"suspend_writer_{_kind.lower()}"
-    fault(f"a writer suspended in a transaction, {_kind}", "others get DatabaseBusy in time, nothing is lost", 1, 10)(_strike)
+    fault(
+        f"a writer suspended in a transaction, {_kind}",
+        "others get DatabaseBusy in time, nothing is lost",
+        1,
+        10,
+    )(_strike)
 
 
-# -- forks and threads ------------------------------------------------------------------------------------------------
+# -- forks and threads -----------------------------------------------------------------------------
 
 
 class WritingDataset:
@@ -273,14 +347,20 @@ def open_and_close(location: str) -> None:
 
 
 def fork_and_share(kind: str, place: Place, rounds: int) -> Outcome:
-    """Fork with connections open, write in children, in 16 threads of one handle and in the workers of a DataLoader, all at once."""
+    """Fork with connections open, write in children.
+
+    In 16 threads of one handle and in the workers of a DataLoader, all at once.
+    """
     from torch.utils.data import (
         DataLoader,  # here, as a process that holds torch takes long to fork, and others fork often
     )
 
     violations, total = list[str](), 0
     for number in range(rounds):
-        location, log = place.location(kind, f"forks{number}"), Log(place.folder / f"{kind}{number}.log")
+        location, log = (
+            place.location(kind, f"forks{number}"),
+            Log(place.folder / f"{kind}{number}.log"),
+        )
         with expdb.open(location, timeout=60.0) as db:
             buffer = db.buffer(BUFFER)
             buffer.store(**step(999, 0))
@@ -305,7 +385,9 @@ def fork_and_share(kind: str, place: Place, rounds: int) -> Outcome:
             children = [FORK.Process(target=child, args=(k,)) for k in range(4)]
             for process in children:
                 process.start()
-            loader = DataLoader(WritingDataset(db, log), batch_size=4, num_workers=2, multiprocessing_context="fork")
+            loader = DataLoader(
+                WritingDataset(db, log), batch_size=4, num_workers=2, multiprocessing_context="fork"
+            )
             seen = sorted(index for batch in loader for index in batch.tolist())
             threads = [threading.Thread(target=thread, args=(k,)) for k in range(16)]
             for one in (*threads,):
@@ -317,7 +399,8 @@ def fork_and_share(kind: str, place: Place, rounds: int) -> Outcome:
                 violations += [f"a child left with {process.exitcode}"] * bool(process.exitcode)
             acknowledged = log.read()
             violations += verify(db, acknowledged)
-        # The handle is closed here, and another process opens and closes the file, while a child still has what it inherited.
+        # The handle is closed here, and another process opens and closes the file, while a child
+        # still has what it inherited.
         other = FORK.Process(target=open_and_close, args=(location,))
         other.start()
         other.join()
@@ -337,16 +420,22 @@ for _kind in ("SQLite", "PostgreSQL"):
     _strike = partial(fork_and_share, _kind)
     _strike.__name__ = f"fork_and_share_{_kind.lower()}"
     fault(
-        f"forks with open connections, 16 threads on one handle, DataLoader workers, {_kind}", "0 lost", 5, 50
+        f"forks with open connections, 16 threads on one handle, DataLoader workers, {_kind}",
+        "0 lost",
+        5,
+        50,
     )(_strike)
 
 
-# -- time -------------------------------------------------------------------------------------------------------------
+# -- time ------------------------------------------------------------------------------------------
 
 
 @fault("the clock set back and forth", "order and eviction unchanged", 10, 100)
 def set_clock(place: Place, rounds: int) -> Outcome:
-    """Let the clock jump by up to years between writes; positions, eviction and what is newest must not follow it."""
+    """Let the clock jump by up to years between writes.
+
+    Positions, eviction and what is newest must not follow it.
+    """
     rng, violations = random.Random(place.seed), list[str]()
     true, path = time.time, place.folder / "clock.db"
     with expdb.open(path) as db:
@@ -358,22 +447,29 @@ def set_clock(place: Place, rounds: int) -> Outcome:
                 for _ in range(10):
                     writer.write(rng.choice((1, 3)))
                 violations += verify(db, writer.acknowledged)
-                newest = writer.buffer.sample(200, sampler=expdb.Newest(10), fields=["position"], rng=0)["position"]
+                newest = writer.buffer.sample(
+                    200, sampler=expdb.Newest(10), fields=["position"], rng=0
+                )["position"]
                 added = writer.buffer.stats()["added"]
                 if set(newest.tolist()) != set(range(added - 10, added)):
-                    violations.append(f"the newest 10 of {added} are {sorted(set(newest.tolist()))}")
+                    violations.append(
+                        f"the newest 10 of {added} are {sorted(set(newest.tolist()))}"
+                    )
         tried = writer.buffer.page(1, 50)
     if len({row["execute_time"] for row in tried}) < 2:
         violations.append("the clock did not jump")
     return Outcome(rounds, violations)
 
 
-# -- servers ----------------------------------------------------------------------------------------------------------
+# -- servers ---------------------------------------------------------------------------------------
 
 
 @fault("crash of the PostgreSQL server under load (-m immediate)", "0 lost, 0 duplicated", 3, 20)
 def crash_server(place: Place, crashes: int) -> Outcome:
-    """Crash the server under four threads that write; every write returns once, and is there once."""
+    """Crash the server under four threads that write.
+
+    Every write returns once, and is there once.
+    """
     rng, server = random.Random(place.seed), place.server(fsync="on")
     violations, stop = list[str](), threading.Event()
     with expdb.open(server.url(server.database()), timeout=60.0) as db:

@@ -52,7 +52,9 @@ def upgrade_and_be_killed(location: str, after: int) -> None:
 
         return call
 
-    op.execute, op.create_table, op.create_index = map(counted, (op.execute, op.create_table, op.create_index))
+    op.execute, op.create_table, op.create_index = map(
+        counted, (op.execute, op.create_table, op.create_index)
+    )
     sa.Connection.exec_driver_sql = counted(sa.Connection.exec_driver_sql)  # type: ignore[method-assign]
     expdb.upgrade(location)
 
@@ -62,21 +64,34 @@ def seen(location: str) -> tuple[str | None, list[str]]:
     engine = engine_of(location)
     try:
         with engine.reading() as session:
-            return schema.stored_revision(session, engine.dialect), engine.dialect.schema_problems(session)
+            return schema.stored_revision(session, engine.dialect), engine.dialect.schema_problems(
+                session
+            )
     finally:
         engine.close()
 
 
 def works(location: str, first: int) -> list[str]:
-    """Return what is wrong with a database that was migrated just now: steps are written and verified."""
+    """Return what is wrong with a database that was migrated just now.
+
+    Steps are written and verified.
+    """
     with expdb.open(location) as db:
         buffer = db.buffer(BUFFER)
         return verify(db, {buffer.store(**step(first, k)): (first, k) for k in range(5)})
 
 
 def kill_migrations(kind: str, place: Place, rounds: int) -> Outcome:
-    """Kill a migration before each of its statements; the old schema or the new one must stand, and the next attempt succeed."""
-    location, violations, kills, without = place.location(kind, "migrations"), list[str](), 0, list[str]()
+    """Kill a migration before each of its statements.
+
+    The old schema or the new one must stand, and the next attempt succeed.
+    """
+    location, violations, kills, without = (
+        place.location(kind, "migrations"),
+        list[str](),
+        0,
+        list[str](),
+    )
     head = schema.known_revisions()[-1]
     for _ in range(rounds):
         expdb.open(location).close()
@@ -110,18 +125,32 @@ def migrate_at_once(kind: str, place: Place, rounds: int) -> Outcome:
         expdb.open(location).close()
         downgrade(location)
         barrier = multiprocessing.get_context("fork").Barrier(8)
-        processes = [FORK.Process(target=upgrade_at_once, args=(location, barrier)) for _ in range(8)]
+        processes = [
+            FORK.Process(target=upgrade_at_once, args=(location, barrier)) for _ in range(8)
+        ]
         for process in processes:
             process.start()
         for process in processes:
             process.join()
-        violations += [f"a process that migrated left with {process.exitcode}" for process in processes if process.exitcode]
+        violations += [
+            f"a process that migrated left with {process.exitcode}"
+            for process in processes
+            if process.exitcode
+        ]
         violations += works(location, number)
     return Outcome(rounds, violations)
 
 
 for _kind in ("SQLite", "PostgreSQL"):
-    for _function, _name in ((kill_migrations, "kill -9 before each statement of a migration"), (migrate_at_once, "8 processes migrating at once")):
+    for _function, _name in (
+        (kill_migrations, "kill -9 before each statement of a migration"),
+        (migrate_at_once, "8 processes migrating at once"),
+    ):
         _strike: Any = partial(_function, _kind)
         _strike.__name__ = f"{_function.__name__}_{_kind.lower()}"
-        fault(f"{_name}, {_kind}", "old or new schema, never between", 1 if _function is kill_migrations else 3, 20)(_strike)
+        fault(
+            f"{_name}, {_kind}",
+            "old or new schema, never between",
+            1 if _function is kill_migrations else 3,
+            20,
+        )(_strike)

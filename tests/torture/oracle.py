@@ -1,4 +1,7 @@
-"""What must hold: steps that say what they should be, writers that note what was acknowledged, and `verify`."""
+"""What must hold: steps that say what they should be, writers that note what was acknowledged.
+
+And `verify`.
+"""
 
 from __future__ import annotations
 
@@ -31,18 +34,28 @@ def content(writer: int, number: int) -> dict[str, Any]:
 
 def step(writer: int, number: int, batch: int = -1, batch_size: int = 1) -> dict[str, Any]:
     """Return a row to store: one of `batch_size` that were written by one call."""
-    return {**content(writer, number), "batch": number if batch < 0 else batch, "batch_size": batch_size}
+    return {
+        **content(writer, number),
+        "batch": number if batch < 0 else batch,
+        "batch_size": batch_size,
+    }
 
 
 class Log:
-    """A file to which many processes append what was acknowledged; the system keeps it when they are killed."""
+    """A file to which many processes append what was acknowledged.
+
+    The system keeps it when they are killed.
+    """
 
     def __init__(self, path: Path):
         self.path = path
         self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 
     def add(self, positions: Iterable[int], writer: int, first: int) -> None:
-        """Note that the steps of a writer from `first` on are stored at these positions; whole or not at all."""
+        """Note that the steps of a writer from `first` on are stored at these positions.
+
+        Whole or not at all.
+        """
         lines = [f"{position} {writer} {first + k}\n" for k, position in enumerate(positions)]
         os.write(self._file, "".join(lines).encode())
 
@@ -59,16 +72,25 @@ class Log:
         os.close(self._file)
 
 
-def verify(database: expdb.ExperienceDB, acknowledged: Acknowledged, *, tail_may_be_lost: bool = False) -> list[str]:
-    """Return what is wrong with a database that steps of `step()` were written to; the oracle of every fault.
+def verify(
+    database: expdb.ExperienceDB, acknowledged: Acknowledged, *, tail_may_be_lost: bool = False
+) -> list[str]:
+    """Return what is wrong with a database that steps of `step()` were written to.
 
-    Its own proof of soundness (`check`); every field of every step as it was given; no step twice; no batch in part;
-    exactly as many steps as the capacity allows, the newest; and every acknowledged step in its place, unless newer
-    ones have evicted it. With `tail_may_be_lost` the newest acknowledged steps may be gone, but none before one that is there.
+    The oracle of every fault.
+
+    Its own proof of soundness (`check`); every field of every step as it was given; no step twice;
+    no batch in part; exactly as many steps as the capacity allows, the newest; and every
+    acknowledged step in its place, unless newer ones have evicted it. With `tail_may_be_lost` the
+    newest acknowledged steps may be gone, but none before one that is there.
     """
     problems = database.check()
     if BUFFER not in database.buffers():
-        return problems + ([] if tail_may_be_lost or not acknowledged else [f"{len(acknowledged)} acknowledged steps lost with the buffer"])
+        return problems + (
+            []
+            if tail_may_be_lost or not acknowledged
+            else [f"{len(acknowledged)} acknowledged steps lost with the buffer"]
+        )
     buffer = database.buffer(BUFFER)
     stats = buffer.stats()
     added, capacity = stats["added"], stats["capacity"]
@@ -79,18 +101,35 @@ def verify(database: expdb.ExperienceDB, acknowledged: Acknowledged, *, tail_may
             writer, number = row["writer"], row["number"]
             problems += wrong_fields(row)
             held[row["position"]] = (writer, number)
-            batches.setdefault((writer, row["batch"], row["batch_size"]), []).append(row["position"])
-    problems += [f"step {one} is stored {times} times" for one, times in Counter(held.values()).items() if times > 1]
+            batches.setdefault((writer, row["batch"], row["batch_size"]), []).append(
+                row["position"]
+            )
+    problems += [
+        f"step {one} is stored {times} times"
+        for one, times in Counter(held.values()).items()
+        if times > 1
+    ]
     oldest = max(0, added - capacity) if capacity is not None else 0
     if sorted(held) != list(range(oldest, added)):
-        problems.append(f"{len(held)} steps from {min(held, default=0)}: of {added} added, {capacity} fit")
+        problems.append(
+            f"{len(held)} steps from {min(held, default=0)}: of {added} added, {capacity} fit"
+        )
     for (writer, batch, size), positions in batches.items():
         if len(positions) != size and min(positions) != oldest:
-            problems.append(f"{len(positions)} of the {size} steps of batch {batch} of writer {writer}")
-    lost = {position for position, one in acknowledged.items() if held.get(position, one) != one or (position not in held and position >= oldest)}
+            problems.append(
+                f"{len(positions)} of the {size} steps of batch {batch} of writer {writer}"
+            )
+    lost = {
+        position
+        for position, one in acknowledged.items()
+        if held.get(position, one) != one or (position not in held and position >= oldest)
+    }
     if tail_may_be_lost:
         lost = {position for position in lost if position < added}
-    problems += [f"the acknowledged step {acknowledged[position]} is not at {position}" for position in sorted(lost)[:5]]
+    problems += [
+        f"the acknowledged step {acknowledged[position]} is not at {position}"
+        for position in sorted(lost)[:5]
+    ]
     if len(lost) > 5:
         problems.append(f"and {len(lost) - 5} more acknowledged steps are not there")
     return problems

@@ -1,4 +1,7 @@
-"""Power loss: images of what a disk may hold afterwards, made from a log of what was written and synced."""
+"""Power loss: images of what a disk may hold afterwards.
+
+Made from a log of what was written and synced.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +21,40 @@ from torture.table import Outcome, Place, fault
 CHECKPOINT = 256 << 10  # bytes of log, so that a short history has many checkpoints
 
 
-def history(path: Path, durability: str, rng: random.Random) -> tuple[Disk, list[tuple[int, dict[int, tuple[int, int]]]]]:
-    """Write at capacity for a while; return what reached the disk, and (events so far, acknowledged so far) after each write."""
+def history(
+    path: Path, durability: str, rng: random.Random
+) -> tuple[Disk, list[tuple[int, dict[int, tuple[int, int]]]]]:
+    """Write at capacity for a while.
+
+    Return what reached the disk, and (events so far, acknowledged so far) after each write.
+    """
     with Disk(str(path)) as disk:
-        number, acknowledged, marks = 0, dict[int, tuple[int, int]](), list[tuple[int, dict[int, tuple[int, int]]]]()
-        with mock.patch.object(sqlite_engine, "CHECKPOINT_BYTES", CHECKPOINT), expdb.open(path, create=False, durability=durability) as db:
+        number, acknowledged, marks = (
+            0,
+            dict[int, tuple[int, int]](),
+            list[tuple[int, dict[int, tuple[int, int]]]](),
+        )
+        with (
+            mock.patch.object(sqlite_engine, "CHECKPOINT_BYTES", CHECKPOINT),
+            expdb.open(path, create=False, durability=durability) as db,
+        ):
             buffer = db.buffer(BUFFER)
             for _ in range(150):
                 size = rng.choice((1, 1, 1, 4, 30))
-                rows = [{"task_id": f"t{rng.randrange(4)}", "terminated": rng.random() < 0.1, **step(0, number + k, number, size)} for k in range(size)]
-                positions = [buffer.store(**rows[0])] if size == 1 else buffer.store_batch(rows).tolist()
-                acknowledged.update((position, (0, number + k)) for k, position in enumerate(positions))
+                rows = [
+                    {
+                        "task_id": f"t{rng.randrange(4)}",
+                        "terminated": rng.random() < 0.1,
+                        **step(0, number + k, number, size),
+                    }
+                    for k in range(size)
+                ]
+                positions = (
+                    [buffer.store(**rows[0])] if size == 1 else buffer.store_batch(rows).tolist()
+                )
+                acknowledged.update(
+                    (position, (0, number + k)) for k, position in enumerate(positions)
+                )
                 number += size
                 marks.append((len(disk.events), dict(acknowledged)))
                 if rng.random() < 0.1:
@@ -37,9 +63,18 @@ def history(path: Path, durability: str, rng: random.Random) -> tuple[Disk, list
 
 
 def lose_power(durability: str, place: Place, images: int) -> Outcome:
-    """Make images of a history, open each, and compare it with what was acknowledged before the power failed."""
+    """Make images of a history, open each.
+
+    Compare it with what was acknowledged before the power failed.
+    """
     if library() is None:
-        return Outcome(0, ["sqlite3 is a part of this Python: run this where it is linked to a library (Debian's, conda's)"])
+        return Outcome(
+            0,
+            [
+                "sqlite3 is a part of this Python: run this where it is linked to a library "
+                "(Debian's, conda's)"
+            ],
+        )
     rng, violations = random.Random(place.seed), list[str]()
     losses, most = 0, 0
     path = place.folder / "power.db"
@@ -53,7 +88,9 @@ def lose_power(durability: str, place: Place, images: int) -> Outcome:
             disk, marks = history(path, durability, rng)
             history_of = Images(disk.events, {str(path): base})
         upto = rng.randrange(len(disk.events) + 1)
-        acknowledged: dict[int, tuple[int, int]] = next((acks for events, acks in reversed(marks) if events <= upto), {})
+        acknowledged: dict[int, tuple[int, int]] = next(
+            (acks for events, acks in reversed(marks) if events <= upto), {}
+        )
         folder = place.folder / "image"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -67,10 +104,19 @@ def lose_power(durability: str, place: Place, images: int) -> Outcome:
         violations += [f"image after event {upto}: {problem}" for problem in found]
         if lost > 0:
             losses, most = losses + 1, max(most, lost)
-    return Outcome(images, violations, f"{losses} images lost acknowledged steps, at most {most}" if durability == "normal" else "")
+    return Outcome(
+        images,
+        violations,
+        f"{losses} images lost acknowledged steps, at most {most}"
+        if durability == "normal"
+        else "",
+    )
 
 
-for _durability, _holds in (("full", "0 acknowledged steps lost"), ("normal", "0 corrupt, only the newest lost, since the last checkpoint")):
+for _durability, _holds in (
+    ("full", "0 acknowledged steps lost"),
+    ("normal", "0 corrupt, only the newest lost, since the last checkpoint"),
+):
     _strike: Any = partial(lose_power, _durability)
     _strike.__name__ = f"power_loss_{_durability}"
     fault(f'power loss, durability="{_durability}"', _holds, 250, 5_000)(_strike)

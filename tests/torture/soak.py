@@ -1,7 +1,10 @@
-"""A soak: writers, a learner and somebody who asks and changes, all at once, for as long as it takes to see what grows.
+"""A soak: writers, a learner and somebody who asks and changes, all at once.
 
-`python3 dev.py torture --soak MINUTES`. Afterwards an independent reader, plain SQL and pyarrow, looks for every step that
-was acknowledged; and each process tells how its memory, descriptors, threads and latency went.
+For as long as it takes to see what grows.
+
+`python3 dev.py torture --soak MINUTES`. Afterwards an independent reader, plain SQL and pyarrow,
+looks for every step that was acknowledged; and each process tells how its memory, descriptors,
+threads and latency went.
 """
 
 from __future__ import annotations
@@ -34,16 +37,27 @@ from torture.table import Outcome, Place, fault
 CAPACITY = 20_000
 SPAWN = multiprocessing.get_context("spawn")
 # What may be raised where others end, clear, delete and evict; anything else is a violation.
-EXPECTED = (expdb.EpisodeEnded, expdb.EpisodeMismatch, expdb.UnknownEpisode, expdb.TooFewRows, expdb.Evicted)
+EXPECTED = (
+    expdb.EpisodeEnded,
+    expdb.EpisodeMismatch,
+    expdb.UnknownEpisode,
+    expdb.TooFewRows,
+    expdb.Evicted,
+)
 LONG = 120  # seconds from which on growth is told from warming up
 
 
 class Diary:
-    """What one process notes of itself: errors, how long its calls took, and twice a second what it holds."""
+    """What one process notes of itself.
+
+    Errors, how long its calls took, and twice a second what it holds.
+    """
 
     def __init__(self, path: Path, seconds: float):
         self.path, self.until = path, time.monotonic() + seconds
-        self.held: list[tuple[float, ...]] = []  # memory, descriptors, threads, seconds of the longest call since
+        self.held: list[
+            tuple[float, ...]
+        ] = []  # memory, descriptors, threads, seconds of the longest call since
         self.wrong: list[str] = []
         self.calls: Counter[str] = Counter()
         self._noted, self._longest = 0.0, 0.0
@@ -54,7 +68,9 @@ class Diary:
             if time.monotonic() >= self.until:
                 break
             yield turn
-        self.path.write_text(json.dumps({"held": self.held, "wrong": self.wrong, "calls": self.calls}))
+        self.path.write_text(
+            json.dumps({"held": self.held, "wrong": self.wrong, "calls": self.calls})
+        )
 
     def call(self, work: Callable[[], Any]) -> Any:
         """Do something; None where it was refused for a reason that is to be expected."""
@@ -72,7 +88,14 @@ class Diary:
             self.calls[name] += 1
             self._longest = max(self._longest, now - start)
             if now - self._noted > 0.5:
-                self.held.append((resident_bytes(), len(os.listdir("/proc/self/fd")), threading.active_count(), self._longest))
+                self.held.append(
+                    (
+                        resident_bytes(),
+                        len(os.listdir("/proc/self/fd")),
+                        threading.active_count(),
+                        self._longest,
+                    )
+                )
                 self._noted, self._longest = now, 0.0
 
 
@@ -82,34 +105,81 @@ def resident_bytes() -> int:
 
 
 def write(location: str, writer: int, seed: int, seconds: float, folder: Path) -> None:
-    """Write in every way: episodes, single steps, batches, out of order, by name, and some that are never ended."""
+    """Write in every way: episodes, single steps, batches, out of order, by name.
+
+    Some that are never ended.
+    """
     warnings.simplefilter("ignore", expdb.ExpDBWarning)
-    rng, diary, log, number = random.Random(seed), Diary(folder / f"writer{writer}.json", seconds), Log(folder / f"writer{writer}.log"), 0
+    rng, diary, log, number = (
+        random.Random(seed),
+        Diary(folder / f"writer{writer}.json", seconds),
+        Log(folder / f"writer{writer}.log"),
+        0,
+    )
     with expdb.open(location) as db:
         buffer = db.buffer(BUFFER)
         for turn in diary.turns():
             first, count = number, rng.randint(1, 12)
             number += count
-            steps = [{**content(writer, first + k), "batch": first, "batch_size": count, "reward": float(rng.randrange(4))} for k in range(count)]
+            steps = [
+                {
+                    **content(writer, first + k),
+                    "batch": first,
+                    "batch_size": count,
+                    "reward": float(rng.randrange(4)),
+                }
+                for k in range(count)
+            ]
             how, task, ends = rng.randrange(5), f"t{rng.randrange(50)}", rng.random() < 0.8
             name = {"episode_id": f"{writer}-{turn}"} if rng.random() < 0.3 else {}
 
-            def episode(steps: Any = steps, first: int = first, task: str = task, ends: bool = ends, name: Any = name, how: int = how) -> None:
+            def episode(
+                steps: Any = steps,
+                first: int = first,
+                task: str = task,
+                ends: bool = ends,
+                name: Any = name,
+                how: int = how,
+            ) -> None:
                 order = rng.sample(range(len(steps)), len(steps)) if how == 1 else range(len(steps))
                 one = buffer.episode(task, group_id=task, flush_steps=1000, **name)
                 for k, place in enumerate(order):
-                    one.append(**steps[k], step=place, terminated=ends and how != 1 and k == len(steps) - 1)
+                    one.append(
+                        **steps[k], step=place, terminated=ends and how != 1 and k == len(steps) - 1
+                    )
                 log.add(one.flush().tolist(), writer, first)
                 if ends:
                     one.end(obs=steps[0]["obs"])
 
-            def singly(steps: Any = steps, first: int = first, task: str = task, ends: bool = ends, name: Any = name) -> None:
+            def singly(
+                steps: Any = steps,
+                first: int = first,
+                task: str = task,
+                ends: bool = ends,
+                name: Any = name,
+            ) -> None:
                 for k, step in enumerate(steps):
-                    log.add([buffer.store(task_id=task, **name, **step, terminated=ends and k == len(steps) - 1)], writer, first + k)
+                    log.add(
+                        [
+                            buffer.store(
+                                task_id=task,
+                                **name,
+                                **step,
+                                terminated=ends and k == len(steps) - 1,
+                            )
+                        ],
+                        writer,
+                        first + k,
+                    )
 
-            def batch(steps: Any = steps, first: int = first, ends: bool = ends, turn: int = turn) -> None:
+            def batch(
+                steps: Any = steps, first: int = first, ends: bool = ends, turn: int = turn
+            ) -> None:
                 # Tasks of their own, which nobody ends: of these there are thousands.
-                rows = [{"task_id": f"once {writer} {turn} {k % 3}", **step, "terminated": ends} for k, step in enumerate(steps)]
+                rows = [
+                    {"task_id": f"once {writer} {turn} {k % 3}", **step, "terminated": ends}
+                    for k, step in enumerate(steps)
+                ]
                 log.add(buffer.store_batch(rows).tolist(), writer, first)
 
             diary.call((episode, episode, singly, singly, batch)[how])
@@ -120,7 +190,8 @@ def learn(location: str, seed: int, seconds: float, folder: Path) -> None:
     diary, rng = Diary(folder / "learner.json", seconds), np.random.default_rng(seed)
     by_priority = expdb.Prioritized()
     units = (
-        (NStep(3, gamma=0.9), by_priority), (Sequence(4, burn_in=1), expdb.Uniform()), (Stack(3), by_priority), (NStep(1), expdb.Uniform(over="episode")),
+        (NStep(3, gamma=0.9), by_priority), (Sequence(4, burn_in=1), expdb.Uniform()),
+        (Stack(3), by_priority), (NStep(1), expdb.Uniform(over="episode")),
         (expdb.Group(2), expdb.Uniform()),
     )  # fmt: skip
     with expdb.open(location, max_lag=0.0) as db:
@@ -141,18 +212,36 @@ def wrong_in(batch: Any) -> list[str]:
     """Return which drawn steps are not what a writer gave."""
     if "mask" in batch:
         there = batch["mask"]
-        columns = {key: batch[key][there] for key in ("position", "writer", "number", "obs", "text", "call")}
+        columns = {
+            key: batch[key][there]
+            for key in ("position", "writer", "number", "obs", "text", "call")
+        }
     else:
         columns = {key: batch[key] for key in ("position", "writer", "number", "text", "call")}
         columns["obs"] = batch["obs"][:, -1] if batch["obs"].ndim == 3 else batch["obs"]
-    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    return [line for row in rows for line in wrong_fields({**row, "writer": int(row["writer"]), "number": int(row["number"])})]
+    rows = [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
+    return [
+        line
+        for row in rows
+        for line in wrong_fields(
+            {**row, "writer": int(row["writer"]), "number": int(row["number"])}
+        )
+    ]
 
 
 def ask(location: str, seed: int, seconds: float, folder: Path) -> None:
-    """Ask and change: queries, SQL, tasks, late rewards, deletions, capacity, the ends of others' episodes."""
+    """Ask and change: queries, SQL, tasks, late rewards, deletions, capacity.
+
+    The ends of others' episodes.
+    """
     warnings.simplefilter("ignore", expdb.ExpDBWarning)
-    diary, rng, gone = Diary(folder / "asker.json", seconds), random.Random(seed), (folder / "gone.log").open("a")
+    diary, rng, gone = (
+        Diary(folder / "asker.json", seconds),
+        random.Random(seed),
+        (folder / "gone.log").open("a"),
+    )
     with expdb.open(location) as db:
         buffer = db.buffer(BUFFER)
 
@@ -173,12 +262,19 @@ def ask(location: str, seed: int, seconds: float, folder: Path) -> None:
                 buffer.end_episode(rng.choice(still_open), rng.choice(["complete", "aborted"]))
 
         acts: list[Callable[[], Any]] = [
-            lambda: buffer.count(QueryBuilder().gte("reward", 1).and_().eq("task_id", f"t{rng.randrange(50)}")),
-            lambda: db.sql("SELECT task_id, count(*), avg(reward) FROM experience WHERE reward > 1 GROUP BY 1 ORDER BY 2 DESC LIMIT 5"),
-            lambda: buffer.sample_tasks(2, {"reward": 1.0}), lambda: buffer.page(rng.randint(1, 50), 50),
-            lambda: buffer.update({"task_id": f"t{rng.randrange(50)}", "status": "complete"}, reward=float(rng.randrange(4)), which="last"),
-            lambda: buffer.get([int(p) for p in buffer.sample(5)["position"]]), lambda: next(buffer.scan(size=64), None), buffer.stats,
-            delete, end, clear, lambda: buffer.set_capacity(rng.choice([CAPACITY, CAPACITY - 2_000])),
+            lambda: buffer.count(
+                QueryBuilder().gte("reward", 1).and_().eq("task_id", f"t{rng.randrange(50)}")
+            ),
+            lambda: db.sql("SELECT task_id, count(*), avg(reward) FROM experience WHERE reward > 1 "
+                           "GROUP BY 1 ORDER BY 2 DESC LIMIT 5"),
+            lambda: buffer.sample_tasks(2, {"reward": 1.0}),
+            lambda: buffer.page(rng.randint(1, 50), 50),
+            lambda: buffer.update({"task_id": f"t{rng.randrange(50)}", "status": "complete"},
+                reward=float(rng.randrange(4)), which="last"),
+            lambda: buffer.get([int(p) for p in buffer.sample(5)["position"]]),
+            lambda: next(buffer.scan(size=64), None), buffer.stats,
+            delete, end, clear,
+            lambda: buffer.set_capacity(rng.choice([CAPACITY, CAPACITY - 2_000])),
         ]  # fmt: skip
         for turn in diary.turns():
             diary.call(acts[turn % len(acts)])
@@ -186,22 +282,33 @@ def ask(location: str, seed: int, seconds: float, folder: Path) -> None:
     gone.close()
 
 
-# -- afterwards -------------------------------------------------------------------------------------------------------
+# -- afterwards ------------------------------------------------------------------------------------
 
 
 def stored(location: str) -> tuple[dict[int, dict[str, Any]], int, int]:
-    """Return the steps that are stored, the oldest position held and the next one: by plain SQL and pyarrow."""
+    """Return the steps that are stored, the oldest position held and the next one.
+
+    By plain SQL and pyarrow.
+    """
     tables = {
-        "buffers": "SELECT low, added FROM {}buffers", "steps": "SELECT position, step, reward FROM {}steps",
-        "segments": "SELECT first, last, chunk, chunk_row FROM {}segments", "chunks": "SELECT id, signature, data FROM {}chunks",
+        "buffers": "SELECT low, added FROM {}buffers",
+        "steps": "SELECT position, step, reward FROM {}steps",
+        "segments": "SELECT first, last, chunk, chunk_row FROM {}segments",
+        "chunks": "SELECT id, signature, data FROM {}chunks",
         "signatures": "SELECT id, schema FROM {}signatures",
     }  # fmt: skip
     if location.startswith("postgresql"):
         with psycopg.connect(location) as server:
-            found = {name: server.execute(statement.format("expdb.")).fetchall() for name, statement in tables.items()}
+            found = {
+                name: server.execute(statement.format("expdb.")).fetchall()
+                for name, statement in tables.items()
+            }
     else:
         file = sqlite3.connect(location)
-        found = {name: file.execute(statement.format("")).fetchall() for name, statement in tables.items()}
+        found = {
+            name: file.execute(statement.format("")).fetchall()
+            for name, statement in tables.items()
+        }
         file.close()
     ((low, added),) = found["buffers"]
     schemas = {id: pa.ipc.read_schema(pa.py_buffer(message)) for id, message in found["signatures"]}
@@ -212,11 +319,15 @@ def stored(location: str) -> tuple[dict[int, dict[str, Any]], int, int]:
     steps: dict[int, dict[str, Any]] = {}
     for id, signature, data in found["chunks"]:
         batch = pa.ipc.read_record_batch(pa.py_buffer(data), schemas[signature])
-        columns = {name: batch.column(name).to_pylist() for name in ("writer", "number", "obs", "text")}
+        columns = {
+            name: batch.column(name).to_pylist() for name in ("writer", "number", "obs", "text")
+        }
         for first, last, row in places.get(id, []):
             for position in range(max(first, low), last + 1):
                 if position in held:
-                    steps[position] = {name: values[row + position - first] for name, values in columns.items()}
+                    steps[position] = {
+                        name: values[row + position - first] for name, values in columns.items()
+                    }
     missing = held - steps.keys()
     return (steps | {position: {} for position in missing}), low, added
 
@@ -224,14 +335,21 @@ def stored(location: str) -> tuple[dict[int, dict[str, Any]], int, int]:
 def lost_or_wrong(location: str, folder: Path) -> list[str]:
     """Return what an independent reader finds wrong with what is stored."""
     steps, low, added = stored(location)
-    problems = [f"the step at {position} lies in no chunk" for position, row in steps.items() if not row]
+    problems = [
+        f"the step at {position} lies in no chunk" for position, row in steps.items() if not row
+    ]
     for position, row in steps.items():
         if row:
             wanted = content(row["writer"], row["number"])
-            if row["text"] != wanted["text"] or np.array(row["obs"], np.float32).tobytes() != wanted["obs"].tobytes():
+            if (
+                row["text"] != wanted["text"]
+                or np.array(row["obs"], np.float32).tobytes() != wanted["obs"].tobytes()
+            ):
                 problems.append(f"the step at {position} is wrong: {row}")
     names = Counter((row["writer"], row["number"]) for row in steps.values() if row)
-    problems += [f"step {name} is stored {times} times" for name, times in names.items() if times > 1]
+    problems += [
+        f"step {name} is stored {times} times" for name, times in names.items() if times > 1
+    ]
     deleted: set[int] = set()
     cleared = 0
     for line in (folder / "gone.log").read_text().splitlines():
@@ -239,22 +357,41 @@ def lost_or_wrong(location: str, folder: Path) -> list[str]:
             cleared = int(line.split()[1])
         elif line != "clear":
             deleted |= set(map(int, line.split()))
-    acknowledged = {position: one for path in folder.glob("writer*.log") for position, one in Log(path).read().items()}
+    acknowledged = {
+        position: one
+        for path in folder.glob("writer*.log")
+        for position, one in Log(path).read().items()
+    }
     for position, (writer, number) in sorted(acknowledged.items()):
-        if position >= max(low, cleared) and position not in deleted and (steps.get(position, {}).get("writer"), steps.get(position, {}).get("number")) != (writer, number):
-            problems.append(f"the acknowledged step {number} of writer {writer} is not at {position}")
+        if (
+            position >= max(low, cleared)
+            and position not in deleted
+            and (steps.get(position, {}).get("writer"), steps.get(position, {}).get("number"))
+            != (writer, number)
+        ):
+            problems.append(
+                f"the acknowledged step {number} of writer {writer} is not at {position}"
+            )
     if added - max(low, cleared) < min(added - cleared, CAPACITY - 2_000):
-        problems.append(f"{added - low} positions are held from {low}: more than the capacity asks for were evicted")
+        problems.append(
+            f"{added - low} positions are held from {low}: more than the capacity asks for were "
+            "evicted"
+        )
     with expdb.open(location) as db:
         problems += db.check()
-        rows = db.sql("SELECT count(*) AS n FROM experience_episodes WHERE status = 'open' AND steps_held = 0").to_pylist()[0]["n"]
+        rows = db.sql(
+            "SELECT count(*) AS n FROM experience_episodes WHERE status = 'open' AND steps_held = 0"
+        ).to_pylist()[0]["n"]
     if rows > 4_000:
         problems.append(f"{rows} open episodes hold no step")
     return problems
 
 
 def grown(path: Path, seconds: float) -> tuple[list[str], str]:
-    """Return what grew of a process from the second quarter of its life to the last, and its memory for people."""
+    """Return what grew of a process from the second quarter of its life to the last.
+
+    Its memory for people.
+    """
     found = json.loads(path.read_text())
     held = np.array(found["held"], float)
     problems = [f"{path.stem}: {one}" for one in found["wrong"][:5]]
@@ -263,10 +400,18 @@ def grown(path: Path, seconds: float) -> tuple[list[str], str]:
     quarter = len(held) // 4
     second, last = np.median(held[quarter : 2 * quarter], 0), np.median(held[-quarter:], 0)
     limit = 1.05 if seconds >= LONG else 1.25
-    for name, before, after, most in (("memory", second[0], last[0], limit), ("descriptors", second[1], last[1], 1.3), ("threads", second[2], last[2], 1.0)):
+    for name, before, after, most in (
+        ("memory", second[0], last[0], limit),
+        ("descriptors", second[1], last[1], 1.3),
+        ("threads", second[2], last[2], 1.0),
+    ):
         if after > most * before:
             problems.append(f"the {name} of the {path.stem} grew from {before:.0f} to {after:.0f}")
-    return problems, f"{path.stem} {last[0] / second[0]:.3f} x ({last[0] / 1e6:.0f} MB), longest calls {1000 * second[3]:.0f} and {1000 * last[3]:.0f} ms"
+    return (
+        problems,
+        f"{path.stem} {last[0] / second[0]:.3f} x ({last[0] / 1e6:.0f} MB), longest calls "
+        f"{1000 * second[3]:.0f} and {1000 * last[3]:.0f} ms",
+    )
 
 
 def soak(kind: str, place: Place, seconds: int) -> Outcome:
@@ -276,7 +421,10 @@ def soak(kind: str, place: Place, seconds: int) -> Outcome:
         db.buffer(BUFFER, capacity=CAPACITY)
     (folder / "gone.log").touch()
     roles = [(write, (location, number, place.seed + number, seconds, folder)) for number in (1, 2)]
-    roles += [(learn, (location, place.seed, seconds, folder)), (ask, (location, place.seed, seconds, folder))]
+    roles += [
+        (learn, (location, place.seed, seconds, folder)),
+        (ask, (location, place.seed, seconds, folder)),
+    ]
     processes = [SPAWN.Process(target=role, args=arguments) for role, arguments in roles]
     for process in processes:
         process.start()
@@ -300,5 +448,6 @@ for _kind in ("SQLite", "PostgreSQL"):
     _strike.__name__ = f"soak_{_kind.lower()}"
     fault(
         f"{_kind}: two writers, a learner and an asker at once, seconds",
-        "no acknowledged step lost or twice, no wrong batch, no error but documented ones, no growth at constant size", 30, 1200,
+        "no acknowledged step lost or twice, no wrong batch, no error but documented ones, no "
+        "growth at constant size", 30, 1200,
     )(_strike)  # fmt: skip

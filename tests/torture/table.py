@@ -39,11 +39,17 @@ class Place:
     servers: Servers
 
     def server(self, fsync: str = "off") -> Server:
-        """Return a server, one without fsync (which no kill of a client can tell) or one with it."""
+        """Return a server, one without fsync.
+
+        Which no kill of a client can tell or one with it.
+        """
         return self.servers(fsync)
 
     def location(self, kind: str, name: str, *, ordinary: bool = False) -> str:
-        """Return a location for a new database, a file or one of the server; `ordinary` for a user who is no superuser."""
+        """Return a location for a new database, a file or one of the server.
+
+        `ordinary` for a user who is no superuser.
+        """
         if kind == "SQLite":
             return str(self.folder / f"{name}.db")
         server = self.server()
@@ -58,7 +64,10 @@ class Place:
 
 @dataclass
 class Outcome:
-    """What came of a fault: how often it struck, what did not hold, and what else there is to say."""
+    """What came of a fault: how often it struck, what did not hold.
+
+    What else there is to say.
+    """
 
     count: int
     violations: list[str]
@@ -67,7 +76,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault: how often it strikes in a short run and in a long one, and what must hold whenever it does."""
+    """A fault: how often it strikes in a short run and in a long one.
+
+    What must hold whenever it does.
+    """
 
     name: str
     must_hold: str
@@ -79,7 +91,9 @@ class Fault:
 FAULTS: dict[str, Fault] = {}
 
 
-def fault(name: str, must_hold: str, short: int, long: int) -> Callable[[Callable[[Place, int], Outcome]], Callable[[Place, int], Outcome]]:
+def fault(
+    name: str, must_hold: str, short: int, long: int
+) -> Callable[[Callable[[Place, int], Outcome]], Callable[[Place, int], Outcome]]:
     """Enter a function in the table: it strikes so many times, and returns what came of it."""
 
     def enter(strike: Callable[[Place, int], Outcome]) -> Callable[[Place, int], Outcome]:
@@ -90,7 +104,10 @@ def fault(name: str, must_hold: str, short: int, long: int) -> Callable[[Callabl
 
 
 def run(key: str, place: Place, count: int) -> tuple[Outcome, float]:
-    """Let a fault strike; an error that nobody expected is a violation too. Return the outcome and the seconds it took."""
+    """Let a fault strike; an error that nobody expected is a violation too.
+
+    Return the outcome and the seconds it took.
+    """
     start = time.monotonic()
     try:
         outcome = FAULTS[key].strike(place, count)
@@ -102,7 +119,10 @@ def run(key: str, place: Place, count: int) -> tuple[Outcome, float]:
 def line(key: str, outcome: Outcome, seconds: float) -> str:
     """Return a row of the table in Markdown."""
     held = f"**{len(outcome.violations)} violations**" if outcome.violations else "held"
-    return f"| {FAULTS[key].name} | {outcome.count:,} | {FAULTS[key].must_hold} | {held}{': ' * bool(outcome.note)}{outcome.note} | {seconds:.0f} s |"
+    return (
+        f"| {FAULTS[key].name} | {outcome.count:,} | {FAULTS[key].must_hold} | "
+        f"{held}{': ' * bool(outcome.note)}{outcome.note} | {seconds:.0f} s |"
+    )
 
 
 HEAD = "| fault | times | must hold | outcome | took |\n|---|---|---|---|---|"

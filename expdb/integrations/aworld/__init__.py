@@ -1,15 +1,24 @@
-"""AWorld's replay buffer, on an experience database: change the import, and what was in memory is in SQL.
+"""AWorld's replay buffer, on an experience database.
 
-    from aworld.replay_buffer import ReplayBuffer, DataRow, ExpMeta, Experience              # before
+Change the import, and what was in memory is in SQL.
+
+    from aworld.replay_buffer import ReplayBuffer, DataRow, ExpMeta, Experience      # before
     from expdb.integrations.aworld import ReplayBuffer, DataRow, ExpMeta, Experience         # after
 
-`docs/coming_from_aworld.md` says of every name what is the same, what is better and what is refused.
+`docs/coming_from_aworld.md` says of every name what is the same, what is better and what is
+refused.
 """
 
 from expdb.integrations.aworld.buffer import ReplayBuffer
 from expdb.integrations.aworld.query_filter import QueryBuilder, QueryFilter
 from expdb.integrations.aworld.rows import DataRow, Experience, ExpMeta
-from expdb.integrations.aworld.samplers import Converter, DefaultConverter, RandomTaskSample, Sampler, TaskSampler
+from expdb.integrations.aworld.samplers import (
+    Converter,
+    DefaultConverter,
+    RandomTaskSample,
+    Sampler,
+    TaskSampler,
+)
 from expdb.integrations.aworld.storage import InMemoryStorage, SQLStorage, Storage
 from expdb.integrations.aworld.storage.multi_proc_mem import MultiProcMemoryStorage
 

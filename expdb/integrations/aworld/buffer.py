@@ -19,7 +19,10 @@ logger = logging.getLogger(__name__)
 
 
 class ReplayBuffer:
-    """Keeps rows in a storage and samples them by task; alone, it has a private database of its own."""
+    """Keeps rows in a storage and samples them by task.
+
+    Alone, it has a private database of its own.
+    """
 
     def __init__(self, storage: Storage | None = None):
         self._storage = InMemoryStorage() if storage is None else storage
@@ -49,9 +52,15 @@ class ReplayBuffer:
         converter: Converter | None = None,
         batch_size: int = 1000,
     ) -> list[Any]:
-        """Return what the converter makes of the rows of each of up to `batch_size` tasks, in order of step."""
+        """Return what the converter makes of the rows of each of up to `batch_size` tasks.
+
+        In order of step.
+        """
         sampler, converter = sampler or RandomTaskSample(), converter or DefaultConverter()
-        return [converter.to_dataset_row(rows) for rows in sampler.sample_tasks(self._storage, batch_size, query_condition).values()]
+        return [
+            converter.to_dataset_row(rows)
+            for rows in sampler.sample_tasks(self._storage, batch_size, query_condition).values()
+        ]
 
     def sample(
         self,

@@ -1,4 +1,7 @@
-"""Conditions on rows: built as in expdb, and checked against rows in Python where SQL does not know the field."""
+"""Conditions on rows: built as in expdb.
+
+Checked against rows in Python where SQL does not know the field.
+"""
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
@@ -8,14 +11,20 @@ from expdb import QueryBuilder
 
 __all__ = ["QueryBuilder", "QueryFilter"]
 
-_ORDER: dict[str, Callable[[Any, Any], Any]] = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
+_ORDER: dict[str, Callable[[Any, Any], Any]] = {
+    "gt": operator.gt,
+    "gte": operator.ge,
+    "lt": operator.lt,
+    "lte": operator.le,
+}
 
 
 class QueryFilter:
     """Check rows against what `QueryBuilder.build()` returned; None matches every row.
 
-    Fields are dotted paths such as "exp_meta.task_id"; one that a row lacks is None. Comparisons with None match nothing,
-    but `ne`, `not_in` and `not_like` do. `like` is "contains", without wildcards.
+    Fields are dotted paths such as "exp_meta.task_id"; one that a row lacks is None. Comparisons
+    with None match nothing, but `ne`, `not_in` and `not_like` do. `like` is "contains", without
+    wildcards.
     """
 
     def __init__(self, query_condition: Mapping[str, Any] | None):
@@ -25,7 +34,9 @@ class QueryFilter:
         """Return whether a row meets the condition."""
         return not self.query_condition or _holds(row, self.query_condition)
 
-    def filter(self, rows: Iterable[Any], query_condition: Mapping[str, Any] | None = None) -> list[Any]:
+    def filter(
+        self, rows: Iterable[Any], query_condition: Mapping[str, Any] | None = None
+    ) -> list[Any]:
         """Return the rows that meet the condition."""
         condition = self.query_condition if query_condition is None else query_condition
         return [row for row in rows if not condition or _holds(row, condition)]

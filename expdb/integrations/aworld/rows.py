@@ -7,7 +7,10 @@ from typing import Any
 
 @dataclass
 class ExpMeta:
-    """Where and when a step was: task, agent, number, Unix seconds, and the agent that acted before."""
+    """Where and when a step was.
+
+    Task, agent, number, Unix seconds, and the agent that acted before.
+    """
 
     task_id: str
     task_name: str
@@ -25,7 +28,8 @@ class ExpMeta:
 class Experience:
     """What a step saw, did and earned.
 
-    `state` and each of `actions` may be any pydantic model, or any JSON value. `action=` is a list of one.
+    `state` and each of `actions` may be any pydantic model, or any JSON value. `action=` is a list
+    of one.
     """
 
     state: Any
@@ -57,7 +61,11 @@ class DataRow:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as nested dicts."""
-        return {"exp_meta": self.exp_meta.to_dict(), "exp_data": self.exp_data.to_dict(), "id": self.id}
+        return {
+            "exp_meta": self.exp_meta.to_dict(),
+            "exp_data": self.exp_data.to_dict(),
+            "id": self.id,
+        }
 
 
 def _plain(value: Any) -> Any:

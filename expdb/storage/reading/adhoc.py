@@ -1,4 +1,7 @@
-"""Ad-hoc SQL: one statement, read only, its rows as an Arrow table; and `field(payload, name)` for it."""
+"""Ad-hoc SQL: one statement, read only, its rows as an Arrow table.
+
+And `field(payload, name)` for it.
+"""
 
 import json
 from collections import OrderedDict
@@ -18,7 +21,10 @@ _CHUNKS_KEPT = 16
 
 
 class FieldFunction:
-    """The SQL function `field(payload, name)`: a payload field of a step as number, text, bytes or JSON text."""
+    """The SQL function `field(payload, name)`.
+
+    A payload field of a step as number, text, bytes or JSON text.
+    """
 
     def __init__(self, session: Session):
         self._session = session
@@ -27,19 +33,35 @@ class FieldFunction:
         self._chunks: OrderedDict[tuple[int, int], Chunk] = OrderedDict()
 
     def _stored(self) -> dict[str, set[str]]:
-        """Return the kinds that each field has in the buffers that have it, as `kinds` names them; "" is none of those."""
+        """Return the kinds that each field has in the buffers that have it, as `kinds` names them.
+
+        "" is none of those.
+        """
         if self._kinds is None:
             self._kinds = {}
             for (stored,) in self._session.ask("SELECT fields FROM buffers"):
                 for name, field in Fields.from_text(stored, 0).types.items():
                     scalar = not field.varies and not field.shape
-                    kind = "b" if field.dtype == "bytes" else np.dtype(field.dtype).kind if scalar else ""
-                    self._kinds.setdefault(name, set()).add({"u": "i", "b": "i" if scalar else "b"}.get(kind, kind))
+                    kind = (
+                        "b"
+                        if field.dtype == "bytes"
+                        else np.dtype(field.dtype).kind
+                        if scalar
+                        else ""
+                    )
+                    self._kinds.setdefault(name, set()).add(
+                        {"u": "i", "b": "i" if scalar else "b"}.get(kind, kind)
+                    )
         return self._kinds
 
     def kinds(self) -> dict[str, str]:
-        """Return which fields are whole numbers ("i"), numbers ("f") and bytes ("b") in every buffer that has them."""
-        return {name: next(iter(kinds)) for name, kinds in self._stored().items() if len(kinds) == 1}
+        """Return which fields are whole numbers ("i").
+
+        Numbers ("f") and bytes ("b") in every buffer that has them.
+        """
+        return {
+            name: next(iter(kinds)) for name, kinds in self._stored().items() if len(kinds) == 1
+        }
 
     def not_numbers(self) -> set[str]:
         """Return the fields that are a number in no buffer: text, JSON, bytes, arrays."""
@@ -52,25 +74,38 @@ class FieldFunction:
         try:
             buffer_id, chunk_id, row = map(int, payload.split(":"))
         except (AttributeError, ValueError):
-            raise SqlError(f"field({payload!r}, ...): the first argument is the column payload of experience") from None
+            raise SqlError(
+                f"field({payload!r}, ...): the first argument is the column payload of experience"
+            ) from None
         if not isinstance(name, str):
             raise SqlError(f"field(payload, {name!r}): name the field in single quotes")
         chunk = self._chunk(buffer_id, chunk_id)
         field = chunk.signature.fields.get(name)
         if name in SYSTEM:
-            raise SqlError(f"field(payload, {name!r}): {name} is a column of experience, use it as it is")
+            raise SqlError(
+                f"field(payload, {name!r}): {name} is a column of experience, use it as it is"
+            )
         if not 0 <= row < chunk.rows:
-            raise SqlError(f"field({payload!r}, ...): the first argument is the column payload of experience")
+            raise SqlError(
+                f"field({payload!r}, ...): the first argument is the column payload of experience"
+            )
         if field is None and name not in self._stored():
             known = self._stored()
-            raise SqlError(f"no field {name!r} is stored{nearest(name, known) or ':'} there are {', '.join(sorted(known)) or 'none'}")
+            raise SqlError(
+                f"no field {name!r} is stored{nearest(name, known) or ':'} there are "
+                f"{', '.join(sorted(known)) or 'none'}"
+            )
         if field is None or not chunk.present(name, row, row + 1)[0]:
             return None
         if field.varies:
             (value,) = chunk.objects(name, row, row + 1)
             if field.dtype in ("text", "bytes"):
                 return value
-            return _json(value) if isinstance(value, np.ndarray) else json.dumps(value, ensure_ascii=False)
+            return (
+                _json(value)
+                if isinstance(value, np.ndarray)
+                else json.dumps(value, ensure_ascii=False)
+            )
         array = np.frombuffer(chunk.raw(name, row, row + 1), field.numpy).reshape(field.fixed_shape)
         if field.shape:
             return _json(array)
@@ -86,7 +121,8 @@ class FieldFunction:
             return self._chunks[key]
         found = self._session.ask(
             "SELECT c.rows, c.signature, c.crc, c.data, g.schema FROM chunks c JOIN signatures g "
-            "ON g.buffer_id = c.buffer_id AND g.id = c.signature WHERE c.buffer_id = ? AND c.id = ?", buffer_id, chunk_id,
+            "ON g.buffer_id = c.buffer_id AND g.id = c.signature WHERE "
+            "c.buffer_id = ? AND c.id = ?", buffer_id, chunk_id,
         )  # fmt: skip
         if not found:
             raise ChunkDamaged(f"chunk {chunk_id} of buffer {buffer_id} is gone: restore a backup")
@@ -94,9 +130,13 @@ class FieldFunction:
         decoder = self._decoders.get((buffer_id, signature))
         if decoder is None:
             try:
-                decoder = self._decoders[buffer_id, signature] = Decoder(Signature.from_message(schema, signature))
+                decoder = self._decoders[buffer_id, signature] = Decoder(
+                    Signature.from_message(schema, signature)
+                )
             except Exception as error:
-                raise ChunkDamaged(f"signature {signature} cannot be read ({error}): restore a backup") from error
+                raise ChunkDamaged(
+                    f"signature {signature} cannot be read ({error}): restore a backup"
+                ) from error
         chunk = self._chunks[key] = decoder.chunk(chunk_id, rows, crc, data)
         if len(self._chunks) > _CHUNKS_KEPT:
             self._chunks.popitem(last=False)
@@ -113,17 +153,30 @@ def _json(array: np.ndarray) -> str:
 
 
 def _bindable(params: Any) -> dict[str, Any]:
-    """Return parameters as the driver takes them: NumPy scalars as Python's, and nothing it would store as bytes."""
+    """Return parameters as the driver takes them.
+
+    NumPy scalars as Python's, and nothing it would store as bytes.
+    """
     if params is None:
         return {}
     if not isinstance(params, Mapping):
-        raise SqlError(f"params is {params!r}: give a mapping of the names in the query, such as {{'task': 't'}}")
-    given = {name: value.item() if isinstance(value, np.generic) else value for name, value in params.items()}
+        raise SqlError(
+            f"params is {params!r}: give a mapping of the names in the query, such as {{'task': "
+            f"'t'}}"
+        )
+    given = {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in params.items()
+    }
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, (str, int, float, bytes, type(None))):
-            raise SqlError(f"params[{name!r}] is a {type(value).__name__}: give text, numbers, bytes or None")
+            raise SqlError(
+                f"params[{name!r}] is a {type(value).__name__}: give text, numbers, bytes or None"
+            )
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
-            raise SqlError(f"params[{name!r}] is {value}, which does not fit 64 bits: give it as text")
+            raise SqlError(
+                f"params[{name!r}] is {value}, which does not fit 64 bits: give it as text"
+            )
     return given
 
 
@@ -143,11 +196,20 @@ def run_sql(engine: Engine, query: str, params: Any) -> pa.Table:
 
 
 def _column(values: tuple[Any, ...]) -> pa.Array:
-    """Return values as one Arrow array: SQLite types values, not columns, so numbers widen and the rest becomes text."""
+    """Return values as one Arrow array.
+
+    SQLite types values, not columns, so numbers widen and the rest becomes text.
+    """
     kinds = {type(value) for value in values if value is not None}
     if kinds == {int, float}:
         return pa.array([None if value is None else float(value) for value in values], pa.float64())
     if len(kinds) > 1:
         return pa.array([None if value is None else str(value) for value in values], pa.utf8())
-    kind = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.utf8(), bytes: pa.binary()}
+    kind = {
+        bool: pa.bool_(),
+        int: pa.int64(),
+        float: pa.float64(),
+        str: pa.utf8(),
+        bytes: pa.binary(),
+    }
     return pa.array(values, kind[kinds.pop()] if kinds else pa.null())

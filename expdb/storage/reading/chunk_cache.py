@@ -9,9 +9,9 @@ from expdb.chunks.codec import Chunk
 class ChunkCache:
     """Chunks by id, up to a number of bytes; the one unused for longest goes first.
 
-    What was opened goes before any chunk does: a compressed one takes a fraction of the memory, and to decompress
-    it again is faster than to read and check it. Room is left for as much as the last batch brought, so that the next
-    one does not exceed the limit while it is made.
+    What was opened goes before any chunk does: a compressed one takes a fraction of the memory, and
+    to decompress it again is faster than to read and check it. Room is left for as much as the last
+    batch brought, so that the next one does not exceed the limit while it is made.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,10 @@ class ChunkCache:
             self._oldest = sorted(self._chunks)
 
     def evict(self, low: int) -> None:
-        """Forget the chunks of which every step is evicted: their ids are the last positions they hold."""
+        """Forget the chunks of which every step is evicted.
+
+        Their ids are the last positions they hold.
+        """
         while self._oldest and self._oldest[0] < low:
             self._forget(heapq.heappop(self._oldest))
 

@@ -1,4 +1,7 @@
-"""Reading: from positions to arrays. Segments say which chunk holds a step, chunks hold the fields."""
+"""Reading: from positions to arrays.
+
+Segments say which chunk holds a step, chunks hold the fields.
+"""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -26,7 +29,10 @@ Spans = list[tuple[int, int, int]]  # chunk, first row, row after the last
 
 @dataclass
 class Segments:
-    """Runs of positions, ascending, of one episode and one chunk each; every array has an entry a segment."""
+    """Runs of positions, ascending, of one episode and one chunk each.
+
+    Every array has an entry a segment.
+    """
 
     last: np.ndarray
     first: np.ndarray
@@ -39,19 +45,31 @@ class Segments:
     def of(cls, rows: Sequence[tuple[int, ...]]) -> "Segments":
         """Make segments of rows (last, first, episode, ordinal, chunk, chunk_row)."""
         found = cls(*np.array(rows, np.int64).reshape(-1, 6).T)
-        if len(rows) and (min(found.first.min(), found.chunk_row.min()) < 0 or (found.last < found.first).any() or max(found.last.max(), found.chunk_row.max()) >= MOST):
+        if len(rows) and (
+            min(found.first.min(), found.chunk_row.min()) < 0
+            or (found.last < found.first).any()
+            or max(found.last.max(), found.chunk_row.max()) >= MOST
+        ):
             raise inconsistent("a segment covers what cannot be")
         return found
 
     def positions(self, low: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the positions from `low` on that the segments cover, and the index of each one's segment."""
+        """Return the positions from `low` on that the segments cover.
+
+        The index of each one's segment.
+        """
         begin = np.maximum(self.first, low)
         lengths = self.last - begin + 1
         index = np.repeat(np.arange(len(lengths)), lengths)
-        return begin[index] + np.arange(len(index)) - np.repeat(np.cumsum(lengths) - lengths, lengths), index
+        return begin[index] + np.arange(len(index)) - np.repeat(
+            np.cumsum(lengths) - lengths, lengths
+        ), index
 
     def find(self, positions: np.ndarray) -> np.ndarray:
-        """Return the index of each position's segment; raise Evicted naming the positions that have none."""
+        """Return the index of each position's segment.
+
+        Raise Evicted naming the positions that have none.
+        """
         index = np.searchsorted(self.last, positions)
         inside = index < len(self.last)
         inside[inside] = self.first[index[inside]] <= positions[inside]
@@ -65,13 +83,19 @@ def locate(store: Store, session: Session, positions: np.ndarray) -> Segments:
     wanted = np.unique(positions)
     if len(wanted) and _dense(wanted):
         rows = session.ask(
-            "SELECT last, first, episode, ordinal, chunk, chunk_row FROM segments WHERE buffer_id = ? AND last >= ? AND "
-            "last <= coalesce((SELECT min(last) FROM segments WHERE buffer_id = ? AND last >= ?), ?) ORDER BY last",
+            "SELECT last, first, episode, ordinal, chunk, chunk_row FROM segments WHERE buffer_id "
+            "= ? AND last >= ? AND "
+            "last <= coalesce((SELECT min(last) FROM segments WHERE buffer_id = ? AND last >= ?), "
+            "?) ORDER BY last",
             store.id, int(wanted[0]), store.id, int(wanted[-1]), int(wanted[-1]),
         )  # fmt: skip
     else:
         # One row a position, ascending: several in one segment are told once.
-        rows = list(dict.fromkeys(session.ask(store.dialect.LOCATE, store.id, store.dialect.as_list(wanted))))
+        rows = list(
+            dict.fromkeys(
+                session.ask(store.dialect.LOCATE, store.id, store.dialect.as_list(wanted))
+            )
+        )
     return Segments.of(rows)
 
 
@@ -80,10 +104,14 @@ def _dense(wanted: np.ndarray) -> bool:
     return len(wanted) > 64 and int(wanted[-1]) - int(wanted[0]) < 4 * len(wanted)
 
 
-def read_chunks(store: Store, session: Session, ids: np.ndarray, news: News | None = None) -> dict[int, Chunk]:
+def read_chunks(
+    store: Store, session: Session, ids: np.ndarray, news: News | None = None
+) -> dict[int, Chunk]:
     """Return chunks by id, checked."""
     found = {}
-    for id, rows, signature, crc, data in session.ask(store.dialect.READ_CHUNKS, store.dialect.as_list(ids), store.id):
+    for id, rows, signature, crc, data in session.ask(
+        store.dialect.READ_CHUNKS, store.dialect.as_list(ids), store.id
+    ):
         found[id] = store.decoder(session, signature, news).chunk(id, rows, crc, data)
     if len(found) < len(ids):
         gone = next(id for id in ids.tolist() if id not in found)
@@ -95,34 +123,58 @@ def check_spans(chunks: dict[int, Chunk], spans: Spans) -> None:
     """Raise where rows are wanted that their chunks do not have."""
     for c, a, b in spans:
         if b > chunks[c].rows:
-            raise inconsistent(f"chunk {c} has {chunks[c].rows} rows, and the steps at {a} to {b - 1}")
+            raise inconsistent(
+                f"chunk {c} has {chunks[c].rows} rows, and the steps at {a} to {b - 1}"
+            )
 
 
 def inconsistent(what: str) -> errors.DatabaseDamaged:
-    """Return the error for books that contradict each other, which no write of ours leaves behind."""
-    return errors.DatabaseDamaged(f"the database contradicts itself ({what}): see `expdb check`, and restore a backup")
+    """Return the error for books that contradict each other.
+
+    Which no write of ours leaves behind.
+    """
+    return errors.DatabaseDamaged(
+        f"the database contradicts itself ({what}): see `expdb check`, and restore a backup"
+    )
 
 
-def read_cached(store: Store, session: Session, ids: np.ndarray, cache: ChunkCache) -> dict[int, Chunk]:
+def read_cached(
+    store: Store, session: Session, ids: np.ndarray, cache: ChunkCache
+) -> dict[int, Chunk]:
     """Return chunks by id, those that are still what the cache has from there."""
     held = {id: chunk for id in ids.tolist() if (chunk := cache.get(id)) is not None}
     if held:  # an id names another chunk once its steps were merged or deleted
         listed = store.dialect.as_list(np.array(list(held), np.int64))
-        sums = dict(session.ask(f"SELECT id, crc FROM chunks WHERE buffer_id = ? AND id {store.dialect.AMONG}", store.id, listed))
+        sums = dict(
+            session.ask(
+                f"SELECT id, crc FROM chunks WHERE buffer_id = ? AND id {store.dialect.AMONG}",
+                store.id,
+                listed,
+            )
+        )
         held = {id: chunk for id, chunk in held.items() if sums.get(id) == chunk.crc}
     missing = np.array([id for id in ids.tolist() if id not in held], np.int64)
     return {**held, **(read_chunks(store, session, missing) if len(missing) else {})}
 
 
-def locate_and_read(store: Store, session: Session, positions: np.ndarray, last: bool) -> tuple[Segments, dict[int, Chunk]]:
+def locate_and_read(
+    store: Store, session: Session, positions: np.ndarray, last: bool
+) -> tuple[Segments, dict[int, Chunk]]:
     """Return the segments that hold the positions, and their chunks: on a server in one trip."""
     statement = store.dialect.READ_AT
     if statement is None:
         segments = locate(store, session, positions)
-        return segments, read_chunks(store, session, np.unique(segments.chunk[segments.find(positions)]))
+        return segments, read_chunks(
+            store, session, np.unique(segments.chunk[segments.find(positions)])
+        )
     rows, schemas = session.ask_all(
         (statement, store.dialect.as_list(np.unique(positions)), store.id, store.id),
-        (f"SELECT id, schema FROM signatures WHERE buffer_id = ? AND NOT id {store.dialect.AMONG}", store.id, store.known_signatures()),
+        (
+            "SELECT id, schema FROM signatures WHERE buffer_id = ? AND NOT id "
+            f"{store.dialect.AMONG}",
+            store.id,
+            store.known_signatures(),
+        ),
         last=last,
     )
     store.learn_signatures(schemas)
@@ -134,7 +186,7 @@ def locate_and_read(store: Store, session: Session, positions: np.ndarray, last:
     return Segments.of(sorted(row[:6] for row in rows if row[6] is None)), chunks
 
 
-# -- rows -------------------------------------------------------------------------------------------------------------
+# -- rows ------------------------------------------------------------------------------------------
 
 
 def fetch(
@@ -147,13 +199,21 @@ def fetch(
     last: bool = False,
     cache: ChunkCache | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return fields and columns of steps by name, rows in the order of `positions`; raise Evicted if one holds none.
+    """Return fields and columns of steps by name, rows in the order of `positions`.
 
-    `last` says that nothing more is read in this transaction; a `cache` has chunks that need not be read. `names` None means every field and the columns of a batch. `has_<field>` comes with each field that some rows lack.
+    Raise Evicted if one holds none.
+
+    `last` says that nothing more is read in this transaction; a `cache` has chunks that need not be
+    read. `names` None means every field and the columns of a batch. `has_<field>` comes with each
+    field that some rows lack.
     """
     types = store.fields.types
-    names = list(dict.fromkeys(("position", "episode", *SYSTEM, *types) if names is None else names))
-    of_tables = [name for name in names if name not in types and (name not in SYSTEM or state.revised)]
+    names = list(
+        dict.fromkeys(("position", "episode", *SYSTEM, *types) if names is None else names)
+    )
+    of_tables = [
+        name for name in names if name not in types and (name not in SYSTEM or state.revised)
+    ]
     of_tables = [name for name in of_tables if name not in ("position", "episode", "buffer")]
     for name in of_tables:
         if name not in SYSTEM:
@@ -163,14 +223,20 @@ def fetch(
     in_chunks = [name for name in names if name in types or (name in SYSTEM and not state.revised)]
     chunks: dict[int, Chunk] = {}
     if segments is None and in_chunks and cache is None:
-        segments, chunks = locate_and_read(store, session, positions, last and not of_tables and not state.holes)
+        segments, chunks = locate_and_read(
+            store, session, positions, last and not of_tables and not state.holes
+        )
     elif segments is None:
         segments = locate(store, session, positions)
     index = segments.find(positions)
     spans = _spans(positions, index, segments)
     if in_chunks and not chunks:
         ids = np.unique(segments.chunk[index])
-        chunks = read_chunks(store, session, ids) if cache is None else read_cached(store, session, ids, cache)
+        chunks = (
+            read_chunks(store, session, ids)
+            if cache is None
+            else read_cached(store, session, ids, cache)
+        )
     check_spans(chunks, spans if in_chunks else [])
     rows = _read_columns(store, session, positions, of_tables) if of_tables or state.holes else {}
     out: dict[str, np.ndarray] = {}
@@ -207,7 +273,11 @@ def _spans(positions: np.ndarray, index: np.ndarray, segments: Segments) -> Span
     row = segments.chunk_row[index] + positions - segments.first[index]
     breaks = np.flatnonzero((np.diff(chunk) != 0) | (np.diff(row) != 1)) + 1
     starts, stops = np.concatenate(([0], breaks)), np.concatenate((breaks, [len(positions)]))
-    return list(zip(chunk[starts].tolist(), row[starts].tolist(), (row[stops - 1] + 1).tolist(), strict=True))
+    return list(
+        zip(
+            chunk[starts].tolist(), row[starts].tolist(), (row[stops - 1] + 1).tolist(), strict=True
+        )
+    )
 
 
 def gather(chunks: dict[int, Chunk], spans: Spans, name: str, field: Field) -> np.ndarray:
@@ -215,27 +285,45 @@ def gather(chunks: dict[int, Chunk], spans: Spans, name: str, field: Field) -> n
     if field.varies:
         values: list[Any] = []
         for c, a, b in spans:
-            values += chunks[c].objects(name, a, b) if name in chunks[c].signature.fields else [None] * (b - a)
+            values += (
+                chunks[c].objects(name, a, b)
+                if name in chunks[c].signature.fields
+                else [None] * (b - a)
+            )
         return as_objects(values)
     count = sum([b - a for _, a, b in spans])
     try:
         parts = _slices(chunks, spans, name, field, count)
     except KeyError:
         parts = [
-            chunks[c].raw(name, a, b) if name in chunks[c].signature.fields else bytes(field.nbytes * (b - a))
+            chunks[c].raw(name, a, b)
+            if name in chunks[c].signature.fields
+            else bytes(field.nbytes * (b - a))
             for c, a, b in spans
         ]
     return np.frombuffer(bytearray().join(parts), field.numpy).reshape((count, *field.fixed_shape))
 
 
-def _slices(chunks: dict[int, Chunk], spans: Spans, name: str, field: Field, count: int) -> list[Buffer]:
-    """Cut values out of messages; KeyError where a chunk has no place for them. Spelled out: it is most of a cold sample."""
+def _slices(
+    chunks: dict[int, Chunk], spans: Spans, name: str, field: Field, count: int
+) -> list[Buffer]:
+    """Cut values out of messages; KeyError where a chunk has no place for them.
+
+    Spelled out: it is most of a cold sample.
+    """
     mine = [chunks[c] for c, _, _ in spans]
     if field.dtype == "bool" and not field.shape:
         if count > len(spans):
             return _unpacked(mine, spans, name, count)
         at = [chunk.bits(name) + (a >> 3) for chunk, (_, a, _) in zip(mine, spans, strict=True)]
-        return [bytes([chunk.data[k] >> (a & 7) & 1 for chunk, k, (_, a, _) in zip(mine, at, spans, strict=True)])]
+        return [
+            bytes(
+                [
+                    chunk.data[k] >> (a & 7) & 1
+                    for chunk, k, (_, a, _) in zip(mine, at, spans, strict=True)
+                ]
+            )
+        ]
     places = [chunk.place(name) for chunk in mine]
     width = field.nbytes
     if width >= 1024 or count > 8 * len(spans):  # a view: the joined copy is the only one
@@ -250,13 +338,26 @@ def _slices(chunks: dict[int, Chunk], spans: Spans, name: str, field: Field, cou
 
 
 def _unpacked(mine: list[Chunk], spans: Spans, name: str, count: int) -> list[Buffer]:
-    """Return bits of spans as a byte each, unpacked all at once; KeyError where a chunk has no place for them."""
-    cut = [(chunk.bits(name) + (a >> 3), chunk.bits(name) + (b + 7 >> 3)) for chunk, (_, a, b) in zip(mine, spans, strict=True)]
-    packed = b"".join([chunk.data[first:last] for chunk, (first, last) in zip(mine, cut, strict=True)])
+    """Return bits of spans as a byte each, unpacked all at once.
+
+    KeyError where a chunk has no place for them.
+    """
+    cut = [
+        (chunk.bits(name) + (a >> 3), chunk.bits(name) + (b + 7 >> 3))
+        for chunk, (_, a, b) in zip(mine, spans, strict=True)
+    ]
+    packed = b"".join(
+        [chunk.data[first:last] for chunk, (first, last) in zip(mine, cut, strict=True)]
+    )
     bits = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little")
     width = np.array([8 * (last - first) for first, last in cut])
     length = np.array([b - a for _, a, b in spans])
-    skipped = np.cumsum(width) - width + np.array([a & 7 for _, a, _ in spans]) - (np.cumsum(length) - length)
+    skipped = (
+        np.cumsum(width)
+        - width
+        + np.array([a & 7 for _, a, _ in spans])
+        - (np.cumsum(length) - length)
+    )
     return [bits[np.repeat(skipped, length) + np.arange(count)].data]
 
 
@@ -269,7 +370,10 @@ def as_objects(values: Sequence[Any]) -> np.ndarray:
 
 
 def table_column(store: Store, name: str) -> sa.ColumnElement[Any]:
-    """Return the column of the view `experience` that a name stands for; raise QueryError where there is none."""
+    """Return the column of the view `experience` that a name stands for.
+
+    Raise QueryError where there is none.
+    """
     found = tables.view_column(name)
     if found is not None:
         return found[1]
@@ -277,7 +381,9 @@ def table_column(store: Store, name: str) -> sa.ColumnElement[Any]:
     raise errors.QueryError(f"no field or column {name!r}: there are {known}")
 
 
-def _read_columns(store: Store, session: Session, positions: np.ndarray, names: list[str]) -> dict[str, np.ndarray]:
+def _read_columns(
+    store: Store, session: Session, positions: np.ndarray, names: list[str]
+) -> dict[str, np.ndarray]:
     """Read columns of the tables: those that chunks do not hold, or that have changed since."""
     join: sa.FromClause = tables.steps
     if any(name in tables.EPISODE_COLUMNS for name in names):
@@ -294,16 +400,25 @@ def _read_columns(store: Store, session: Session, positions: np.ndarray, names: 
     if missing:
         raise evicted(np.array(missing))
     ordered = [rows[position] for position in positions.tolist()]
-    return {key: array for k, name in enumerate(names, 1) for key, array in column_arrays(name, [row[k] for row in ordered]).items()}
+    return {
+        key: array
+        for k, name in enumerate(names, 1)
+        for key, array in column_arrays(name, [row[k] for row in ordered]).items()
+    }
 
 
 _REALS = frozenset(("execute_time", "reward", "priority", "episode_return", "started", "ended"))
 _INTEGERS = frozenset(("step", "position", "episode", "length"))
-MAYBE_INTEGERS = frozenset(("policy_version",))  # 0 where there is none, and `has_<name>` tells, as with fields
+MAYBE_INTEGERS = frozenset(
+    ("policy_version",)
+)  # 0 where there is none, and `has_<name>` tells, as with fields
 
 
 def column_arrays(name: str, values: list[Any]) -> dict[str, np.ndarray]:
-    """Return a column of the tables as a batch holds it, with `has_<name>` where it is of integers that may be missing."""
+    """Return a column of the tables as a batch holds it.
+
+    With `has_<name>` where it is of integers that may be missing.
+    """
     if name not in MAYBE_INTEGERS:
         return {name: _column_array(name, values)}
     there = np.array([value is not None for value in values], np.bool_)
@@ -344,7 +459,7 @@ def alive(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
     return np.isin(positions, np.fromiter((row[0] for row in found), np.int64, len(found)))
 
 
-# -- last observations -----------------------------------------------------------------------------------------------
+# -- last observations -----------------------------------------------------------------------------
 
 
 @dataclass

@@ -14,31 +14,49 @@ from expdb.storage.store import State, Store
 
 S, E, G = tables.steps.c, tables.episodes.c, tables.segments.c
 
-_EPISODES = tables.episodes.join(tables.segments, sa.and_(G.buffer_id == E.buffer_id, G.episode == E.id))
-# Segments stand between episodes and steps, so that an episode's steps are ranges of positions; `steps.episode` leads
-# back, so that an index on steps can come first as well.
+_EPISODES = tables.episodes.join(
+    tables.segments, sa.and_(G.buffer_id == E.buffer_id, G.episode == E.id)
+)
+# Segments stand between episodes and steps, so that an episode's steps are ranges of positions;
+# `steps.episode` leads back, so that an index on steps can come first as well.
 _ALL = _EPISODES.join(
-    tables.steps, sa.and_(S.buffer_id == G.buffer_id, S.position.between(G.first, G.last), S.episode == E.id)
+    tables.steps,
+    sa.and_(S.buffer_id == G.buffer_id, S.position.between(G.first, G.last), S.episode == E.id),
 )
 
 
-def _steps(store: Store, where: Condition | None, *columns: Any, join: bool = False) -> sa.Select[Any]:
-    """Return a SELECT over steps, joined with their episodes where the condition or the caller looks at them."""
+def _steps(
+    store: Store, where: Condition | None, *columns: Any, join: bool = False
+) -> sa.Select[Any]:
+    """Return a SELECT over steps.
+
+    Joined with their episodes where the condition or the caller looks at them.
+    """
     if join or (where is not None and where.of_episodes):
-        statement = sa.select(*columns).select_from(_ALL).where(E.buffer_id == store.id, S.buffer_id == store.id)
+        statement = (
+            sa.select(*columns)
+            .select_from(_ALL)
+            .where(E.buffer_id == store.id, S.buffer_id == store.id)
+        )
     else:
         statement = sa.select(*columns).select_from(tables.steps).where(S.buffer_id == store.id)
     return statement if where is None else statement.where(where.sql)
 
 
 def _episodes(store: Store, where: Condition | None, *columns: Any) -> sa.Select[Any]:
-    """Return a SELECT over episodes and their segments, for conditions that do not look at steps."""
+    """Return a SELECT over episodes and their segments.
+
+    For conditions that do not look at steps.
+    """
     statement = sa.select(*columns).select_from(_EPISODES).where(E.buffer_id == store.id)
     return statement if where is None else statement.where(where.sql)
 
 
 def _by_episode(where: Condition | None, state: State) -> bool:
-    """Return whether segments alone answer: nothing asks for steps, and no step was deleted under a segment by hand."""
+    """Return whether segments alone answer.
+
+    Nothing asks for steps, and no step was deleted under a segment by hand.
+    """
     return not state.holes and (where is None or not where.of_steps)
 
 
@@ -57,7 +75,9 @@ def count(store: Store, session: Session, where: Condition | None) -> int:
 
 def open_episodes(store: Store, session: Session, where: Condition | None) -> int:
     """Return how many open episodes have a matching step."""
-    statement = _steps(store, where, sa.func.count(sa.distinct(E.id)), join=True).where(E.status == "open")
+    statement = _steps(store, where, sa.func.count(sa.distinct(E.id)), join=True).where(
+        E.status == "open"
+    )
     ((found,),) = session.fetch(statement)
     return int(found)
 
@@ -84,17 +104,28 @@ def positions(
     return np.fromiter((row[0] for row in rows), np.int64, len(rows))
 
 
-def positions_of_episodes(store: Store, session: Session, ids: np.ndarray, before: int) -> np.ndarray:
+def positions_of_episodes(
+    store: Store, session: Session, ids: np.ndarray, before: int
+) -> np.ndarray:
     """Return the positions less than `before` that segments of some episodes cover, ascending."""
     rows = session.ask(
-        f"SELECT last, first FROM segments WHERE buffer_id = ? AND episode {store.dialect.AMONG} AND first < ? ORDER BY last",
+        f"SELECT last, first FROM segments WHERE buffer_id = ? AND episode {store.dialect.AMONG} "
+        "AND first < ? ORDER BY last",
         store.id, store.dialect.as_list(ids), before,
     )  # fmt: skip
     ranges = [np.arange(first, min(last + 1, before)) for last, first in rows]
     return np.concatenate(ranges) if ranges else np.empty(0, np.int64)
 
 
-def ordered(store: Store, session: Session, where: Condition | None, column: str, descending: bool, limit: int, offset: int) -> np.ndarray:
+def ordered(
+    store: Store,
+    session: Session,
+    where: Condition | None,
+    column: str,
+    descending: bool,
+    limit: int,
+    offset: int,
+) -> np.ndarray:
     """Return matching positions by a column of the view, nothing last, then by position; int64."""
     found = tables.view_column(column)
     if found is None:
@@ -108,21 +139,37 @@ def ordered(store: Store, session: Session, where: Condition | None, column: str
     return np.fromiter((row[0] for row in rows), np.int64, len(rows))
 
 
-def tasks_of_episodes(store: Store, session: Session, after: int, ids: np.ndarray) -> list[tuple[int, str, None]]:
+def tasks_of_episodes(
+    store: Store, session: Session, after: int, ids: np.ndarray
+) -> list[tuple[int, str, None]]:
     """Return id and task of the episodes whose id is above one, or among some."""
     return [(id, task, None) for id, task in _of_episodes(store, session, "task_id", after, ids)]
 
 
-def groups_of_episodes(store: Store, session: Session, after: int, ids: np.ndarray) -> list[tuple[int, tuple[int, str], float | None]]:
-    """Return id, group and return of the episodes whose id is above one, or among some; the task where there is no group."""
+def groups_of_episodes(
+    store: Store, session: Session, after: int, ids: np.ndarray
+) -> list[tuple[int, tuple[int, str], float | None]]:
+    """Return id, group and return of the episodes whose id is above one, or among some.
+
+    The task where there is no group.
+    """
     rows = _of_episodes(store, session, "group_id, task_id, episode_return", after, ids)
-    return [(id, (0, task) if group is None else (1, group), gained) for id, group, task, gained in rows]
+    return [
+        (id, (0, task) if group is None else (1, group), gained) for id, group, task, gained in rows
+    ]
 
 
-def _of_episodes(store: Store, session: Session, columns: str, after: int, ids: np.ndarray) -> list[Any]:
+def _of_episodes(
+    store: Store, session: Session, columns: str, after: int, ids: np.ndarray
+) -> list[Any]:
     asked = f"SELECT id, {columns} FROM episodes WHERE buffer_id = ? AND id "
     rows = list(session.ask(f"{asked} > ?", store.id, after))
-    return rows + list(session.ask(f"{asked} {store.dialect.AMONG}", store.id, store.dialect.as_list(ids))) if len(ids) else rows
+    return (
+        rows
+        + list(session.ask(f"{asked} {store.dialect.AMONG}", store.id, store.dialect.as_list(ids)))
+        if len(ids)
+        else rows
+    )
 
 
 def tasks(store: Store, session: Session, where: Condition | None) -> list[str]:
@@ -130,14 +177,25 @@ def tasks(store: Store, session: Session, where: Condition | None) -> list[str]:
     if _by_episode(where, store.state(session)):
         statement = _episodes(store, where, E.task_id, sa.func.min(G.first).label("first"))
     else:
-        statement = _steps(store, where, E.task_id, sa.func.min(S.position).label("first"), join=True)
-    return [task for task, _ in session.fetch(statement.group_by(E.task_id).order_by(sa.literal_column("first")))]
+        statement = _steps(
+            store, where, E.task_id, sa.func.min(S.position).label("first"), join=True
+        )
+    return [
+        task
+        for task, _ in session.fetch(
+            statement.group_by(E.task_id).order_by(sa.literal_column("first"))
+        )
+    ]
 
 
 def episode_ids(store: Store, session: Session) -> tuple[int, int]:
-    """Return the least episode id held and the one after the greatest; (0, 0) where there is no episode."""
+    """Return the least episode id held and the one after the greatest.
+
+    (0, 0) where there is no episode.
+    """
     ((least, greatest),) = session.ask(
-        "SELECT (SELECT min(id) FROM episodes WHERE buffer_id = ?), (SELECT max(id) FROM episodes WHERE buffer_id = ?)",
+        "SELECT (SELECT min(id) FROM episodes WHERE buffer_id = ?), (SELECT max(id) FROM episodes "
+        "WHERE buffer_id = ?)",
         store.id, store.id,
     )  # fmt: skip
     return (0, 0) if least is None else (least, greatest + 1)
@@ -148,33 +206,51 @@ def first_of_tasks(store: Store, session: Session, ids: np.ndarray) -> dict[int,
     return dict(session.ask(store.dialect.FIRST_OF_TASKS, store.dialect.as_list(ids), store.id))
 
 
-def tasks_required(store: Store, session: Session, where: Condition | None, limit: int) -> list[str] | None:
-    """Return the tasks that meet what the condition requires of episodes, sorted; None if it does not, or they are over
-    `limit`.
-    """  # noqa: D205
+def tasks_required(
+    store: Store, session: Session, where: Condition | None, limit: int
+) -> list[str] | None:
+    """Return the tasks that meet what the condition requires of episodes, sorted.
+
+    None if it requires nothing, or where there are more than `limit`.
+    """
     if where is None or where.of_episode is None:
         return None
-    statement = sa.select(E.task_id).where(E.buffer_id == store.id, where.of_episode).distinct().limit(limit + 1)
+    statement = (
+        sa.select(E.task_id)
+        .where(E.buffer_id == store.id, where.of_episode)
+        .distinct()
+        .limit(limit + 1)
+    )
     found = sorted(task for (task,) in session.fetch(statement))
     return found if len(found) <= limit else None
 
 
-def tasks_among(store: Store, session: Session, candidates: list[str], where: Condition | None) -> set[str]:
+def tasks_among(
+    store: Store, session: Session, candidates: list[str], where: Condition | None
+) -> set[str]:
     """Return those of the tasks that have a matching step; each is left at its first one."""
     if not candidates:
         return set()
     held: sa.FromClause = tables.segments
     scope = [G.buffer_id == E.buffer_id, G.episode == E.id]
     if not _by_episode(where, store.state(session)):
-        held = held.join(tables.steps, sa.and_(S.buffer_id == G.buffer_id, S.position.between(G.first, G.last)))
-    matching: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(held).where(*scope).correlate(tables.episodes)
+        held = held.join(
+            tables.steps, sa.and_(S.buffer_id == G.buffer_id, S.position.between(G.first, G.last))
+        )
+    matching: sa.Select[Any] = (
+        sa.select(sa.literal_column("1")).select_from(held).where(*scope).correlate(tables.episodes)
+    )
     if where is not None:
         matching = matching.where(where.sql)
-    statement = sa.select(E.task_id).where(E.buffer_id == store.id, store.dialect.among(E.task_id, candidates))
+    statement = sa.select(E.task_id).where(
+        E.buffer_id == store.id, store.dialect.among(E.task_id, candidates)
+    )
     return {task for (task,) in session.fetch(statement.where(matching.exists()).distinct())}
 
 
-def segments_of_tasks(store: Store, session: Session, chosen: list[str]) -> tuple[list[str], Segments]:
+def segments_of_tasks(
+    store: Store, session: Session, chosen: list[str]
+) -> tuple[list[str], Segments]:
     """Return the segments of some tasks, ascending, and the task of each."""
     columns = (E.task_id, G.last, G.first, G.episode, G.ordinal, G.chunk, G.chunk_row)
     among = Condition(store.dialect.among(E.task_id, chosen), False, True)
@@ -192,11 +268,22 @@ def steps_of_tasks(
     return [row[0] for row in rows], np.fromiter((row[1] for row in rows), np.int64, len(rows))
 
 
-def episodes(store: Store, session: Session, where: Condition | None) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Return names and rows of the episodes that match, or that have a matching step, oldest first."""
+def episodes(
+    store: Store, session: Session, where: Condition | None
+) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Return names and rows of the episodes that match, or that have a matching step.
+
+    Oldest first.
+    """
     columns = [E.id.label("episode"), *[E[name] for name in tables.EPISODE_COLUMNS]]
-    held: sa.Select[Any] = sa.select(sa.literal_column("1")).where(G.buffer_id == E.buffer_id, G.episode == E.id).correlate(tables.episodes)
+    held: sa.Select[Any] = (
+        sa.select(sa.literal_column("1"))
+        .where(G.buffer_id == E.buffer_id, G.episode == E.id)
+        .correlate(tables.episodes)
+    )
     statement = sa.select(*columns).where(E.buffer_id == store.id, held.exists()).order_by(E.id)
     if where is not None:
-        statement = statement.where(E.id.in_(_steps(store, where, S.episode)) if where.of_steps else where.sql)
+        statement = statement.where(
+            E.id.in_(_steps(store, where, S.episode)) if where.of_steps else where.sql
+        )
     return [column.name for column in columns], session.fetch(statement)

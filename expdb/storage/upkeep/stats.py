@@ -13,9 +13,13 @@ def buffer_stats(store: Store, session: Session) -> dict[str, Any]:
     """
     state = store.state(session)
     by_status = dict(
-        session.ask("SELECT status, count(*) FROM episodes WHERE buffer_id = ? GROUP BY status", store.id)
+        session.ask(
+            "SELECT status, count(*) FROM episodes WHERE buffer_id = ? GROUP BY status", store.id
+        )
     )
-    ((tasks,),) = session.ask("SELECT count(DISTINCT task_id) FROM episodes WHERE buffer_id = ?", store.id)
+    ((tasks,),) = session.ask(
+        "SELECT count(DISTINCT task_id) FROM episodes WHERE buffer_id = ?", store.id
+    )
     ((chunks,),) = session.ask("SELECT count(*) FROM chunks WHERE buffer_id = ?", store.id)
     return {
         "name": store.name,
@@ -23,7 +27,9 @@ def buffer_stats(store: Store, session: Session) -> dict[str, Any]:
         "steps": state.size,
         "added": state.added,
         "oldest": state.low,
-        "episodes": {status: by_status.get(status, 0) for status in ("open", "complete", "aborted")},
+        "episodes": {
+            status: by_status.get(status, 0) for status in ("open", "complete", "aborted")
+        },
         "tasks": tasks,
         "chunks": chunks,
         "bytes": state.nbytes,

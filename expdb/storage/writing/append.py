@@ -1,8 +1,10 @@
-"""Writing in one trip to a server: positions, rows and chunks in one statement, a transaction by itself.
+"""Writing in one trip to a server.
 
-All that a write needs is worked out here from what the process knows, with positions counted from 0; the server adds
-the first one. Where the process does not know enough, or its view turns out to be out of date, nothing is written and
-the write is done statement by statement (`write.py`).
+Positions, rows and chunks in one statement, a transaction by itself.
+
+All that a write needs is worked out here from what the process knows, with positions counted from
+0; the server adds the first one. Where the process does not know enough, or its view turns out to
+be out of date, nothing is written and the write is done statement by statement (`write.py`).
 """
 
 import json
@@ -20,12 +22,19 @@ from expdb.storage.writing.pending import Episode, Pending, runs
 
 
 def append(store: Store, pending: Pending, again: bool) -> bool:
-    """Write the pending steps, and set `pending.stored`; return False where it takes more than one statement.
+    """Write the pending steps, and set `pending.stored`.
 
-    `again` says that an earlier call with this write id may have succeeded unseen; then its positions are taken.
+    Return False where it takes more than one statement.
+
+    `again` says that an earlier call with this write id may have succeeded unseen; then its
+    positions are taken.
     """
     count = len(pending)
-    if count > store.dialect.LARGE or pending.details or (pending.tail and not pending.tail_is_in_block):
+    if (
+        count > store.dialect.LARGE
+        or pending.details
+        or (pending.tail and not pending.tail_is_in_block)
+    ):
         return False
     known = store.fields
     found, lacking = pending.found_fields(known)
@@ -53,12 +62,18 @@ def append(store: Store, pending: Pending, again: bool) -> bool:
         for ordinal, index in enumerate(indexes, episode.length):
             place_of[index], ordinals[index] = place, ordinal
         here = {
-            "rows": len(indexes), "last": indexes[-1], "status": pending.ended.get(key, "open"), "gained": gained,
+            "rows": len(indexes), "last": indexes[-1], "status": pending.ended.get(key, "open"),
+            "gained": gained,
             "ordered": ordered, "last_step": last_step,
         }  # fmt: skip
         columns.append({**episode.__dict__, **here})
         total = episode.gained if gained is None else gained + (episode.gained or 0.0)
-        changed = {"length": episode.length + len(indexes), "last_step": last_step, "ordered": ordered, "gained": total}
+        changed = {
+            "length": episode.length + len(indexes),
+            "last_step": last_step,
+            "ordered": ordered,
+            "gained": total,
+        }
         after.append((episode, Episode(**{**episode.__dict__, **changed})))
 
     # -- segments and chunks
@@ -69,7 +84,12 @@ def append(store: Store, pending: Pending, again: bool) -> bool:
     for block, decoder in zip(pending.blocks, decoders, strict=True):
         assert decoder is not None
         stop = row + block.steps
-        system = (step[row:stop], steps.reward[row:stop], steps.terminated[row:stop], steps.truncated[row:stop])
+        system = (
+            step[row:stop],
+            steps.reward[row:stop],
+            steps.terminated[row:stop],
+            steps.truncated[row:stop],
+        )
         data = block.message(decoder.templates, *system)
         single = place_of[row] if len(mine) == 1 or len(set(place_of[row:stop])) == 1 else 0
         crc = crc_of(decoder.signature, 0, block.rows, data)
@@ -77,11 +97,18 @@ def append(store: Store, pending: Pending, again: bool) -> bool:
         messages.append(data)
         segments += runs(0, place_of, ordinals, row, stop, stop - 1)
         row = stop
-    tail = (stop - 1, pending.blocks[-1].steps, json.dumps(sorted(pending.tail))) if pending.tail else (None, None, None)
+    tail = (
+        (stop - 1, pending.blocks[-1].steps, json.dumps(sorted(pending.tail)))
+        if pending.tail
+        else (None, None, None)
+    )
     params = (
-        store.id, known.version, max(1, int(store.engine.timeout * 1000)), pending.write_id, again, time.time(),
-        json.dumps(columns), np.array(step, np.int64), np.array(place_of, np.int64) if len(mine) > 1 else None,
-        _known(steps.pre_agent), np.array(steps.execute_time, np.float64), np.array(steps.reward, np.float64),
+        store.id, known.version, max(1, int(store.engine.timeout * 1000)), pending.write_id, again,
+        time.time(),
+        json.dumps(columns), np.array(step, np.int64),
+        np.array(place_of, np.int64) if len(mine) > 1 else None,
+        _known(steps.pre_agent), np.array(steps.execute_time, np.float64),
+        np.array(steps.reward, np.float64),
         _known(steps.terminated, False), _known(steps.truncated, False), _known(steps.tags),
         np.array(segments, np.int64).reshape(-1), np.array(chunks, np.int64), messages, *tail,
     )  # fmt: skip
@@ -98,7 +125,9 @@ def append(store: Store, pending: Pending, again: bool) -> bool:
     return True
 
 
-def _seal(store: Store, pending: Pending, mine: dict[int, list[int]], by_identity: dict[int, Episode]) -> None:
+def _seal(
+    store: Store, pending: Pending, mine: dict[int, list[int]], by_identity: dict[int, Episode]
+) -> None:
     """Merge the chunks of the episodes that have ended and that earlier writes began."""
     for key in pending.ended:
         episode = by_identity[key]
@@ -107,7 +136,8 @@ def _seal(store: Store, pending: Pending, mine: dict[int, list[int]], by_identit
                 with store.writing() as (session, news):
                     rewrite.finish(store, session, news, episode.id or 0, None, {})
             except (errors.ConnectionLost, errors.DatabaseBusy, errors.UnknownBuffer):
-                # The steps are stored; that their chunks stay as small as they came takes room, and no more.
+                # The steps are stored; that their chunks stay as small as they came takes room, and
+                # no more.
                 return
 
 

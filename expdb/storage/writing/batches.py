@@ -11,20 +11,28 @@ from expdb.errors import InvalidValue
 
 
 def columns_of(given: Any) -> Mapping[str, Sequence[Any]] | None:
-    """Return a batch as columns of one length, scalars broadcast; None if it is a sequence of rows already."""
+    """Return a batch as columns of one length, scalars broadcast.
+
+    None if it is a sequence of rows already.
+    """
     if isinstance(given, Mapping):
         return _with_gaps(_broadcast(given))
     if hasattr(given, "__arrow_c_stream__"):
         try:
             table = pa.table(given)
         except (pa.ArrowException, TypeError, ValueError) as error:
-            raise InvalidValue(f"a {type(given).__name__} is no table ({error}): give a table with a name a column") from None
+            raise InvalidValue(
+                f"a {type(given).__name__} is no table ({error}): give a table with a name a column"
+            ) from None
         if len(set(table.column_names)) < table.num_columns:
             raise InvalidValue("the table has two columns of one name: rename one of them")
         return _with_gaps({name: _from_arrow(table[name]) for name in table.column_names})
     if isinstance(given, (list, tuple)):
         return None
-    raise InvalidValue(f"a batch is a list of mappings, a mapping of columns or an Arrow table, not {type(given).__name__}")
+    raise InvalidValue(
+        "a batch is a list of mappings, a mapping of columns or an Arrow table, not "
+        f"{type(given).__name__}"
+    )
 
 
 def rows_of(batch: Any) -> Iterator[Mapping[str, Any]]:
@@ -35,15 +43,28 @@ def rows_of(batch: Any) -> Iterator[Mapping[str, Any]]:
         return
     for row in batch:
         if not isinstance(row, Mapping):
-            raise InvalidValue(f"a row of the batch is a {type(row).__name__}: give mappings with the arguments of store()")
+            raise InvalidValue(
+                f"a row of the batch is a {type(row).__name__}: give mappings with the arguments "
+                "of store()"
+            )
         yield row
 
 
 def _with_gaps(columns: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """Return columns with None where a batch of ours says, by `has_<field>`, that a step lacks the field."""
-    masks = {name: columns[name] for name in columns if name.startswith("has_") and name.removeprefix("has_") in columns}
+    """Return columns with None where a batch of ours says, by `has_<field>`.
+
+    That a step lacks the field.
+    """
+    masks = {
+        name: columns[name]
+        for name in columns
+        if name.startswith("has_") and name.removeprefix("has_") in columns
+    }
     gaps = {
-        name.removeprefix("has_"): [value if there else None for value, there in zip(columns[name.removeprefix("has_")], mask, strict=True)]
+        name.removeprefix("has_"): [
+            value if there else None
+            for value, there in zip(columns[name.removeprefix("has_")], mask, strict=True)
+        ]
         for name, mask in masks.items()
     }
     return {name: gaps.get(name, column) for name, column in columns.items() if name not in masks}
@@ -54,7 +75,11 @@ def _broadcast(given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
     lengths: dict[str, int] = {}
     for name, value in given.items():
         if is_array(value):
-            value = value if isinstance(value, np.ndarray) and value.dtype == object else as_array(value, name)
+            value = (
+                value
+                if isinstance(value, np.ndarray) and value.dtype == object
+                else as_array(value, name)
+            )
             columns[name] = value
             if value.ndim:
                 lengths[name] = len(value)
@@ -63,11 +88,18 @@ def _broadcast(given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
             if isinstance(value, (list, tuple)):
                 lengths[name] = len(value)
     if not lengths:
-        raise InvalidValue("no column of the batch has rows: give lists or arrays, or use store() for one step")
+        raise InvalidValue(
+            "no column of the batch has rows: give lists or arrays, or use store() for one step"
+        )
     if len(set(lengths.values())) > 1:
-        raise InvalidValue(f"columns of different lengths: {', '.join(f'{k} {n}' for k, n in lengths.items())}")
+        raise InvalidValue(
+            f"columns of different lengths: {', '.join(f'{k} {n}' for k, n in lengths.items())}"
+        )
     count = next(iter(lengths.values()))
-    return {name: value if name in lengths else _Repeated(value, count) for name, value in columns.items()}
+    return {
+        name: value if name in lengths else _Repeated(value, count)
+        for name, value in columns.items()
+    }
 
 
 class _Repeated(Sequence[Any]):
@@ -87,24 +119,49 @@ class _Repeated(Sequence[Any]):
 
 
 def _from_arrow(column: pa.ChunkedArray) -> Any:
-    """Return a column as an array where it is one, with the dtype that Arrow says, nulls as None."""
+    """Return a column as an array where it is one, with the dtype that Arrow says.
+
+    Nulls as None.
+    """
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
     kind, valid = array.type, array.is_valid().to_pylist()
     if isinstance(kind, pa.FixedShapeTensorType):
-        flat = array.storage.fill_null([0] * kind.storage_type.list_size).flatten() if array.null_count else array.storage.flatten()
+        flat = (
+            array.storage.fill_null([0] * kind.storage_type.list_size).flatten()
+            if array.null_count
+            else array.storage.flatten()
+        )
         values: Any = flat.to_numpy(zero_copy_only=False).reshape(len(array), *kind.shape)
     elif _is_number(kind):
-        values = (array.fill_null(False if pa.types.is_boolean(kind) else 0) if array.null_count else array).to_numpy(zero_copy_only=False)
-    elif (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)) and _is_number(kind.value_type):
-        if kind.value_type in (pa.int64(), pa.float64()):  # as lists, whose length may vary from row to row
+        values = (
+            array.fill_null(False if pa.types.is_boolean(kind) else 0)
+            if array.null_count
+            else array
+        ).to_numpy(zero_copy_only=False)
+    elif (
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    ) and _is_number(kind.value_type):
+        if kind.value_type in (
+            pa.int64(),
+            pa.float64(),
+        ):  # as lists, whose length may vary from row to row
             return array.to_pylist()
-        return [cell.values.to_numpy(zero_copy_only=False) if there else None for cell, there in zip(array, valid, strict=True)]
+        return [
+            cell.values.to_numpy(zero_copy_only=False) if there else None
+            for cell, there in zip(array, valid, strict=True)
+        ]
     else:
         return array.to_pylist()
-    return [value if there else None for value, there in zip(values, valid, strict=True)] if array.null_count else values
+    return (
+        [value if there else None for value, there in zip(values, valid, strict=True)]
+        if array.null_count
+        else values
+    )
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    )

@@ -1,4 +1,7 @@
-"""Chunks written anew: merged when an episode ends (sealed), and without the steps that were deleted."""
+"""Chunks written anew: merged when an episode ends (sealed).
+
+Without the steps that were deleted.
+"""
 
 import json
 from dataclasses import dataclass
@@ -13,16 +16,25 @@ from expdb.sql.engine import Session
 from expdb.storage.reading.fetch import Segments, read_chunks
 from expdb.storage.store import COUNT, DELETE_SEGMENT, INSERT_SEGMENT, News, Store
 
-# A chunk below this part of what a chunk should be is worth merging: its metadata weighs as much as what it holds.
+# A chunk below this part of what a chunk should be is worth merging: its metadata weighs as much as
+# what it holds.
 SMALL = 8
 
 Tail = dict[str, Any]
 
 
 def finish(
-    store: Store, session: Session, news: News, episode: int, tail: Tail | None, tail_types: dict[str, Field]
+    store: Store,
+    session: Session,
+    news: News,
+    episode: int,
+    tail: Tail | None,
+    tail_types: dict[str, Field],
 ) -> None:
-    """Merge the small chunks of an episode that has ended; remove the episode if eviction has taken all of it."""
+    """Merge the small chunks of an episode that has ended.
+
+    Remove the episode if eviction has taken all of it.
+    """
     removed = session.ask(
         "DELETE FROM episodes WHERE buffer_id = ? AND id = ? AND last_position < "
         "(SELECT low FROM buffers WHERE id = ?) RETURNING 1",
@@ -36,15 +48,20 @@ def finish(
         store.id, episode, store.id, episode,
     )  # fmt: skip
     ((last_chunk,),) = session.ask(
-        "SELECT g.chunk FROM episodes e JOIN segments g ON g.buffer_id = e.buffer_id AND g.last = (SELECT min(last) FROM "
-        "segments WHERE buffer_id = e.buffer_id AND last >= e.last_position) WHERE e.buffer_id = ? AND e.id = ?",
+        "SELECT g.chunk FROM episodes e JOIN segments g ON g.buffer_id = e.buffer_id AND g.last = "
+        "(SELECT min(last) FROM "
+        "segments WHERE buffer_id = e.buffer_id AND last >= e.last_position) WHERE e.buffer_id = ? "
+        "AND e.id = ?",
         store.id, episode,
     ) or [(None,)]  # fmt: skip
     groups: list[list[int]] = [[]]
     for id, signature, size in own:
         fields = store.decoder(session, signature, news).signature.fields
         # JSON is merged at any size: what makes it small is that chunks share no elements.
-        if any(field.dtype == "json" for field in fields.values()) or size < chunk_bytes(fields) // SMALL:
+        if (
+            any(field.dtype == "json" for field in fields.values())
+            or size < chunk_bytes(fields) // SMALL
+        ):
             groups[-1].append(id)
         else:
             groups += [[id], []]
@@ -72,7 +89,9 @@ def rewrite(
     among = store.dialect.AMONG
     ((buffer_low,),) = session.ask("SELECT low FROM buffers WHERE id = ?", store.id)
     ((low, high),) = session.ask(
-        f"SELECT min(first), max(id) FROM chunks WHERE buffer_id = ? AND id {among}", store.id, listed
+        f"SELECT min(first), max(id) FROM chunks WHERE buffer_id = ? AND id {among}",
+        store.id,
+        listed,
     )
     segments = Segments.of(
         session.ask(
@@ -83,38 +102,51 @@ def rewrite(
     )  # fmt: skip
     steps = _Steps.read(session, store.dialect, store.id, segments)
     old_tail = session.ask(
-        f"SELECT id, tail_chunk, tail_row, tail_fields FROM episodes WHERE buffer_id = ? AND id {among} "
+        "SELECT id, tail_chunk, tail_row, tail_fields FROM episodes WHERE buffer_id = ? AND id "
+        f"{among} "
         f"AND tail_chunk {among}",
         store.id, store.dialect.as_list(np.unique(segments.episode)), listed,
     )  # fmt: skip
-    chunks = read_chunks(store, session, np.array(chunk_ids, np.int64), news) if len(steps.position) else {}
+    chunks = (
+        read_chunks(store, session, np.array(chunk_ids, np.int64), news)
+        if len(steps.position)
+        else {}
+    )
     session.ask(f"DELETE FROM chunks WHERE buffer_id = ? AND id {among}", store.id, listed)
     session.many(DELETE_SEGMENT, [(store.id, last) for last in segments.last.tolist()])
     for id, *_ in old_tail:
         session.ask(
-            "UPDATE episodes SET tail_chunk = NULL, tail_row = NULL, tail_fields = NULL WHERE buffer_id = ? AND id = ?",
+            "UPDATE episodes SET tail_chunk = NULL, tail_row = NULL, tail_fields = NULL WHERE "
+            "buffer_id = ? AND id = ?",
             store.id, id,
         )  # fmt: skip
-    # What the segments covered and is not there was deleted, by hand or just now; no segment covers it any more.
+    # What the segments covered and is not there was deleted, by hand or just now; no segment covers
+    # it any more.
     covered = int(np.maximum(segments.last - np.maximum(segments.first, buffer_low) + 1, 0).sum())
     session.ask(
         "UPDATE buffers SET holes = CASE WHEN holes > ? THEN holes - ? ELSE 0 END WHERE id = ?",
         covered - len(steps.position), covered - len(steps.position), store.id,
     )  # fmt: skip
     session.ask(
-        f"DELETE FROM episodes WHERE buffer_id = ? AND status <> 'open' AND id {among} AND NOT EXISTS (SELECT 1 FROM "
+        f"DELETE FROM episodes WHERE buffer_id = ? AND status <> 'open' AND id {among} AND NOT "
+        "EXISTS (SELECT 1 FROM "
         "segments g WHERE g.buffer_id = episodes.buffer_id AND g.episode = episodes.id) "
         f"AND NOT id {among}",
-        store.id, store.dialect.as_list(np.unique(segments.episode)), store.dialect.as_list(np.unique(steps.episode)),
+        store.id, store.dialect.as_list(np.unique(segments.episode)),
+        store.dialect.as_list(np.unique(steps.episode)),
     )  # fmt: skip
     if not len(steps.position):
         return
-    types = {name: field for chunk in chunks.values() for name, field in chunk.signature.fields.items()}
+    types = {
+        name: field for chunk in chunks.values() for name, field in chunk.signature.fields.items()
+    }
     out = _Chunks(store, session, news, {**types, **(tail_types or {})})
     for start, stop in steps.spans():
         out.add(chunks[int(steps.chunk[start])], steps, start, stop)
     for id, chunk, row, fields in old_tail:
-        if steps.position[steps.episode == id].size:  # a tail goes with the last step: see change.delete
+        if steps.position[
+            steps.episode == id
+        ].size:  # a tail goes with the last step: see change.delete
             out.copy_tail(id, chunks[chunk], row, json.loads(fields))
     if tail:
         out.add_tail(*tail)
@@ -123,7 +155,10 @@ def rewrite(
 
 @dataclass
 class _Steps:
-    """Steps on their way from old chunks into new ones, in order of position, as they are now: with late rewards."""
+    """Steps on their way from old chunks into new ones, in order of position, as they are now.
+
+    With late rewards.
+    """
 
     position: np.ndarray
     episode: np.ndarray
@@ -133,9 +168,12 @@ class _Steps:
     system: list[tuple[int, float | None, bool, bool]]
 
     @classmethod
-    def read(cls, session: Session, dialect: ModuleType, buffer_id: int, segments: Segments) -> "_Steps":
+    def read(
+        cls, session: Session, dialect: ModuleType, buffer_id: int, segments: Segments
+    ) -> "_Steps":
         rows = session.ask(
-            "SELECT s.position, s.step, s.reward, s.terminated, s.truncated FROM segments g JOIN steps s "
+            "SELECT s.position, s.step, s.reward, s.terminated, s.truncated FROM segments g JOIN "
+            "steps s "
             "ON s.buffer_id = g.buffer_id AND s.position BETWEEN g.first AND g.last "
             f"WHERE g.buffer_id = ? AND g.last {dialect.AMONG} ORDER BY s.position",
             buffer_id, dialect.as_list(segments.last),
@@ -151,7 +189,10 @@ class _Steps:
             segments.ordinal[index] + offset,
             segments.chunk[index],
             segments.chunk_row[index] + offset,
-            [(step, reward, bool(terminated), bool(truncated)) for _, step, reward, terminated, truncated in rows],
+            [
+                (step, reward, bool(terminated), bool(truncated))
+                for _, step, reward, terminated, truncated in rows
+            ],
         )
 
     @property
@@ -161,7 +202,9 @@ class _Steps:
 
     def spans(self) -> list[tuple[int, int]]:
         """Return the runs of steps that stood together in one old chunk."""
-        return _runs((np.diff(self.chunk) != 0) | (np.diff(self.chunk_row) != 1), len(self.position))
+        return _runs(
+            (np.diff(self.chunk) != 0) | (np.diff(self.chunk_row) != 1), len(self.position)
+        )
 
 
 def _runs(breaks: np.ndarray, count: int) -> list[tuple[int, int]]:
@@ -181,13 +224,22 @@ class _Chunks:
         self._tails: list[tuple[int, list[str]]] = []
 
     def add(self, chunk: Chunk, steps: _Steps, start: int, stop: int) -> None:
-        """Take steps [start, stop), which stand together in the chunk and follow those taken before."""
+        """Take steps [start, stop).
+
+        Which stand together in the chunk and follow those taken before.
+        """
         self._steps = steps
         at = int(steps.chunk_row[start]) - start
         # About a quarter of a small chunk at once: that is how exactly the new ones are cut.
-        stride = max(1, FIXED_CHUNK_BYTES * chunk.rows // (4 * max(len(chunk.data), chunk.rows * chunk.signature.row_bytes)))
+        stride = max(
+            1,
+            FIXED_CHUNK_BYTES
+            * chunk.rows
+            // (4 * max(len(chunk.data), chunk.rows * chunk.signature.row_bytes)),
+        )
         for begin in range(start, stop, stride):
-            # Chunks that several episodes share are left in one piece, with the tails of all of them.
+            # Chunks that several episodes share are left in one piece, with the tails of all of
+            # them.
             if self._rows.full and self._rows.count and steps.is_of_one_episode:
                 self.write()
             end = min(begin + stride, stop)
@@ -214,17 +266,28 @@ class _Chunks:
         single = int(episode[0]) if (episode == episode[0]).all() else None
         system = tuple(map(list, zip(*steps.system[begin:end], strict=True)))
         block = self._rows.block()
-        nbytes = store.insert_chunk(self._session, self._news, block, system, id=chunk, first=first, episode=single)
+        nbytes = store.insert_chunk(
+            self._session, self._news, block, system, id=chunk, first=first, episode=single
+        )
         apart = (np.diff(position) != 1) | (np.diff(episode) != 0) | (np.diff(ordinal) != 1)
         segments = [
-            (store.id, int(position[b - 1]), int(position[a]), int(episode[a]), int(ordinal[a]), chunk, a)
+            (
+                store.id,
+                int(position[b - 1]),
+                int(position[a]),
+                int(episode[a]),
+                int(ordinal[a]),
+                chunk,
+                a,
+            )
             for a, b in _runs(apart, end - begin)
         ]
         self._session.many(INSERT_SEGMENT, segments)
         self._session.ask(COUNT, 0, nbytes, store.id)
         for row, (owner, fields) in enumerate(self._tails, end - begin):
             self._session.ask(
-                "UPDATE episodes SET tail_chunk = ?, tail_row = ?, tail_fields = ? WHERE buffer_id = ? AND id = ?",
+                "UPDATE episodes SET tail_chunk = ?, tail_row = ?, tail_fields = ? WHERE buffer_id "
+                "= ? AND id = ?",
                 chunk, row, json.dumps(fields), store.id, owner,
             )  # fmt: skip
         self._rows, self._begin = Rows(), end

@@ -1,4 +1,7 @@
-"""Single steps and batches on their way to their episodes: which are open, which a step begins, which it completes."""
+"""Single steps and batches on their way to their episodes.
+
+Which are open, which a step begins, which it completes.
+"""
 
 import sys
 import threading
@@ -11,19 +14,30 @@ import numpy as np
 
 from expdb import errors
 from expdb.chunks.values import as_int, as_tags, as_text
+from expdb.locks import locked
 from expdb.storage.store import Store
 from expdb.storage.writing import episodes
 from expdb.storage.writing import transaction as write
 from expdb.storage.writing.pending import Episode, Pending
 
 STEP_KEYS = ("step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "tags")
-EPISODE_KEYS = ("task_id", "agent_id", "task_name", "episode_id", "group_id", "policy_version", "episode_tags")
+EPISODE_KEYS = (
+    "task_id",
+    "agent_id",
+    "task_name",
+    "episode_id",
+    "group_id",
+    "policy_version",
+    "episode_tags",
+)
 
 Row = tuple[Mapping[str, Any], Mapping[str, Any]]  # what the columns are, what the fields are
 Key = tuple[str, str]  # task and agent
 
 MANY_NAMED = 4096  # episodes known by name; others are looked up
-MANY_OPEN = 16_384  # episodes without a name that are known although the store has swept them away: their next step continues them
+# episodes without a name that are known although the store has swept them away: their next step
+# continues them
+MANY_OPEN = 16_384
 
 
 class Intake:
@@ -33,7 +47,9 @@ class Intake:
         self._store, self._run = store, run
         self._open: dict[Key, Episode] = {}
         self._named: dict[str, Episode] = {}
-        self._callers: dict[Key, tuple[object, object]] = {}  # who stored the steps of an open episode without a name
+        self._callers: dict[
+            Key, tuple[object, object]
+        ] = {}  # who stored the steps of an open episode without a name
         self._warned = self._warned_of_versions = False
         self._lock = threading.RLock()
 
@@ -41,7 +57,7 @@ class Intake:
         """Write steps in one transaction and return their positions, int64 in order."""
         if not rows:
             return np.empty(0, np.int64)
-        with self._lock: return self._write(rows)
+        return locked(self._lock, self._write, rows)
 
     def _write(self, rows: Sequence[Row]) -> np.ndarray:
         for attempt in (0, 1):
@@ -54,11 +70,15 @@ class Intake:
                 self._remember(opened, named, pending)
                 break
             except BaseException as error:
-                if pending.stored is not None or pending.is_in_doubt:  # an interrupt came just after the commit, or nobody knows
+                if (
+                    pending.stored is not None or pending.is_in_doubt
+                ):  # an interrupt came just after the commit, or nobody knows
                     self._remember(opened, named, pending)
-                elif isinstance(error, (errors.EpisodeEnded, errors.EpisodeMismatch)) and not attempt:
-                    # Somebody else has ended, deleted or evicted an episode that this handle knew as open, or begun one of
-                    # the same name at the same moment.
+                elif (
+                    isinstance(error, (errors.EpisodeEnded, errors.EpisodeMismatch)) and not attempt
+                ):
+                    # Somebody else has ended, deleted or evicted an episode that this handle knew
+                    # as open, or begun one of the same name at the same moment.
                     self._look_again(rows)
                     continue
                 raise
@@ -66,15 +86,25 @@ class Intake:
         return positions
 
     def _gather(
-        self, rows: Sequence[Row], pending: Pending, opened: dict[Key, Episode | None], named: dict[str, Episode]
+        self,
+        rows: Sequence[Row],
+        pending: Pending,
+        opened: dict[Key, Episode | None],
+        named: dict[str, Episode],
     ) -> None:
-        """Add rows to what is pending, and note which episodes they leave open; None for one that they complete."""
+        """Add rows to what is pending, and note which episodes they leave open.
+
+        None for one that they complete.
+        """
         stored = self._stored(rows)
         for row, fields in rows:
             episode, implicit = self._episode_of(row, opened, named, stored, pending)
             identity = id(episode)
             if identity in pending.ended:
-                raise errors.EpisodeEnded(f"episode {episode.episode_id!r} has ended: give the next step another episode_id")
+                raise errors.EpisodeEnded(
+                    f"episode {episode.episode_id!r} has ended: give the next step another "
+                    "episode_id"
+                )
             pending.add(episode, fields, **{key: row[key] for key in STEP_KEYS if key in row})
             if row.get("terminated") or row.get("truncated"):
                 pending.ended[identity] = "complete"
@@ -100,7 +130,11 @@ class Intake:
 
     def _look_again(self, rows: Sequence[Row]) -> None:
         """Learn what has become of the episodes of these rows that this handle knew as open."""
-        keys = {(row.get("task_id", "default"), row.get("agent_id", "agent")) for row, _ in rows if row.get("episode_id") is None}
+        keys = {
+            (row.get("task_id", "default"), row.get("agent_id", "agent"))
+            for row, _ in rows
+            if row.get("episode_id") is None
+        }
         known = [self._open[key] for key in keys if key in self._open]
         found = episodes.find(self._store, [episode.episode_id for episode in known])
         for key in keys:
@@ -119,7 +153,10 @@ class Intake:
         self._callers.pop(key, None)
 
     def _forget_swept(self) -> None:
-        """Let go of the episodes that the store has swept away, the oldest first, where there are too many to remember."""
+        """Let go of the episodes that the store has swept away, the oldest first.
+
+        Where there are too many to remember.
+        """
         while len(self._open) > MANY_OPEN:
             key, episode = next(iter(self._open.items()))
             if episode.last_position >= self._store.swept:
@@ -134,9 +171,16 @@ class Intake:
         stored: dict[str, tuple[Episode, str]],
         pending: Pending,
     ) -> tuple[Episode, Key | None]:
-        """Return the episode of a step to be stored, and its key among the open ones where it was not named."""
+        """Return the episode of a step to be stored.
+
+        Its key among the open ones where it was not named.
+        """
         task_id, agent_id = row.get("task_id", "default"), row.get("agent_id", "agent")
-        given = {name: row[name] for name in ("task_name", "group_id", "policy_version", "episode_tags") if row.get(name) is not None}
+        given = {
+            name: row[name]
+            for name in ("task_name", "group_id", "policy_version", "episode_tags")
+            if row.get(name) is not None
+        }
         episode_id = row.get("episode_id")
         key = None
         if episode_id is None:
@@ -151,8 +195,10 @@ class Intake:
             elif not self._warned and self._callers.setdefault(key, _caller()) != _caller():
                 self._warned = True
                 errors.warn(
-                    f"two threads or asyncio tasks store steps of task {task_id!r} and agent {agent_id!r} without an episode_id, which makes one "
-                    "episode of them: give each attempt an episode_id, or use `with buffer.episode(...)`"
+                    f"two threads or asyncio tasks store steps of task {task_id!r} and agent "
+                    f"{agent_id!r} without an episode_id, which makes one "
+                    "episode of them: give each attempt an episode_id, or use `with "
+                    "buffer.episode(...)`"
                 )
             opened[key] = episode
         else:
@@ -160,13 +206,19 @@ class Intake:
             if episode is None and episode_id in stored:
                 episode, status = stored[episode_id]
                 if status != "open":
-                    raise errors.EpisodeEnded(f"episode {episode_id!r} is {status}: give the step another episode_id")
+                    raise errors.EpisodeEnded(
+                        f"episode {episode_id!r} is {status}: give the step another episode_id"
+                    )
             if episode is None:
                 episode = self.new(task_id, agent_id, episode_id, given)
             named[episode_id] = episode
-            if (row.get("task_id", episode.task_id), row.get("agent_id", episode.agent_id)) != (episode.task_id, episode.agent_id):
+            if (row.get("task_id", episode.task_id), row.get("agent_id", episode.agent_id)) != (
+                episode.task_id,
+                episode.agent_id,
+            ):
                 raise errors.EpisodeMismatch(
-                    f"episode {episode_id!r} is of task {episode.task_id!r} and agent {episode.agent_id!r}: "
+                    f"episode {episode_id!r} is of task {episode.task_id!r} and agent "
+                    f"{episode.agent_id!r}: "
                     "give that task_id and agent_id, or another episode_id"
                 )
         if given:
@@ -175,14 +227,25 @@ class Intake:
 
     def _stored(self, rows: Sequence[Row]) -> dict[str, tuple[Episode, str]]:
         """Look up, all at once, the episodes that rows name and this handle does not know."""
-        named = dict.fromkeys(as_text(row["episode_id"], "episode_id") for row, _ in rows if row.get("episode_id") is not None)
+        named = dict.fromkeys(
+            as_text(row["episode_id"], "episode_id")
+            for row, _ in rows
+            if row.get("episode_id") is not None
+        )
         unknown = [name for name in named if name not in self._named]
         return episodes.find(self._store, unknown) if unknown else {}
 
-    def new(self, task_id: Any, agent_id: Any, episode_id: Any, given: Mapping[str, Any]) -> Episode:
-        """Return an episode of this run that is not stored yet; raise InvalidValue for what cannot name one."""
+    def new(
+        self, task_id: Any, agent_id: Any, episode_id: Any, given: Mapping[str, Any]
+    ) -> Episode:
+        """Return an episode of this run that is not stored yet.
+
+        Raise InvalidValue for what cannot name one.
+        """
         episode = Episode(
-            episode_id=uuid.uuid4().hex if episode_id is None else as_text(episode_id, "episode_id"),
+            episode_id=uuid.uuid4().hex
+            if episode_id is None
+            else as_text(episode_id, "episode_id"),
             run=self._run,
             task_id=as_text(task_id, "task_id"),
             agent_id=as_text(agent_id, "agent_id"),
@@ -193,7 +256,10 @@ class Intake:
         return episode
 
     def _add_details(self, episode: Episode, given: Mapping[str, Any], pending: Pending) -> None:
-        """Note what a step tells of its episode and was not known; raise EpisodeMismatch where it differs."""
+        """Note what a step tells of its episode and was not known.
+
+        Raise EpisodeMismatch where it differs.
+        """
         news = pending.details.setdefault(id(episode), {})
         for name, value in _episode_details(given).items():
             known = news.get(name, getattr(episode, name))
@@ -201,20 +267,29 @@ class Intake:
                 news[name] = value
             elif name in ("task_name", "group_id") and known != value:
                 raise errors.EpisodeMismatch(
-                    f"episode {episode.episode_id!r} has the {name} {known!r}, not {value!r}: start another one"
+                    f"episode {episode.episode_id!r} has the {name} {known!r}, not {value!r}: "
+                    "start another one"
                 )
             elif known != value and not self._warned_of_versions:
                 self._warned_of_versions = True
-                errors.warn(f"episode {episode.episode_id!r} keeps the policy_version {known} that began it, and {value} is left out: start another one")
+                errors.warn(
+                    f"episode {episode.episode_id!r} keeps the policy_version {known} that began "
+                    f"it, and {value} is left out: start another one"
+                )
 
     def end(self, episode_id: Any, status: str) -> None:
-        """End an open episode by its name; raise UnknownEpisode, or EpisodeEnded if it has ended."""
-        with self._lock: self._end(episode_id, status)
+        """End an open episode by its name.
+
+        Raise UnknownEpisode, or EpisodeEnded if it has ended.
+        """
+        locked(self._lock, self._end, episode_id, status)
 
     def _end(self, episode_id: Any, status: str) -> None:
         found = episodes.find(self._store, [as_text(episode_id, "episode_id")]).get(episode_id)
         if found is None:
-            raise errors.UnknownEpisode(f"no episode {episode_id!r} in buffer {self._store.name!r}: see buffer.episodes()")
+            raise errors.UnknownEpisode(
+                f"no episode {episode_id!r} in buffer {self._store.name!r}: see buffer.episodes()"
+            )
         episode, current = found
         if current != "open" or episode.id is None:
             raise errors.EpisodeEnded(f"episode {episode_id!r} is {current} already")
@@ -225,16 +300,18 @@ class Intake:
 
     def complete_all(self) -> None:
         """Complete the episodes that were begun without a name: nobody else can go on with them."""
-        with self._lock: self._complete_all()
+        locked(self._lock, self._complete_all)
 
     def _complete_all(self) -> None:
-        episodes.complete(self._store, [episode.id for episode in self._open.values() if episode.id is not None])
+        episodes.complete(
+            self._store, [episode.id for episode in self._open.values() if episode.id is not None]
+        )
         self._open.clear()
         self._callers.clear()
 
     def forget(self) -> None:
         """Know no open episode any more: the buffer was cleared."""
-        with self._lock: self._forget_all()
+        locked(self._lock, self._forget_all)
 
     def _forget_all(self) -> None:
         self._open.clear()
@@ -243,7 +320,10 @@ class Intake:
 
 
 def _caller() -> tuple[object, object]:
-    """Return the thread and the asyncio task that is running; not their numbers, which later ones are given again."""
+    """Return the thread and the asyncio task that is running.
+
+    Not their numbers, which later ones are given again.
+    """
     asyncio = sys.modules.get("asyncio")
     loop = asyncio._get_running_loop() if asyncio is not None else None
     task = asyncio.current_task(loop) if asyncio is not None and loop is not None else None

@@ -1,4 +1,7 @@
-"""Steps on their way in: every value is checked and encoded here, before anything touches the database."""
+"""Steps on their way in.
+
+Every value is checked and encoded here, before anything touches the database.
+"""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -24,7 +27,10 @@ from expdb.storage.catalog import Fields
 
 @dataclass
 class Episode:
-    """An episode that this process writes. `id` is None, and nothing is stored, before its first step is."""
+    """An episode that this process writes.
+
+    `id` is None, and nothing is stored, before its first step is.
+    """
 
     episode_id: str
     run: str
@@ -62,7 +68,8 @@ class Steps(NamedTuple):
 class Pending:
     """Steps accepted but not yet written; their fields are already encoded chunk by chunk.
 
-    An interrupt may come between any two instructions, so each change of state is one assignment or one call.
+    An interrupt may come between any two instructions, so each change of state is one assignment or
+    one call.
     """
 
     def __init__(self, fields: Fields):
@@ -73,11 +80,17 @@ class Pending:
         self.blocks: list[Block] = []
         self.rows = Rows()
         self.ended: dict[int, str] = {}  # id() of the episode -> status
-        self.ending: Episode | None = None  # the episode that ends here, where there may be no step of it
+        self.ending: Episode | None = (
+            None  # the episode that ends here, where there may be no step of it
+        )
         self.tail: dict[str, Any] | None = None
-        self.details: dict[int, dict[str, Any]] = {}  # id() of the episode -> what its steps tell of it
+        self.details: dict[
+            int, dict[str, Any]
+        ] = {}  # id() of the episode -> what its steps tell of it
         self.nbytes = 0  # about what its closed chunks hold, before compression
-        self.write_id = ""  # of an attempt to write this, of which nobody knows whether it was committed
+        self.write_id = (
+            ""  # of an attempt to write this, of which nobody knows whether it was committed
+        )
         self.stored: np.ndarray | None = None  # the positions, once it is committed
 
     def __len__(self) -> int:
@@ -92,7 +105,10 @@ class Pending:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether it may be stored, or not: it is to be written again as it is, and takes no more steps."""
+        """Whether it may be stored, or not.
+
+        It is to be written again as it is, and takes no more steps.
+        """
         return bool(self.write_id) and self.stored is None
 
     def add(
@@ -121,8 +137,12 @@ class Pending:
         if step is not None and type(step) is not int:
             step = as_int(step, "step")
         elif step is not None and not -(2**63) <= step < 2**63:
-            raise errors.InvalidValue(f"step {step} does not fit 64 bits: number the steps of an episode from 0")
-        execute_time = time.time() if execute_time is None else as_real(execute_time, "execute_time")
+            raise errors.InvalidValue(
+                f"step {step} does not fit 64 bits: number the steps of an episode from 0"
+            )
+        execute_time = (
+            time.time() if execute_time is None else as_real(execute_time, "execute_time")
+        )
         if pre_agent is not None:
             pre_agent = as_text(pre_agent, "pre_agent")
         if tags is not None:
@@ -137,7 +157,9 @@ class Pending:
             else:
                 self._append_new(values)
         except BaseException:
-            if rows.count == count and self.taken and self.taken[-1] is one:  # else an interrupt came just after, or before
+            if (
+                rows.count == count and self.taken and self.taken[-1] is one
+            ):  # else an interrupt came just after, or before
                 self.taken.pop()
             raise
         if rows.full:
@@ -151,7 +173,10 @@ class Pending:
             self.blocks, self.rows, self.nbytes = [*self.blocks, block], Rows(), nbytes  # at once
 
     def _append_new(self, values: Mapping[str, Any]) -> None:
-        """Append a row with fields that are new here; their types stay only if the whole row is taken."""
+        """Append a row with fields that are new here.
+
+        Their types stay only if the whole row is taken.
+        """
         before, count = (self._types, self.fields), self.rows.count
         try:
             self.rows.append(self._flattened(values), self._types)
@@ -161,7 +186,10 @@ class Pending:
             raise
 
     def retype(self, fields: Fields, tail: dict[str, Any] | None) -> None:
-        """Encode the fields anew, as of other types or with another tail; or raise and change nothing."""
+        """Encode the fields anew, as of other types or with another tail.
+
+        Raise and change nothing.
+        """
         before = self.fields, self._types, self.blocks, self.rows, self.nbytes, self.tail
         held = [row for block in self.blocks for row in decoded(block)]
         if self.tail_is_in_block:
@@ -207,7 +235,10 @@ class Pending:
             self.rows.append_tail(self.tail, self._types)
         self.cut()
         if len(self.taken) != (held := sum(block.steps for block in self.blocks)):
-            raise RuntimeError(f"{len(self.taken)} steps and the fields of {held}: please report this; nothing was stored")
+            raise RuntimeError(
+                f"{len(self.taken)} steps and the fields of {held}: please report this; nothing "
+                "was stored"
+            )
 
     @property
     def tail_is_in_block(self) -> bool:
@@ -220,7 +251,10 @@ class Pending:
         return {name: self._types[name] for name in self.tail or ()}
 
     def found_fields(self, known: Fields) -> tuple[dict[str, Field], set[str]]:
-        """Return the fields that the steps have, and those of the known ones that some of them lack."""
+        """Return the fields that the steps have.
+
+        Those of the known ones that some of them lack.
+        """
         found: dict[str, Field] = {}
         lacking: set[str] = set()
         for block in self.blocks:
@@ -240,7 +274,10 @@ class Pending:
         return dict(zip(map(id, episodes), episodes, strict=True))
 
     def by_episode(self) -> dict[int, list[int]]:
-        """Return which steps are of which episode, by its id(), in the order of their first ones."""
+        """Return which steps are of which episode, by its id().
+
+        In the order of their first ones.
+        """
         ids = list(map(id, self.steps.episode))
         mine: dict[int, list[int]] = {one: [] for one in ids}
         if len(mine) == 1:
@@ -250,7 +287,10 @@ class Pending:
         return mine
 
     def number(self, episode: Episode, mine: list[int], step: list[int]) -> tuple[int | None, bool]:
-        """Give the steps `mine` of an episode their numbers, in `step`; return the greatest, and whether all came in order."""
+        """Give the steps `mine` of an episode their numbers, in `step`.
+
+        Return the greatest, and whether all came in order.
+        """
         last_step, ordered, numbers = episode.last_step, episode.ordered, self.steps.step
         for place, index in enumerate(mine):
             given = numbers[index]
@@ -263,25 +303,41 @@ class Pending:
 
     def gained(self, mine: list[int]) -> float | None:
         """Return the sum of the rewards of the steps `mine`, None where none is known."""
-        known = [reward for reward in map(self.steps.reward.__getitem__, mine) if reward is not None]
+        known = [
+            reward for reward in map(self.steps.reward.__getitem__, mine) if reward is not None
+        ]
         return sum(known) if known else None
 
     def _flattened(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values with mappings that hold arrays taken apart, and the type of every new field inferred."""
+        """Return the values with mappings that hold arrays taken apart.
+
+        The type of every new field inferred.
+        """
         flat: dict[str, Any] = {}
         nested = self.fields.nested
 
         def put(name: str, value: Any) -> None:
-            if name not in self._types and isinstance(value, Mapping) and (name in nested or holds_array(value)):
+            if (
+                name not in self._types
+                and isinstance(value, Mapping)
+                and (name in nested or holds_array(value))
+            ):
                 for key, inner in value.items():
                     if not isinstance(key, str):
-                        raise errors.InvalidValue(f"{name}: the key {key!r} is not text, so it names no field: convert it")
+                        raise errors.InvalidValue(
+                            f"{name}: the key {key!r} is not text, so it names no field: convert it"
+                        )
                     put(f"{name}.{key}", inner)
                 return
             if name in nested and value is not None:
-                raise errors.FieldMismatch(f"field {name!r} holds mappings with arrays, not {type(value).__name__}: use another name")
+                raise errors.FieldMismatch(
+                    f"field {name!r} holds mappings with arrays, not {type(value).__name__}: use "
+                    "another name"
+                )
             if name in flat:
-                raise errors.InvalidValue(f"field {name!r} is given twice, nested and by its dotted name: give it once")
+                raise errors.InvalidValue(
+                    f"field {name!r} is given twice, nested and by its dotted name: give it once"
+                )
             flat[name] = value
 
         for name, value in values.items():
@@ -292,17 +348,23 @@ class Pending:
             try:
                 put(name, value)
             except RecursionError:
-                raise errors.InvalidValue(f"{name}: nested too deeply, or holding itself: flatten it") from None
+                raise errors.InvalidValue(
+                    f"{name}: nested too deeply, or holding itself: flatten it"
+                ) from None
         new: dict[str, Field] = {}
         for name in [name for name in flat if name not in self._types]:
             if flat[name] is None:
                 del flat[name]  # its type is not known before a first value
                 continue
-            if isinstance(flat[name], (list, tuple)) and not flat[name]:  # nothing tells what it is a list of
+            if (
+                isinstance(flat[name], (list, tuple)) and not flat[name]
+            ):  # nothing tells what it is a list of
                 del flat[name]
                 errors.warn(
-                    f"{name!r} is empty before its first value, so its type is not known and the step lacks it: declare it, "
-                    f"db.buffer(name, fields={{{name!r}: \"json\"}}) for messages, expdb.Field(\"int64\", shape=(None,)) for numbers"
+                    f"{name!r} is empty before its first value, so its type is not known and the "
+                    "step lacks it: declare it, "
+                    f'db.buffer(name, fields={{{name!r}: "json"}}) for messages, '
+                    'expdb.Field("int64", shape=(None,)) for numbers'
                 )
                 continue
             check_name(name)
@@ -319,9 +381,23 @@ class Pending:
 def runs(
     first: int, episodes: list[int], ordinals: list[int], start: int, stop: int, chunk: int
 ) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """Yield (last, first, episode, ordinal, chunk, chunk_row) of the runs of one episode in rows [start, stop)."""
+    """Yield the runs of one episode in rows [start, stop).
+
+    Each is (last, first, episode, ordinal, chunk, chunk_row).
+    """
     begin = start
     for row in range(start + 1, stop + 1):
-        if row == stop or episodes[row] != episodes[begin] or ordinals[row] != ordinals[row - 1] + 1:
-            yield first + row - 1, first + begin, episodes[begin], ordinals[begin], chunk, begin - start
+        if (
+            row == stop
+            or episodes[row] != episodes[begin]
+            or ordinals[row] != ordinals[row - 1] + 1
+        ):
+            yield (
+                first + row - 1,
+                first + begin,
+                episodes[begin],
+                ordinals[begin],
+                chunk,
+                begin - start,
+            )
             begin = row

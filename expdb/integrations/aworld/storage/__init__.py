@@ -18,7 +18,10 @@ Condition = dict[str, Any] | None
 
 
 class Storage(ABC):
-    """What a ReplayBuffer and its samplers need of a storage; one of your own works with them as well."""
+    """What a ReplayBuffer and its samplers need of a storage.
+
+    One of your own works with them as well.
+    """
 
     @abstractmethod
     def add(self, data: DataRow) -> None:
@@ -33,7 +36,9 @@ class Storage(ABC):
         """Return how many rows match."""
 
     @abstractmethod
-    def get_paginated(self, page: int, page_size: int, query_condition: Condition = None) -> list[DataRow]:
+    def get_paginated(
+        self, page: int, page_size: int, query_condition: Condition = None
+    ) -> list[DataRow]:
         """Return a page of matching rows, from 1; past the end it is empty."""
 
     @abstractmethod
@@ -54,18 +59,34 @@ class Storage(ABC):
 
 
 _BUFFER = "aworld"
-_FIELDS = {"state": expdb.Field("json"), "actions": expdb.Field("json"), "messages": expdb.Field("json")}
-_COLUMNS = ("task_id", "task_name", "agent_id", "step", "execute_time", "pre_agent", "reward", "tags", *_FIELDS)
+_FIELDS = {
+    "state": expdb.Field("json"),
+    "actions": expdb.Field("json"),
+    "messages": expdb.Field("json"),
+}
+_COLUMNS = (
+    "task_id",
+    "task_name",
+    "agent_id",
+    "step",
+    "execute_time",
+    "pre_agent",
+    "reward",
+    "tags",
+    *_FIELDS,
+)
 _OPEN_EPISODES = 256
 _TASKS_AT_ONCE = 1000
 
 
 class SQLStorage(Storage):
-    """Rows in a database file or on a PostgreSQL server, `max_capacity` at most: the oldest rows go first.
+    """Rows in a database file or on a PostgreSQL server, `max_capacity` at most.
 
-    Several processes may use one; handed to another process, by fork or spawn, it opens its own connection there. A
-    pydantic model comes back as the model it was where its module is imported, and as a dict elsewhere: nothing that is
-    stored makes expdb import anything.
+    The oldest rows go first.
+
+    Several processes may use one; handed to another process, by fork or spawn, it opens its own
+    connection there. A pydantic model comes back as the model it was where its module is imported,
+    and as a dict elsewhere: nothing that is stored makes expdb import anything.
     """
 
     def __init__(self, url_or_path: str | os.PathLike[str], max_capacity: int = 10000):
@@ -78,10 +99,13 @@ class SQLStorage(Storage):
     def __reduce__(self) -> tuple[Any, ...]:
         return SQLStorage, (self._location, self._max_capacity)
 
-    # -- writing ------------------------------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------
 
     def add(self, data: DataRow) -> None:
-        """Add a row; it is durable when this returns. Raises ValueError for None, or a row without exp_meta."""
+        """Add a row; it is durable when this returns.
+
+        Raises ValueError for None, or a row without exp_meta.
+        """
         self.add_batch([data])
 
     def add_batch(self, data_batch: Sequence[DataRow]) -> None:
@@ -90,13 +114,19 @@ class SQLStorage(Storage):
 
     def _stored(self, row: DataRow) -> dict[str, Any]:
         if row is None or getattr(row, "exp_meta", None) is None:
-            raise ValueError("a row needs exp_meta: give DataRow(exp_meta=ExpMeta(...), exp_data=Experience(...))")
+            raise ValueError(
+                "a row needs exp_meta: give DataRow(exp_meta=ExpMeta(...), "
+                "exp_data=Experience(...))"
+            )
         meta, data = row.exp_meta, row.exp_data
         stored = {
-            "task_id": meta.task_id, "task_name": meta.task_name, "agent_id": meta.agent_id, "step": meta.step,
-            "execute_time": meta.execute_time, "pre_agent": meta.pre_agent, "episode_id": self._episode_of(meta),
+            "task_id": meta.task_id, "task_name": meta.task_name, "agent_id": meta.agent_id,
+            "step": meta.step,
+            "execute_time": meta.execute_time, "pre_agent": meta.pre_agent,
+            "episode_id": self._episode_of(meta),
             "reward": data.reward_t, "state": _wrapped(data.state),
-            "tags": {"id": row.id, "adv_t": data.adv_t, "v_t": data.v_t},  # null where there is none, so that queries know the names
+            # null where there is none, so that queries know the names
+            "tags": {"id": row.id, "adv_t": data.adv_t, "v_t": data.v_t},
         }  # fmt: skip
         if data.actions is not None:
             stored["actions"] = [_wrapped(action) for action in data.actions]
@@ -105,7 +135,10 @@ class SQLStorage(Storage):
         return stored
 
     def _episode_of(self, meta: ExpMeta) -> str:
-        """Return the episode that a row goes to: one for each task and agent in a process, while its name is the same."""
+        """Return the episode that a row goes to.
+
+        One for each task and agent in a process, while its name is the same.
+        """
         if self._pid != os.getpid():  # the parent's episodes are the parent's
             self._open, self._pid = OrderedDict(), os.getpid()
         key = meta.task_id, meta.agent_id
@@ -138,7 +171,7 @@ class SQLStorage(Storage):
         self._open.clear()
         self._db.close()
 
-    # -- reading ------------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     def size(self, query_condition: Condition = None) -> int:
         """Return how many rows match."""
@@ -147,8 +180,13 @@ class SQLStorage(Storage):
             return len(self.get_all(query_condition))
         return self.buffer.count(where)
 
-    def get_paginated(self, page: int, page_size: int, query_condition: Condition = None) -> list[DataRow]:
-        """Return a page of matching rows, from 1, in the order they came; past the end it is empty."""
+    def get_paginated(
+        self, page: int, page_size: int, query_condition: Condition = None
+    ) -> list[DataRow]:
+        """Return a page of matching rows, from 1, in the order they came.
+
+        Past the end it is empty.
+        """
         where = _where(query_condition)
         if where is not _IN_PYTHON:
             return [_row(one) for one in self.buffer.page(page, page_size, where)]
@@ -176,7 +214,9 @@ class SQLStorage(Storage):
         found: dict[str, list[DataRow]] = {task: [] for task in task_ids}
         wanted = list(found)
         for start in range(0, len(wanted), _TASKS_AT_ONCE):
-            for row in self._rows(expdb.QueryBuilder().in_("task_id", wanted[start : start + _TASKS_AT_ONCE])):
+            for row in self._rows(
+                expdb.QueryBuilder().in_("task_id", wanted[start : start + _TASKS_AT_ONCE])
+            ):
                 found[row.exp_meta.task_id].append(row)
         for rows in found.values():
             rows.sort(key=lambda row: row.exp_meta.step)
@@ -191,43 +231,69 @@ class SQLStorage(Storage):
 
 
 class InMemoryStorage(SQLStorage):
-    """Rows in a private temporary database, which is deleted with the storage; other processes cannot have it."""
+    """Rows in a private temporary database, which is deleted with the storage.
+
+    Other processes cannot have it.
+    """
 
     def __init__(self, max_capacity: int = 10000):
         super().__init__(":memory:", max_capacity)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise expdb.InvalidValue("an InMemoryStorage is private to its process: hand over an SQLStorage(path) instead")
+        raise expdb.InvalidValue(
+            "an InMemoryStorage is private to its process: hand over an SQLStorage(path) instead"
+        )
 
 
-# -- rows and conditions in terms of expdb ----------------------------------------------------------------------------
+# -- rows and conditions in terms of expdb ---------------------------------------------------------
 
 
 def _wrapped(value: Any) -> dict[str, Any]:
     """Return a value as JSON that tells which pydantic model it was."""
     if hasattr(value, "model_dump"):
         kind = type(value)
-        return {"model": f"{kind.__module__}:{kind.__qualname__}", "value": value.model_dump(mode="json")}
+        return {
+            "model": f"{kind.__module__}:{kind.__qualname__}",
+            "value": value.model_dump(mode="json"),
+        }
     return {"value": value}
 
 
 def _unwrapped(stored: Mapping[str, Any] | None) -> Any:
-    """Return a value as what it was. Only a class that is there already is looked up, and only a pydantic model."""
+    """Return a value as what it was.
+
+    Only a class that is there already is looked up, and only a pydantic model.
+    """
     if stored is None or "model" not in stored:
         return None if stored is None else stored["value"]
     module, _, name = stored["model"].partition(":")
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
-    bases = {f"{base.__module__}.{base.__name__}" for base in found.__mro__} if isinstance(found, type) else set()
-    return found.model_validate_json(json.dumps(stored["value"])) if "pydantic.main.BaseModel" in bases else stored["value"]
+    bases = (
+        {f"{base.__module__}.{base.__name__}" for base in found.__mro__}
+        if isinstance(found, type)
+        else set()
+    )
+    return (
+        found.model_validate_json(json.dumps(stored["value"]))
+        if "pydantic.main.BaseModel" in bases
+        else stored["value"]
+    )
 
 
 def _row(one: Mapping[str, Any]) -> DataRow:
     tags, reward = one["tags"] or {}, one["reward"]
     actions = one.get("actions")
     return DataRow(
-        exp_meta=ExpMeta(one["task_id"], one["task_name"], one["agent_id"], one["step"], one["execute_time"], one["pre_agent"]),
+        exp_meta=ExpMeta(
+            one["task_id"],
+            one["task_name"],
+            one["agent_id"],
+            one["step"],
+            one["execute_time"],
+            one["pre_agent"],
+        ),
         exp_data=Experience(
             state=_unwrapped(one.get("state")),
             actions=None if actions is None else [_unwrapped(action) for action in actions],
@@ -240,13 +306,21 @@ def _row(one: Mapping[str, Any]) -> DataRow:
     )
 
 
-_NAMES = {"id": "tags.id", "exp_data.reward_t": "reward", "exp_data.adv_t": "tags.adv_t", "exp_data.v_t": "tags.v_t"}
+_NAMES = {
+    "id": "tags.id",
+    "exp_data.reward_t": "reward",
+    "exp_data.adv_t": "tags.adv_t",
+    "exp_data.v_t": "tags.v_t",
+}
 _META = frozenset(("task_id", "task_name", "agent_id", "step", "execute_time", "pre_agent"))
 _IN_PYTHON: Any = object()  # a condition on something that no column holds
 
 
 def _where(condition: Any) -> Any:
-    """Return AWorld's condition as expdb's, None for all rows, or _IN_PYTHON where it looks inside of states or actions."""
+    """Return AWorld's condition as expdb's, None for all rows.
+
+    _IN_PYTHON where it looks inside of states or actions.
+    """
     if not condition:
         return None
     if isinstance(condition, expdb.QueryBuilder):
@@ -264,6 +338,8 @@ def _where(condition: Any) -> Any:
         return {"field": name, "op": "is_null" if op == "eq" else "is_not_null"}
     if op in ("like", "not_like"):
         # AWorld's is "contains"; in SQL, `%`, `_` and backslash have to be escaped for that.
-        escaped = "".join(f"\\{character}" if character in "%_\\" else character for character in value)
+        escaped = "".join(
+            f"\\{character}" if character in "%_\\" else character for character in value
+        )
         return {"field": name, "op": op, "value": f"%{escaped}%"}
     return dict(condition, field=name)

@@ -1,4 +1,7 @@
-"""AWorld's storage for several processes: the same arguments, but the rows are in an SQL file and not in shared memory."""
+"""AWorld's storage for several processes.
+
+The same arguments, but the rows are in an SQL file and not in shared memory.
+"""
 
 import os
 import shutil
@@ -16,11 +19,16 @@ _KEY = "expdb.integrations.aworld"
 class MultiProcMemoryStorage(SQLStorage):
     """Rows shared by processes, in a temporary file that goes with the storage that made it.
 
-    `data_dict` (a manager's dict) tells the others where the file is, under `lock`; `fifo_queue` is not needed.
+    `data_dict` (a manager's dict) tells the others where the file is, under `lock`; `fifo_queue` is
+    not needed.
     """
 
     def __init__(
-        self, data_dict: MutableMapping[str, Any], fifo_queue: Any = None, lock: Any = None, max_capacity: int = 10000
+        self,
+        data_dict: MutableMapping[str, Any],
+        fifo_queue: Any = None,
+        lock: Any = None,
+        max_capacity: int = 10000,
     ):
         with lock if lock is not None else nullcontext():
             path = data_dict.get(_KEY)

@@ -1,7 +1,10 @@
-"""Connections to a PostgreSQL server: a pool, snapshots for readers, and as few round trips as the work allows.
+"""Connections to a PostgreSQL server.
 
-The connections are in autocommit mode, and transactions are begun and ended by statements of ours: so they can travel
-with the first and the last question of a transaction instead of taking trips of their own.
+A pool, snapshots for readers, and as few round trips as the work allows.
+
+The connections are in autocommit mode, and transactions are begun and ended by statements of ours:
+so they can travel with the first and the last question of a transaction instead of taking trips of
+their own.
 """
 
 import os
@@ -21,10 +24,12 @@ from expdb.sql.dialects.postgresql import statements as postgresql
 from expdb.sql.engine import Engine, Session, Transaction
 
 POOL, OVERFLOW = 8, 56
-IDLE_SECONDS = 60.0  # a connection idle for longer is asked whether it still lives, as firewalls forget silently
+# a connection idle for longer is asked whether it still lives, as firewalls forget silently
+IDLE_SECONDS = 60.0
 
 READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-WRITING = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"  # whatever the default: stricter levels fail where writers meet
+# whatever the default: stricter levels fail where writers meet
+WRITING = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 
 class BinaryCursor(psycopg.Cursor[Any]):
@@ -36,12 +41,20 @@ class BinaryCursor(psycopg.Cursor[Any]):
 
 
 class PostgresqlSession(Session):
-    """A session that puts off what nobody waits for: it travels with the next question, in one trip.
+    """A session that puts off what nobody waits for.
+
+    It travels with the next question, in one trip.
 
     So does the beginning of the transaction.
     """
 
-    def __init__(self, engine: "PostgresqlEngine", connection: sa.Connection, opening: Sequence[str], closing: str):
+    def __init__(
+        self,
+        engine: "PostgresqlEngine",
+        connection: sa.Connection,
+        opening: Sequence[str],
+        closing: str,
+    ):
         super().__init__(connection)
         self._engine, self._closing = engine, closing
         self._queue: list[tuple[str, Any]] = [(statement, ()) for statement in opening]
@@ -65,7 +78,9 @@ class PostgresqlSession(Session):
 
     def ask_all(self, *questions: tuple[Any, ...], last: bool = False) -> list[list[Any]]:
         """Run several plain statements in one trip; with `last`, the end of the transaction too."""
-        translated = [(postgresql.translated_statement(statement), params) for statement, *params in questions]
+        translated = [
+            (postgresql.translated_statement(statement), params) for statement, *params in questions
+        ]
         closing = [(self._closing, ())] if last else []
         return self._send(*translated, *closing)[: len(questions)]
 
@@ -74,7 +89,10 @@ class PostgresqlSession(Session):
         self._queue.append((postgresql.translated_statement(statement), params))
 
     def many(self, statement: str, rows: Any) -> int:
-        """Run a plain statement once a row of parameters; return how many rows of tables it touched."""
+        """Run a plain statement once a row of parameters.
+
+        Return how many rows of tables it touched.
+        """
         with self.driver.cursor() as cursor:
             cursor.executemany(postgresql.translated_statement(statement), list(rows))
             return max(0, cursor.rowcount)
@@ -94,7 +112,8 @@ class PostgresqlSession(Session):
         except psycopg.OperationalError:
             if not fresh or not self._driver.closed or not self._closing:
                 raise
-        # The server was restarted since this connection was used last. Nothing has happened in this transaction yet.
+        # The server was restarted since this connection was used last. Nothing has happened in this
+        # transaction yet.
         self._connection = self._engine.another_connection(self._connection)
         self._driver = self._connection.connection.driver_connection
         return self._trip(everything)[put_off:]
@@ -104,16 +123,24 @@ class PostgresqlSession(Session):
             cursors = [self._driver.execute(*statements[0])]
         else:
             with self._driver.pipeline():
-                cursors = [self._driver.execute(statement, params) for statement, params in statements]
+                cursors = [
+                    self._driver.execute(statement, params) for statement, params in statements
+                ]
         return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction has begun and not ended."""
-        return not self._driver.closed and self._driver.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
+        return (
+            not self._driver.closed
+            and self._driver.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
+        )
 
     def end(self) -> bool:
-        """End the transaction as it is to be ended, and return whether one was begun; CommitUnknown where nobody can tell how."""
+        """End the transaction as it is to be ended, and return whether one was begun.
+
+        CommitUnknown where nobody can tell how.
+        """
         if self._fresh:
             return False
         if self.in_transaction:
@@ -122,7 +149,8 @@ class PostgresqlSession(Session):
             except psycopg.OperationalError as error:
                 if self._closing == "COMMIT" and self._driver.closed:
                     raise errors.CommitUnknown(
-                        f"{self._engine.location} was lost during the commit ({postgresql.first_line(error)}): "
+                        f"{self._engine.location} was lost during the commit "
+                        f"({postgresql.first_line(error)}): "
                         "look whether it has happened before you do it again"
                     ) from error
                 raise
@@ -135,9 +163,12 @@ class PostgresqlSession(Session):
                 self._driver.execute("ROLLBACK")
 
     def release(self, unlock: bool) -> None:
-        """Give the connection back to the pool, or throw it away if it is in no state to be used again.
+        """Give the connection back to the pool.
 
-        `unlock` lets go of advisory locks, which a statement of a user may have taken and no ROLLBACK returns.
+        Throw it away if it is in no state to be used again.
+
+        `unlock` lets go of advisory locks, which a statement of a user may have taken and no
+        ROLLBACK returns.
         """
         if self._connection.closed:  # it was found dead, and there was no other to be had
             return
@@ -153,12 +184,16 @@ class PostgresqlTransaction(Transaction):
 
     _session: PostgresqlSession | None = None  # before it was made, too: that may be interrupted
 
-    def __init__(self, engine: "PostgresqlEngine", opening: Sequence[str], closing: str, unlock: bool = False):
+    def __init__(
+        self, engine: "PostgresqlEngine", opening: Sequence[str], closing: str, unlock: bool = False
+    ):
         self._engine, self._opening, self._closing, self._unlock = engine, opening, closing, unlock
 
     def _begin(self) -> Session:
         engine = self._engine
-        self._session = session = PostgresqlSession(engine, engine.connect(), self._opening, self._closing)
+        self._session = session = PostgresqlSession(
+            engine, engine.connect(), self._opening, self._closing
+        )
         return session
 
     def _end(self) -> None:
@@ -182,36 +217,48 @@ class PostgresqlTransaction(Transaction):
 class PostgresqlEngine(Engine):
     """All connections of one handle to one database of a server."""
 
-    def __init__(self, url: sa.URL, *, read_only: bool, durability: str, timeout: float, max_lag: float = 0.1):
+    def __init__(
+        self, url: sa.URL, *, read_only: bool, durability: str, timeout: float, max_lag: float = 0.1
+    ):
         self.dialect, self.max_lag = postgresql, max_lag
         self._commits = 0  # of this process
         shown = {name: "***" if "password" in name else value for name, value in url.query.items()}
-        self.location = url.set(drivername="postgresql", query=shown).render_as_string(hide_password=True)
+        self.location = url.set(drivername="postgresql", query=shown).render_as_string(
+            hide_password=True
+        )
         self.read_only, self.timeout = read_only, timeout
         self._closed = False
         milliseconds = max(1, int(timeout * 1000))
         path = "SELECT set_config('search_path', 'expdb, pg_temp', true)"
         limits = (
-            "SELECT set_config('search_path', 'expdb, pg_temp', true), set_config('lock_timeout', '{}', true), "
-            # One who holds the writers' lock and says no more should not hold it for ever. (Best effort: the server does
-            # not start this clock when the last thing it got was a pipeline.)
-            f"set_config('idle_in_transaction_session_timeout', '{max(milliseconds, 60_000)}', true), "
-            "CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true) END"
+            "SELECT set_config('search_path', 'expdb, pg_temp', true), set_config('lock_timeout', "
+            "'{}', true), "
+            # One who holds the writers' lock and says no more should not hold it for ever. (Best
+            # effort: the server does not start this clock when the last thing it got was a
+            # pipeline.)
+            f"set_config('idle_in_transaction_session_timeout', '{max(milliseconds, 60_000)}', "
+            "true), "
+            "CASE WHEN current_setting('synchronous_commit') = 'off' THEN "
+            "set_config('synchronous_commit', 'on', true) END"
         )
         self._reading, self._limits = (READING, path), limits
         self._sql = (
-            "BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE",  # read-only before the statement: see run_sql
+            # read-only before the statement: see run_sql
+            "BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE",
             "SELECT set_config('search_path', 'expdb, public, pg_temp', true), "
             f"set_config('statement_timeout', '{milliseconds}', true)",
         )
         self._connections = self._sqlalchemy_engine(url)
-        weakref.finalize(self, self._connections.dispose)  # a handle that is dropped without being closed
+        weakref.finalize(
+            self, self._connections.dispose
+        )  # a handle that is dropped without being closed
         _engines.add(self)
 
     def _sqlalchemy_engine(self, url: sa.URL) -> sa.Engine:
         seconds = max(2, int(self.timeout))
         network: dict[str, Any] = {
-            "connect_timeout": seconds, "keepalives_idle": max(1, seconds // 2), "keepalives_interval": max(1, seconds // 6),
+            "connect_timeout": seconds, "keepalives_idle": max(1, seconds // 2),
+            "keepalives_interval": max(1, seconds // 6),
             "keepalives_count": 3, "tcp_user_timeout": seconds * 1000, "application_name": "expdb",
         }  # fmt: skip
         engine = sa.create_engine(
@@ -225,23 +272,31 @@ class PostgresqlEngine(Engine):
                 "prepare_threshold": None, "cursor_factory": BinaryCursor,
             },
         )  # fmt: skip
-        sa.event.listen(engine, "connect", _greet, insert=True)  # before SQLAlchemy looks at the server itself
+        sa.event.listen(
+            engine, "connect", _greet, insert=True
+        )  # before SQLAlchemy looks at the server itself
         sa.event.listen(engine, "checkout", _check_alive)
         sa.event.listen(engine, "checkin", _note_time)
         return engine
 
-    # -- sessions -----------------------------------------------------------------------------------------------------
+    # -- sessions ----------------------------------------------------------------------------------
 
     def connect(self) -> sa.Connection:
         """Return a connection of the pool."""
         if self._closed:
-            raise errors.DatabaseClosed(f"{self.location} was closed: open it again with expdb.open")
+            raise errors.DatabaseClosed(
+                f"{self.location} was closed: open it again with expdb.open"
+            )
         try:
             return self._connections.connect()
         except sa.exc.TimeoutError as error:
-            raise errors.DatabaseBusy(f"{self.location}: every connection of this process is in use: use fewer threads") from error
+            raise errors.DatabaseBusy(
+                f"{self.location}: every connection of this process is in use: use fewer threads"
+            ) from error
         except sa.exc.DBAPIError as error:
-            raise self._told(postgresql.connect_error(error.orig or error, self.location), error) from error
+            raise self._told(
+                postgresql.connect_error(error.orig or error, self.location), error
+            ) from error
 
     def another_connection(self, dead: sa.Connection) -> sa.Connection:
         """Return a new connection for one that was found dead, and forget all that are as old."""
@@ -263,9 +318,14 @@ class PostgresqlEngine(Engine):
         return PostgresqlTransaction(self, self._sql, "ROLLBACK", unlock=True)
 
     def writing(self, timeout: float | None = None) -> Transaction:
-        """Return a context with a transaction: it commits when the block is left, and rolls back when that raises."""
+        """Return a context with a transaction.
+
+        It commits when the block is left, and rolls back when that raises.
+        """
         self._refuse_to_write_read_only()
-        milliseconds = max(1, int(1000 * (self.timeout if timeout is None else timeout)))  # 0 would wait for ever
+        milliseconds = max(
+            1, int(1000 * (self.timeout if timeout is None else timeout))
+        )  # 0 would wait for ever
         return PostgresqlTransaction(self, (WRITING, self._limits.format(milliseconds)), "COMMIT")
 
     def appending(self) -> Transaction:
@@ -275,24 +335,29 @@ class PostgresqlEngine(Engine):
 
     def _refuse_to_write_read_only(self) -> None:
         if self.read_only:
-            raise errors.DatabaseReadOnly(f"{self.location} was opened with read_only=True: open it without to write")
+            raise errors.DatabaseReadOnly(
+                f"{self.location} was opened with read_only=True: open it without to write"
+            )
 
     def count_commit(self) -> None:
         """Note that this process may have written."""
         self._commits += 1
 
     def news(self, seen: object) -> object | None:
-        """Return what stands for the database as it is now; None if what was `seen` is not older than `max_lag`.
+        """Return what stands for the database as it is now.
 
-        To ask takes a trip. Not LISTEN and NOTIFY: a commit that notifies takes a lock which all such commits share, and a
-        pooler that hands every transaction to another server process knows no listeners.
+        None if what was `seen` is not older than `max_lag`.
+
+        To ask takes a trip. Not LISTEN and NOTIFY: a commit that notifies takes a lock which all
+        such commits share, and a pooler that hands every transaction to another server process
+        knows no listeners.
         """
         now = time.monotonic()
         if isinstance(seen, tuple) and seen[0] == self._commits and now - seen[1] < self.max_lag:
             return None
         return self._commits, now
 
-    # -- the rest -----------------------------------------------------------------------------------------------------
+    # -- the rest ----------------------------------------------------------------------------------
 
     def nbytes(self) -> int:
         """Return how much room the tables and indexes of the schema take."""
@@ -310,7 +375,10 @@ class PostgresqlEngine(Engine):
 
     def backup(self, target: str) -> None:
         """Raise: the server has its own tool."""
-        raise errors.InvalidValue("backup copies files: use pg_dump --schema=expdb for PostgreSQL, or `expdb copy` to a file")
+        raise errors.InvalidValue(
+            "backup copies files: use pg_dump --schema=expdb for PostgreSQL, or `expdb copy` to a "
+            "file"
+        )
 
     def release(self) -> None:
         """Close the connections that nobody uses; others are made when they are needed."""
@@ -323,7 +391,10 @@ class PostgresqlEngine(Engine):
         _engines.discard(self)
 
     def forget_connections(self) -> None:
-        """Leave the parent its connections, in a forked child; new ones are made as they are needed."""
+        """Leave the parent its connections, in a forked child.
+
+        New ones are made as they are needed.
+        """
         self._connections.dispose(close=False)
 
 
@@ -335,10 +406,14 @@ def _greet(driver: Any, record: Any) -> None:
         version = driver.info.server_version
         if version < postgresql.MINIMUM_VERSION:
             raise errors.ServerTooOld(
-                f"the server is PostgreSQL {version // 10_000}: expdb works with {postgresql.MINIMUM_VERSION // 10_000} or newer"
+                f"the server is PostgreSQL {version // 10_000}: expdb works with "
+                f"{postgresql.MINIMUM_VERSION // 10_000} or newer"
             )
         if driver.info.parameter_status("server_encoding") not in ("UTF8", None):
-            raise errors.NotAnExperienceDatabase("the database is not in UTF-8: make one with createdb --encoding=UTF8 --template=template0")
+            raise errors.NotAnExperienceDatabase(
+                "the database is not in UTF-8: make one with createdb --encoding=UTF8 "
+                "--template=template0"
+            )
     except BaseException:
         driver.close()
         raise
@@ -347,8 +422,9 @@ def _greet(driver: Any, record: Any) -> None:
 def _check_alive(driver: Any, record: Any, proxy: Any) -> None:
     """Have a connection replaced if the server has hung up meanwhile.
 
-    Looking at the socket takes no trip, and tells of every server that was stopped or restarted: it has said good-bye,
-    which nobody has read. Only after a long pause, when a firewall may have forgotten the connection, is it asked.
+    Looking at the socket takes no trip, and tells of every server that was stopped or restarted: it
+    has said good-bye, which nobody has read. Only after a long pause, when a firewall may have
+    forgotten the connection, is it asked.
     """
     alive = not _readable(driver.fileno())
     if alive and time.monotonic() - record.info.get("used", 0.0) > IDLE_SECONDS:

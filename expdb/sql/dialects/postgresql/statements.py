@@ -1,10 +1,12 @@
-"""PostgreSQL: how to ask, compare, append and explain errors there, and nowhere else. SQL of PostgreSQL 15."""
+"""PostgreSQL: how to ask, compare, append and explain errors there, and nowhere else.
+
+SQL of PostgreSQL 15.
+"""
 
 import json
 import re
 import struct
 import time
-import zlib
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from functools import lru_cache
@@ -17,61 +19,74 @@ from psycopg.adapt import Dumper
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
 from expdb import errors
-from expdb.sql import tables
+from expdb.sql import schema, tables
 
 MINIMUM_VERSION = 150_000
 
-# -- schema -----------------------------------------------------------------------------------------------------------
+# -- schema ----------------------------------------------------------------------------------------
 
 Tag = tuple[sa.ColumnElement[Any], sa.ColumnElement[bool]]
 
-HAS_TABLE = "SELECT 1 FROM pg_class WHERE relnamespace = to_regnamespace('expdb') AND relkind = 'r' AND relname = ?"
-VERSION = "SELECT version_num FROM expdb.expdb_version"  # qualified: a role without rights is told so
-
-# CRC-32 of the body of every function that the migrations make; a test holds it to them. Those named in TRIGGERS are
-# what triggers of the same name call.
-SCHEMA = {
-    "append": 0x56A37328,
-    "buffers_capacity": 0xA28D4614,
-    "chunks_deleted": 0x65EBA200,
-    "field": 0xC5BDEE0D,
-    "episodes_revised": 0x8845D9D9,
-    "steps_deleted": 0x36E485DA,
-    "steps_revised": 0x5E60DAA3,
-}
-VIEWS = ("experience", "experience_episodes", "step_priorities")
-TRIGGERS = frozenset(SCHEMA) - {"append", "field"}
+HAS_TABLE = (
+    "SELECT 1 FROM pg_class WHERE relnamespace = to_regnamespace('expdb') AND relkind = 'r' AND "
+    "relname = ?"
+)
+VERSION = (
+    "SELECT version_num FROM expdb.expdb_version"  # qualified: a role without rights is told so
+)
 
 
 def has_tables(session: Any) -> bool:
     """Return whether there is anything in a schema called expdb."""
-    found = session.ask("SELECT 1 FROM pg_class WHERE relnamespace = to_regnamespace('expdb') LIMIT 1")
+    found = session.ask(
+        "SELECT 1 FROM pg_class WHERE relnamespace = to_regnamespace('expdb') LIMIT 1"
+    )
     return bool(found)
 
 
 def schema_problems(session: Any) -> list[str]:
-    """Return which of our functions, triggers and views are missing, altered or switched off."""
+    """Return which of our functions, triggers and views are missing, altered or switched off.
+
+    The server rewrites views, so that nobody can tell whether they are as they were made.
+    """
+    made = schema.made_by_migrations("postgresql")
+    bodies = {name: sql.split("$$")[1] for name, sql in made.items() if "CREATE FUNCTION" in sql}
     functions, triggers, views = session.ask_all(
         ("SELECT proname, prosrc FROM pg_proc WHERE pronamespace = to_regnamespace('expdb')",),
         (
             "SELECT t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid "
-            "WHERE c.relnamespace = to_regnamespace('expdb') AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A')",
+            "WHERE c.relnamespace = to_regnamespace('expdb') AND NOT t.tgisinternal "
+            "AND t.tgenabled IN ('O', 'A')",
         ),
-        ("SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace('expdb') AND relkind = 'v'",),
+        (
+            "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace('expdb') "
+            "AND relkind = 'v'",
+        ),
     )
-    sums = {name: zlib.crc32(source.encode()) for name, source in functions}
+    stored = {name: schema.without_layout(body) for name, body in functions}
     cure = "restore a backup, or copy the data into a new database"
     problems = [
-        f"{name} of the schema is {'altered' if name in sums else 'missing'}: {cure}"
-        for name, wanted in SCHEMA.items()
-        if sums.get(name) != wanted
+        f"{name} of the schema is {'altered' if name in stored else 'missing'}: {cure}"
+        for name, body in bodies.items()
+        if stored.get(name) != schema.without_layout(body)
     ]
-    problems += [f"the trigger {name} is missing or disabled: {cure}" for name in sorted(TRIGGERS - {n for (n,) in triggers})]
-    return problems + [f"{name} of the schema is missing: {cure}" for name in VIEWS if (name,) not in views]
+    problems += [
+        f"the trigger {name} is missing or disabled: {cure}"
+        for name, sql in made.items()
+        if "CREATE TRIGGER" in sql and (name,) not in triggers
+    ]
+    return problems + [
+        f"{name} of the schema is missing: {cure}"
+        for name, sql in made.items()
+        if "CREATE VIEW" in sql and (name,) not in views
+    ]
 
 
 def lock_migrations(session: Any) -> None:
-    """Have processes that migrate at once take turns, until the transaction ends; env.py takes the same lock."""
+    """Have processes that migrate at once take turns, until the transaction ends.
+
+    Env.py takes the same lock.
+    """
     session.ask("SELECT pg_advisory_xact_lock(1702391908)")
 
 
@@ -83,7 +98,9 @@ def file_problems(session: Any) -> list[str]:
 def has_index(session: Any, label: str) -> bool:
     """Return whether there is an index of this name."""
     found = session.ask(
-        "SELECT 1 FROM pg_class WHERE relnamespace = to_regnamespace('expdb') AND relkind = 'i' AND relname = ?", label
+        "SELECT 1 FROM pg_class WHERE relnamespace = to_regnamespace('expdb') AND relkind = 'i' "
+        "AND relname = ?",
+        label,
     )
     return bool(found)
 
@@ -93,12 +110,15 @@ def estimate(session: Any, table: str, index: str) -> None:
     session.ask(f"ANALYZE {table}")
 
 
-# -- statements -------------------------------------------------------------------------------------------------------
+# -- statements ------------------------------------------------------------------------------------
 
 
 @lru_cache(1024)
 def translated_statement(statement: str) -> str:
-    """Return a plain statement with the driver's placeholders; none of ours has a `?` in it otherwise."""
+    """Return a plain statement with the driver's placeholders.
+
+    None of ours has a `?` in it otherwise.
+    """
     return statement.replace("%", "%%").replace("?", "%s")
 
 
@@ -107,14 +127,18 @@ AMONG = "= ANY(?::bigint[])"
 LOCATE = """
 SELECT g.last, g.first, g.episode, g.ordinal, g.chunk, g.chunk_row
 FROM (SELECT ?::bigint AS id) b CROSS JOIN unnest(?::bigint[]) AS j(value)
-CROSS JOIN LATERAL (SELECT * FROM segments WHERE buffer_id = b.id AND last >= j.value ORDER BY last LIMIT 1) g
+CROSS JOIN LATERAL (
+    SELECT * FROM segments WHERE buffer_id = b.id AND last >= j.value ORDER BY last LIMIT 1) g
 ORDER BY g.last
 """
-# The segments of positions and the chunks that they lie in, in one statement. The chunks are told by having data.
+# The segments of positions and the chunks that they lie in, in one statement. The chunks are told
+# by having data.
 READ_AT: str | None = """
 WITH g AS MATERIALIZED (
-    SELECT DISTINCT s.last, s.first, s.episode, s.ordinal, s.chunk, s.chunk_row FROM unnest(?::bigint[]) AS j(value)
-    CROSS JOIN LATERAL (SELECT * FROM segments WHERE buffer_id = ? AND last >= j.value ORDER BY last LIMIT 1) s
+    SELECT DISTINCT s.last, s.first, s.episode, s.ordinal, s.chunk, s.chunk_row
+    FROM unnest(?::bigint[]) AS j(value)
+    CROSS JOIN LATERAL (
+        SELECT * FROM segments WHERE buffer_id = ? AND last >= j.value ORDER BY last LIMIT 1) s
 )
 SELECT last, first, episode, ordinal, chunk, chunk_row, NULL::bytea FROM g
 UNION ALL
@@ -122,7 +146,8 @@ SELECT c.id, c.rows, c.signature, c.crc, NULL, NULL, c.data FROM (SELECT DISTINC
 CROSS JOIN LATERAL (SELECT * FROM chunks WHERE buffer_id = ? AND id = w.chunk LIMIT 1) c
 """
 FIRST_OF_TASKS = """
-SELECT e.id, e.task_id FROM unnest(?::bigint[]) AS j(value) JOIN episodes e ON e.buffer_id = ? AND e.id = j.value
+SELECT e.id, e.task_id FROM unnest(?::bigint[]) AS j(value)
+JOIN episodes e ON e.buffer_id = ? AND e.id = j.value
 WHERE e.id = (SELECT min(id) FROM episodes WHERE buffer_id = e.buffer_id AND task_id = e.task_id)
 """
 READ_CHUNKS = """
@@ -146,7 +171,9 @@ def from_block(data: list[float]) -> np.ndarray:
     return np.array(data, np.float64)
 
 
-def among(column: sa.ColumnElement[Any], values: Sequence[int] | Sequence[str]) -> sa.ColumnElement[bool]:
+def among(
+    column: sa.ColumnElement[Any], values: Sequence[int] | Sequence[str]
+) -> sa.ColumnElement[bool]:
     """Return `column IN (values)` for any number of integers or texts, as one bound parameter."""
     kind: Any = sa.Text() if isinstance(column.type, sa.Text) else sa.BigInteger()
     return column == sa.any_(sa.literal(list(values), ARRAY(kind)))
@@ -154,7 +181,13 @@ def among(column: sa.ColumnElement[Any], values: Sequence[int] | Sequence[str]) 
 
 def bound(value: Any) -> sa.ColumnElement[Any]:
     """Return a parameter of the value's own type."""
-    kind: Any = sa.Text() if isinstance(value, str) else sa.BigInteger() if isinstance(value, int) else sa.Double()
+    kind: Any = (
+        sa.Text()
+        if isinstance(value, str)
+        else sa.BigInteger()
+        if isinstance(value, int)
+        else sa.Double()
+    )
     return sa.literal(value, kind)
 
 
@@ -164,7 +197,8 @@ def like(column: sa.ColumnElement[Any], pattern: str) -> sa.ColumnElement[bool]:
 
 
 def _tag(column: sa.ColumnElement[Any], key: str, operator: str) -> sa.ColumnElement[Any]:
-    # The key is [A-Za-z0-9_]+ and so can be a literal; an index on the expression serves only the very same one.
+    # The key is [A-Za-z0-9_]+ and so can be a literal; an index on the expression serves only the
+    # very same one.
     return sa.cast(column, JSONB).op(operator)(sa.literal_column(f"'{key}'"))
 
 
@@ -175,11 +209,16 @@ def tag_value(column: sa.ColumnElement[Any], key: str) -> sa.ColumnElement[Any]:
 
 def tag_text(column: sa.ColumnElement[Any], key: str) -> Tag:
     """Return the value of a key to compare with texts, and what holds where it is one."""
-    return tag_value(column, key), sa.func.jsonb_typeof(_tag(column, key, "->")) == sa.literal_column("'string'")
+    return tag_value(column, key), sa.func.jsonb_typeof(
+        _tag(column, key, "->")
+    ) == sa.literal_column("'string'")
 
 
 def tag_number(column: sa.ColumnElement[Any], key: str) -> Tag:
-    """Return the value of a key to compare with numbers, exact as JSON has it, and what holds where it is one."""
+    """Return the value of a key to compare with numbers, exact as JSON has it.
+
+    What holds where it is one.
+    """
     is_number = sa.func.jsonb_typeof(_tag(column, key, "->")) == sa.literal_column("'number'")
     # A CASE, as AND does not promise that the cast waits for the test.
     return sa.case((is_number, sa.cast(_tag(column, key, "->>"), sa.Numeric()))), sa.true()
@@ -198,11 +237,12 @@ def tag_is_bool(column: sa.ColumnElement[Any], key: str, value: bool) -> sa.Colu
 
 
 TAG_KEYS = {
-    column: f"SELECT DISTINCT jsonb_object_keys(t.{column}::jsonb) FROM {table} t WHERE t.buffer_id = ? AND t.{column} IS NOT NULL"
+    column: f"SELECT DISTINCT jsonb_object_keys(t.{column}::jsonb) FROM {table} t WHERE "
+    f"t.buffer_id = ? AND t.{column} IS NOT NULL"
     for column, table in (("tags", "steps"), ("episode_tags", "episodes"))
 }
 
-# -- append -----------------------------------------------------------------------------------------------------------
+# -- append ----------------------------------------------------------------------------------------
 
 LARGE = 4096  # steps; a write of more goes by COPY
 
@@ -216,7 +256,10 @@ APPEND = f"SELECT expdb.append({', '.join(f'?::{kind}' for kind in _APPEND)})"
 
 
 class ArrayDumper(Dumper):
-    """Sends a 1-D NumPy array of int64 or float64 as PostgreSQL's own: 64 numbers in 4 us, where a list takes 40."""
+    """Sends a 1-D NumPy array of int64 or float64 as PostgreSQL's own.
+
+    64 numbers in 4 us, where a list takes 40.
+    """
 
     format = psycopg.pq.Format.BINARY
     element = 0
@@ -231,7 +274,10 @@ class ArrayDumper(Dumper):
         return (FloatsDumper if obj.dtype.kind == "f" else IntegersDumper)(self.cls)
 
     def dump(self, obj: np.ndarray) -> bytes:
-        """Return the array in PostgreSQL's binary format: header, then size and value of each element."""
+        """Return the array in PostgreSQL's binary format.
+
+        Header, then size and value of each element.
+        """
         pairs = np.empty(len(obj), self.pairs)
         pairs["size"], pairs["value"] = 8, obj
         return struct.pack(">5i", 1, 0, self.element, len(obj), 1) + pairs.tobytes()
@@ -249,9 +295,24 @@ class FloatsDumper(ArrayDumper):
     oid, element, pairs = 1022, 701, np.dtype([("size", ">i4"), ("value", ">f8")])
 
 
-def insert_steps(session: Any, buffer_id: int, columns: tuple[Iterable[Any], ...], count: int) -> None:
-    """Insert `count` steps given as the columns position, episode, step, pre_agent, execute_time, reward, ..., tags."""
-    names = "position", "episode", "step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "tags"
+def insert_steps(
+    session: Any, buffer_id: int, columns: tuple[Iterable[Any], ...], count: int
+) -> None:
+    """Insert `count` steps given as the columns position, episode, step, pre_agent, execute_time.
+
+    Reward, ..., tags.
+    """
+    names = (
+        "position",
+        "episode",
+        "step",
+        "pre_agent",
+        "execute_time",
+        "reward",
+        "terminated",
+        "truncated",
+        "tags",
+    )
     rows = ((buffer_id, *row) for row in zip(*columns, strict=True))
     _copy(session, tables.steps, ("buffer_id", *names), rows)
 
@@ -261,10 +322,18 @@ def insert_rows(session: Any, table: sa.Table, rows: Iterable[tuple[Any, ...]]) 
     _copy(session, table, [column.name for column in table.columns], rows)
 
 
-_COPY_TYPES = {sa.BigInteger: "int8", sa.Double: "float8", sa.Boolean: "bool", sa.LargeBinary: "bytea", sa.Text: "text"}
+_COPY_TYPES = {
+    sa.BigInteger: "int8",
+    sa.Double: "float8",
+    sa.Boolean: "bool",
+    sa.LargeBinary: "bytea",
+    sa.Text: "text",
+}
 
 
-def _copy(session: Any, table: sa.Table, names: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
+def _copy(
+    session: Any, table: sa.Table, names: Sequence[str], rows: Iterable[tuple[Any, ...]]
+) -> None:
     """Insert rows by COPY, inside the transaction: what comes this way is large, or rare."""
     statement = f"COPY {table.name} ({', '.join(names)}) FROM STDIN (FORMAT BINARY)"
     with session.driver.cursor() as cursor, cursor.copy(statement) as copy:
@@ -273,7 +342,7 @@ def _copy(session: Any, table: sa.Table, names: Sequence[str], rows: Iterable[tu
             copy.write_row(row)
 
 
-# -- errors -----------------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 
 
 def translated(error: BaseException, location: str) -> BaseException:
@@ -282,53 +351,98 @@ def translated(error: BaseException, location: str) -> BaseException:
         return error
     state, said = error.sqlstate or "", first_line(error)
     match state:
-        case "XD001" | "23505":  # what `append` raises itself, and a name that another episode has taken meanwhile
+        case (
+            "XD001" | "23505"
+        ):  # what `append` raises itself, and a name that another episode has taken meanwhile
             return errors.OutOfDate(said)
         case "55P03":
-            return errors.DatabaseBusy(f"{location} is held by another writer: try again, or open it with a longer timeout")
+            return errors.DatabaseBusy(
+                f"{location} is held by another writer: try again, or open it with a longer timeout"
+            )
         case "40001" | "40P01":
             return errors.DatabaseBusy(f"{location}: {said}: try again")
         case "53100":
-            return errors.StorageFull(f"no space left for {location}: free some and go on, nothing acknowledged is lost")
+            return errors.StorageFull(
+                f"no space left for {location}: free some and go on, nothing acknowledged is lost"
+            )
         case "53300":
-            return errors.DatabaseBusy(f"{location} has no connection left ({said}): raise max_connections, or use PgBouncer")
+            return errors.DatabaseBusy(
+                f"{location} has no connection left ({said}): raise max_connections, or use "
+                "PgBouncer"
+            )
         case "42501":
-            return errors.AccessDenied(f"{location}: {said}: have its owner GRANT this user what it needs (docs/many_machines.md)")
+            return errors.AccessDenied(
+                f"{location}: {said}: have its owner GRANT this user what it needs "
+                "(docs/many_machines.md)"
+            )
         case "25006":
-            return errors.DatabaseReadOnly(f"{location} cannot be written ({said}): connect to the primary server")
+            return errors.DatabaseReadOnly(
+                f"{location} cannot be written ({said}): connect to the primary server"
+            )
         case "28P01" | "28000":
             return errors.AccessDenied(f"{location}: {said}: check user and password")
         case "3D000":
             return errors.DatabaseMissing(f"{location}: {said}: make it with createdb")
         case "42P01" | "42883" | "42703" | "3F000":
-            return errors.DatabaseDamaged(f"{location}: {said}: the schema expdb is not whole, restore a backup")
+            return errors.DatabaseDamaged(
+                f"{location}: {said}: the schema expdb is not whole, restore a backup"
+            )
         case "22003":
-            return errors.InvalidValue(f"{said}: the rewards of an episode must have a sum that is finite")
+            return errors.InvalidValue(
+                f"{said}: the rewards of an episode must have a sum that is finite"
+            )
         case "54001" | "54011" | "54023":
-            return errors.QueryError(f"the query is too large ({said}): use in_ for long lists, or pass positions")
+            return errors.QueryError(
+                f"the query is too large ({said}): use in_ for long lists, or pass positions"
+            )
     if "number of parameters" in said:
-        return errors.QueryError(f"the query is too large ({said}): use in_ for long lists, or pass positions")
-    if state[:2] in ("08", "57") or (isinstance(error, psycopg.OperationalError) and not state) or state == "25P03":
-        return errors.ConnectionLost(f"{location}: {said}: nothing of this call was stored, try again when the server is there")
+        return errors.QueryError(
+            f"the query is too large ({said}): use in_ for long lists, or pass positions"
+        )
+    if (
+        state[:2] in ("08", "57")
+        or (isinstance(error, psycopg.OperationalError) and not state)
+        or state == "25P03"
+    ):
+        return errors.ConnectionLost(
+            f"{location}: {said}: nothing of this call was stored, try again when the server is "
+            "there"
+        )
     if state[:2] == "XX":
         return errors.DatabaseDamaged(f"{location}: {said}: restore a backup")
     return error
 
 
 def connect_error(error: BaseException, location: str) -> BaseException:
-    """Return the expdb error for a connection that was not made. The driver tells no codes then, only the server's words."""
+    """Return the expdb error for a connection that was not made.
+
+    The driver tells no codes then, only the server's words.
+    """
     if not isinstance(error, psycopg.Error):
         return error
     said = first_line(error)
-    if "password" in said or "no pg_hba.conf entry" in said or "authentication" in said or ('role "' in said and "exist" in said):
-        return errors.AccessDenied(f"{location}: {said}: check user and password in the URL, or PGPASSWORD")
+    if (
+        "password" in said
+        or "no pg_hba.conf entry" in said
+        or "authentication" in said
+        or ('role "' in said and "exist" in said)
+    ):
+        return errors.AccessDenied(
+            f"{location}: {said}: check user and password in the URL, or PGPASSWORD"
+        )
     if 'database "' in said and "does not exist" in said:
         return errors.DatabaseMissing(f"{location}: {said}: make it with createdb")
     if "too many" in said or "remaining connection slots" in said:
-        return errors.DatabaseBusy(f"{location}: {said}: raise max_connections, or put PgBouncer before the server")
+        return errors.DatabaseBusy(
+            f"{location}: {said}: raise max_connections, or put PgBouncer before the server"
+        )
     if "permission denied" in said:
-        return errors.AccessDenied(f"{location}: {said}: GRANT CONNECT on the database to this user")
-    return errors.ConnectionLost(f"{location} cannot be reached ({said}): check host and port, and that the server runs")
+        return errors.AccessDenied(
+            f"{location}: {said}: GRANT CONNECT on the database to this user"
+        )
+    return errors.ConnectionLost(
+        f"{location} cannot be reached ({said}): check host and port, and that the server runs"
+    )
 
 
 def first_line(error: BaseException) -> str:
@@ -338,7 +452,7 @@ def first_line(error: BaseException) -> str:
     return said.split("FATAL:")[-1].strip() if "FATAL:" in said else said
 
 
-# -- ad-hoc SQL -------------------------------------------------------------------------------------------------------
+# -- ad-hoc SQL ------------------------------------------------------------------------------------
 
 # What a `:name` is not found in: text, quoted names, comments, dollar-quoted text, casts.
 _TOKENS = re.compile(
@@ -366,52 +480,80 @@ _WRITING = re.compile(
     r"rollback|savepoint|lock|vacuum|analyze|reindex|cluster|refresh|listen|notify|prepare|execute|discard|explain|show)\b",
     re.IGNORECASE,
 )
-_FIELD = re.compile(r"""\bfield\s*\(\s*(?P<payload>[\w."]+)\s*,\s*'(?P<name>(?:[^']|'')*)'\s*\)""", re.IGNORECASE)
-FIELD_TYPES = {"i": "CAST({} AS bigint)", "f": "CAST({} AS double precision)", "b": "decode({}, 'hex')"}
+_FIELD = re.compile(
+    r"""\bfield\s*\(\s*(?P<payload>[\w."]+)\s*,\s*'(?P<name>(?:[^']|'')*)'\s*\)""", re.IGNORECASE
+)
+FIELD_TYPES = {
+    "i": "CAST({} AS bigint)",
+    "f": "CAST({} AS double precision)",
+    "b": "decode({}, 'hex')",
+}
 
 
-def run_sql(session: Any, query: str, params: dict[str, Any], field: Any) -> tuple[list[str], list[tuple[Any, ...]]]:
+def run_sql(
+    session: Any, query: str, params: dict[str, Any], field: Any
+) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Run one reading statement; return the names of its columns and its rows.
 
-    As the query of a cursor, which can be nothing but one SELECT without effects, in a transaction that is read-only
-    and has its snapshot already, so that nothing in the statement can make it another one.
+    As the query of a cursor, which can be nothing but one SELECT without effects, in a transaction
+    that is read-only and has its snapshot already, so that nothing in the statement can make it
+    another one.
 
-    `field(payload, name)` cannot be answered by the server. It notes there what it was asked for; the values are then
-    given to it, and the query is run again in the same snapshot, until it asks for nothing more.
+    `field(payload, name)` cannot be answered by the server. It notes there what it was asked for;
+    the values are then given to it, and the query is run again in the same snapshot, until it asks
+    for nothing more.
     """
     uses_field = re.search(r"\bfield\s*\(", query, re.IGNORECASE) is not None
     text, names = _placeholders(query)
     missing = sorted(names - params.keys())
     if missing:
-        raise errors.SqlError(f"no value for :{missing[0]}: give every :name of the query in params")
+        raise errors.SqlError(
+            f"no value for :{missing[0]}: give every :name of the query in params"
+        )
     if "\0" in query or any(isinstance(value, str) and "\0" in value for value in params.values()):
         raise errors.SqlError("NUL in the query or in params: no stored text has one")
     if _WRITING.match(re.sub(r"--[^\n]*|/\*.*?\*/", " ", query, flags=re.DOTALL)):
-        raise errors.SqlRefused("db.sql runs one SELECT (or WITH ... SELECT): change data with the methods of the buffer")
+        raise errors.SqlRefused(
+            "db.sql runs one SELECT (or WITH ... SELECT): change data with the methods of the "
+            "buffer"
+        )
     given = {name: params[name] for name in names}
     try:
         if uses_field:
             session.ask(
-                "CREATE TEMPORARY TABLE expdb_fields (payload text NOT NULL, name text NOT NULL, value text, "
+                "CREATE TEMPORARY TABLE expdb_fields (payload text NOT NULL, name text NOT NULL, "
+                "value text, "
                 "known boolean NOT NULL, PRIMARY KEY (payload, name)) ON COMMIT DROP"
             )
             kinds = field.kinds()
-            text = _FIELD.sub(lambda match: FIELD_TYPES.get(kinds.get(match["name"], ""), "{}").format(match[0]), text)
+            text = _FIELD.sub(
+                lambda match: FIELD_TYPES.get(kinds.get(match["name"], ""), "{}").format(match[0]),
+                text,
+            )
         session.ask("SET TRANSACTION READ ONLY")
         while True:
             session.driver.execute(f"DECLARE expdb_sql NO SCROLL CURSOR FOR {text}", given)
             cursor = session.driver.execute("FETCH ALL FROM expdb_sql")
             if not uses_field or not _answer(session, field):
-                return [column.name for column in cursor.description], [tuple(map(_plain, row)) for row in cursor.fetchall()]
+                return [column.name for column in cursor.description], [
+                    tuple(map(_plain, row)) for row in cursor.fetchall()
+                ]
             session.ask("CLOSE expdb_sql")
     except UnicodeEncodeError:
-        raise errors.SqlError("a lone surrogate in the query or in params: no stored text has one") from None
+        raise errors.SqlError(
+            "a lone surrogate in the query or in params: no stored text has one"
+        ) from None
     except psycopg.Error as error:
         state, said = error.sqlstate or "", first_line(error)
         if state in ("25006", "0A000", "25001", "42501") or "multiple commands" in said:
-            raise errors.SqlRefused(f"db.sql only reads, one statement ({said}): change data with the methods of the buffer") from error
+            raise errors.SqlRefused(
+                f"db.sql only reads, one statement ({said}): change data with the methods of the "
+                "buffer"
+            ) from error
         if state == "57014":
-            raise errors.SqlError(f"the query took too long ({said}): open the database with a longer timeout") from error
+            raise errors.SqlError(
+                f"the query took too long ({said}): open the database with a longer timeout"
+            ) from error
         if state and state[:2] not in ("08", "53", "57", "58", "XX"):
             raise errors.SqlError(f"{said}: {tables.views_for_people()}") from error
         raise
@@ -426,10 +568,15 @@ def _answer(session: Any, field: Any) -> bool:
     # Neighbours of one chunk together: only a few chunks are kept decoded.
     wanted.sort(key=lambda pair: [part.zfill(20) for part in pair[0].split(":")])
     values = [field.value(payload, name) for payload, name in wanted]
-    with session.driver.cursor() as cursor, cursor.copy("COPY expdb_fields FROM STDIN (FORMAT BINARY)") as copy:
+    with (
+        session.driver.cursor() as cursor,
+        cursor.copy("COPY expdb_fields FROM STDIN (FORMAT BINARY)") as copy,
+    ):
         copy.set_types(("text", "text", "text", "bool"))
         for (payload, name), value in zip(wanted, values, strict=True):
-            text = value.hex() if isinstance(value, bytes) else None if value is None else str(value)
+            text = (
+                value.hex() if isinstance(value, bytes) else None if value is None else str(value)
+            )
             copy.write_row((payload, name, text, True))
     return True
 
@@ -437,13 +584,19 @@ def _answer(session: Any, field: Any) -> bool:
 def _plain(value: Any) -> Any:
     """Return a value as SQLite would have given it: JSON as text, exact numbers as int or float."""
     if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() and value.as_tuple().exponent == 0 else float(value)
+        return (
+            int(value)
+            if value == value.to_integral_value() and value.as_tuple().exponent == 0
+            else float(value)
+        )
     if isinstance(value, (dict, list)):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return value if value is None or isinstance(value, (bool, int, float, str, bytes)) else str(value)
+    return (
+        value if value is None or isinstance(value, (bool, int, float, str, bytes)) else str(value)
+    )
 
 
-# -- the doctor -------------------------------------------------------------------------------------------------------
+# -- the doctor ------------------------------------------------------------------------------------
 
 
 def examined(session: Any) -> list[tuple[str, str, str]]:
@@ -452,30 +605,73 @@ def examined(session: Any) -> list[tuple[str, str, str]]:
     session.ask("SELECT 1")
     trip = time.monotonic() - start
     names = ("server_version", "fsync", "synchronous_commit", "max_connections", "server_encoding")
-    settings = dict(session.ask("SELECT name, setting FROM pg_settings WHERE name = ANY(?)", list(names)))
+    settings = dict(
+        session.ask("SELECT name, setting FROM pg_settings WHERE name = ANY(?)", list(names))
+    )
     ((used, waiting, oldest, who),) = session.ask(
         "SELECT count(*), count(*) FILTER (WHERE wait_event_type = 'Lock'), "
-        "coalesce(max(extract(epoch FROM now() - xact_start)) FILTER (WHERE pid <> pg_backend_pid()), 0)::float8, "
-        "(array_agg(pid || ' (' || coalesce(application_name, '') || ', ' || coalesce(state, '') || ')' ORDER BY xact_start) "
+        "coalesce(max(extract(epoch FROM now() - xact_start)) FILTER (WHERE pid <> "
+        "pg_backend_pid()), 0)::float8, "
+        "(array_agg(pid || ' (' || coalesce(application_name, '') || ', ' || coalesce(state, '') "
+        "|| ')' ORDER BY xact_start) "
         "FILTER (WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid()))[1] "
         "FROM pg_stat_activity WHERE datname = current_database()"
     )
-    ((connections,),) = session.ask("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
+    ((connections,),) = session.ask(
+        "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
+    )
     ((dead, live, size),) = session.ask(
         "SELECT coalesce(sum(n_dead_tup), 0)::bigint, coalesce(sum(n_live_tup), 0)::bigint, "
-        "coalesce(sum(pg_total_relation_size(relid)), 0)::bigint FROM pg_stat_user_tables WHERE schemaname = 'expdb'"
+        "coalesce(sum(pg_total_relation_size(relid)), 0)::bigint FROM pg_stat_user_tables WHERE "
+        "schemaname = 'expdb'"
     )
     ((in_recovery,),) = session.ask("SELECT pg_is_in_recovery()")
     most = int(settings["max_connections"])
     return [
         ("PostgreSQL", settings["server_version"], ""),
-        ("role", "replica" if in_recovery else "primary", "is a replica: what is committed shows late and in another order; open the primary" if in_recovery else ""),
-        ("fsync", settings["fsync"], "" if settings["fsync"] == "on" else "is off: a crash of the machine may lose the whole database"),
-        ("synchronous_commit", settings["synchronous_commit"], "" if settings["synchronous_commit"] != "off" else "is off: a crash of the server loses the last 0.6 s that it acknowledged"),
-        ("connections", f"{connections} of {most}, {used} of them here", "nearly all are taken: raise max_connections, or put pgbouncer in between" if connections > 0.9 * most else ""),
+        (
+            "role",
+            "replica" if in_recovery else "primary",
+            "is a replica: what is committed shows late and in another order; open the primary"
+            if in_recovery
+            else "",
+        ),
+        (
+            "fsync",
+            settings["fsync"],
+            ""
+            if settings["fsync"] == "on"
+            else "is off: a crash of the machine may lose the whole database",
+        ),
+        (
+            "synchronous_commit",
+            settings["synchronous_commit"],
+            ""
+            if settings["synchronous_commit"] != "off"
+            else "is off: a crash of the server loses the last 0.6 s that it acknowledged",
+        ),
+        (
+            "connections",
+            f"{connections} of {most}, {used} of them here",
+            "nearly all are taken: raise max_connections, or put pgbouncer in between"
+            if connections > 0.9 * most
+            else "",
+        ),
         ("waiting for locks", str(waiting), ""),
-        ("longest transaction", f"{oldest:.1f} s" + (f", process {who}" if who and oldest >= 1 else ""), "keeps dead rows from being removed: end it, or set idle_in_transaction_session_timeout" if oldest > 600 else ""),
-        ("tables", f"{size:,} bytes, {live:,} rows, {dead:,} dead", "mostly dead rows: see that autovacuum is on and not held back" if dead > 4 * live and dead > 1_000_000 else ""),
+        (
+            "longest transaction",
+            f"{oldest:.1f} s" + (f", process {who}" if who and oldest >= 1 else ""),
+            "keeps dead rows from being removed: end it, or set idle_in_transaction_session_timeout"
+            if oldest > 600
+            else "",
+        ),
+        (
+            "tables",
+            f"{size:,} bytes, {live:,} rows, {dead:,} dead",
+            "mostly dead rows: see that autovacuum is on and not held back"
+            if dead > 4 * live and dead > 1_000_000
+            else "",
+        ),
         ("encoding", settings["server_encoding"], ""),
         ("a trip to it", f"{trip * 1000:.2f} ms", ""),
-    ]  # fmt: skip
+    ]

@@ -1,8 +1,11 @@
-"""Arithmetic on fields that are no numbers, which SQLite computes with 0 in their place, without a word.
+"""Arithmetic on fields that are no numbers, which SQLite computes with 0 in their place.
 
-The program that SQLite compiles a query to says which values reach an addition or a sum, through aliases, subqueries and
-sorters, which the text of the query does not. Its opcodes are documented (sqlite.org/opcode.html), though not promised: one
-that this file does not know lets a value go by unseen, and nothing else.
+Without a word.
+
+The program that SQLite compiles a query to says which values reach an addition or a sum, through
+aliases, subqueries and sorters, which the text of the query does not. Its opcodes are documented
+(sqlite.org/opcode.html), though not promised: one that this file does not know lets a value go by
+unseen, and nothing else.
 """
 
 from collections import defaultdict
@@ -11,10 +14,41 @@ from typing import Any
 from expdb.errors import SqlError
 
 ARITHMETIC = {"Add": "+", "Subtract": "-", "Multiply": "*", "Divide": "/", "Remainder": "%"}
-COMPUTING = {"sum", "avg", "total", "abs", "round", "sqrt", "exp", "ln", "log", "log10", "log2", "pow", "power", "floor", "ceil", "ceiling"}
+COMPUTING = {
+    "sum",
+    "avg",
+    "total",
+    "abs",
+    "round",
+    "sqrt",
+    "exp",
+    "ln",
+    "log",
+    "log10",
+    "log2",
+    "pow",
+    "power",
+    "floor",
+    "ceil",
+    "ceiling",
+}
 PASSING = {"coalesce", "ifnull", "nullif", "min", "max"}  # which return one of their arguments
-COALESCE = 8  # instructions that its second value takes at most; beyond, the branch is something else
-WRITES_P2 = {"Integer", "Int64", "Real", "String", "String8", "Blob", "Variable", "Rowid", "Sequence", "NewRowid", "Count"}
+COALESCE = (
+    8  # instructions that its second value takes at most; beyond, the branch is something else
+)
+WRITES_P2 = {
+    "Integer",
+    "Int64",
+    "Real",
+    "String",
+    "String8",
+    "Blob",
+    "Variable",
+    "Rowid",
+    "Sequence",
+    "NewRowid",
+    "Count",
+}
 
 Names = frozenset[str]
 NONE: Names = frozenset()
@@ -24,27 +58,39 @@ def check(driver: Any, query: str, params: dict[str, Any], not_numbers: set[str]
     """Raise SqlError where a query computes with one of the fields that are not numbers."""
     if not_numbers:
         program = driver.execute(f"EXPLAIN {query}", params).fetchall()
-        flow = _Flow({p2: str(p4) for _, opcode, _, p2, _, p4, *_ in program if opcode == "String8"}, not_numbers)
+        flow = _Flow(
+            {p2: str(p4) for _, opcode, _, p2, _, p4, *_ in program if opcode == "String8"},
+            not_numbers,
+        )
         for _ in range(2):  # what a loop leaves behind may be used at its beginning
             for address, opcode, p1, p2, p3, p4, *_ in program:
                 flow.follow(address, opcode, p1, p2, p3, str(p4))
 
 
 class _Flow:
-    """Which fields the registers and temporary tables of a program hold, instruction by instruction."""
+    """Which fields the registers and temporary tables of a program hold.
+
+    Instruction by instruction.
+    """
 
     def __init__(self, texts: dict[int, str], not_numbers: set[str]):
         self.texts, self.not_numbers = texts, not_numbers
         self.registers: dict[int, Names] = defaultdict(frozenset)
-        self.records: dict[int, list[Names]] = {}  # of a register that holds a row, what its columns hold
+        self.records: dict[
+            int, list[Names]
+        ] = {}  # of a register that holds a row, what its columns hold
         self.tables: dict[int, list[Names]] = {}  # the same of a temporary table, by cursor
-        self.kept: dict[int, tuple[int, Names]] = {}  # by address, what a register may still hold from before a branch
+        self.kept: dict[
+            int, tuple[int, Names]
+        ] = {}  # by address, what a register may still hold from before a branch
         self.same: dict[int, int] = {}  # cursors that are another one's table
 
     def follow(self, address: int, opcode: str, p1: int, p2: int, p3: int, p4: str) -> None:
         """Do with the fields what an instruction does with values."""
         registers = self.registers
-        if opcode == "NotNull" and 1 < p2 - address <= COALESCE:  # the other values of coalesce() go into the same register
+        if (
+            opcode == "NotNull" and 1 < p2 - address <= COALESCE
+        ):  # the other values of coalesce() go into the same register
             self.kept[p2] = (p1, registers[p1])
         if address in self.kept:
             register, fields = self.kept.pop(address)
@@ -96,7 +142,10 @@ class _Flow:
 
     def _refuse(self, fields: Names, operation: str) -> None:
         if fields:
-            raise SqlError(f"{operation} of field(payload, {min(fields)!r}), which holds no numbers: CAST(... AS REAL) where its text is one")
+            raise SqlError(
+                f"{operation} of field(payload, {min(fields)!r}), which holds no numbers: CAST(... "
+                "AS REAL) where its text is one"
+            )
 
 
 def _count(function: str) -> int:

@@ -1,4 +1,7 @@
-"""Connections to an SQLite file: one writer at a time, snapshots for readers, forks that lose nothing."""
+"""Connections to an SQLite file.
+
+One writer at a time, snapshots for readers, forks that lose nothing.
+"""
 
 import itertools
 import os
@@ -15,14 +18,21 @@ from sqlalchemy.pool import NullPool
 
 from expdb import errors
 from expdb.living import Living
+from expdb.locks import locked
 from expdb.sql.dialects.sqlite import files as sqlite_files
 from expdb.sql.dialects.sqlite import statements as sqlite
 from expdb.sql.engine import Engine, Kind, Session, Transaction
 
-CHECKPOINT_BYTES = 64 << 20  # of write-ahead log; a checkpoint syncs, which single steps would feel at 16 MiB
-CHECKPOINT_SECONDS = 5.0  # bounds what a power loss can take at durability="normal", while anybody writes
+CHECKPOINT_BYTES = (
+    64 << 20
+)  # of write-ahead log; a checkpoint syncs, which single steps would feel at 16 MiB
+CHECKPOINT_SECONDS = (
+    5.0  # bounds what a power loss can take at durability="normal", while anybody writes
+)
 CHECKPOINT_WAIT_MS = 2_000
-PINNED_BYTES = 256 << 20  # of log that cannot be folded in; from here on people are told who holds it
+PINNED_BYTES = (
+    256 << 20
+)  # of log that cannot be folded in; from here on people are told who holds it
 WATCH_SECONDS = 0.5  # between looks whether the file is still there, of those who only read
 
 
@@ -44,7 +54,9 @@ class SqliteSession(Session):
         """Whether a transaction has begun and not ended."""
         try:
             return bool(self.driver.in_transaction)
-        except self.driver.ProgrammingError:  # closed: SQLAlchemy does that to a connection that an interrupt met
+        except (
+            self.driver.ProgrammingError
+        ):  # closed: SQLAlchemy does that to a connection that an interrupt met
             return False
 
     def close(self) -> None:
@@ -65,7 +77,10 @@ _serials = itertools.count()
 
 
 class SqliteTransaction(Transaction):
-    """A transaction on a connection of an engine; one that writes holds the engine's turn to write."""
+    """A transaction on a connection of an engine.
+
+    One that writes holds the engine's turn to write.
+    """
 
     _is_over = True  # before it was made, too: that may be interrupted
 
@@ -118,13 +133,17 @@ class SqliteTransaction(Transaction):
         else:
             with suppress(Exception):  # the first error is the one to tell
                 session.driver.execute("ROLLBACK")
-        usable = (error is None or isinstance(error, errors.ExpDBError)) and not session.in_transaction
+        usable = (
+            error is None or isinstance(error, errors.ExpDBError)
+        ) and not session.in_transaction
         self._session = None  # before it is given back, which must not be done twice
         self._engine.give_back(self._kind, session, usable)
 
     def _translated(self, error: BaseException) -> BaseException:
         translated = self._engine.translated(error)
-        if translated is error and self._kind == "read":  # what cannot be, such as NULL where there is none, may come from the file
+        if (
+            translated is error and self._kind == "read"
+        ):  # what cannot be, such as NULL where there is none, may come from the file
             return self._engine.damage() or error
         return translated
 
@@ -132,11 +151,19 @@ class SqliteTransaction(Transaction):
 class SqliteEngine(Engine):
     """All connections of one handle to one database file.
 
-    Readers take a connection from a stack, or open one; the writer's is a single one behind a lock, so that the threads
-    of a process never compete for the database's own lock.
+    Readers take a connection from a stack, or open one; the writer's is a single one behind a lock,
+    so that the threads of a process never compete for the database's own lock.
     """
 
-    def __init__(self, path: str, *, read_only: bool, durability: str, timeout: float, module: ModuleType = sqlite3):
+    def __init__(
+        self,
+        path: str,
+        *,
+        read_only: bool,
+        durability: str,
+        timeout: float,
+        module: ModuleType = sqlite3,
+    ):
         self.path = self.location = path
         self.module = module
         self.read_only, self.durability, self.timeout = read_only, durability, timeout
@@ -145,7 +172,12 @@ class SqliteEngine(Engine):
             "read": self._sqlalchemy_engine(busy_ms=int(timeout * 1000)),
             "write": self._sqlalchemy_engine(busy_ms=0),
         }
-        self._idle: dict[Kind, list[SqliteSession]] = {"read": [], "write": [], "sql": [], "watch": []}
+        self._idle: dict[Kind, list[SqliteSession]] = {
+            "read": [],
+            "write": [],
+            "sql": [],
+            "watch": [],
+        }
         self._writer, self._watching = threading.RLock(), threading.Lock()
         self._turn: SqliteTransaction | None = None
         self._closed = False
@@ -158,12 +190,24 @@ class SqliteEngine(Engine):
         _fork.engines.add(self)
 
     def _refuse_other_path(self) -> None:
-        """Raise where this process has the file open by another path, in another folder, where its log would be another one."""
+        """Raise where this process has the file open by another path, in another folder.
+
+        Where its log would be another one.
+        """
         for engine in _fork.engines.list():
-            if engine.path != self.path and self._file is not None and engine.identity == self._file == sqlite_files.identity(engine.path):
+            if (
+                engine.path != self.path
+                and self._file is not None
+                and engine.identity == self._file == sqlite_files.identity(engine.path)
+            ):
                 folders = os.path.dirname(engine.path), os.path.dirname(self.path)
-                if not os.path.samefile(*folders) or os.path.basename(engine.path) != os.path.basename(self.path):
-                    raise errors.DatabaseReadOnly(f"{self.path} is open in this process as {engine.path}: open it by that path, as each has a log of its own")
+                if not os.path.samefile(*folders) or os.path.basename(
+                    engine.path
+                ) != os.path.basename(self.path):
+                    raise errors.DatabaseReadOnly(
+                        f"{self.path} is open in this process as {engine.path}: open it by that "
+                        "path, as each has a log of its own"
+                    )
 
     @property
     def identity(self) -> object:
@@ -172,11 +216,23 @@ class SqliteEngine(Engine):
 
     def _sqlalchemy_engine(self, busy_ms: int) -> sa.Engine:
         def creator() -> Any:
-            return self.dialect.connect(self.path, self.module, read_only=self.read_only, durability=self.durability, busy_ms=busy_ms)
+            return self.dialect.connect(
+                self.path,
+                self.module,
+                read_only=self.read_only,
+                durability=self.durability,
+                busy_ms=busy_ms,
+            )
 
-        return sa.create_engine("sqlite://", creator=creator, module=self.module, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        return sa.create_engine(
+            "sqlite://",
+            creator=creator,
+            module=self.module,
+            poolclass=NullPool,
+            isolation_level="AUTOCOMMIT",
+        )
 
-    # -- sessions -----------------------------------------------------------------------------------------------------
+    # -- sessions ----------------------------------------------------------------------------------
 
     def take(self, kind: Kind) -> SqliteSession:
         """Return a session that nobody else uses, of a new connection where there is none."""
@@ -184,12 +240,15 @@ class SqliteEngine(Engine):
             raise errors.DatabaseClosed(f"{self.path} was closed: open it again with expdb.open")
         try:
             if kind in ("read", "sql") or not self._idle[kind]:
-                self.check_file()  # a new connection would apply the old file's log to the one that took its place
+                # a new connection would apply the old file's log to the one that took its place
+                self.check_file()
             try:
                 return self._idle[kind].pop()
             except IndexError:
                 use = FileUse(self.path)
-            session = SqliteSession(self._creators["write" if kind == "write" else "read"].connect(), use)
+            session = SqliteSession(
+                self._creators["write" if kind == "write" else "read"].connect(), use
+            )
             if kind == "sql":
                 self.dialect.guard(session.driver)
             return session
@@ -197,7 +256,10 @@ class SqliteEngine(Engine):
             raise self.translated(error) from error
 
     def give_back(self, kind: Kind, session: SqliteSession, usable: bool) -> None:
-        """Keep a session for the next one who takes one of its kind; close it where it is in no state for that."""
+        """Keep a session for the next one who takes one of its kind.
+
+        Close it where it is in no state for that.
+        """
         if not usable:
             session.close()
             return
@@ -210,11 +272,17 @@ class SqliteEngine(Engine):
         return sqlite.translated(getattr(error, "orig", None) or error, self.path)
 
     def damage(self) -> errors.DatabaseDamaged | None:
-        """Return an error that says what SQLite finds wrong with the file, None where that is nothing."""
+        """Return an error that says what SQLite finds wrong with the file.
+
+        None where that is nothing.
+        """
         session = self.take("read")
         try:
             for problem in self.dialect.file_problems(session):
-                return errors.DatabaseDamaged(f"{self.path} is damaged ({problem}): restore a backup, or recover it with .recover")
+                return errors.DatabaseDamaged(
+                    f"{self.path} is damaged ({problem}): restore a backup, or recover it with "
+                    ".recover"
+                )
             return None
         finally:
             self.give_back("read", session, usable=True)
@@ -232,13 +300,16 @@ class SqliteEngine(Engine):
         return SqliteTransaction(self, "sql")
 
     def news(self, seen: object) -> object | None:
-        """Return what stands for the database as it is now; None if nothing was committed since that was `seen`.
+        """Return what stands for the database as it is now.
 
-        By a connection that nothing else is done with: `data_version` does not count its own connection's writes.
+        None if nothing was committed since that was `seen`.
+
+        By a connection that nothing else is done with: `data_version` does not count its own
+        connection's writes.
         """
         if time.monotonic() - self._watched > WATCH_SECONDS:
             self.check_file()
-        with self._watching: return self._look(seen)
+        return locked(self._watching, self._look, seen)
 
     def _look(self, seen: object) -> object | None:
         session = self.take("watch")
@@ -247,40 +318,62 @@ class SqliteEngine(Engine):
         return None if now == seen else now
 
     def writing(self, timeout: float | None = None) -> Transaction:
-        """Return a context with a transaction: it commits when the block is left, and rolls back when that raises."""
+        """Return a context with a transaction.
+
+        It commits when the block is left, and rolls back when that raises.
+        """
         if self.read_only:
-            raise errors.DatabaseReadOnly(f"{self.path} was opened with read_only=True: open it without to write")
+            raise errors.DatabaseReadOnly(
+                f"{self.path} was opened with read_only=True: open it without to write"
+            )
         return SqliteTransaction(self, "write", self.timeout if timeout is None else timeout)
 
     def take_turn(self, transaction: SqliteTransaction, timeout: float) -> None:
         """Wait for the turn of a transaction of this thread to write."""
         if not self._writer.acquire(timeout=timeout):
-            raise errors.DatabaseBusy(f"{self.path} is held by another thread's write: try again, or raise timeout")
+            raise errors.DatabaseBusy(
+                f"{self.path} is held by another thread's write: try again, or raise timeout"
+            )
         self._turn = transaction
-        if self._warning is not None:  # before anything is written, as a filter may make it an error
+        if (
+            self._warning is not None
+        ):  # before anything is written, as a filter may make it an error
             warning, self._warning = self._warning, None
             errors.warn(warning)
 
     def end_turn(self, transaction: SqliteTransaction) -> None:
-        """Let the next thread write, if it is the turn of this transaction, which may be an old one that is collected now."""
-        # Asked of the lock, not remembered: an interrupt may come between its being taken and the next instruction.
+        """Let the next thread write, if it is the turn of this transaction.
+
+        Which may be an old one that is collected now.
+        """
+        # Asked of the lock, not remembered: an interrupt may come between its being taken and the
+        # next instruction.
         if self._writer._is_owned() and self._turn in (None, transaction):  # type: ignore[attr-defined]
             self._turn = None
             self._writer.release()
 
     def check_file(self, *, writing: bool = False) -> None:
-        """Raise where the path leads to another file by now, or its log is gone: what is written into one without a name is lost."""
+        """Raise where the path leads to another file by now, or its log is gone.
+
+        What is written into one without a name is lost.
+        """
         self._watched = time.monotonic()
-        if sqlite_files.identity(self.path) != self._file or (writing and not os.path.exists(self.path + "-wal")):
+        if sqlite_files.identity(self.path) != self._file or (
+            writing and not os.path.exists(self.path + "-wal")
+        ):
             raise errors.DatabaseReplaced(
-                f"{self.path} was deleted or replaced while it was open: close this handle and open it again; what is acknowledged "
+                f"{self.path} was deleted or replaced while it was open: close this handle and "
+                "open it again; what is acknowledged "
                 "until now lies in the file that was there"
             )
 
-    # -- the write-ahead log ------------------------------------------------------------------------------------------
+    # -- the write-ahead log -----------------------------------------------------------------------
 
     def checkpoint_if_due(self) -> None:
-        """Fold the log into the file where it is time; by who has just written, and whose turn it is."""
+        """Fold the log into the file where it is time.
+
+        By who has just written, and whose turn it is.
+        """
         size, now = self.dialect.wal_bytes(self.path), time.monotonic()
         if size >= self._checkpoint_at or (size and now - self._checkpointed >= CHECKPOINT_SECONDS):
             session = self.take("write")
@@ -293,7 +386,8 @@ class SqliteEngine(Engine):
                     raise
             finally:
                 self.give_back("write", session, usable=True)
-            # A reader pins the log: do not make every write wait for it, only one in each further 64 MiB or 5 s.
+            # A reader pins the log: do not make every write wait for it, only one in each further
+            # 64 MiB or 5 s.
             self._checkpoint_at = CHECKPOINT_BYTES if complete else size + CHECKPOINT_BYTES
             self._checkpointed = time.monotonic()
             if complete:
@@ -305,7 +399,8 @@ class SqliteEngine(Engine):
     def _tell_who_pins(self, size: int) -> None:
         who = " and ".join(sqlite_files.readers(self.path)) or "a reader that cannot be told here"
         self._warning = (
-            f"the write-ahead log of {self.path} has {size >> 20:,} MB and cannot be folded in: {who} has been reading one snapshot "
+            f"the write-ahead log of {self.path} has {size >> 20:,} MB and cannot be folded in: "
+            f"{who} has been reading one snapshot "
             "all along; end that, or the log grows on"
         )
 
@@ -324,18 +419,24 @@ class SqliteEngine(Engine):
         if os.path.exists(target):
             raise errors.TargetExists(f"{target} exists: name a new file for the backup")
         if not os.path.isdir(os.path.dirname(target)):
-            raise errors.DatabaseMissing(f"the folder {os.path.dirname(target)} does not exist: create it first")
+            raise errors.DatabaseMissing(
+                f"the folder {os.path.dirname(target)} does not exist: create it first"
+            )
         session = self.take("read")
         try:
             with FileUse(target):
-                copy = self.dialect.connect(target, self.module, create=True, durability="full", busy_ms=0)
+                copy = self.dialect.connect(
+                    target, self.module, create=True, durability="full", busy_ms=0
+                )
                 try:
                     session.driver.backup(copy)
                     self.dialect.name_file(copy)
                 finally:
                     copy.close()
         except Exception as error:
-            with suppress(OSError):  # what is there is no backup, and would be in the way of the next one
+            with suppress(
+                OSError
+            ):  # what is there is no backup, and would be in the way of the next one
                 os.unlink(target)
             raise self.dialect.translated(error, target) from error
         finally:
@@ -356,11 +457,23 @@ class SqliteEngine(Engine):
         _fork.engines.discard(self)
 
     def _remove_log(self) -> None:
-        """Take away the empty log that reading makes, and that only one who may write removes as the last to leave."""
-        if not os.path.exists(self.path + "-wal") or self.dialect.wal_bytes(self.path) or not sqlite_files.may_write(self.path):
+        """Take away the empty log that reading makes.
+
+        That only one who may write removes as the last to leave.
+        """
+        if (
+            not os.path.exists(self.path + "-wal")
+            or self.dialect.wal_bytes(self.path)
+            or not sqlite_files.may_write(self.path)
+        ):
             return
-        with suppress(self.module.Error, OSError), FileUse(self.path):  # not ours to insist on: others may be at it
-            connection = self.dialect.connect(self.path, self.module, durability="normal", busy_ms=0)
+        with (
+            suppress(self.module.Error, OSError),
+            FileUse(self.path),
+        ):  # not ours to insist on: others may be at it
+            connection = self.dialect.connect(
+                self.path, self.module, durability="normal", busy_ms=0
+            )
             try:
                 connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
             finally:
@@ -374,30 +487,39 @@ class SqliteEngine(Engine):
                     sessions.pop().close()
 
     def begin_anew(self) -> None:
-        """Begin anew in a forked child: a thread that is not there any more may hold the old locks, and may have given back a session."""
+        """Begin anew in a forked child.
+
+        A thread that is not there any more may hold the old locks, and may have given back a
+        session.
+        """
         self._idle = {kind: [] for kind in self._idle}
         self._writer, self._watching = threading.RLock(), threading.Lock()
 
 
 def refuse_other_library(path: str, module: ModuleType) -> None:
-    """Raise where this process has the file open by another SQLite library; to be asked before the file is opened at all."""
+    """Raise where this process has the file open by another SQLite library.
+
+    To be asked before the file is opened at all.
+    """
     for engine in _fork.engines.list():
         if engine.path == path and engine.module.connect is not module.connect:
             raise errors.InvalidValue(
-                f"{path} is open in this process by {engine.module.__name__}, another SQLite library: two of them on one file undo "
+                f"{path} is open in this process by {engine.module.__name__}, another SQLite "
+                "library: two of them on one file undo "
                 "each other's locks; use one sqlite_module for all handles"
             )
 
 
-# -- fork -------------------------------------------------------------------------------------------------------------
+# -- fork ------------------------------------------------------------------------------------------
 
 
 class _Fork:
     """Keeps forks from losing rows.
 
-    SQLite keeps its locks a process, in a table that a fork copies: a child that inherits an open file believes that it
-    holds the parent's locks, and loses rows silently, even through a new connection. So nothing is open at a fork but
-    what a thread is using, and a file that is in use then is refused in the child, by whatever handle.
+    SQLite keeps its locks a process, in a table that a fork copies: a child that inherits an open
+    file believes that it holds the parent's locks, and loses rows silently, even through a new
+    connection. So nothing is open at a fork but what a thread is using, and a file that is in use
+    then is refused in the child, by whatever handle.
     """
 
     def __init__(self) -> None:
@@ -406,7 +528,8 @@ class _Fork:
         self.uses: Living[FileUse] = Living()
         self.sessions: Living[SqliteSession] = Living()
         self.refused: set[str] = set()
-        self.inherited: list[SqliteSession] = []  # never closed: that would drop the parent's locks, or wait for a thread that is not there
+        # Never closed: that would drop the parent's locks, or wait for a thread that is not there.
+        self.inherited: list[SqliteSession] = []
 
     def before(self) -> None:
         self.turn.acquire()  # until after the fork; forks of several threads take turns
@@ -431,12 +554,16 @@ _fork = _Fork()
 
 
 class FileUse:
-    """Says, for as long as it lives, that a connection to a file is being opened, used or closed. Or use it with `with`."""
+    """Says, for as long as it lives, that a connection to a file is being opened, used or closed.
+
+    Or use it with `with`.
+    """
 
     def __init__(self, path: str):
         if path in _fork.refused:
             raise errors.ForkedWithOpenConnection(
-                f"this process was forked while a thread used {path}: start processes by spawn or forkserver"
+                f"this process was forked while a thread used {path}: start processes by spawn or "
+                "forkserver"
             )
         self.path = path
         _fork.uses.add(self)
@@ -449,4 +576,6 @@ class FileUse:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_fork.before, after_in_parent=_fork.in_parent, after_in_child=_fork.in_child)
+    os.register_at_fork(
+        before=_fork.before, after_in_parent=_fork.in_parent, after_in_child=_fork.in_child
+    )

@@ -1,6 +1,9 @@
-"""What the system knows of an SQLite file: which file it is, on what it lies, and who holds which of its locks.
+"""What the system knows of an SQLite file.
 
-Never by opening it: a process that opens and closes a file of its own database drops the locks that SQLite holds on it.
+Which file it is, on what it lies, and who holds which of its locks.
+
+Never by opening it: a process that opens and closes a file of its own database drops the locks that
+SQLite holds on it.
 """
 
 import os
@@ -14,14 +17,31 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-# Bytes of the -shm file that stand for the locks of a write-ahead log (sqlite.org/walformat.html, section 2.3).
+# Bytes of the -shm file that stand for the locks of a write-ahead log (sqlite.org/walformat.html,
+# section 2.3).
 WRITER, READERS, CONNECTED = 120, range(123, 128), 128
-REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "afs", "fuse.glusterfs", "ceph", "lustre", "gpfs", "beegfs"}
+REMOTE = {
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "fuse.sshfs",
+    "afs",
+    "fuse.glusterfs",
+    "ceph",
+    "lustre",
+    "gpfs",
+    "beegfs",
+}
 NETWORK = REMOTE | {"9p"}  # which may also be the host's own disk, seen from a virtual machine
 
 
 def identity(path: str) -> tuple[int, int] | None:
-    """Return what tells the file from every other one on this machine; None where there is none, or nothing in it."""
+    """Return what tells the file from every other one on this machine.
+
+    None where there is none, or nothing in it.
+    """
     try:
         found = os.stat(path)
     except FileNotFoundError:
@@ -33,20 +53,30 @@ DRAFT = ".expdb-{}.new"  # what a file is called, in its folder, until it is who
 
 
 def other_names(path: str) -> str | None:
-    """Return by what other names the file may be opened, for people; None where the system knows of none.
+    """Return by what other names the file may be opened, for people.
 
-    SQLite calls the log after the name: two names have two logs, and each overwrites what the other one has written.
+    None where the system knows of none.
+
+    SQLite calls the log after the name: two names have two logs, and each overwrites what the other
+    one has written.
     """
     try:
         found, folder = os.stat(path), os.path.dirname(path)
         links = found.st_nlink if stat.S_ISREG(found.st_mode) else 1
         if links > 1:  # a file that is being made has the name of its draft as well
-            drafts = [entry for entry in os.scandir(folder) if fnmatch(entry.name, DRAFT.format("*")) and entry.inode() == found.st_ino]
+            drafts = [
+                entry
+                for entry in os.scandir(folder)
+                if fnmatch(entry.name, DRAFT.format("*")) and entry.inode() == found.st_ino
+            ]
             links -= len(drafts)
     except OSError:  # gone meanwhile, or a folder that may not be listed
         return None
     if links > 1:
-        return f"{links} names (hard links; `find / -samefile {path}` finds them): remove the others, or copy the file instead of linking it"
+        return (
+            f"{links} names (hard links; `find / -samefile {path}` finds them): remove the others, "
+            "or copy the file instead of linking it"
+        )
     if path in _mounted_on():
         return "another name, from where it is mounted as a single file: mount its folder instead"
     return None
@@ -55,18 +85,23 @@ def other_names(path: str) -> str | None:
 def _mounted_on() -> set[str]:
     """Return the paths that something is mounted on; none where the system does not tell."""
     try:
-        return {_unescaped(line.split()[1]) for line in Path("/proc/mounts").read_text().splitlines()}
+        return {
+            _unescaped(line.split()[1]) for line in Path("/proc/mounts").read_text().splitlines()
+        }
     except OSError:
         return set()
 
 
 def user_version_in_log(path: str, wanted: int) -> int | None:
-    """Return the `user_version` that a write-ahead log holds for its file; None where no page of the log tells.
+    """Return the `user_version` that a write-ahead log holds for its file.
+
+    None where no page of the log tells.
 
     Only a file of the application id that is wanted is asked for.
 
-    It is in page 1, of which the log has a frame whenever the file grew (sqlite.org/fileformat2.html, sections 1.3.17 and
-    4.1). Reading the log drops no lock: SQLite keeps those on the file and on the log's index.
+    It is in page 1, of which the log has a frame whenever the file grew
+    (sqlite.org/fileformat2.html, sections 1.3.17 and 4.1). Reading the log drops no lock: SQLite
+    keeps those on the file and on the log's index.
     """
     try:
         with open(path + "-wal", "rb") as log:
@@ -80,7 +115,9 @@ def user_version_in_log(path: str, wanted: int) -> int | None:
                 if number == 1:
                     page = log.read(72)
                     user_version, application_id = struct.unpack_from(">I4xI", page, 60)
-                    is_whole = page.startswith(b"SQLite format 3\0") and application_id == wanted  # a power loss may have taken it
+                    is_whole = (
+                        page.startswith(b"SQLite format 3\0") and application_id == wanted
+                    )  # a power loss may have taken it
                     return int(user_version) if is_whole else None
                 log.seek(page_bytes, os.SEEK_CUR)
     except (OSError, struct.error):  # gone meanwhile, or no log at all, which SQLite will tell
@@ -112,7 +149,9 @@ def file_system(path: str) -> str | None:
     except OSError:
         return None
     here = os.path.realpath(path)
-    holding = [(_unescaped(point), kind) for point, kind in mounts if _holds(_unescaped(point), here)]
+    holding = [
+        (_unescaped(point), kind) for point, kind in mounts if _holds(_unescaped(point), here)
+    ]
     return max(holding, key=lambda one: len(one[0]))[1] if holding else None
 
 
@@ -125,7 +164,10 @@ def _holds(point: str, path: str) -> bool:
 
 
 def lock_holders(path: str) -> dict[int, set[int]]:
-    """Return which processes hold which bytes of the log's index, by byte; empty where the system does not tell."""
+    """Return which processes hold which bytes of the log's index, by byte.
+
+    Empty where the system does not tell.
+    """
     found = identity(path + "-shm")
     try:
         lines = Path("/proc/locks").read_text().splitlines() if found else []
@@ -134,7 +176,9 @@ def lock_holders(path: str) -> dict[int, set[int]]:
     holders: dict[int, set[int]] = {}
     for line in lines:
         parts = line.split()
-        if len(parts) != 8 or parts[1] != "POSIX" or not parts[7].isdigit():  # a waiter has one part more
+        if (
+            len(parts) != 8 or parts[1] != "POSIX" or not parts[7].isdigit()
+        ):  # a waiter has one part more
             continue
         major, minor, inode = parts[5].split(":")
         if found is None or (os.makedev(int(major, 16), int(minor, 16)), int(inode)) != found:
@@ -156,26 +200,45 @@ def named(pids: set[int]) -> list[str]:
     for pid in sorted(pids):
         command = ""
         with suppress(OSError):
-            command = " ".join(Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ").split())[:60]
-        said.append(f"process {pid}" + (f" ({command})" if command else "") + (" (this one)" if pid == os.getpid() else ""))
+            command = " ".join(
+                Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ").split()
+            )[:60]
+        said.append(
+            f"process {pid}"
+            + (f" ({command})" if command else "")
+            + (" (this one)" if pid == os.getpid() else "")
+        )
     return said
 
 
-# -- the doctor -------------------------------------------------------------------------------------------------------
+# -- the doctor ------------------------------------------------------------------------------------
 
 
 def wal_reset_is_fixed(version: tuple[int, ...]) -> bool:
-    """Return whether this SQLite is free of the race that damages a file (sqlite.org/wal.html#walresetbug)."""
-    return version >= (3, 51, 3) or (3, 50, 7) <= version < (3, 51, 0) or (3, 44, 6) <= version < (3, 45, 0)
+    """Return whether this SQLite is free of the race that damages a file.
+
+    Sqlite.org/wal.html#walresetbug.
+    """
+    return (
+        version >= (3, 51, 3)
+        or (3, 50, 7) <= version < (3, 51, 0)
+        or (3, 44, 6) <= version < (3, 45, 0)
+    )
 
 
-def examined(path: str, module: ModuleType, session: Any, durability: str) -> list[tuple[str, str, str]]:
+def examined(
+    path: str, module: ModuleType, session: Any, durability: str
+) -> list[tuple[str, str, str]]:
     """Return what a file stands on: what, what was found, what to do about it."""
+
     def pragma(name: str) -> Any:
         return session.ask(f"PRAGMA {name}")[0][0]
 
     holders = lock_holders(path)  # before anything is read here, which would be seen as a reader
-    writing, reading = named(holders.get(WRITER, set())), named({pid for byte in READERS for pid in holders.get(byte, set())})
+    writing, reading = (
+        named(holders.get(WRITER, set())),
+        named({pid for byte in READERS for pid in holders.get(byte, set())}),
+    )
     connected = named(holders.get(CONNECTED, set()))
     fixed = wal_reset_is_fixed(module.sqlite_version_info)
     kind, folder = file_system(path), os.path.dirname(path)
@@ -184,20 +247,68 @@ def examined(path: str, module: ModuleType, session: Any, durability: str) -> li
     room = shutil.disk_usage(folder).free
     journal, writable = pragma("journal_mode"), may_write(path)
     return [
-        ("SQLite", f"{module.sqlite_version} ({module.__name__})" + ("" if fixed else (
-            "; it has the WAL-reset bug, which expdb avoids, and other programs that write this file may not; a newer one: "
-            "pip install 'expdb[sqlite]', open(..., sqlite_module=pysqlite3.dbapi2)")), ""),
-        ("file", f"{size:,} bytes, {free:,} of them free", "VACUUM it (sqlite3 FILE VACUUM) while nobody uses it" if free > size // 2 > 1 << 24 else ""),
-        ("file system", kind or "unknown", "is a network file system: locks and the log do not work across hosts; use a local disk, or PostgreSQL" if kind in NETWORK else ""),
-        ("room", f"{room:,} bytes", "less than the file and its log: a full disk stops writers" if room < size + log else ""),
-        ("journal", journal, "" if journal == "wal" or not writable else "is not wal: another program changed it; PRAGMA journal_mode=WAL"),
-        ("log", f"{log:,} bytes", "more than 256 MB: somebody reads one snapshot all along, see readers" if log > 256 << 20 else ""),
+        (
+            "SQLite",
+            f"{module.sqlite_version} ({module.__name__})"
+            + (
+                ""
+                if fixed
+                else (
+                    "; it has the WAL-reset bug, which expdb avoids, and other programs that write "
+                    "this file may not; a newer one: "
+                    "pip install 'expdb[sqlite]', open(..., sqlite_module=pysqlite3.dbapi2)"
+                )
+            ),
+            "",
+        ),
+        (
+            "file",
+            f"{size:,} bytes, {free:,} of them free",
+            "VACUUM it (sqlite3 FILE VACUUM) while nobody uses it"
+            if free > size // 2 > 1 << 24
+            else "",
+        ),
+        (
+            "file system",
+            kind or "unknown",
+            "is a network file system: locks and the log do not work across hosts; use a local "
+            "disk, or PostgreSQL"
+            if kind in NETWORK
+            else "",
+        ),
+        (
+            "room",
+            f"{room:,} bytes",
+            "less than the file and its log: a full disk stops writers"
+            if room < size + log
+            else "",
+        ),
+        (
+            "journal",
+            journal,
+            ""
+            if journal == "wal" or not writable
+            else "is not wal: another program changed it; PRAGMA journal_mode=WAL",
+        ),
+        (
+            "log",
+            f"{log:,} bytes",
+            "more than 256 MB: somebody reads one snapshot all along, see readers"
+            if log > 256 << 20
+            else "",
+        ),
         ("durability", f"{durability}, of this handle", ""),
         ("connected", ", ".join(connected) or "nobody that can be seen", ""),
         ("readers", ", ".join(reading) or "none", ""),
         ("writer", ", ".join(writing) or "none", ""),
-        ("permission", "read and write" if writable else "read only", "" if writable else "cannot be written by this user: check the file's permissions and its folder's"),
-    ]  # fmt: skip
+        (
+            "permission",
+            "read and write" if writable else "read only",
+            ""
+            if writable
+            else "cannot be written by this user: check the file's permissions and its folder's",
+        ),
+    ]
 
 
 def _bytes(path: str) -> int:

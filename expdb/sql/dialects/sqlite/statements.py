@@ -7,7 +7,6 @@ import re
 import sqlite3
 import time
 import urllib.parse
-import zlib
 from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any, cast
@@ -16,25 +15,33 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb import errors
-from expdb.sql import tables
+from expdb.sql import schema, tables
 from expdb.sql.dialects.sqlite import arithmetic as sqlite_arithmetic
 from expdb.sql.dialects.sqlite import files as sqlite_files
 
 APPLICATION_ID = 0x65787064  # "expd"
 
-# 3.7.0-3.51.2 corrupt a WAL database when a PASSIVE checkpoint races with a writer that resets the log
-# (sqlite.org/wal.html#walresetbug). Auto-checkpoints are PASSIVE, so none of our connections has any; see checkpoint().
+# 3.7.0-3.51.2 corrupt a WAL database when a PASSIVE checkpoint races with a writer that resets the
+# log (sqlite.org/wal.html#walresetbug). Auto-checkpoints are PASSIVE, so none of our connections
+# has any; see checkpoint().
 MINIMUM_VERSION = (3, 37, 0)
 CONNECT_MS = 30_000
 
 
 def connect(
-    path: str, module: ModuleType, *, create: bool = False, read_only: bool = False, durability: str, busy_ms: int
+    path: str,
+    module: ModuleType,
+    *,
+    create: bool = False,
+    read_only: bool = False,
+    durability: str,
+    busy_ms: int,
 ) -> Any:
     """Open one connection to the file; never through a URL that eats `?` or `%` of the path."""
     if module.sqlite_version_info < MINIMUM_VERSION:
         raise errors.ExpDBError(
-            f"SQLite {module.sqlite_version} is too old: use a Python that links 3.37 or newer, or sqlite_module=pysqlite3.dbapi2"
+            f"SQLite {module.sqlite_version} is too old: use a Python that links 3.37 or newer, or "
+            "sqlite_module=pysqlite3.dbapi2"
         )
     mode = "ro" if read_only else "rwc" if create else "rw"
     immutable = "&immutable=1" if read_only and on_read_only_medium(path) else ""
@@ -45,12 +52,15 @@ def connect(
         check_same_thread=False,
         cached_statements=256,
     )
-    # Not trusted_schema=OFF: before SQLite 3.41 it forbids json_extract in an index, which is what indexes of tags are;
-    # instead our own triggers and view are compared with what the migrations made (schema_problems).
-    # The mode of the journal is a property of the file: made WAL once, when the file is made (prepare_file).
+    # Not trusted_schema=OFF: before SQLite 3.41 it forbids json_extract in an index, which is what
+    # indexes of tags are; instead our own triggers and view are compared with what the migrations
+    # made (schema_problems). The mode of the journal is a property of the file: made WAL once, when
+    # the file is made (prepare_file).
     try:
         for pragma in (
-            f"busy_timeout={CONNECT_MS}",  # a file whose last user is just leaving, or whose log is being recovered, is locked for a moment
+            # a file whose last user is just leaving, or whose log is being recovered, is locked for
+            # a moment
+            f"busy_timeout={CONNECT_MS}",
             f"synchronous={'FULL' if durability == 'full' else 'NORMAL'}",
             "wal_autocheckpoint=0",
             "mmap_size=0",
@@ -58,7 +68,9 @@ def connect(
             "secure_delete=OFF",
             "journal_size_limit=67108864",
             "cell_size_check=ON",
-            "cache_size=-16384",  # more costs a reader of large files more in fresh pages than it saves: the system has a cache too
+            # more costs a reader of large files more in fresh pages than it saves: the system has a
+            # cache too
+            "cache_size=-16384",
             f"busy_timeout={busy_ms}",
         ):
             connection.execute(f"PRAGMA {pragma}").fetchall()
@@ -76,52 +88,76 @@ def prepare_file(connection: Any) -> None:
 
 
 def name_file(connection: Any) -> None:
-    """Give a file a number of its own, by which a log that belongs to another one can be told (see refuse_foreign_log)."""
+    """Give a file a number of its own.
+
+    By which a log that belongs to another one can be told (see refuse_foreign_log).
+    """
     connection.execute(f"PRAGMA user_version={random.getrandbits(31) | 1}").fetchall()
 
 
 def refuse_foreign_log(path: str, module: ModuleType) -> None:
-    """Raise where the log beside a file says that it belongs to another one: SQLite would write its pages into this file."""
+    """Raise where the log beside a file says that it belongs to another one.
+
+    SQLite would write its pages into this file.
+    """
     told = sqlite_files.user_version_in_log(path, APPLICATION_ID)
     if told is None:
         return
-    connection = module.connect(f"file:{urllib.parse.quote(path)}?mode=ro&immutable=1", uri=True)  # the file without its log
+    connection = module.connect(
+        f"file:{urllib.parse.quote(path)}?mode=ro&immutable=1", uri=True
+    )  # the file without its log
     try:
         (own,) = connection.execute("PRAGMA user_version").fetchone()
-    except module.DatabaseError:  # damaged, or a checkpoint that a power loss cut off and that the log will make good
+    except (
+        module.DatabaseError
+    ):  # damaged, or a checkpoint that a power loss cut off and that the log will make good
         return
     finally:
         connection.close()
     if own != told:
         raise errors.DatabaseReplaced(
-            f"{path}-wal is the log of another database than {path}: one of the two was moved or copied without the other; put them "
+            f"{path}-wal is the log of another database than {path}: one of the two was moved or "
+            "copied without the other; put them "
             "together again, or move the log away, and make copies with `expdb backup`"
         )
 
 
 def on_read_only_medium(path: str) -> bool:
-    """Return whether nobody can write where the file lies; raise where then not all of it can be read.
+    """Return whether nobody can write where the file lies.
 
-    SQLite cannot make the log's index there, so it is told that the file does not change, which is so: a log that has
-    something in it would be left out.
+    Raise where then not all of it can be read.
+
+    SQLite cannot make the log's index there, so it is told that the file does not change, which is
+    so: a log that has something in it would be left out.
     """
     if not hasattr(os, "statvfs") or not os.statvfs(os.path.dirname(path)).f_flag & os.ST_RDONLY:
         return False  # whom only permissions keep from writing others may change the file for
     if wal_bytes(path):
         raise errors.DatabaseReadOnly(
-            f"{path} has a write-ahead log and lies on a read-only medium: open it once where it can be written, which folds it in"
+            f"{path} has a write-ahead log and lies on a read-only medium: open it once where it "
+            "can be written, which folds it in"
         )
     return True
 
 
 def identify(path: str, module: ModuleType) -> None:
-    """Raise if the existing file is not ours. Reads through SQLite only: opening the file beside it drops its locks."""
+    """Raise if the existing file is not ours.
+
+    Reads through SQLite only: opening the file beside it drops its locks.
+    """
     if os.stat(path).st_size == 0:
-        raise errors.NotAnExperienceDatabase(f"{path} is empty: delete it to let expdb create it anew")
+        raise errors.NotAnExperienceDatabase(
+            f"{path} is empty: delete it to let expdb create it anew"
+        )
     connection = None
     try:
         immutable = "&immutable=1" if on_read_only_medium(path) else ""
-        connection = module.connect(f"file:{urllib.parse.quote(path)}?mode=ro{immutable}", uri=True, isolation_level=None, timeout=30)
+        connection = module.connect(
+            f"file:{urllib.parse.quote(path)}?mode=ro{immutable}",
+            uri=True,
+            isolation_level=None,
+            timeout=30,
+        )
         (found,) = connection.execute("PRAGMA application_id").fetchone()
     except module.DatabaseError as error:
         raise translated(error, path) from error
@@ -129,42 +165,43 @@ def identify(path: str, module: ModuleType) -> None:
         if connection is not None:
             connection.close()
     if found != APPLICATION_ID:
-        raise errors.NotAnExperienceDatabase(f"{path} is a database of another application: choose another path")
-
-
-# CRC-32 of the SQL of every trigger and view that the migrations make; a test holds it to them.
-SCHEMA = {
-    "buffers_capacity": 0x17C84E33,
-    "chunks_deleted": 0x266291CC,
-    "episodes_revised": 0x7FBB6C50,
-    "experience": 0x4B9CE0D4,
-    "experience_episodes": 0x8EF8B64D,
-    "steps_deleted": 0xC75EAFAF,
-    "steps_revised": 0xEAF2CB61,
-    "steps_rewarded": 0xDEF01A6B,
-    "step_priorities": 0xB083E11E,
-}
+        raise errors.NotAnExperienceDatabase(
+            f"{path} is a database of another application: choose another path"
+        )
 
 
 def schema_problems(session: Any) -> list[str]:
-    """Return which of our triggers and views are missing or altered, and which others would run, or be read, unasked."""
-    found = session.ask("SELECT type, name, sql FROM sqlite_master WHERE type IN ('trigger', 'view', 'table')")
-    sums = {name: zlib.crc32((sql or "").encode()) for kind, name, sql in found if kind != "table"}
+    """Return what is wrong with triggers and views.
+
+    That is: which of ours are missing or altered, and which others would run, or be read, unasked.
+    """
+    made = schema.made_by_migrations("sqlite")
+    found = session.ask(
+        "SELECT type, name, sql FROM sqlite_master WHERE type IN ('trigger', 'view', 'table')"
+    )
+    stored = {name: schema.without_layout(sql or "") for kind, name, sql in found if name in made}
     cure = "restore a backup, or copy the data into a new database"
     problems = [
-        f"{name} of the schema is {'altered' if name in sums else 'missing'}: {cure}"
-        for name, wanted in SCHEMA.items()
-        if sums.get(name) != wanted
+        f"{name} of the schema is {'altered' if name in stored else 'missing'}: {cure}"
+        for name, sql in made.items()
+        if stored.get(name) != schema.without_layout(sql)
     ]
     for kind, name, sql in found:
-        if kind == "trigger" and name not in SCHEMA:
-            problems.append(f"the trigger {name} is not expdb's and would run with every write: drop it if it is yours, else trust nothing in the file")
+        if kind == "trigger" and name not in made:
+            problems.append(
+                f"the trigger {name} is not expdb's and would run with every write: "
+                "drop it if it is yours, else trust nothing in the file"
+            )
         elif name.lower() in SHADOWED or (sql or "").upper().startswith("CREATE VIRTUAL"):
-            problems.append(f"the {kind} {name} is not expdb's and takes the place of SQLite's own: drop it if it is yours")
+            problems.append(
+                f"the {kind} {name} is not expdb's and takes the place of SQLite's own: "
+                "drop it if it is yours"
+            )
     return problems
 
 
-# Functions that our statements read as tables: a table of the same name would be read in their place.
+# Functions that our statements read as tables: a table of the same name would be read in their
+# place.
 SHADOWED = {"json_each", "json_tree"}
 
 
@@ -177,16 +214,20 @@ def file_problems(session: Any) -> list[str]:
     return [line for (line,) in session.ask("PRAGMA quick_check") if line != "ok"]
 
 
-LONGEST_PAUSE, SHORTEST_PAUSE = 0.01, 0.0003  # seconds between looks whether the writers' lock is free
+LONGEST_PAUSE, SHORTEST_PAUSE = (
+    0.01,
+    0.0003,
+)  # seconds between looks whether the writers' lock is free
 PATIENCE = 0.03  # seconds of waiting from which on the pauses become shorter again
 
 
 def begin(connection: Any, timeout: float) -> None:
     """Begin an immediate transaction, waiting for other writers up to `timeout` seconds.
 
-    Not SQLite's own busy handler, which sleeps in fixed steps: jitter cut the longest wait of 32 writers by four. Who
-    has waited for long looks more often than who came just now, so that 32 writers wait alike. Rejected: short pauses for
-    all (a look costs as much as a small write), and a second lock to wait at without looking (no faster, a file more).
+    Not SQLite's own busy handler, which sleeps in fixed steps: jitter cut the longest wait of 32
+    writers by four. Who has waited for long looks more often than who came just now, so that 32
+    writers wait alike. Rejected: short pauses for all (a look costs as much as a small write), and
+    a second lock to wait at without looking (no faster, a file more).
     """
     since, pause = None, 0.0002
     while True:
@@ -202,7 +243,11 @@ def begin(connection: Any, timeout: float) -> None:
             if waited >= timeout:
                 raise
         time.sleep(pause * (0.5 + random.random()))
-        pause = min(pause * 1.5, LONGEST_PAUSE) if waited < PATIENCE else max(LONGEST_PAUSE * PATIENCE / waited, SHORTEST_PAUSE)
+        pause = (
+            min(pause * 1.5, LONGEST_PAUSE)
+            if waited < PATIENCE
+            else max(LONGEST_PAUSE * PATIENCE / waited, SHORTEST_PAUSE)
+        )
 
 
 def wal_bytes(path: str) -> int:
@@ -216,8 +261,9 @@ def wal_bytes(path: str) -> int:
 def checkpoint(connection: Any, wait_ms: int) -> bool:
     """Copy the log into the file and truncate it; return whether that went all the way.
 
-    TRUNCATE takes the writers' lock before it looks at the log, so it is safe on versions with the WAL-reset bug. It
-    falls back to PASSIVE only when it cannot have that lock within its busy timeout, hence the wait.
+    TRUNCATE takes the writers' lock before it looks at the log, so it is safe on versions with the
+    WAL-reset bug. It falls back to PASSIVE only when it cannot have that lock within its busy
+    timeout, hence the wait.
     """
     connection.execute(f"PRAGMA busy_timeout={wait_ms}").fetchall()
     try:
@@ -228,7 +274,10 @@ def checkpoint(connection: Any, wait_ms: int) -> bool:
 
 
 def data_version(connection: Any) -> int:
-    """Return a number that changes when another connection has committed (sqlite.org/pragma.html#pragma_data_version)."""
+    """Return a number that changes when another connection has committed.
+
+    Sqlite.org/pragma.html#pragma_data_version.
+    """
     (version,) = connection.execute("PRAGMA data_version").fetchone()
     return version  # type: ignore[no-any-return]
 
@@ -236,55 +285,88 @@ def data_version(connection: Any) -> int:
 def translated(error: BaseException, path: str) -> BaseException:
     """Return the expdb error for a driver's, or the error itself where there is none."""
     code = getattr(error, "sqlite_errorcode", None)
-    damaged = f"{path} is damaged ({error}): restore a backup, or recover it with sqlite3's .recover"
+    damaged = (
+        f"{path} is damaged ({error}): restore a backup, or recover it with sqlite3's .recover"
+    )
     if isinstance(error, UnicodeDecodeError) or "Could not decode to UTF-8" in str(error):
         return errors.DatabaseDamaged(damaged)
     if code is None:
         return error
     match code & 0xFF:
-        case sqlite3.SQLITE_ERROR if any(text in str(error) for text in ("too large", "too many", "too complex")):
-            return errors.QueryError(f"the query is too large ({error}): use in_ for long lists, or pass positions")
+        case sqlite3.SQLITE_ERROR if any(
+            text in str(error) for text in ("too large", "too many", "too complex")
+        ):
+            return errors.QueryError(
+                f"the query is too large ({error}): use in_ for long lists, or pass positions"
+            )
         case sqlite3.SQLITE_ERROR if str(error).startswith("no such"):
             return errors.DatabaseDamaged(damaged)
         case sqlite3.SQLITE_IOERR if code == sqlite3.SQLITE_IOERR_SHMSIZE:
-            return errors.StorageFull(f"no space left for the log's index of {path}: free some and go on, nothing acknowledged is lost")
+            return errors.StorageFull(
+                f"no space left for the log's index of {path}: free some and go on, nothing "
+                "acknowledged is lost"
+            )
         case sqlite3.SQLITE_IOERR:
-            return errors.DatabaseUnreadable(f"{path} cannot be read or written ({error}): check the disk and the file system, then open it again")
+            return errors.DatabaseUnreadable(
+                f"{path} cannot be read or written ({error}): check the disk and the file system, "
+                "then open it again"
+            )
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return errors.DatabaseBusy(f"{path} is held by another writer: try again, or open it with a longer timeout")
+            return errors.DatabaseBusy(
+                f"{path} is held by another writer: try again, or open it with a longer timeout"
+            )
         case sqlite3.SQLITE_NOTADB:
-            return errors.NotAnExperienceDatabase(f"{path} is not an SQLite database: choose another path")
+            return errors.NotAnExperienceDatabase(
+                f"{path} is not an SQLite database: choose another path"
+            )
         case sqlite3.SQLITE_CORRUPT:
             return errors.DatabaseDamaged(damaged)
         case sqlite3.SQLITE_FULL:
-            return errors.StorageFull(f"no space left for {path}: free some and go on, nothing acknowledged is lost")
+            return errors.StorageFull(
+                f"no space left for {path}: free some and go on, nothing acknowledged is lost"
+            )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
-            return errors.DatabaseReadOnly(f"{path} cannot be written ({error}): check its permissions and its folder's")
-        case sqlite3.SQLITE_CANTOPEN if os.path.exists(path) and not os.access(path, os.R_OK):
-            return errors.AccessDenied(f"{path} may not be read by this user: check its permissions")
-        case sqlite3.SQLITE_CANTOPEN if os.path.exists(os.path.dirname(path)) and not os.access(os.path.dirname(path), os.W_OK):
             return errors.DatabaseReadOnly(
-                f"{path} lies where this user can write nothing: open it with read_only=True; to read it beside others SQLite must write "
-                "its log's index, so give the folder's permission, or have somebody keep the file open"
+                f"{path} cannot be written ({error}): check its permissions and its folder's"
+            )
+        case sqlite3.SQLITE_CANTOPEN if os.path.exists(path) and not os.access(path, os.R_OK):
+            return errors.AccessDenied(
+                f"{path} may not be read by this user: check its permissions"
+            )
+        case sqlite3.SQLITE_CANTOPEN if os.path.exists(os.path.dirname(path)) and not os.access(
+            os.path.dirname(path), os.W_OK
+        ):
+            return errors.DatabaseReadOnly(
+                f"{path} lies where this user can write nothing: open it with read_only=True; to "
+                "read it beside others SQLite must write "
+                "its log's index, so give the folder's permission, or have somebody keep the file "
+                "open"
             )
         case sqlite3.SQLITE_CANTOPEN:
-            return errors.DatabaseMissing(f"{path} cannot be opened: check that its folder exists and may be read")
+            return errors.DatabaseMissing(
+                f"{path} cannot be opened: check that its folder exists and may be read"
+            )
         case sqlite3.SQLITE_INTERRUPT:
             return error
     return error
 
 
-# -- queries ----------------------------------------------------------------------------------------------------------
+# -- queries ---------------------------------------------------------------------------------------
 
 
-def among(column: sa.ColumnElement[Any], values: Sequence[int] | Sequence[str]) -> sa.ColumnElement[bool]:
+def among(
+    column: sa.ColumnElement[Any], values: Sequence[int] | Sequence[str]
+) -> sa.ColumnElement[bool]:
     """Return `column IN (values)` for any number of integers or texts, as one bound parameter."""
     listed = sa.func.json_each(json.dumps(values)).table_valued("value")
     return column.in_(sa.select(listed.c.value))
 
 
 def like(column: sa.ColumnElement[Any], pattern: str) -> sa.ColumnElement[bool]:
-    r"""Return a case-sensitive LIKE with `%`, `_` and `\` as GLOB: SQLite's own LIKE folds ASCII case."""
+    r"""Return a case-sensitive LIKE with `%`, `_` and `\` as GLOB.
+
+    SQLite's own LIKE folds ASCII case.
+    """
     glob, escaped = [], False
     for character in pattern:
         if not escaped and character == "\\":
@@ -299,7 +381,9 @@ def like(column: sa.ColumnElement[Any], pattern: str) -> sa.ColumnElement[bool]:
 
 
 def tag_value(column: sa.ColumnElement[Any], key: str) -> sa.ColumnElement[Any]:
-    """Return the value of a key of a JSON object; the key is `[A-Za-z0-9_]+` and so can be a literal.
+    """Return the value of a key of a JSON object.
+
+    The key is `[A-Za-z0-9_]+` and so can be a literal.
 
     A literal, not a parameter: an index on the expression serves only the very same expression.
     """
@@ -310,7 +394,9 @@ Tag = tuple[sa.ColumnElement[Any], sa.ColumnElement[bool]]
 
 
 def _tag_is(column: sa.ColumnElement[Any], key: str, *kinds: str) -> sa.ColumnElement[bool]:
-    return sa.func.json_type(column, sa.literal_column(f"""'$."{key}"'""")).in_([sa.literal_column(f"'{k}'") for k in kinds])
+    return sa.func.json_type(column, sa.literal_column(f"""'$."{key}"'""")).in_(
+        [sa.literal_column(f"'{k}'") for k in kinds]
+    )
 
 
 def tag_text(column: sa.ColumnElement[Any], key: str) -> Tag:
@@ -324,8 +410,17 @@ def tag_number(column: sa.ColumnElement[Any], key: str) -> Tag:
 
 
 def bound(value: Any) -> sa.ColumnElement[Any]:
-    """Return a parameter of the value's own type: bound as an integer column's, 0.5 would be cut to fit."""
-    kind: Any = sa.Text() if isinstance(value, str) else sa.Integer() if isinstance(value, int) else sa.REAL()
+    """Return a parameter of the value's own type.
+
+    Bound as an integer column's, 0.5 would be cut to fit.
+    """
+    kind: Any = (
+        sa.Text()
+        if isinstance(value, str)
+        else sa.Integer()
+        if isinstance(value, int)
+        else sa.REAL()
+    )
     return sa.literal(value, kind)
 
 
@@ -341,18 +436,25 @@ def tag_is_bool(column: sa.ColumnElement[Any], key: str, value: bool) -> sa.Colu
 
 
 TAG_KEYS = {
-    column: f"SELECT DISTINCT j.key FROM {table} t, json_each(t.{column}) j WHERE t.buffer_id = ? AND t.{column} IS NOT NULL"
+    column: f"SELECT DISTINCT j.key FROM {table} t, json_each(t.{column}) j WHERE t.buffer_id = ? "
+    f"AND t.{column} IS NOT NULL"
     for column, table in (("tags", "steps"), ("episode_tags", "episodes"))
 }
 
 
 def has_index(session: Any, label: str) -> bool:
-    """Return whether there is an index of this name; SQLAlchemy cannot reflect those of expressions."""
+    """Return whether there is an index of this name.
+
+    SQLAlchemy cannot reflect those of expressions.
+    """
     return bool(session.ask("SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?", label))
 
 
 def estimate(session: Any, table: str, index: str) -> None:
-    """Tell the planner of a new index what the migration told it of the others: that it is worth using."""
+    """Tell the planner of a new index what the migration told it of the others.
+
+    That it is worth using.
+    """
     session.ask("DELETE FROM sqlite_stat1 WHERE tbl = ? AND idx = ?", table, index)
     figures = "1000000 1000000 2000" if table == "steps" else "10000 10000 20"
     session.ask("INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES (?, ?, ?)", table, index, figures)
@@ -362,27 +464,37 @@ HAS_TABLE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
 
 VERSION = "SELECT version_num FROM expdb_version"
 
-# -- append -----------------------------------------------------------------------------------------------------------
+# -- append ----------------------------------------------------------------------------------------
 
-# The writers' lock on PostgreSQL; here the transaction is one already, and this tells whether the buffer is there.
+# The writers' lock on PostgreSQL; here the transaction is one already, and this tells whether the
+# buffer is there.
 LOCK = "SELECT id FROM buffers WHERE id = ?"
 LARGE = 0  # there are no trips to save: every write is done statement by statement
 STEPS_AT_ONCE = 32  # multi-row VALUES cost two thirds of executemany; more than 32 gain nothing
 INSERT_STEPS = (
-    "INSERT INTO steps (buffer_id, position, episode, step, pre_agent, execute_time, reward, terminated, truncated, tags) "
+    "INSERT INTO steps (buffer_id, position, episode, step, pre_agent, execute_time, reward, "
+    "terminated, truncated, tags) "
     "VALUES "
 )
 
 
-def insert_steps(session: Any, buffer_id: int, columns: tuple[Iterable[Any], ...], count: int) -> None:
-    """Insert `count` steps given as the columns position, episode, step, pre_agent, execute_time, reward, ..., tags."""
+def insert_steps(
+    session: Any, buffer_id: int, columns: tuple[Iterable[Any], ...], count: int
+) -> None:
+    """Insert `count` steps given as the columns position, episode, step, pre_agent, execute_time.
+
+    Reward, ..., tags.
+    """
     row = f"({int(buffer_id)}, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
     rows = list(zip(*columns, strict=True))
     whole = count - count % STEPS_AT_ONCE
     if whole:
         statement = INSERT_STEPS + ", ".join([row] * STEPS_AT_ONCE)
         for start in range(0, whole, STEPS_AT_ONCE):
-            session.ask(statement, *[value for values in rows[start : start + STEPS_AT_ONCE] for value in values])
+            session.ask(
+                statement,
+                *[value for values in rows[start : start + STEPS_AT_ONCE] for value in values],
+            )
     if count - whole:
         session.many(INSERT_STEPS + row, rows[whole:])
 
@@ -390,11 +502,17 @@ def insert_steps(session: Any, buffer_id: int, columns: tuple[Iterable[Any], ...
 def insert_rows(session: Any, table: sa.Table, rows: Sequence[tuple[Any, ...]]) -> None:
     """Insert whole rows of a table, values in the order of its columns."""
     names = [column.name for column in table.columns]
-    session.many(f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})", rows)
+    session.many(
+        f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})",
+        rows,
+    )
 
 
 def as_block(priorities: np.ndarray) -> bytes:
-    """Return a block of priorities as the database keeps it: big-endian, so that its hexadecimal digits read as numbers."""
+    """Return a block of priorities as the database keeps it.
+
+    Big-endian, so that its hexadecimal digits read as numbers.
+    """
     return priorities.astype(">f8").tobytes()
 
 
@@ -406,11 +524,12 @@ def from_block(data: bytes) -> np.ndarray:
 # One of the integers of a list, which is one parameter (see as_list): `WHERE id {AMONG}`.
 AMONG = "IN (SELECT value FROM json_each(?))"
 
-# -- reading ----------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
-# The segment of a position is the first that ends at or after it. CROSS JOIN is SQLite's way to say which table comes
-# first: it takes the list for the larger one, and would walk all segments. The buffer is a column of the list because
-# numbered parameters in a sequence are deprecated by Python 3.12.0 to 3.12.3.
+# The segment of a position is the first that ends at or after it. CROSS JOIN is SQLite's way to say
+# which table comes first: it takes the list for the larger one, and would walk all segments. The
+# buffer is a column of the list because numbered parameters in a sequence are deprecated by Python
+# 3.12.0 to 3.12.3.
 LOCATE = """
 SELECT g.last, g.first, g.episode, g.ordinal, g.chunk, g.chunk_row
 FROM (SELECT ? AS id, value FROM json_each(?)) j
@@ -435,9 +554,14 @@ def as_list(values: np.ndarray) -> str:
     return json.dumps(values.tolist())
 
 
-# -- ad-hoc SQL -------------------------------------------------------------------------------------------------------
+# -- ad-hoc SQL ------------------------------------------------------------------------------------
 
-_READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+_READING = {
+    sqlite3.SQLITE_SELECT,
+    sqlite3.SQLITE_READ,
+    sqlite3.SQLITE_FUNCTION,
+    sqlite3.SQLITE_RECURSIVE,
+}
 
 
 def guard(connection: Any) -> None:
@@ -447,22 +571,36 @@ def guard(connection: Any) -> None:
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
 
     def authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
-        if action == sqlite3.SQLITE_FUNCTION and second and second.lower() in ("load_extension", "fts3_tokenizer"):
+        if (
+            action == sqlite3.SQLITE_FUNCTION
+            and second
+            and second.lower() in ("load_extension", "fts3_tokenizer")
+        ):
             return sqlite3.SQLITE_DENY
         return sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY
 
     connection.set_authorizer(authorize)
 
 
-_QUOTED = re.compile(r"""'(?:[^']|'')*' | --[^\n]* | /\*.*?\*/ | \[[^\]]*\] | `[^`]*` | "(?P<name>[^"\]]*)\"""", re.DOTALL | re.VERBOSE)
+_QUOTED = re.compile(
+    r"""'(?:[^']|'')*' | --[^\n]* | /\*.*?\*/ | \[[^\]]*\] | `[^`]*` | "(?P<name>[^"\]]*)\"""",
+    re.DOTALL | re.VERBOSE,
+)
 
 
 def _with_names(query: str) -> str:
-    """Return a query with names in brackets for those in double quotes, which SQLite takes for text where none is known."""
-    return _QUOTED.sub(lambda found: found[0] if found["name"] is None else f"[{found['name']}]", query)
+    """Return a query with names in brackets for those in double quotes.
+
+    Which SQLite takes for text where none is known.
+    """
+    return _QUOTED.sub(
+        lambda found: found[0] if found["name"] is None else f"[{found['name']}]", query
+    )
 
 
-def run_sql(session: Any, query: str, params: dict[str, Any], field: Any) -> tuple[list[str], list[tuple[Any, ...]]]:
+def run_sql(
+    session: Any, query: str, params: dict[str, Any], field: Any
+) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Run one reading statement; return the names of its columns and its rows."""
     driver, failed = session.driver, cast("BaseException | None", None)
 
@@ -482,21 +620,34 @@ def run_sql(session: Any, query: str, params: dict[str, Any], field: Any) -> tup
             sqlite_arithmetic.check(driver, query, params, field.not_numbers())
         cursor = driver.execute(query, params)
         if cursor.description is None:
-            raise errors.SqlRefused("db.sql runs one SELECT (or WITH ... SELECT): this statement returns no rows")
+            raise errors.SqlRefused(
+                "db.sql runs one SELECT (or WITH ... SELECT): this statement returns no rows"
+            )
         return [column[0] for column in cursor.description], cursor.fetchall()
     except UnicodeEncodeError:
-        raise errors.SqlError("a lone surrogate in the query or in params: no stored text has one") from None
+        raise errors.SqlError(
+            "a lone surrogate in the query or in params: no stored text has one"
+        ) from None
     except (driver.DataError, OverflowError) as error:
-        raise errors.SqlError(f"{_one_line(error)}: a value is too large for the database") from error
+        raise errors.SqlError(
+            f"{_one_line(error)}: a value is too large for the database"
+        ) from error
     except (driver.ProgrammingError, driver.Warning) as error:
         if "one statement" in str(error):
-            raise errors.SqlRefused("db.sql runs one statement: remove what follows the first semicolon") from error
-        raise errors.SqlError(f"{_one_line(error)}: give every :name of the query in params") from error
+            raise errors.SqlRefused(
+                "db.sql runs one statement: remove what follows the first semicolon"
+            ) from error
+        raise errors.SqlError(
+            f"{_one_line(error)}: give every :name of the query in params"
+        ) from error
     except driver.DatabaseError as error:
         code = cast(int, getattr(error, "sqlite_errorcode", 0)) & 0xFF
         refused = any(text in str(error) for text in ("prohibited", "not authorized"))
         if code in (sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY) or refused:
-            raise errors.SqlRefused(f"db.sql only reads ({_one_line(error)}): change data with the methods of the buffer") from error
+            raise errors.SqlRefused(
+                f"db.sql only reads ({_one_line(error)}): change data with the methods of the "
+                "buffer"
+            ) from error
         if failed is not None:
             raise failed from None
         if code == sqlite3.SQLITE_ERROR:
