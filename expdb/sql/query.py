@@ -63,9 +63,8 @@ class QueryBuilder:
     the other comparisons do not. `like` is case-sensitive, with `%` for any text, `_` for one
     character and backslash to escape them.
 
-    >>> QueryBuilder().eq("task_name", "book flight").and_().gte("reward", 0.5).build()
-    {'and_': [{'field': 'task_name', 'value': 'book flight', 'op': 'eq'}, {'field': 'reward',
-    'value': 0.5, 'op': 'gte'}]}
+    >>> QueryBuilder().eq("reward", 1).or_().gt("step", 9).build()["or_"]
+    [{'field': 'reward', 'value': 1, 'op': 'eq'}, {'field': 'step', 'value': 9, 'op': 'gt'}]
     """
 
     def __init__(self) -> None:
