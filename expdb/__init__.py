@@ -51,9 +51,11 @@ from expdb.errors import (
     UnknownBuffer,
     UnknownEpisode,
 )
-from expdb.replay.samplers import Newest, Ordered, Prioritized, Uniform
+from expdb.replay.layout import Layout, Trajectories
+from expdb.replay.samplers import Newest, Ordered, Population, Prioritized, Sampler, Uniform
 from expdb.replay.sequences import Episode, Group, Sequence
-from expdb.replay.units import NStep, Stack, Step
+from expdb.replay.transitions import NStep, Stack
+from expdb.replay.units import Step, Unit
 from expdb.sql.query import QueryBuilder
 from expdb.writer import EpisodeWriter
 
@@ -88,15 +90,18 @@ __all__ = [
     "ForkedWithOpenConnection",
     "Group",
     "InvalidValue",
+    "Layout",
     "NStep",
     "Newest",
     "NotAnExperienceDatabase",
     "Ordered",
+    "Population",
     "Prioritized",
     "QueryBuilder",
     "QueryError",
     "ReplayBuffer",
     "ReservedName",
+    "Sampler",
     "SchemaOutdated",
     "SchemaTooNew",
     "Sequence",
@@ -108,7 +113,9 @@ __all__ = [
     "StorageFull",
     "TargetExists",
     "TooFewRows",
+    "Trajectories",
     "Uniform",
+    "Unit",
     "UnknownBuffer",
     "UnknownEpisode",
     "copy",

@@ -13,12 +13,13 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from expdb import errors, exits
+from expdb import checks, errors, exits
 from expdb.batch import Batch
-from expdb.chunks.values import as_flag, as_int, as_real, as_reward, as_tags, as_text
+from expdb.chunks.values import encode_tags
 from expdb.memory.resident import Budget
+from expdb.names import EPISODE_KEYS, STEP_KEYS
 from expdb.open_writers import OpenWriters
-from expdb.replay.samplers import Newest, Ordered, Prioritized, Sampler, Uniform
+from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
 from expdb.sampling import sampler as sampling
 from expdb.sampling.sampler import Sampling
@@ -32,7 +33,7 @@ from expdb.storage.upkeep.stats import buffer_stats
 from expdb.storage.writing import change, episodes
 from expdb.storage.writing import transaction as write
 from expdb.storage.writing.batches import columns_of, rows_of
-from expdb.storage.writing.open_episodes import EPISODE_KEYS, STEP_KEYS, Intake
+from expdb.storage.writing.open_episodes import Intake
 from expdb.storage.writing.pending import Pending
 from expdb.writer import EpisodeWriter
 
@@ -165,10 +166,10 @@ class ReplayBuffer:
                 "write"
             )
         flush_steps, flush_bytes = (
-            whole(flush_steps, "flush_steps", 1),
-            whole(flush_bytes, "flush_bytes", 1),
+            checks.whole(flush_steps, "flush_steps", 1),
+            checks.whole(flush_bytes, "flush_bytes", 1),
         )
-        flush_seconds = as_real(flush_seconds, "flush_seconds")
+        flush_seconds = checks.number(flush_seconds, "flush_seconds")
         given = {
             "task_name": task_name,
             "group_id": group_id,
@@ -176,7 +177,7 @@ class ReplayBuffer:
             "episode_tags": episode_tags,
         }
         if episode_id is not None and episodes.find(
-            self._store, [as_text(episode_id, "episode_id")]
+            self._store, [checks.text(episode_id, "episode_id")]
         ):
             raise errors.EpisodeMismatch(
                 f"episode {episode_id!r} exists already: choose another episode_id"
@@ -193,10 +194,7 @@ class ReplayBuffer:
 
         Raises UnknownEpisode, or EpisodeEnded if it has ended.
         """
-        if status not in ("complete", "aborted"):
-            raise errors.InvalidValue(
-                f"status is {status!r}: an episode ends 'complete' or 'aborted'"
-            )
+        checks.choice(status, "status", "complete", "aborted")
         self._intake.end(episode_id, status)
 
     def _end_writers(self, told: list[str]) -> None:
@@ -279,7 +277,10 @@ class ReplayBuffer:
 
         `[]` past the end.
         """
-        number, size = whole(number, "the page's number", 1), whole(size, "the page's size", 1)
+        number, size = (
+            checks.whole(number, "the page's number", 1),
+            checks.whole(size, "the page's size", 1),
+        )
         condition = self._compiled(where)
         with self._store.engine.reading() as session:
             state = self._store.state(session)
@@ -323,7 +324,7 @@ class ReplayBuffer:
 
         `after` leaves out positions up to it: with the last one seen it reads what has come since.
         """
-        size, after = whole(size, "size", 1), whole(after, "after", -1)
+        size, after = checks.whole(size, "size", 1), checks.whole(after, "after", -1)
         return self._scan(self._compiled(where), after, size, fields)
 
     def _scan(
@@ -355,8 +356,7 @@ class ReplayBuffer:
         >>> buffer.update({"episode_id": "attempt-1"}, reward=1.0, which="last")  # doctest: +SKIP
         1
         """
-        if which not in ("all", "last"):
-            raise errors.InvalidValue(f"which is {which!r}: give 'all' or 'last'")
+        checks.choice(which, "which", "all", "last")
         if not columns or not columns.keys() <= set(UPDATABLE):
             wrong = ", ".join(sorted(columns.keys() - set(UPDATABLE))) or "nothing"
             raise errors.InvalidValue(
@@ -484,12 +484,12 @@ class ReplayBuffer:
         >>> unit = expdb.NStep(3, gamma=0.99)
         >>> buffer.sample(256, sampler=expdb.Prioritized(), unit=unit)  # doctest: +SKIP
         """
-        size = whole(size, "the size of a sample", 1)
+        size = checks.whole(size, "the size of a sample", 1)
         if not isinstance(unit, Unit):
             raise errors.InvalidValue(
                 f"unit is {unit!r}: give one such as expdb.Step() or expdb.NStep(1)"
             )
-        if not isinstance(sampler, (Uniform, Prioritized, Ordered, Newest)):
+        if not isinstance(sampler, Sampler):
             raise errors.InvalidValue(f"sampler is {sampler!r}: give one such as expdb.Uniform()")
         if fields is not None and not isinstance(fields, Iterable):
             raise errors.InvalidValue(f"fields is {fields!r}: give a list of names")
@@ -501,8 +501,8 @@ class ReplayBuffer:
                 f"empty is {empty!r}: give a function of a shape and a dtype, such as numpy.empty"
             )
         generator, part = self._generator(rng), None if shard is None else _shard(shard)
-        if wait is not None and not as_real(wait, "wait") >= 0:
-            raise errors.InvalidValue(f"wait is {wait!r}: give seconds from 0, or None")
+        if wait is not None:
+            checks.number(wait, "wait", 0)
         deadline = time.monotonic() + (wait or 0.0)
         pause = 0.001
         while True:
@@ -575,9 +575,8 @@ class ReplayBuffer:
         Each with all its steps over all agents and attempts, or only the matching ones, in order of
         step and position. Raises TooFewRows if fewer than `n` tasks match.
         """
-        n = whole(n, "the number of tasks", 1)
-        if rows not in ("all", "matching"):
-            raise errors.InvalidValue(f"rows is {rows!r}: give 'all' or 'matching'")
+        n = checks.whole(n, "the number of tasks", 1)
+        checks.choice(rows, "rows", "all", "matching")
         condition = self._compiled(where)
         generator = self._generator(rng)
         store = self._store
@@ -657,17 +656,6 @@ _EPISODE_TYPES = {
 }
 
 
-def whole(value: Any, what: str, least: int) -> int:
-    """Return an integer of at least `least`; raise InvalidValue for anything else."""
-    if (
-        isinstance(value, (bool, np.bool_))
-        or not isinstance(value, (int, np.integer))
-        or not least <= int(value) < 2**31 << 31
-    ):
-        raise errors.InvalidValue(f"{what} is {value!r}: give a whole number from {least}")
-    return int(value)
-
-
 def _shard(given: Any) -> tuple[int, int]:
     sound = (
         isinstance(given, (tuple, list))
@@ -685,14 +673,14 @@ def _checked_column(name: str, value: Any) -> Any:
     if value is None and name not in ("terminated", "truncated"):
         return None
     if name == "reward":
-        return as_reward(value)
-    checks: Any = {
-        "terminated": as_flag,
-        "truncated": as_flag,
-        "tags": as_tags,
-        "policy_version": as_int,
+        return checks.reward(value)
+    check: Any = {
+        "terminated": checks.flag,
+        "truncated": checks.flag,
+        "tags": encode_tags,
+        "policy_version": checks.whole,
     }
-    return checks[name](value, name)
+    return check[name](value, name)
 
 
 def _positions(positions: Any) -> np.ndarray:
@@ -714,21 +702,8 @@ def _positions(positions: Any) -> np.ndarray:
 
 
 def checked_capacity(capacity: Any) -> int | None:
-    """Return a capacity, None for unlimited.
-
-    Raise InvalidValue for anything but an integer from 1.
-    """
-    if capacity is None:
-        return None
-    if (
-        isinstance(capacity, bool)
-        or not isinstance(capacity, (int, np.integer))
-        or not 0 < int(capacity) < 2**63
-    ):
-        raise errors.InvalidValue(
-            f"capacity is {capacity!r}: give a whole number of steps from 1, or None to keep all"
-        )
-    return int(capacity)
+    """Return a capacity, None for unlimited."""
+    return None if capacity is None else checks.whole(capacity, "capacity", 1)
 
 
 def _reopened(database: Any, name: str) -> ReplayBuffer:

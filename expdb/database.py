@@ -15,10 +15,9 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from expdb import errors, exits
+from expdb import checks, errors, exits
 from expdb.buffer import ReplayBuffer, checked_capacity
 from expdb.chunks.fields import Field
-from expdb.chunks.values import as_text
 from expdb.living import Living
 from expdb.locks import locked
 from expdb.memory.resident import Budget
@@ -79,32 +78,12 @@ def open(
     ...     db.buffer("train", capacity=100).store(reward=0.5, action="left")
     0
     """
-    if durability not in ("normal", "full"):
-        raise errors.InvalidValue(f"durability is {durability!r}: give 'normal' or 'full'")
-    if (
-        isinstance(timeout, bool)
-        or not isinstance(timeout, (int, float))
-        or not 0 < timeout <= 1_000_000
-    ):
-        raise errors.InvalidValue(
-            f"timeout is {timeout!r}: give seconds, above 0 and at most a million"
-        )
-    if resident_bytes is not None and (
-        isinstance(resident_bytes, bool)
-        or not isinstance(resident_bytes, int)
-        or resident_bytes < 0
-    ):
-        raise errors.InvalidValue(
-            f"resident_bytes is {resident_bytes!r}: give a number of bytes, or None for the default"
-        )
-    if (
-        isinstance(max_lag, bool)
-        or not isinstance(max_lag, (int, float))
-        or not 0 <= max_lag <= 1_000_000
-    ):
-        raise errors.InvalidValue(
-            f"max_lag is {max_lag!r}: give seconds, from 0 and at most a million"
-        )
+    checks.choice(durability, "durability", "normal", "full")
+    if not checks.number(timeout, "timeout", 0, 1_000_000):
+        raise errors.InvalidValue(f"timeout is {timeout!r}: give seconds above 0")
+    if resident_bytes is not None:
+        checks.whole(resident_bytes, "resident_bytes", 0)
+    checks.number(max_lag, "max_lag", 0, 1_000_000)
     if sqlite_module is not None and not (
         isinstance(sqlite_module, ModuleType) and hasattr(sqlite_module, "sqlite_version_info")
     ):
@@ -170,7 +149,7 @@ class ExperienceDB:
         )
         self.location = engine.location
         self._given_run = run
-        self.run = as_text(run, "run") if run is not None else uuid.uuid4().hex
+        self.run = checks.text(run, "run") if run is not None else uuid.uuid4().hex
         self._budget = (
             _of_process()
             if options["resident_bytes"] is None

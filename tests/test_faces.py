@@ -286,7 +286,7 @@ def test_the_code_of_the_pages_runs_and_runs_again(page, tmp_path, monkeypatch):
 
 
 def test_the_readmes_columns_are_those_of_the_view():
-    from expdb.sql.tables import VIEW_COLUMNS
+    from expdb.names import VIEW_COLUMNS
 
     table = README.split("| columns | of |")[1].split("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", table)) - {"field"} == set(VIEW_COLUMNS)

@@ -267,8 +267,8 @@ def assert_equal_to_truth(buffer, world):
                 )
                 assert set(anchors.tolist()) <= allowed
                 assert batch["probability"] == pytest.approx(1 / len(allowed))
-        for unit in (Stack(4), NStep(2, gamma=0.9, stack=3)):
-            known = {p: truth.stack(truth.rows[p], unit.stack) for p in matches}
+        for unit, depth in ((Stack(4), 4), (NStep(2, gamma=0.9, stack=3), 3)):
+            known = {p: truth.stack(truth.rows[p], depth) for p in matches}
             known = {
                 p: frames
                 for p, frames in known.items()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import expdb
-from expdb.sql.tables import EPISODE_VIEW_COLUMNS
+from expdb.names import EPISODE_VIEW_COLUMNS
 
 
 @pytest.fixture

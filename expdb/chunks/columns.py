@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from expdb import checks
 from expdb.chunks.fields import Field, as_array, is_array
-from expdb.chunks.values import check_size, encode_json, encode_text, is_object
+from expdb.chunks.values import check_size, encode_json, is_object
 from expdb.errors import ChunkDamaged, FieldMismatch
 
 Buffer = bytes | bytearray | memoryview
@@ -291,7 +292,7 @@ class BytesColumn(Column):
         if self.field.dtype == "text":
             if not isinstance(value, str):
                 raise self.mismatch(value)
-            part = encode_text(value, self.name)
+            part = checks.utf8(value, self.name)
         else:
             if not isinstance(value, (bytes, bytearray, memoryview)):
                 raise self.mismatch(value)

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from expdb.chunks.flatbuffer import read_schema
 from expdb.errors import ChunkDamaged, InvalidValue, ReservedName, warn
-from expdb.sql.tables import VIEW_COLUMNS
+from expdb.names import BATCH_KEYS, COLUMN_SYNONYMS, COLUMNS, GIVEN_SUCCESSORS, VIEW_COLUMNS
 
 NUMERIC = (
     "bool",
@@ -36,20 +36,6 @@ NUMERIC = (
     "float64",
 )
 OTHER = ("text", "bytes", "json")
-
-BATCH_KEYS = (
-    "discount",
-    "n_steps",
-    "mask",
-    "length",
-    "is_first",
-    "weight",
-    "probability",
-    "group_size",
-    "group_mean",
-    "group_std",
-)
-GIVEN_SUCCESSORS = ("next_obs", "next_observation", "next_state")
 
 
 @dataclass(frozen=True)
@@ -254,29 +240,13 @@ def check_name(name: str) -> None:
         raise ReservedName(f"{name!r} starts as a derived key does (next_, has_): rename the field")
 
 
-COLUMNS = (
-    "task_id", "agent_id", "task_name", "step", "episode_id", "group_id", "pre_agent",
-    "execute_time", "reward", "terminated", "truncated",
-    "policy_version", "tags", "episode_tags",
-)  # fmt: skip
-SYNONYMS = {
-    **dict.fromkeys(("rewards", "rew"), "reward"),
-    **dict.fromkeys(
-        ("done", "dones", "terminal", "terminals", "is_terminal", "is_done", "finished"),
-        "terminated",
-    ),
-    **dict.fromkeys(("truncate", "truncation", "timeout", "timeouts"), "truncated"),
-    "task": "task_id", "agent": "agent_id", "group": "group_id",
-}  # fmt: skip
-
-
 def warn_of_likely_column(name: str, field: Field) -> None:
     """Warn where a new field has a name that a column has elsewhere, or nearly has here.
 
     What is in it would not count.
     """
     plain_name = name.lower()
-    meant = SYNONYMS.get(plain_name) or next(
+    meant = COLUMN_SYNONYMS.get(plain_name) or next(
         iter(difflib.get_close_matches(plain_name, COLUMNS, 1, 0.85)), None
     )
     if meant is not None:

@@ -14,8 +14,6 @@ from expdb.chunks.fields import plain
 from expdb.errors import InvalidValue
 
 MAX_VALUE_BYTES = 256 << 20
-INFINITE = float("inf")
-LARGEST_REWARD = 1e300
 
 
 # -- fields ----------------------------------------------------------------------------------------
@@ -28,18 +26,6 @@ def check_size(size: int, name: str) -> None:
             f"{name}: {size} bytes in one value, at most {MAX_VALUE_BYTES}: split it over steps or "
             "fields"
         )
-
-
-def encode_text(value: str, name: str) -> bytes:
-    """Return text as UTF-8; refuse what a database cannot keep in one."""
-    if "\0" in value:
-        raise InvalidValue(f"{name}: text with a NUL character: strip it, or store bytes")
-    try:
-        return value.encode()
-    except UnicodeEncodeError:
-        raise InvalidValue(
-            f"{name}: text with a lone surrogate: encode it with errors='replace', or store bytes"
-        ) from None
 
 
 def is_object(value: Any) -> bool:
@@ -120,67 +106,7 @@ def encode_json(value: Any, name: str) -> bytes:
     return encoded
 
 
-# -- columns of steps and episodes -----------------------------------------------------------------
-
-
-def as_real(value: Any, name: str) -> float:
-    """Return a finite float, or raise InvalidValue."""
-    try:
-        if isinstance(value, (str, bytes, bool, np.bool_)) or getattr(value, "shape", ()) not in (
-            (),
-            (1,),
-        ):
-            raise TypeError
-        found = float(value.item() if hasattr(value, "item") else value)
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidValue(f"{name} is {value!r}: give a number, or leave it out") from None
-    if not -INFINITE < found < INFINITE:
-        raise InvalidValue(f"{name} is {found}: give a finite number, or None while it is unknown")
-    return found + 0.0
-
-
-def as_reward(value: Any) -> float:
-    """Return a float whose sums stay finite, or raise InvalidValue.
-
-    An episode's return has to be one.
-    """
-    found = as_real(value, "reward")
-    if not -LARGEST_REWARD <= found <= LARGEST_REWARD:
-        raise InvalidValue(
-            f"reward is {found}: give one between -1e300 and 1e300, whose sums are finite"
-        )
-    return found
-
-
-def as_flag(value: Any, name: str) -> bool:
-    """Return a bool, or raise InvalidValue."""
-    if isinstance(value, (bool, np.bool_)) or (
-        getattr(value, "shape", None) == () and value.dtype == bool
-    ):
-        return bool(value)
-    raise InvalidValue(f"{name} is {value!r}: give True or False")
-
-
-def as_int(value: Any, name: str) -> int:
-    """Return an integer of 64 bits, or raise InvalidValue."""
-    if (
-        isinstance(value, (bool, np.bool_))
-        or not isinstance(value, (int, np.integer))
-        or not -(2**63) <= int(value) < 2**63
-    ):
-        raise InvalidValue(f"{name} is {value!r}: give an integer of 64 bits")
-    return int(value)
-
-
-def as_text(value: Any, name: str) -> str:
-    """Return text that every database can keep, or raise InvalidValue."""
-    if not isinstance(value, str):
-        raise InvalidValue(f"{name} is {value!r}: give text")
-    encode_text(value, name)
-    return str(value)
-
-
-def as_tags(value: Any, name: str) -> str:
+def encode_tags(value: Any, name: str) -> str:
     """Return a mapping of tags as JSON, or raise InvalidValue."""
     if not isinstance(value, Mapping):
         raise InvalidValue(f"{name} is {value!r}: give a mapping such as {{'difficulty': 'hard'}}")

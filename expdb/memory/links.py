@@ -7,7 +7,8 @@ import json
 
 import numpy as np
 
-from expdb.memory.resident import NONE, UNKNOWN, Change, OpenEpisode, Resident
+from expdb.memory.resident import AFTER, BEFORE, NONE, ORDINAL, WHOLE, Change, OpenEpisode, Resident
+from expdb.names import UNKNOWN
 from expdb.sql.engine import Session
 from expdb.storage.reading.fetch import Segments, Spans, gather, inconsistent, read_chunks
 from expdb.storage.store import Store
@@ -60,7 +61,7 @@ def link(
     """
     if not len(positions):
         return NONE
-    after, before, rows = r.columns[":after"], r.columns[":before"], r.rows(positions)
+    after, before, rows = r.columns[AFTER], r.columns[BEFORE], r.rows(positions)
     ordered = details.ordered[np.searchsorted(details.id, segments.episode)]
     for id in details.id[~details.ordered].tolist():
         r.unordered[id] = NONE  # see link_unordered
@@ -151,7 +152,7 @@ def settle_loose_ends(r: Resident, rows: np.ndarray) -> None:
     The one rule for what ends an episode in memory, however it came to be: loaded so, deleted
     behind, or turned by an update.
     """
-    after = r.columns[":after"]
+    after = r.columns[AFTER]
     loose = rows[(after[rows] == UNKNOWN) | (after[rows] == r.zero)]
     after[loose] = np.where(r.columns["terminated"][loose], r.zero, UNKNOWN)
 
@@ -168,11 +169,11 @@ def settle_ends(r: Resident, found: Ends, details: Details, begin: int) -> np.nd
     places = [r.tails.free.pop() for _ in tailed]
     r.tails.taken.extend(zip(found.last[tailed].tolist(), places, strict=True))
     details.place[at[tailed]] = places
-    r.columns[":after"][rows[tailed]] = places
+    r.columns[AFTER][rows[tailed]] = places
     whole = (
         ended & details.complete[at] & (found.count == details.length[at]) & (found.first >= r.low)
     )
-    r.columns[":whole"][found.first[whole] % r.slots] = details.length[at[whole]]
+    r.columns[WHOLE][found.first[whole] % r.slots] = details.length[at[whole]]
     for k in np.flatnonzero(~ended).tolist():
         r.open[int(found.episode[k])] = OpenEpisode(
             *[int(array[k]) for array in (found.last, found.ordinal, found.first, found.count)]
@@ -239,15 +240,15 @@ def link_unordered(store: Store, session: Session, r: Resident) -> None:
         )  # fmt: skip
         positions = np.array([row[0] for row in rows], np.int64)
         mine = r.rows(positions)
-        for name in (":after", ":before"):
+        for name in (AFTER, BEFORE):
             r.columns[name][mine] = UNKNOWN
-        r.columns[":whole"][mine] = 0
+        r.columns[WHOLE][mine] = 0
         relinked = positions
         if len(positions) and len(positions) == details.length[0]:
             r.unordered[id] = positions
-            r.columns[":after"][mine[:-1]] = mine[1:]
-            r.columns[":before"][mine[1:]] = mine[:-1]
-            r.columns[":ordinal"][mine] = np.arange(len(mine))
+            r.columns[AFTER][mine[:-1]] = mine[1:]
+            r.columns[BEFORE][mine[1:]] = mine[:-1]
+            r.columns[ORDINAL][mine] = np.arange(len(mine))
             r.reserve(r.high, 1, None)
             settle_ends(
                 r,
@@ -272,7 +273,7 @@ def link_unordered(store: Store, session: Session, r: Resident) -> None:
             )
             for first, last, ordinal in written:
                 held = positions[(positions >= first) & (positions <= last)]
-                r.columns[":ordinal"][r.rows(held)] = np.maximum(
+                r.columns[ORDINAL][r.rows(held)] = np.maximum(
                     ordinal + held - first, 1
                 )  # nor which one was the first
         settle_loose_ends(r, mine)

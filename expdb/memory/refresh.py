@@ -21,9 +21,21 @@ from expdb.memory.links import (
     settle_loose_ends,
     terminate,
 )
-from expdb.memory.resident import LINKS, NONE, UNKNOWN, Change, Resident
+from expdb.memory.priorities import load_priorities
+from expdb.memory.resident import (
+    AFTER,
+    LINKS,
+    NONE,
+    ORDINAL,
+    PRESENT,
+    START,
+    UNSAVED,
+    WHOLE,
+    Change,
+    Resident,
+)
+from expdb.names import UNKNOWN
 from expdb.sql.engine import Session
-from expdb.storage import priorities
 from expdb.storage.reading.fetch import (
     Segments,
     Spans,
@@ -134,19 +146,19 @@ def _load(store: Store, session: Session, r: Resident, state: State) -> Change:
 
     r.high = end  # from here on the rows of these positions are known
     if at is not None:
-        r.write(":present", begin, end, False)
+        r.write(PRESENT, begin, end, False)
         at = r.rows(positions)
-    put(":present", True)
+    put(PRESENT, True)
     put("episode", segments.episode[index])
-    r.write(":ordinal", begin, end, 0)
-    put(":ordinal", segments.ordinal[index] + positions - segments.first[index])
-    r.write(":whole", begin, end, 0)
+    r.write(ORDINAL, begin, end, 0)
+    put(ORDINAL, segments.ordinal[index] + positions - segments.first[index])
+    r.write(WHOLE, begin, end, 0)
     for name in LINKS:
         r.write(name, begin, end, UNKNOWN)
     if "priority" in r.columns:
         r.write("priority", begin, end, np.nan)
-        r.write(":start", begin, end, np.nan)
-        r.write(":unsaved", begin, end, False)
+        r.write(START, begin, end, np.nan)
+        r.write(UNSAVED, begin, end, False)
     if r.fields and len(positions):
         spans = _spans(segments, index, positions)
         if any(field.nbytes >= WIDE for field in r.fields.values()):
@@ -297,18 +309,18 @@ def _overwrite(r: Resident, positions: np.ndarray, *values: np.ndarray) -> None:
 def _unlink_deleted(store: Store, session: Session, r: Resident) -> None:
     """Take out the steps that were deleted, and part what they stood between."""
     window = np.arange(r.low, r.high)
-    gone = window[r.columns[":present"][r.rows(window)] & ~_alive(store, session, r.low, r.high)]
+    gone = window[r.columns[PRESENT][r.rows(window)] & ~_alive(store, session, r.low, r.high)]
     rows = r.rows(gone)
-    before = r.preceding(rows)
+    before = r.previous_steps(rows)
     parted = before[before >= 0]
-    r.columns[":after"][parted] = UNKNOWN
-    r.columns[":after"][rows] = UNKNOWN
-    r.columns[":present"][rows] = False
+    r.columns[AFTER][parted] = UNKNOWN
+    r.columns[AFTER][rows] = UNKNOWN
+    r.columns[PRESENT][rows] = False
     settle_loose_ends(r, parted)
     r.gaps = r.gaps or len(gone) > 0
     episodes = np.unique(r.columns["episode"][rows])
-    starts = r.rows(window)[r.columns[":whole"][r.rows(window)] > 0]
-    r.columns[":whole"][starts[np.isin(r.columns["episode"][starts], episodes)]] = 0
+    starts = r.rows(window)[r.columns[WHOLE][r.rows(window)] > 0]
+    r.columns[WHOLE][starts[np.isin(r.columns["episode"][starts], episodes)]] = 0
     for id in episodes.tolist():
         if id in r.open:
             r.open[id].first = -1
@@ -355,29 +367,8 @@ def _revise(
             r.unordered[id] = NONE  # it may have ended; see link_unordered
             r.open.pop(id, None)
         window = r.rows(np.arange(r.low, r.high)) if r.high > r.low else NONE
-        starts = window[r.columns[":whole"][window] > 0]
+        starts = window[r.columns[WHOLE][window] > 0]
         broken = starts[np.isin(r.columns["episode"][starts], details.id[~details.complete])]
-        r.columns[":whole"][broken] = 0
+        r.columns[WHOLE][broken] = 0
         relinked = np.concatenate((relinked, r.positions(broken))) if len(broken) else relinked
     return positions, ids, relinked
-
-
-# -- priorities ------------------------------------------------------------------------------------
-
-
-def load_priorities(store: Store, session: Session, r: Resident, state: State) -> None:
-    """Take in the priorities that were written since they were read last, by anybody."""
-    if r.priorities is None:
-        r.hold_priorities()
-    found = []
-    for block, values in priorities.changed(store, session, r.priorities or 0).items():
-        positions = np.arange(block << priorities.BLOCK_BITS, (block + 1) << priorities.BLOCK_BITS)
-        wanted = (positions >= r.low) & (positions < r.high) & ~np.isnan(values)
-        rows = r.rows(positions[wanted])
-        wanted[wanted] &= ~r.columns[":unsaved"][rows]
-        r.columns["priority"][r.rows(positions[wanted])] = values[wanted]
-        found.append(positions[wanted])
-        r.greatest = max(r.greatest, float(values[wanted].max(initial=0.0)))
-    if found:
-        r.record(Change(r.high, r.high, prioritised=np.concatenate(found)))
-    r.priorities = state.priorities

@@ -17,25 +17,30 @@ first saw the step, NaN before) and `:unsaved`.
 
 import threading
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from expdb import errors
 from expdb.chunks.fields import Field
 from expdb.living import Living
+from expdb.names import UNKNOWN
 from expdb.storage.catalog import Fields
 from expdb.storage.reading.fetch import blank
 
-UNKNOWN = -1
+# Names that no field can have.
+AFTER, BEFORE, ORDINAL, WHOLE, PRESENT = ":after", ":before", ":ordinal", ":whole", ":present"
+START, UNSAVED = ":start", ":unsaved"
 
 BOOKS: dict[str, Any] = {
     "episode": np.int64, "step": np.int64, "reward": np.float64, "terminated": np.bool_,
     "truncated": np.bool_,
-    ":after": np.int64, ":before": np.int64, ":ordinal": np.int32, ":whole": np.int32,
-    ":present": np.bool_,
+    AFTER: np.int64, BEFORE: np.int64, ORDINAL: np.int32, WHOLE: np.int32,
+    PRESENT: np.bool_,
 }  # fmt: skip
-LINKS = (":after", ":before")
+LINKS = (AFTER, BEFORE)
 NONE = np.empty(0, np.int64)
 MANY_OPEN = 4096  # episodes that runs left open are forgotten with their steps
 ENTRY_BYTES = 250  # of memory, about, that Python takes for a small object and what leads to it
@@ -124,6 +129,13 @@ class Priorities:
         return self.priority.nbytes + self.start.nbytes + self.unsaved.nbytes
 
 
+class EpisodeColumns(Protocol):
+    """Columns of episodes, by the id of the episode."""
+
+    def of(self, name: str, episodes: np.ndarray) -> np.ndarray:
+        """Return a column of episodes."""
+
+
 class Budget:
     """Bytes of memory that several buffers share for their fields."""
 
@@ -154,13 +166,13 @@ class Resident:
         self.field_bytes = 0  # that the budget counts
         self.greatest = 0.0  # priority that any step was given
         self.version = 0  # counts changes of what columns there are
-        self.priorities: int | None = (
-            None  # version of the priorities, None where they are not held
-        )
+        # Version of the priorities, None where they are not held.
+        self.priorities: int | None = None
         self.kept: Priorities | None = None  # until they are held again
-        self.epoch = (
-            0  # never falls: what follows the rows would take an old state for the present one
-        )
+        # Columns of episodes that are up to date, by name.
+        self.owners: Mapping[str, EpisodeColumns] = {}
+        # Never falls: what follows the rows would take an old state for the present one.
+        self.epoch = 0
         self.forget()
 
     def forget(self) -> None:
@@ -212,124 +224,92 @@ class Resident:
         if not self.gaps:
             return inside
         found = np.zeros(len(positions), np.bool_)
-        found[inside] = self.columns[":present"][self.rows(positions[inside])]
+        found[inside] = self.columns[PRESENT][self.rows(positions[inside])]
         return found
 
-    def everyone(self) -> np.ndarray:
+    def all_positions(self) -> np.ndarray:
         """Return all positions held, ascending."""
         positions = np.arange(self.low, self.high)
-        return (
-            positions
-            if not self.gaps
-            else positions[self.columns[":present"][self.rows(positions)]]
-        )
+        if not self.gaps:
+            return positions
+        held: np.ndarray = positions[self.columns[PRESENT][self.rows(positions)]]
+        return held
 
     def starts(self) -> np.ndarray:
-        """Return the first positions of complete episodes of which every step is held.
-
-        Ascending.
-        """
-        rows = np.flatnonzero(self.columns[":whole"][: self.slots])
+        """Return the first positions of complete episodes that are held whole, ascending."""
+        rows = np.flatnonzero(self.columns[WHOLE][: self.slots])
         positions = self.positions(rows)
         return np.sort(positions[(positions >= self.low) & (positions < self.high)])
 
-    def take(self, name: str, rows: np.ndarray) -> np.ndarray:
-        """Return a copy of some rows of a column."""
-        return self.columns[name].take(rows, 0)
+    def successors(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of what follows: a step, a final observation, zero; UNKNOWN for none."""
+        return self.columns[AFTER].take(rows)
 
-    def following(self, rows: np.ndarray) -> np.ndarray:
-        """Return the rows of the steps after.
-
-        UNKNOWN where there is none in the ring (a tail is none).
-        """
-        after = self.columns[":after"].take(rows)
+    def next_steps(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of the steps after; UNKNOWN where there is none in the ring."""
+        after = self.columns[AFTER].take(rows)
         after[after >= self.slots] = UNKNOWN
         return after
 
-    def preceding(self, rows: np.ndarray) -> np.ndarray:
-        """Return the rows of the steps before.
-
-        UNKNOWN where there is none, or it is not held any more.
-        """
-        before = self.columns[":before"].take(rows)
+    def previous_steps(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of the steps before; UNKNOWN where there is none, or it is gone."""
+        before = self.columns[BEFORE].take(rows)
         behind = np.flatnonzero(before >= 0)
         candidates = before[behind]
         # Its slot may hold another step by now, which does not lead here; or still itself, evicted
         # and outside.
-        gone = (self.columns[":after"].take(candidates) != rows[behind]) | ~self.standing(
-            candidates
-        )
-        before[behind[gone]] = UNKNOWN
+        leads_here = self.columns[AFTER].take(candidates) == rows[behind]
+        before[behind[~(leads_here & self.is_live(candidates))]] = UNKNOWN
         return before
 
-    def standing(self, rows: np.ndarray) -> np.ndarray:
+    def is_live(self, rows: np.ndarray) -> np.ndarray:
         """Return which rows hold a step that is not evicted; deleted ones may be among them."""
         positions = self.positions(rows)
         found: np.ndarray = positions < self.high
         return found if self.high > self.slots else found & (positions >= self.low)
 
+    # -- columns -----------------------------------------------------------------------------------
+
+    def episodes(self, rows: np.ndarray) -> np.ndarray:
+        """Return the episode of each step."""
+        return self.columns["episode"].take(rows)
+
+    def ordinals(self, rows: np.ndarray) -> np.ndarray:
+        """Return how many steps of the episode were written before each."""
+        return self.columns[ORDINAL].take(rows)
+
+    def episode_lengths(self, rows: np.ndarray) -> np.ndarray:
+        """Return the lengths of the complete episodes that begin at rows; 0 for other steps."""
+        return self.columns[WHOLE].take(rows)
+
+    def rewards(self, rows: np.ndarray) -> np.ndarray:
+        """Return the reward of each step, NaN for none."""
+        return self.columns["reward"].take(rows)
+
+    def terminated(self, rows: np.ndarray) -> np.ndarray:
+        """Return which steps terminated their episode."""
+        return self.columns["terminated"].take(rows)
+
+    def truncated(self, rows: np.ndarray) -> np.ndarray:
+        """Return at which steps their episode was truncated."""
+        return self.columns["truncated"].take(rows)
+
+    def of_episodes(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """Return a column of the episode of each step, one that a unit or sampler reads."""
+        if name not in self.owners:
+            raise errors.InvalidValue(
+                f"{name!r} is not among the columns of episodes that are read: name it in `reads`"
+            )
+        return self.owners[name].of(name, self.episodes(rows))
+
     # -- priorities --------------------------------------------------------------------------------
-
-    def hold_priorities(self) -> None:
-        """Have columns for priorities.
-
-        In them what was known before the rows were forgotten.
-        """
-        total = self.slots + 1 + self.tail_rows
-        for name in ("priority", ":start"):
-            self.columns[name] = np.full(total, np.nan)
-            self.columns[name][self.slots :] = 0
-        self.columns[":unsaved"] = np.zeros(total, np.bool_)
-        self.started, self.version, kept = 0, self.version + 1, self.kept
-        if kept is not None:
-            low, high = max(self.low, kept.first), min(self.high, kept.first + len(kept.priority))
-            if low < high:
-                rows, known = (
-                    self.rows(np.arange(low, high)),
-                    slice(low - kept.first, high - kept.first),
-                )
-                self.columns[":start"][rows], self.columns[":unsaved"][rows] = (
-                    kept.start[known],
-                    kept.unsaved[known],
-                )
-                self.columns["priority"][rows] = np.where(
-                    kept.unsaved[known], kept.priority[known], np.nan
-                )
-            self.started, self.kept = min(kept.started, self.high), None
 
     def _known_priorities(self) -> Priorities:
         window = self.rows(np.arange(self.low, self.high))
         priority, start, unsaved = (
-            self.columns[name][window] for name in ("priority", ":start", ":unsaved")
+            self.columns[name][window] for name in ("priority", START, UNSAVED)
         )
         return Priorities(self.low, priority, start, unsaved, self.started)
-
-    def unsaved(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the positions of the steps whose priority is not written yet.
-
-        The priorities.
-        """
-        if self.priorities is None:
-            if self.kept is None:
-                return NONE, np.empty(0)
-            found = np.flatnonzero(self.kept.unsaved)
-            return found + self.kept.first, self.kept.priority[found]
-        rows = np.flatnonzero(self.columns[":unsaved"][: self.slots])
-        positions = self.positions(rows)
-        held = positions < self.high
-        return positions[held], self.columns["priority"][rows[held]]
-
-    def note_saved(self) -> None:
-        """Take all priorities for written."""
-        unsaved = (
-            self.columns[":unsaved"]
-            if self.priorities is not None
-            else None
-            if self.kept is None
-            else self.kept.unsaved
-        )
-        if unsaved is not None:
-            unsaved[:] = False
 
     # -- room --------------------------------------------------------------------------------------
 
@@ -435,7 +415,7 @@ class Resident:
         if low <= self.low:
             return NONE
         gone = np.arange(self.low, min(low, self.high))
-        after = self.following(self.rows(gone)) if len(gone) else gone
+        after = self.next_steps(self.rows(gone)) if len(gone) else gone
         orphaned = self.positions(after[after >= 0])
         orphaned = orphaned[orphaned >= low]
         self.low, self.high = low, max(low, self.high)

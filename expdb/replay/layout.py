@@ -10,55 +10,111 @@ from typing import Protocol
 
 import numpy as np
 
-UNKNOWN = -1
+from expdb.names import UNKNOWN
 
 
 class Trajectories(Protocol):
-    """Rows in memory and how they follow each other."""
+    """Rows in memory and how they follow each other.
+
+    A row is a place in arrays, and holds a step; behind those of steps lie the zero row, which
+    stands for what is not there, and the final observations of episodes. All methods take and
+    return arrays of rows of any shape.
+    """
 
     @property
     def slots(self) -> int:
-        """Rows of steps; those behind hold what is not a step."""
+        """Rows of steps; those from here on hold what is not a step."""
 
     @property
     def zero(self) -> int:
-        """The row that stands for what is not there."""
+        """The row that stands for what is not there: after a terminated step, say."""
 
-    def take(self, name: str, rows: np.ndarray) -> np.ndarray:
-        """Return a copy of some rows of a column."""
+    def successors(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of what follows: a step, a final observation, zero; UNKNOWN for none."""
 
-    def following(self, rows: np.ndarray) -> np.ndarray:
+    def next_steps(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows of the steps after, UNKNOWN where there is none."""
 
-    def preceding(self, rows: np.ndarray) -> np.ndarray:
+    def previous_steps(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows of the steps before, UNKNOWN where there is none."""
 
-    def standing(self, rows: np.ndarray) -> np.ndarray:
+    def is_live(self, rows: np.ndarray) -> np.ndarray:
         """Return which rows hold a step that is not evicted."""
 
     def positions(self, rows: np.ndarray) -> np.ndarray:
         """Return the positions of rows."""
 
+    def episodes(self, rows: np.ndarray) -> np.ndarray:
+        """Return the episode of each step, int64."""
+
+    def ordinals(self, rows: np.ndarray) -> np.ndarray:
+        """Return how many steps of the episode were written before each."""
+
+    def episode_lengths(self, rows: np.ndarray) -> np.ndarray:
+        """Return the lengths of the complete episodes that begin at the rows; 0 for other steps."""
+
+    def rewards(self, rows: np.ndarray) -> np.ndarray:
+        """Return the reward of each step, float64, NaN for none."""
+
+    def terminated(self, rows: np.ndarray) -> np.ndarray:
+        """Return which steps terminated their episode."""
+
+    def truncated(self, rows: np.ndarray) -> np.ndarray:
+        """Return at which steps their episode was truncated."""
+
+    def of_episodes(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """Return a column of the episode of each step, which the unit names in its `reads`.
+
+        Numbers are float64, NaN for none; texts are int64 codes, counted from 0 in the order in
+        which they first come, -1 for none.
+        """
+
+
+SEQUENCE_KEYS = ("is_first", "length", "mask")
+
 
 @dataclass
 class Layout:
-    """What drawn steps become.
+    """Say what drawn steps become: the rows of each, and what the unit adds or replaces.
 
-    Rows [B], [B, L] or [G, size, T], and what the unit adds or replaces.
+    `rows` are [B], or [B, ..., T] with `mask`, which is False where there is no step. `columns` are
+    the arrays of the unit's `keys()`, the first axis [B].
     """
 
     rows: np.ndarray
     columns: dict[str, np.ndarray] = field(default_factory=dict)
-    mask: np.ndarray | None = None  # where `rows` are steps and not the zero row
+    mask: np.ndarray | None = None
     next_rows: np.ndarray | None = None  # [B], of what follows
     last_rows: np.ndarray | None = None  # [B], of the last step taken, where that is another one
     stacks: np.ndarray | None = None  # [B, k], of the step and those before it, oldest first
     next_stacks: np.ndarray | None = None  # [B, k], of what follows and the steps before that
-    firsts: np.ndarray | None = (
-        None  # rows of which each stands for an episode, UNKNOWN for none; None: the drawn ones
-    )
+    # Rows of which each stands for an episode, UNKNOWN for none; None: the drawn ones.
+    firsts: np.ndarray | None = None
     kept: np.ndarray | None = None  # which of the drawn steps are in it, where some are left out
     ragged: bool = False  # whether each row of the batch gets arrays of its own length
+
+    @classmethod
+    def of_episodes(
+        cls, trajectories: Trajectories, firsts: np.ndarray, max_length: int | None = None
+    ) -> Layout:
+        """Return the layout of whole episodes, given their first rows [B] or [B, n].
+
+        Arrays are [B, T] or [B, n, T], and `episode` and the columns of episodes are [B] or [B, n].
+        T is the length of the longest episode, or `max_length`, where longer ones are cut. UNKNOWN
+        stands for no episode. The keys are those of `SEQUENCE_KEYS`.
+        """
+        there = firsts >= 0
+        lengths = trajectories.episode_lengths(np.where(there, firsts, trajectories.zero))
+        longest = int(lengths.max(initial=1, where=there)) if max_length is None else max_length
+        if there.all() and firsts.ndim == 1:
+            found = forward(trajectories, firsts, longest)
+        else:
+            found = np.full((*firsts.shape, longest), UNKNOWN)
+            found[there] = forward(trajectories, firsts[there], longest)
+        layout = padded(trajectories, found)
+        if firsts.ndim > 1 or not there.all():
+            layout.firsts = firsts
+        return layout
 
 
 def walk(
@@ -70,7 +126,7 @@ def walk(
 
     A terminated step is the last one, whatever comes after it.
     """
-    after = trajectories.take(":after", rows)
+    after = trajectories.successors(rows)
     taken = (after >= 0).astype(np.int64)
     path = [rows]
     current = rows
@@ -79,12 +135,12 @@ def walk(
             (taken == k)
             & (k < steps)
             & (after < trajectories.slots)
-            & ~trajectories.take("terminated", current)
+            & ~trajectories.terminated(current)
         )
         if not len(on):
             break
         further = after[on]
-        beyond = trajectories.take(":after", further)
+        beyond = trajectories.successors(further)
         known = beyond >= 0
         on, further, beyond = on[known], further[known], beyond[known]
         current, after = current.copy(), after.copy()
@@ -99,7 +155,7 @@ def forward(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.ndar
     # Mostly an episode's steps stand side by side, which is checked at once; where they do not,
     # they are walked along.
     found = (rows[:, None] + np.arange(count)) % trajectories.slots
-    after = trajectories.take(":after", found[:, :-1].reshape(-1)).reshape(len(rows), count - 1)
+    after = trajectories.successors(found[:, :-1].reshape(-1)).reshape(len(rows), count - 1)
     joined = np.logical_and.accumulate(after == found[:, 1:], 1)
     found[:, 1:][~joined] = UNKNOWN
     broken = np.flatnonzero(~joined.all(1)) if count > 1 else rows[:0]
@@ -108,7 +164,7 @@ def forward(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.ndar
         found[:, 0] = current = rows
         for column in range(1, count):
             current = np.where(
-                current >= 0, trajectories.following(np.maximum(current, 0)), UNKNOWN
+                current >= 0, trajectories.next_steps(np.maximum(current, 0)), UNKNOWN
             )
             found[:, column] = current
     return found
@@ -124,20 +180,20 @@ def backward(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.nda
     # As forward: side by side at first.
     window = (rows[:, None] - np.arange(count, -1, -1)) % trajectories.slots
     found, ahead = window[:, :-1], window[:, 1:]
-    joined = (trajectories.take(":after", found) == ahead) & trajectories.standing(found)
+    joined = (trajectories.successors(found) == ahead) & trajectories.is_live(found)
     if joined.all():
         return found
     joined = np.logical_and.accumulate(joined[:, ::-1], 1)[:, ::-1]
     found[~joined] = UNKNOWN
     broken = np.flatnonzero(~joined[:, 0])
     column = count - 1 - joined[broken].sum(1)  # the one where the walk goes on
-    current = trajectories.preceding(window[broken, column + 1])
+    current = trajectories.previous_steps(window[broken, column + 1])
     while (on := np.flatnonzero(current >= 0)).size:
         broken, column, current = broken[on], column[on], current[on]
         found[broken, column] = current
         on = np.flatnonzero(column > 0)
         broken, column = broken[on], column[on] - 1
-        current = trajectories.preceding(current[on])
+        current = trajectories.previous_steps(current[on])
     return found
 
 
@@ -145,5 +201,5 @@ def padded(trajectories: Trajectories, found: np.ndarray) -> Layout:
     """Return the layout of rows that are masked where they are UNKNOWN; the last axis is time."""
     mask = found >= 0
     rows = np.where(mask, found, trajectories.zero)
-    first = (trajectories.take(":ordinal", rows.reshape(-1)).reshape(rows.shape) == 0) & mask
+    first = (trajectories.ordinals(rows.reshape(-1)).reshape(rows.shape) == 0) & mask
     return Layout(rows, {"mask": mask, "is_first": first, "length": mask.sum(-1)}, mask)

@@ -1,4 +1,4 @@
-"""Populations: the positions that a sampler draws from."""
+"""Positions that are drawn from: listed, or known by bounds."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -13,7 +13,7 @@ from expdb.errors import TooFewRows
 ROUNDS = 8  # of drawing again those that may not be drawn, before the others are listed
 
 
-class Population(Protocol):
+class Positions(Protocol):
     """Positions to draw from."""
 
     def draw(self, count: int, replace: bool, rng: np.random.Generator) -> np.ndarray:
@@ -29,7 +29,7 @@ class Population(Protocol):
         """Return all positions, ascending."""
 
 
-def _some(size: int, count: int, rng: np.random.Generator) -> np.ndarray:
+def _random_below(size: int, count: int, rng: np.random.Generator) -> np.ndarray:
     """Return random integers from 0 to less than `size`.
 
     Three times as fast as `integers`, and as uniform as 53 bits can be: to one in 2**53 / size.
@@ -49,7 +49,7 @@ class Listed:
         size = len(self.positions)
         check_size(size, count, self.what, replace)
         if replace:
-            return self.positions.take(_some(size, count, rng))
+            return self.positions.take(_random_below(size, count, rng))
         return self.positions[rng.choice(size, count, replace=False, shuffle=True)]
 
     def newest(self, count: int) -> Listed:
@@ -68,14 +68,14 @@ class Window:
     Less those that `allowed` says may not be drawn.
 
     Nothing is listed: a position drawn that is not allowed is drawn again, which leaves every other
-    as likely as before. `allowed` None allows all; `everyone` lists those that are allowed, for
-    when that is better.
+    as likely as before. `allowed` None allows all; `all_positions` lists those that are allowed,
+    for when that is better.
     """
 
     low: int
     high: int
     allowed: Callable[[np.ndarray], np.ndarray] | None
-    everyone: Callable[[], np.ndarray]
+    all_positions: Callable[[], np.ndarray]
     what: str = "steps"
 
     def draw(self, count: int, replace: bool, rng: np.random.Generator) -> np.ndarray:
@@ -83,7 +83,7 @@ class Window:
         low, high, allowed = self.low, self.high, self.allowed
         if not replace or low == high:
             return Listed(self.listed(), self.what).draw(count, replace, rng)
-        drawn = _some(high - low, count, rng)
+        drawn = _random_below(high - low, count, rng)
         if low:
             drawn += low
         if allowed is None:
@@ -92,7 +92,7 @@ class Window:
         for _ in range(ROUNDS):
             if not len(again):
                 return drawn
-            drawn[again] = others = low + _some(high - low, len(again), rng)
+            drawn[again] = others = low + _random_below(high - low, len(again), rng)
             again = again[~allowed(others)]
         if len(again):
             drawn[again] = Listed(self.listed(), self.what).draw(len(again), True, rng)
@@ -111,7 +111,7 @@ class Window:
 
     def listed(self) -> np.ndarray:
         """Return all positions, ascending."""
-        return np.arange(self.low, self.high) if self.allowed is None else self.everyone()
+        return np.arange(self.low, self.high) if self.allowed is None else self.all_positions()
 
 
 class Grouped:
@@ -140,7 +140,7 @@ class Grouped:
         """
         check_size(len(self._starts), count, self._what, replace)
         groups = (
-            _some(len(self._starts), count, rng)
+            _random_below(len(self._starts), count, rng)
             if replace
             else rng.choice(len(self._starts), count, replace=False)
         )

@@ -2,14 +2,21 @@
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from expdb.errors import InvalidValue
-from expdb.replay.layout import UNKNOWN, Layout, Trajectories, backward, forward, padded
+from expdb import checks
+from expdb.names import UNKNOWN
+from expdb.replay.layout import (
+    SEQUENCE_KEYS,
+    Layout,
+    Trajectories,
+    backward,
+    forward,
+    padded,
+)
 from expdb.replay.units import Unit
 
 
@@ -35,14 +42,16 @@ class Sequence(Unit):
     stride: int = 1
     pad: bool = True
 
+    is_trusted: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         for name, least in (("length", 1), ("burn_in", 0), ("stride", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-                raise InvalidValue(f"{name} is {value!r}: give a whole number from {least}")
-            object.__setattr__(self, name, int(value))
-        if not isinstance(self.pad, bool):
-            raise InvalidValue(f"pad is {self.pad!r}: give True or False")
+            object.__setattr__(self, name, checks.whole(getattr(self, name), name, least))
+        checks.flag(self.pad, "pad")
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the keys that a batch has of the unit."""
+        return SEQUENCE_KEYS
 
     @property
     def what(self) -> str:
@@ -50,7 +59,7 @@ class Sequence(Unit):
         return "sequences"
 
     @property
-    def anchor(self) -> tuple[Any, ...]:
+    def anchor_key(self) -> tuple[Any, ...]:
         """What decides which steps may be drawn."""
         if self.pad:
             return ("stride", self.stride) if self.stride > 1 else ()
@@ -68,7 +77,7 @@ class Sequence(Unit):
 
     def may_start(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
         """Return which of the steps may be drawn."""
-        found: np.ndarray = trajectories.take(":ordinal", rows) % self.stride == 0
+        found: np.ndarray = trajectories.ordinals(rows) % self.stride == 0
         if not self.pad:
             some = np.flatnonzero(found)
             found[some] &= (forward(trajectories, rows[some], self.length)[:, -1] >= 0) & (
@@ -103,38 +112,26 @@ class Episode(Unit):
     pad: bool = True
 
     by_episode: ClassVar[bool] = True
+    is_trusted: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "max_length", _max_length(self.max_length))
-        if not isinstance(self.pad, bool):
-            raise InvalidValue(f"pad is {self.pad!r}: give True or False")
+        _set_max_length(self)
+        checks.flag(self.pad, "pad")
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the keys that a batch has of the unit."""
+        return SEQUENCE_KEYS if self.pad else SEQUENCE_KEYS[:2]
 
     @property
-    def what(self) -> str:
-        """Name what may be drawn, for people."""
-        return "complete episodes"
-
-    @property
-    def anchor(self) -> tuple[Any, ...]:
+    def anchor_key(self) -> tuple[Any, ...]:
         """What decides which steps may be drawn."""
         return ("episode",)
-
-    @property
-    def reach(self) -> int | None:
-        """Unknown: the first step of an episode may be drawn or not by what any other is."""
-        return None
-
-    def may_start(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
-        """Return which of the steps may be drawn."""
-        return trajectories.take(":whole", rows) > 0
 
     def layout(
         self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
     ) -> Layout:
-        """Return the rows that each drawn step becomes."""
-        lengths = trajectories.take(":whole", rows).astype(np.int64)
-        longest = int(lengths.max(initial=1)) if self.max_length is None else self.max_length
-        layout = padded(trajectories, forward(trajectories, rows, longest))
+        """Return the rows that each drawn episode becomes."""
+        layout = Layout.of_episodes(trajectories, rows, self.max_length)
         layout.ragged = not self.pad
         return layout
 
@@ -171,49 +168,40 @@ class Group(Unit):
     max_length: int | None = None
 
     by_episode: ClassVar[bool] = True
+    is_trusted: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if (
-            isinstance(self.size, bool)
-            or not isinstance(self.size, (int, np.integer))
-            or self.size < 1
-        ):
-            raise InvalidValue(f"size is {self.size!r}: give a number of rollouts from 1")
-        object.__setattr__(self, "size", int(self.size))
-        if not isinstance(self.complete, bool):
-            raise InvalidValue(f"complete is {self.complete!r}: give True or False")
-        spread = self.min_spread
-        if (
-            isinstance(spread, bool)
-            or not isinstance(spread, (int, float, np.floating))
-            or not 0.0 <= spread < math.inf
-        ):
-            raise InvalidValue(f"min_spread is {spread!r}: give a standard deviation from 0")
-        object.__setattr__(self, "max_length", _max_length(self.max_length))
+        object.__setattr__(self, "size", checks.whole(self.size, "size", 1))
+        checks.flag(self.complete, "complete")
+        checks.number(self.min_spread, "min_spread", 0)
+        _set_max_length(self)
 
     @property
     def what(self) -> str:
         """Name what may be drawn, for people."""
         rollouts = f"{self.size} complete rollouts" if self.complete else "a complete rollout"
-        return f"groups of {rollouts} with known returns" + (
-            f" that differ by {self.min_spread:g}" if self.min_spread else ""
-        )
+        differ = f" that differ by {self.min_spread:g}" if self.min_spread else ""
+        return f"groups of {rollouts} with known returns{differ}"
 
     @property
-    def anchor(self) -> tuple[Any, ...]:
+    def reads(self) -> tuple[str, ...]:
+        """The columns of episodes that it looks at."""
+        return ("group_id", "task_id", "episode_return")
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the keys that a batch has of the unit."""
+        return (*SEQUENCE_KEYS, "episode_return", "group_size", "group_mean", "group_std")
+
+    @property
+    def anchor_key(self) -> tuple[Any, ...]:
         """What decides which steps may be drawn."""
         return ("group", self.size, self.complete, self.min_spread)
 
-    @property
-    def reach(self) -> int | None:
-        """Unknown: a group may be drawn or not by what any of its rollouts is."""
-        return None
-
-    def gather(self, groups: np.ndarray, starts: np.ndarray, returns: np.ndarray) -> Rollouts:
-        """Put rollouts together, given the group.
-
-        The first step (ascending) and the return of each.
-        """
+    def anchors(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
+        """Put rollouts together; return the first row of each, [G, size]."""
+        groups, tasks = (trajectories.of_episodes(name, rows) for name in ("group_id", "task_id"))
+        groups = np.where(groups < 0, groups.max(initial=0) + 1 + tasks, groups)
+        returns = trajectories.of_episodes("episode_return", rows)
         scored = np.flatnonzero(~np.isnan(returns))
         order = scored[np.argsort(groups[scored], kind="stable")]
         first = np.flatnonzero(np.diff(groups[order], prepend=UNKNOWN - 1))
@@ -222,88 +210,52 @@ class Group(Unit):
         found = np.repeat(first + skipped, self.size).reshape(-1, self.size) + np.arange(self.size)
         there = np.arange(self.size) < (counts - skipped)[:, None]
         members = order[np.where(there, found, 0)]
-        rollouts = Rollouts(
-            np.where(there, starts[members], UNKNOWN), np.where(there, returns[members], np.nan)
-        )
-        good = rollouts.std >= self.min_spread
+        chosen = spread(np.where(there, returns[members], np.nan)) >= self.min_spread
         if self.complete:
-            good &= counts >= self.size
-        chosen = np.flatnonzero(good)
-        return rollouts.of(chosen[np.argsort(rollouts.starts[chosen, 0])])
+            chosen &= counts >= self.size
+        rollouts = np.where(there, rows[members], UNKNOWN)[chosen]
+        # Oldest first, as their rows are given by position.
+        return rollouts[np.argsort(members[chosen, 0])]
 
-    def together(self, trajectories: Trajectories, rollouts: Rollouts) -> Layout:
-        """Return the layout of groups, of which `starts` are rows."""
-        rows = rollouts.starts
+    def layout(
+        self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
+    ) -> Layout:
+        """Return the rows that each drawn group becomes, [G, size, T]."""
         there = rows >= 0
-        lengths = np.where(
-            there, trajectories.take(":whole", np.where(there, rows, trajectories.zero)), 0
-        )
-        longest = int(lengths.max(initial=1)) if self.max_length is None else self.max_length
-        found = np.full((*rows.shape, longest), UNKNOWN)
-        found[there] = forward(trajectories, rows[there], longest)
-        layout = padded(trajectories, found)
-        layout.firsts = rows
+        returns = np.full(rows.shape, np.nan)
+        returns[there] = trajectories.of_episodes("episode_return", rows[there])
+        layout = Layout.of_episodes(trajectories, rows, self.max_length)
         layout.columns |= {
-            "episode_return": rollouts.returns, "group_size": rollouts.sizes,
-            "group_mean": rollouts.mean, "group_std": rollouts.std,
-        }  # fmt: skip
+            "episode_return": returns,
+            "group_size": there.sum(1),
+            "group_mean": mean(returns),
+            "group_std": spread(returns),
+        }
         return layout
 
 
-@dataclass(frozen=True)
-class Rollouts:
-    """Groups of rollouts: the first step and the return of each [G, size].
+def mean(returns: np.ndarray) -> np.ndarray:
+    """Return the mean of each row of returns, NaN for none left out."""
+    found: np.ndarray = np.nansum(returns, 1) / (~np.isnan(returns)).sum(1)
+    return found
 
-    UNKNOWN and NaN where there is none.
+
+def spread(returns: np.ndarray) -> np.ndarray:
+    """Return the standard deviation of each row of returns; exactly 0 where they are all the same.
+
+    Squares of large returns would overflow, so they are scaled by powers of two.
     """
-
-    starts: np.ndarray
-    returns: np.ndarray
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory."""
-        return self.starts.nbytes + self.returns.nbytes
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """The number of rollouts of each group."""
-        found: np.ndarray = (self.starts >= 0).sum(1)
-        return found
-
-    @property
-    def mean(self) -> np.ndarray:
-        """The mean return of each group."""
-        found: np.ndarray = np.nansum(self.returns, 1) / self.sizes
-        return found
-
-    @property
-    def std(self) -> np.ndarray:
-        """The standard deviation of the returns of each group.
-
-        Exactly 0 where they are all the same.
-        """
-        apart = self.returns - self.mean[:, None]
-        same = np.fmax.reduce(self.returns, 1, initial=-np.inf) == np.fmin.reduce(
-            self.returns, 1, initial=np.inf
-        )
-        _, exponent = np.frexp(
-            np.fmax.reduce(abs(apart), 1, initial=0.0)
-        )  # squares of large returns would overflow
-        scaled = np.ldexp(apart, -exponent[:, None])
-        found: np.ndarray = np.where(
-            same, 0.0, np.ldexp(np.sqrt(np.nansum(scaled * scaled, 1) / self.sizes), exponent)
-        )
-        return found
-
-    def of(self, index: np.ndarray) -> Rollouts:
-        """Return some of the groups, in the order asked."""
-        return Rollouts(self.starts[index], self.returns[index])
+    apart = returns - mean(returns)[:, None]
+    highest = np.fmax.reduce(returns, 1, initial=-np.inf)
+    same = highest == np.fmin.reduce(returns, 1, initial=np.inf)
+    _, exponent = np.frexp(np.fmax.reduce(abs(apart), 1, initial=0.0))
+    scaled = np.ldexp(apart, -exponent[:, None])
+    deviation = np.sqrt(np.nansum(scaled * scaled, 1) / (~np.isnan(returns)).sum(1))
+    found: np.ndarray = np.where(same, 0.0, np.ldexp(deviation, exponent))
+    return found
 
 
-def _max_length(value: Any) -> int | None:
-    if value is not None and (
-        isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1
-    ):
-        raise InvalidValue(f"max_length is {value!r}: give a number of steps from 1, or None")
-    return None if value is None else int(value)
+def _set_max_length(unit: Episode | Group) -> None:
+    if unit.max_length is not None:
+        length = checks.whole(unit.max_length, "max_length", 1)
+        object.__setattr__(unit, "max_length", length)

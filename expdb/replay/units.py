@@ -3,50 +3,78 @@
 They are settings, frozen, and work with every sampler and query.
 
 A unit says which steps may be drawn (its anchors), and which rows an anchor becomes (its layout).
-Here are those that make transitions; sequences.py has those that make sequences, episodes and
-groups.
+Here is what all have in common, and the single step; transitions.py has those that make
+transitions, sequences.py those that make sequences, episodes and groups.
 """
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
-from expdb.errors import InvalidValue
-from expdb.replay.layout import UNKNOWN, Layout, Trajectories, backward, walk
-
-OBSERVATIONS = ("obs", "observation", "state")
+from expdb.replay.layout import Layout, Trajectories
 
 
 class Unit:
-    """What is the same for all units, unless one says otherwise: every step may be drawn."""
+    """Say what each drawn step becomes: the base of all units, and of your own.
 
-    by_episode: ClassVar[bool] = (
-        False  # whether first steps of complete episodes are drawn, by any step that matches
-    )
+    Write `layout`, and what differs from a single step, as a frozen dataclass, and every query,
+    sampler and database works with it; see docs/extending.md.
+    """
+
+    by_episode: ClassVar[bool] = False  # drawn are complete episodes of which any step matches
+    is_trusted: ClassVar[bool] = False  # whether its anchors are of the rows given for certain
 
     @property
     def what(self) -> str:
         """Name what may be drawn, for people."""
-        return "steps"
+        return "complete episodes" if self.by_episode else "steps"
 
     @property
-    def anchor(self) -> tuple[Any, ...]:
-        """What decides which steps may be drawn.
-
-        Units that are the same in it may draw the same steps.
-        """
+    def reads(self) -> tuple[str, ...]:
+        """The columns of episodes that it looks at, such as "task_id"."""
         return ()
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the keys that a batch has of the unit: the columns of its layout."""
+        return ()
+
+    def derived(self, fields: Sequence[str], ended_with: Set[str]) -> list[str]:
+        """Return the fields of which a batch has what follows, as `next_<field>`.
+
+        `ended_with` are those that any `end()` received.
+        """
+        return []
+
+    def stacked(self, fields: Sequence[str], derived: Sequence[str]) -> list[str]:
+        """Return the fields that are stacks of frames in a batch."""
+        return []
+
+    @property
+    def takes_last_step(self) -> bool:
+        """Whether a stored `next_<field>` is that of the layout's `last_rows`."""
+        return False
+
+    # -- which steps may be drawn --------------------------------------------------------------
+
+    @property
+    def anchor_key(self) -> tuple[Any, ...]:
+        """What decides which steps may be drawn: units that are equal in it share their lists.
+
+        `()` is for those that can draw every step.
+        """
+        return (self,)
 
     @property
     def reach(self) -> int | None:
-        """How many steps, itself and those before.
+        """How many steps, itself and those before, one step's successor decides of.
 
-        May be drawn or not by what a step's successor is; None if unknown.
+        None where that is unknown: then all of them are looked at after each change.
         """
-        return 1
+        return None
 
     @property
     def lookback(self) -> int:
@@ -54,311 +82,49 @@ class Unit:
         return 0
 
     def may_start(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
-        """Return which of the steps may be drawn."""
+        """Return which of the steps may be drawn, bool, each by itself."""
         return np.ones(len(rows), np.bool_)
+
+    def anchors(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
+        """Return the rows to draw from, [A], or [A, n] where several rows are drawn together.
+
+        `rows` are those of the steps that match, ascending by position: with `by_episode` the first
+        steps of complete episodes. The first row of each anchor names it, and no other has it;
+        UNKNOWN stands for none. For what depends on each step alone `may_start` is faster.
+        """
+        found: np.ndarray = rows[self.may_start(trajectories, rows)]
+        return found
+
+    @property
+    def lists_anchors(self) -> bool:
+        """Whether which steps may be drawn depends on all that match, not on each alone."""
+        return self.by_episode or type(self).anchors is not Unit.anchors
 
     def layout(
         self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
     ) -> Layout:
-        """Return the rows that each drawn step becomes."""
-        return Layout(rows)
+        """Return what each drawn anchor becomes; `rows` are [B], or [B, n] as `anchors` said."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what it is: write layout()")
 
 
 @dataclass(frozen=True)
 class Step(Unit):
     """The step as it is stored."""
 
-
-@dataclass(frozen=True)
-class Stack(Unit):
-    """The step with the last `k` frames.
-
-    Observations are [B, k, ...], the oldest first, the step's own last.
-
-    Frames are stored once and put together when they are drawn. Before the first step of an episode
-    there are no frames: its first one is repeated (as gymnasium's `FrameStackObservation` does with
-    `padding_type="reset"`). Steps are never drawn of which an earlier frame is gone, evicted or
-    deleted. `stack_fields` names the fields to stack, by default `obs`, `observation` and `state`,
-    with their parts.
-    """
-
-    k: int
-    stack_fields: tuple[str, ...] | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "k", _whole("k", self.k))
-        object.__setattr__(self, "stack_fields", _names("stack_fields", self.stack_fields))
+    is_trusted: ClassVar[bool] = True
 
     @property
-    def what(self) -> str:
-        """Name what may be drawn, for people."""
-        return "steps with all of their frames"
-
-    @property
-    def stack(self) -> int:
-        """How many frames an observation has."""
-        return self.k
-
-    @property
-    def anchor(self) -> tuple[Any, ...]:
-        """What decides which steps may be drawn."""
-        return ("stack", self.k) if self.k > 1 else ()
-
-    @property
-    def lookback(self) -> int:
-        """How many steps after one that is gone lack a frame."""
-        return self.k - 1
-
-    def may_start(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
-        """Return which of the steps may be drawn."""
-        return _has_frames(trajectories, rows, self.k)
-
-    def layout(
-        self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
-    ) -> Layout:
-        """Return the rows that each drawn step becomes."""
-        return Layout(rows, stacks=_stacks(trajectories, rows, rows[:, None], self.k))
-
-
-@dataclass(frozen=True)
-class NStep(Unit):
-    """The step, and what its episode came to `n` steps later.
-
-    `next_<field>`, `discount`, `n_steps`.
-
-    `reward` is the sum over the steps taken, each discounted by `gamma` once more than the one
-    before; `discount` is what the value of `next_<field>` counts: `gamma ** n_steps`, and 0 where
-    the episode terminated on the way; `terminated` and `truncated` are those of the last step
-    taken. `n` may be a range `(low, high)`, both bounds inclusive: then each row has a random
-    number of steps.
-
-    Where an episode has fewer than `n` more steps, `end` says what happens: with "shorten" as many
-    as there are are taken (`n_steps` tells), with "redraw" such steps are never drawn (of a range,
-    as many of it as fit are), with "drop" they are left out of the batch, which is then smaller. A
-    step whose successor is unknown, because its episode is open, was aborted, or was truncated
-    without `end(...)`, is never drawn.
-
-    `next_fields` names the fields to derive; by default those that `end` received for an episode
-    that was loaded, and `obs`, `observation` and `state`, unless the user stored a `next_<field>`
-    for them: then that of the last step taken is what follows.
-
-    With `stack` observations and what follows them are stacks of so many frames, [B, stack, ...],
-    as `Stack` says.
-    """
-
-    n: int | tuple[int, int] = 1
-    gamma: float = 1.0
-    end: Literal["shorten", "redraw", "drop"] = "shorten"
-    next_fields: tuple[str, ...] | None = None
-    stack: int = 1
-    stack_fields: tuple[str, ...] | None = None
-
-    def __post_init__(self) -> None:
-        bounds = tuple(self.n) if isinstance(self.n, (tuple, list)) else (self.n, self.n)
-        sound = len(bounds) == 2 and all(
-            isinstance(one, (int, np.integer)) and not isinstance(one, bool) for one in bounds
-        )
-        if not sound or not 1 <= bounds[0] <= bounds[1]:
-            raise InvalidValue(
-                f"n is {self.n!r}: give a number of steps from 1, or a range such as (1, 5), "
-                "bounds inclusive"
-            )
-        whole = (int(bounds[0]), int(bounds[1]))
-        object.__setattr__(self, "n", whole if isinstance(self.n, (tuple, list)) else whole[0])
-        if (
-            isinstance(self.gamma, bool)
-            or not isinstance(self.gamma, (int, float, np.floating))
-            or not 0.0 <= self.gamma <= 1.0
-        ):
-            raise InvalidValue(f"gamma is {self.gamma!r}: give a number from 0 to 1")
-        if self.end not in ("shorten", "redraw", "drop"):
-            raise InvalidValue(f"end is {self.end!r}: give 'shorten', 'redraw' or 'drop'")
-        object.__setattr__(self, "next_fields", _names("next_fields", self.next_fields))
-        object.__setattr__(self, "stack", _whole("stack", self.stack))
-        object.__setattr__(self, "stack_fields", _names("stack_fields", self.stack_fields))
-
-    @property
-    def what(self) -> str:
-        """Name what may be drawn, for people."""
-        low = self.bounds[0] if self.end == "redraw" else 1
-        return "steps with a known successor" if low == 1 else f"steps with {low} known successors"
-
-    @property
-    def bounds(self) -> tuple[int, int]:
-        """The least and the greatest number of steps."""
-        return self.n if isinstance(self.n, tuple) else (self.n, self.n)
-
-    @property
-    def anchor(self) -> tuple[Any, ...]:
-        """What decides which steps may be drawn."""
-        wanted = ("successors", self.bounds[0] if self.end == "redraw" else 1)
-        return wanted if self.stack == 1 else (*wanted, "stack", self.stack)
+    def anchor_key(self) -> tuple[Any, ...]:
+        """Every step may be drawn."""
+        return ()
 
     @property
     def reach(self) -> int | None:
-        """How many steps may be drawn or not by what one's successor is."""
-        return int(self.anchor[1])
-
-    @property
-    def lookback(self) -> int:
-        """How many steps after one that is gone lack a frame."""
-        return self.stack - 1
-
-    def may_start(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
-        """Return which of the steps may be drawn."""
-        wanted = int(self.anchor[1])
-        if wanted == 1:
-            found: np.ndarray = trajectories.take(":after", rows) >= 0
-        else:
-            found = walk(trajectories, rows, np.full(len(rows), wanted))[1] >= wanted
-        return found if self.stack == 1 else found & _has_frames(trajectories, rows, self.stack)
+        """None but itself."""
+        return 1
 
     def layout(
         self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
     ) -> Layout:
         """Return the rows that each drawn step becomes."""
-        layout = self._transitions(trajectories, rows, rng)
-        if self.stack > 1:
-            rows = layout.rows
-            last = rows if layout.last_rows is None else layout.last_rows
-            assert layout.next_rows is not None
-            layout.stacks = _stacks(trajectories, rows, rows[:, None], self.stack)
-            if last is rows:
-                layout.next_stacks = np.concatenate(
-                    (layout.stacks[:, 1:], layout.next_rows[:, None]), 1
-                )
-            else:
-                layout.next_stacks = _stacks(
-                    trajectories, last, np.stack((last, layout.next_rows), 1), self.stack
-                )
-        return layout
-
-    def _transitions(
-        self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
-    ) -> Layout:
-        low, high = self.bounds
-        if high == 1:
-            terminated = trajectories.take("terminated", rows)
-            columns = {
-                "discount": np.where(terminated, 0.0, self.gamma),
-                "n_steps": np.ones(len(rows), np.int64),
-            }
-            return Layout(rows, columns, next_rows=trajectories.take(":after", rows))
-        kept = None
-        if low == high:
-            steps = np.full(len(rows), low)
-        elif self.end == "redraw":
-            there = walk(trajectories, rows, np.full(len(rows), high))[1]
-            steps = rng.integers(low, there, endpoint=True)
-        else:
-            steps = rng.integers(low, high, len(rows), endpoint=True)
-        path, taken = walk(trajectories, rows, steps)
-        if self.end == "drop":
-            kept = taken == steps
-            rows, taken, path = rows[kept], taken[kept], [part[kept] for part in path]
-        reward, last = trajectories.take("reward", rows), rows
-        for k, part in enumerate(path[1:], 1):
-            on = np.flatnonzero(k < taken)
-            reward[on] += self.gamma**k * trajectories.take("reward", part[on])
-            last = np.where(k < taken, part, last)
-        terminated = trajectories.take("terminated", last)
-        columns = {
-            "reward": reward,
-            "terminated": terminated,
-            "truncated": trajectories.take("truncated", last),
-            "discount": np.where(terminated, 0.0, np.float64(self.gamma) ** taken),
-            "n_steps": taken,
-        }
-        return Layout(
-            rows, columns, next_rows=trajectories.take(":after", last), last_rows=last, kept=kept
-        )
-
-
-def _has_frames(trajectories: Trajectories, rows: np.ndarray, stack: int) -> np.ndarray:
-    """Return which of the steps have the frames before them.
-
-    As many as a stack wants and their episode had.
-    """
-    had = np.minimum(trajectories.take(":ordinal", rows), stack - 1)
-    found: np.ndarray = (backward(trajectories, rows, stack - 1) >= 0).sum(1) >= had
-    return found
-
-
-def _stacks(
-    trajectories: Trajectories, rows: np.ndarray, newest: np.ndarray, stack: int
-) -> np.ndarray:
-    """Return [B, stack] rows.
-
-    The newest, and before them those before `rows`, the first one repeated.
-    """
-    found = np.concatenate(
-        (backward(trajectories, rows, max(0, stack - newest.shape[1])), newest), 1
-    )[:, -stack:]
-    if (found[:, 0] >= 0).all():
-        return found
-    first = found[np.arange(len(found)), (found >= 0).argmax(1)]
-    return np.where(found == UNKNOWN, first[:, None], found)
-
-
-def derived_fields(unit: NStep, known: list[str], ended_with: set[str]) -> list[str]:
-    """Return the fields whose successors a batch gets.
-
-    None of those for which the user stored `next_<field>`.
-    """
-    if unit.next_fields is not None:
-        return _named("next_fields", unit.next_fields, known)
-    heads = {name for name in known if name.split(".", 1)[0] in OBSERVATIONS}
-    return [name for name in known if name in heads | ended_with and f"next_{name}" not in known]
-
-
-def stacked_fields(unit: Unit, known: list[str], derived: list[str]) -> list[str]:
-    """Return the fields that are stacks of frames in a batch.
-
-    Raise InvalidValue where what follows cannot be one.
-    """
-    if not isinstance(unit, (Stack, NStep)) or unit.stack == 1:
-        return []
-    if unit.stack_fields is not None:
-        found = _named("stack_fields", unit.stack_fields, known)
-    else:
-        found = [name for name in known if name.split(".", 1)[0] in OBSERVATIONS]
-        if not found:
-            raise InvalidValue(
-                f"no field to stack: none is called {', '.join(OBSERVATIONS)}; name those that are "
-                "frames with stack_fields=(...), "
-                f"the fields are {', '.join(known) or 'none yet'}"
-            )
-    for name in found:
-        if isinstance(unit, NStep) and name not in derived and f"next_{name}" in known:
-            raise InvalidValue(
-                f"next_{name} was stored with each step and cannot be stacked: name "
-                f"next_fields=({name!r},) to derive it"
-            )
-    return found
-
-
-def _named(what: str, given: tuple[str, ...], known: list[str]) -> list[str]:
-    """Return the known fields that the names mean, each a field or the head of several."""
-    parts = {
-        name: [one for one in known if one == name or one.startswith(f"{name}.")] for name in given
-    }
-    unknown = [name for name, found in parts.items() if not found]
-    if unknown:
-        raise InvalidValue(
-            f"{what} names {', '.join(unknown)}: the fields are {', '.join(known) or 'none yet'}"
-        )
-    return [one for found in parts.values() for one in found]
-
-
-def _names(what: str, given: Any) -> tuple[str, ...] | None:
-    if given is None:
-        return None
-    if not isinstance(given, (tuple, list)) or not all(isinstance(name, str) for name in given):
-        raise InvalidValue(f"{what} is {given!r}: give a tuple of names")
-    return tuple(given)
-
-
-def _whole(what: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise InvalidValue(f"{what} is {value!r}: give a whole number from 1")
-    return int(value)
+        return Layout(rows)

@@ -16,10 +16,11 @@ import numpy as np
 
 from expdb import errors
 from expdb.locks import locked
-from expdb.memory.refresh import load_priorities
+from expdb.memory import priorities as held
+from expdb.memory.priorities import load_priorities
 from expdb.memory.resident import NONE, Resident
 from expdb.replay.population import check_size
-from expdb.replay.samplers import Prioritized
+from expdb.replay.samplers import Prioritized, PriorityTree
 from expdb.replay.sumtree import SumTree
 from expdb.sampling.candidates import Populations, Wanted
 from expdb.sampling.memo import remembered
@@ -58,6 +59,27 @@ class Draws:
             + self.member.nbytes
             + sum(positions.nbytes for positions in self.again)
         )
+
+
+class _Tree:
+    """A sum tree that is drawn from by position."""
+
+    def __init__(self, tree: SumTree, resident: Resident):
+        self._tree, self._resident, self.total = tree, resident, tree.total
+
+    def draw(self, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return positions and weights at shares of the total.
+
+        From the oldest step on, wherever in the ring that is: so that the ring's size decides
+        nothing.
+        """
+        r = self._resident
+        rows = self._tree.find(shares, r.low % r.slots)
+        return r.positions(rows), self._tree.weights.take(rows)
+
+    def minimum(self) -> float:
+        """Return the least weight above 0."""
+        return self._tree.minimum()
 
 
 @dataclass
@@ -126,37 +148,30 @@ class ByPriority:
         """Bytes of the sum trees."""
         return sum(draws.nbytes for draws in self._draws.values())
 
-    def draw(
-        self, session: Session | None, wanted: Wanted, sampler: Prioritized
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the positions drawn, with `probability` and `weight`."""
+    def tree(self, session: Session | None, wanted: Wanted, sampler: Prioritized) -> PriorityTree:
+        """Return the weights that a sampler gives to the steps, brought up to date."""
         r = self._resident
         if r.priorities is None:
             assert session is not None
             load_priorities(self._store, session, r, self._store.state(session))
-        self._start_new_steps()
-        # The tree does not depend on beta, which some anneal by hand.
-        name = (sampler.alpha, sampler.epsilon, sampler.initial, wanted.key, wanted.anchor)
-        draws = remembered(self._draws, name, lambda: Draws(sampler))
-        if wanted.condition is not None and "priority" in wanted.condition.names:
+        held.start_new_steps(r)
+        draws = remembered(self._draws, _name_of(wanted, sampler), lambda: Draws(sampler))
+        if wanted.asks_priorities:
             draws.epoch = -1  # whatever was updated since may match or not
         if draws.epoch != r.epoch or draws.again:
             self._follow(session, wanted, draws)
-        total = draws.tree.total
-        if not total > 0.0:
-            check_size(0, wanted.size, wanted.unit.what + " of a priority above 0", replace=True)
-        # From the oldest step on, wherever in the ring that is: so that the ring's size decides
-        # nothing.
-        rows = draws.tree.find(sampler.strata(wanted.size, wanted.rng), r.low % r.slots)
-        mass = draws.tree.weights.take(rows)
-        least = draws.tree.minimum() if sampler.normalise == "buffer" else None
-        call = 0
-        if sampler.anneal_steps is not None:
-            schedule = _name((name, sampler.beta, sampler.anneal_steps))
-            call = self._calls.get(schedule, 0)
-            self._calls[schedule] = call + 1
-        said = {"probability": mass / total, "weight": sampler.weights(mass, call, least)}
-        return r.positions(rows), said
+        if not draws.tree.total > 0.0:
+            what = wanted.unit.what + " of a priority above 0"
+            check_size(0, wanted.size, what, replace=True)
+        return _Tree(draws.tree, r)
+
+    def count_call(self, wanted: Wanted, sampler: Prioritized) -> int:
+        """Count a call of a sampler that anneals beta, and return how many there were before."""
+        name = _name_of(wanted, sampler), sampler.beta, sampler.anneal_steps
+        schedule = json.dumps(name, default=repr)
+        call = self._calls.get(schedule, 0)
+        self._calls[schedule] = call + 1
+        return call
 
     def _follow(self, session: Session | None, wanted: Wanted, draws: Draws) -> None:
         """Bring a sum tree up to date with the rows."""
@@ -190,7 +205,7 @@ class ByPriority:
             or any(change.deleted for change in changes)
         ):
             chosen = np.zeros(r.slots, np.bool_)
-            listed = self._populations.listed(session, wanted)
+            listed = self._populations.listed(session, wanted).positions
             chosen[r.rows(listed) if len(listed) else listed] = True
             self._weigh(draws, np.arange(r.low, r.high), lambda rows: chosen[rows])
         else:
@@ -203,11 +218,11 @@ class ByPriority:
             orphaned = orphaned[r.held(orphaned)]
             for _ in range(unit.reach):
                 dirty.append(relinked)
-                before = r.preceding(r.rows(relinked))
+                before = r.previous_steps(r.rows(relinked))
                 relinked = r.positions(before[before >= 0])
             for _ in range(unit.lookback):
                 dirty.append(orphaned)
-                after = r.following(r.rows(orphaned))
+                after = r.next_steps(r.rows(orphaned))
                 orphaned = r.positions(after[after >= 0])
             some = np.unique(np.concatenate(dirty))
             matches = None if wanted.key is None else self._populations.matches(session, wanted)
@@ -254,32 +269,20 @@ class ByPriority:
     def _mass(self, draws: Draws, rows: np.ndarray) -> np.ndarray:
         """Return what rows weigh in the draw."""
         r = self._resident
-        return draws.sampler.mass(r.take("priority", rows), r.take(":start", rows))
-
-    def _start_new_steps(self) -> None:
-        """Note the priority that steps have, with initial="max".
-
-        Which no draw has seen before and that were given none.
-        """
-        r = self._resident
-        if r.started < r.high:
-            r.write(":start", max(r.started, r.low), r.high, r.greatest or 1.0)
-            r.started = r.high
+        return draws.sampler.mass(*held.of_rows(r, rows))
 
     def update(self, positions: np.ndarray, values: np.ndarray) -> int:
         """Set the priority of steps and return how many of the updates met a step that is held."""
         r = self._resident
-        held = r.held(positions)
-        count = int(held.sum())
+        there = r.held(positions)
+        count = int(there.sum())
         if count < len(positions):
-            positions, values = positions[held], values[held]
+            positions, values = positions[there], values[there]
         if not count:
             return 0
         rows = r.rows(positions)
-        r.columns["priority"][rows] = values
-        r.columns[":unsaved"][rows] = True
+        held.set_priorities(r, rows, values)
         self._unsaved = True
-        r.greatest = max(r.greatest, float(values.max()))
         for draws in self._draws.values():
             if draws.epoch == r.epoch:
                 members = draws.member[rows]
@@ -304,7 +307,7 @@ class ByPriority:
 
     def _save(self, wait: bool) -> None:
         r = self._resident
-        positions, values = r.unsaved()
+        positions, values = held.unsaved(r)
         if len(positions):  # else all of it was evicted
             try:
                 with self._store.writing(None if wait else 0.0) as (session, _):
@@ -315,12 +318,12 @@ class ByPriority:
                 return
             if r.priorities is not None and version == r.priorities + 1:
                 r.priorities = version  # else others have written as well, and it is all read again
-        r.note_saved()
+        held.note_saved(r)
         self._unsaved, self._saved = False, time.monotonic()
 
     def forked(self) -> None:
         """Leave what is unsaved to the parent."""
-        self._resident.note_saved()
+        held.note_saved(self._resident)
         self._unsaved = False
 
     def hurry(self) -> None:
@@ -329,22 +332,20 @@ class ByPriority:
 
     def state(self) -> dict[str, Any]:
         """Return priorities, sum trees and call counts as plain JSON values."""
-        r, held = self._resident, None
+        r, known = self._resident, None
         self.save()
         if r.priorities is not None:
-            window = np.arange(r.low, r.high)
-            held = {
+            priority, start = held.of_rows(r, r.rows(np.arange(r.low, r.high)))
+            known = {
                 "first": r.low,
-                "values": _text(r.take("priority", r.rows(window)) if len(window) else np.empty(0)),
-            }
-            held |= {
-                "starts": _text(r.take(":start", r.rows(window)) if len(window) else np.empty(0)),
+                "values": _text(priority),
+                "starts": _text(start),
                 "started": r.started,
                 "slots": r.slots,
             }
         return {
             "greatest": r.greatest,
-            "priorities": held,
+            "priorities": known,
             "calls": dict(self._calls),
             "ends": sorted(r.tail_fields),
         }
@@ -357,34 +358,21 @@ class ByPriority:
         r = self._resident
         if saved.has_priorities:
             assert session is not None
-            self._take_in(session, saved.first, saved.values, saved.starts)
+            if r.priorities is None:
+                load_priorities(self._store, session, r, self._store.state(session))
+            writable = not self._store.engine.read_only
+            differ = held.restore(r, saved.first, saved.values, saved.starts, writable)
+            self._unsaved = self._unsaved or (differ and writable)
             r.started = saved.started
             r.lay_out(saved.slots)  # sums are added up by row
         r.tail_fields, r.version = r.tail_fields | saved.ends, r.version + 1
         self._draws.clear()
         self._calls, r.greatest = saved.calls, saved.greatest
 
-    def _take_in(
-        self, session: Session, first: int, values: np.ndarray, starts: np.ndarray
-    ) -> None:
-        """Have the steps from a position on have these priorities."""
-        r = self._resident
-        if r.priorities is None:
-            load_priorities(self._store, session, r, self._store.state(session))
-        positions = np.arange(first, first + len(values))
-        held = r.held(positions)
-        rows, values = r.rows(positions[held]) if held.any() else positions[:0], values[held]
-        old = r.columns["priority"][rows]
-        differ = (old != values) & ~(np.isnan(old) & np.isnan(values))
-        r.columns["priority"][rows[differ]] = values[differ]
-        r.columns[":start"][rows] = starts[held]
-        if not self._store.engine.read_only and differ.any():
-            r.columns[":unsaved"][rows[differ]] = True
-            self._unsaved = True
 
-
-def _name(parts: tuple[Any, ...]) -> str:
-    return json.dumps(parts)
+def _name_of(wanted: Wanted, sampler: Prioritized) -> tuple[Any, ...]:
+    """Return what a tree depends on: not beta, which some anneal by hand."""
+    return (sampler.alpha, sampler.epsilon, sampler.initial, wanted.key, wanted.anchor_key)
 
 
 def _text(values: np.ndarray) -> str:

@@ -5,18 +5,19 @@ from __future__ import annotations  # NumPy imports its random module when it is
 import base64
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from expdb.errors import InvalidValue
 from expdb.memory.matches import Matches
+from expdb.memory.owners import Owners
 from expdb.memory.resident import NONE, Resident
-from expdb.replay.population import Grouped, Listed, Population, Window, check_size
-from expdb.replay.samplers import Ordered, Prioritized, Sampler, Uniform
-from expdb.replay.sequences import Group, Rollouts
-from expdb.replay.units import NStep, Unit
+from expdb.names import EPISODE_COLUMNS, UNKNOWN
+from expdb.replay.population import Grouped, Listed, Positions, Window, check_size
+from expdb.replay.samplers import Sampler
+from expdb.replay.units import Unit
 from expdb.sampling.memo import remember, remembered
-from expdb.sampling.owners import GroupNumbers, TaskNumbers
 from expdb.sql.engine import Session
 from expdb.sql.query import Condition, Where, key_of
 from expdb.storage.reading import select
@@ -39,53 +40,74 @@ class Wanted:
     empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 
     @property
-    def anchor(self) -> tuple[Any, ...]:
+    def anchor_key(self) -> tuple[Any, ...]:
         """What decides, beside the query, which steps may be drawn."""
-        return self.unit.anchor if self.shard is None else (*self.unit.anchor, "shard", *self.shard)
-
-    def may_start(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
-        """Return which of the steps may be drawn."""
-        found = self.unit.may_start(resident, rows)
-        return found if self.shard is None else found & self._in_shard(resident, rows)
-
-    def _in_shard(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
-        assert self.shard is not None
-        index, count = self.shard
-        found: np.ndarray = resident.take("episode", rows) % count == index
-        return found
+        key = self.unit.anchor_key
+        return key if self.shard is None else (*key, "shard", *self.shard)
 
     @property
-    def by_priority(self) -> bool:
-        """Whether stored priorities decide what is meant, or in which order."""
-        return (self.condition is not None and "priority" in self.condition.names) or (
-            isinstance(self.sampler, Ordered) and self.sampler.column == "priority"
-        )
+    def name(self) -> tuple[Any, ...]:
+        """What decides which steps may be drawn."""
+        return self.key, self.anchor_key
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The columns of episodes that the unit and the sampler look at."""
+        return tuple(sorted({*self.unit.reads, *self.sampler.reads}))
+
+    @property
+    def asks_priorities(self) -> bool:
+        """Whether the query asks for priorities, which no list of positions follows."""
+        return self.condition is not None and "priority" in self.condition.names
+
+    @property
+    def asks_database(self) -> bool:
+        """Whether the query or the sampler asks for what may be stored only in the database."""
+        return self.asks_priorities or self.sampler.asks_database
+
+    def may_start(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
+        """Return which of the steps may be drawn, each by itself."""
+        found = self.unit.may_start(resident, rows)
+        return found if self.shard is None else found & self.in_shard(resident, rows)
+
+    def in_shard(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
+        """Return which of the steps are of the episodes that are drawn from."""
+        if self.shard is None:
+            return np.ones(len(rows), np.bool_)
+        index, count = self.shard
+        found: np.ndarray = resident.episodes(rows) % count == index
+        return found
+
+
+@dataclass(frozen=True)
+class Anchors:
+    """What may be drawn: positions that name it, ascending, and those of all rows it is made of."""
+
+    positions: np.ndarray
+    members: np.ndarray | None = None  # [A, n], UNKNOWN for none
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.positions.nbytes + (0 if self.members is None else self.members.nbytes)
 
 
 class Populations:
-    """The steps to draw from, by query and unit.
-
-    Each worked out anew when something has changed.
-    """
+    """The steps to draw from, by query and unit; worked out anew when something has changed."""
 
     def __init__(self, store: Store, resident: Resident):
         self._store, self._resident = store, resident
         self._conditions: dict[str, Condition | None] = {}
         self._matches: dict[str, Matches] = {}
-        self._lists: dict[
-            Any, tuple[int, Any]
-        ] = {}  # epoch of the resident, and what was right then
-        self._tasks, self._groups = TaskNumbers(), GroupNumbers()
+        # Epoch of the resident, and what was right then.
+        self._lists: dict[Any, tuple[int, Anchors | Grouped]] = {}
+        self._owners: dict[tuple[str, ...], Owners] = {}
 
     @property
     def nbytes(self) -> int:
         """Bytes of the lists, and of what is known of queries and episodes."""
-        known = [
-            *[found for _, found in self._lists.values()],
-            *self._matches.values(),
-            self._tasks,
-            self._groups,
-        ]
+        known: list[Any] = [found for _, found in self._lists.values()]
+        known += [*self._matches.values(), *self._owners.values()]
         return sum(one.nbytes for one in known)
 
     def condition(self, key: str, where: Where) -> Condition | None:
@@ -94,100 +116,118 @@ class Populations:
 
     def are_current(self, wanted: Wanted) -> bool:
         """Return whether what is in memory is enough to draw, without a look at the database."""
-        r, sampler = self._resident, wanted.sampler
+        r = self._resident
+        if wanted.sampler.asks_database or wanted.asks_priorities:
+            return False
         if wanted.condition is not None and not isinstance(wanted.where, np.ndarray):
             known = self._matches.get(wanted.key or "")
-            if known is None or known.epoch != r.epoch or "priority" in wanted.condition.names:
+            if known is None or known.epoch != r.epoch:
                 return False
-        if isinstance(wanted.unit, Group) and self._groups.epoch != r.epoch:
+        if wanted.sampler.uses_priorities and r.priorities is None:
             return False
-        if isinstance(sampler, Prioritized):
-            return r.priorities is not None
-        if isinstance(sampler, Uniform) and sampler.over == "task":
-            return self._tasks.epoch == r.epoch
-        return not isinstance(sampler, Ordered)
+        reads = wanted.reads
+        return not reads or (reads in self._owners and self._owners[reads].epoch == r.epoch)
 
-    def population(self, session: Session | None, wanted: Wanted) -> Population:
-        """Return the steps that the unit may start from and the query matches."""
-        r, unit = self._resident, wanted.unit
-        if wanted.key is not None or unit.by_episode:
-            return Listed(self.listed(session, wanted), unit.what)
-        allowed: Callable[[np.ndarray], np.ndarray] | None = None
-        if wanted.anchor:
-            allowed = (
-                self._may_start
-                if isinstance(unit, NStep) and wanted.anchor == ("successors", 1) and not r.gaps
-                else (lambda positions: r.held(positions) & wanted.may_start(r, r.rows(positions)))
+    def read_owners(self, session: Session | None, wanted: Wanted) -> None:
+        """Have the columns of episodes in memory that the unit and the sampler look at."""
+        reads, r = wanted.reads, self._resident
+        if not reads:
+            return
+        if unknown := [name for name in reads if name not in EPISODE_COLUMNS]:
+            raise InvalidValue(
+                f"{unknown[0]!r} in `reads` is not a column of episodes: there are "
+                f"{', '.join(EPISODE_COLUMNS)}"
             )
+        owners = remembered(self._owners, reads, lambda: Owners(reads))
+        if owners.epoch != r.epoch:
+            assert session is not None
+            owners.follow(self._store, session, r)
+        r.owners = dict.fromkeys(reads, owners)
+
+    def positions(self, session: Session | None, wanted: Wanted) -> Positions:
+        """Return the positions that the unit may start from and the query matches."""
+        r, unit = self._resident, wanted.unit
+        if wanted.key is not None or unit.lists_anchors:
+            return Listed(self.listed(session, wanted).positions, unit.what)
+        allowed: Callable[[np.ndarray], np.ndarray] | None = None
+        if wanted.anchor_key and r.gaps:
+            allowed = lambda positions: (  # noqa: E731
+                r.held(positions) & wanted.may_start(r, r.rows(positions))
+            )
+        elif wanted.anchor_key:
+            allowed = lambda positions: wanted.may_start(r, r.rows(positions))  # noqa: E731
         elif r.gaps:
             allowed = r.held
-        return Window(r.low, r.high, allowed, lambda: self.listed(session, wanted), unit.what)
+        everything = lambda: self.listed(session, wanted).positions  # noqa: E731
+        return Window(r.low, r.high, allowed, everything, unit.what)
 
-    def _may_start(self, positions: np.ndarray) -> np.ndarray:
-        return self._resident.columns[":after"].take(positions % self._resident.slots) >= 0
-
-    def listed(self, session: Session | None, wanted: Wanted) -> np.ndarray:
-        """Return the positions to draw from, ascending.
-
-        Worked out anew when something has changed.
-        """
+    def listed(self, session: Session | None, wanted: Wanted) -> Anchors:
+        """Return what may be drawn; worked out anew when something has changed."""
         r, unit = self._resident, wanted.unit
-        name = (wanted.key, wanted.anchor)
-        known = self._lists.get(name)
-        if (
-            known is not None
-            and known[0] == r.epoch
-            and not (wanted.condition and "priority" in wanted.condition.names)
-        ):
-            return known[1]  # type: ignore[no-any-return]
+        known = self._lists.get(wanted.name)
+        if known is not None and known[0] == r.epoch and not wanted.asks_priorities:
+            assert isinstance(known[1], Anchors)
+            return known[1]
+        matching = self._matching(session, wanted)
+        if unit.lists_anchors and len(matching):
+            found = self._anchors(wanted, matching)
+        elif wanted.anchor_key and len(matching):
+            found = Anchors(matching[wanted.may_start(r, r.rows(matching))])
+        else:
+            found = Anchors(matching)
+        remember(self._lists, wanted.name, (r.epoch, found))
+        return found
+
+    def _matching(self, session: Session | None, wanted: Wanted) -> np.ndarray:
+        """Return the positions that match, or the first ones of the episodes that do."""
+        r = self._resident
         if wanted.key is None:
-            matching = r.everyone() if not unit.by_episode else NONE
-        elif isinstance(wanted.where, np.ndarray):
+            return r.starts() if wanted.unit.by_episode else r.all_positions()
+        if isinstance(wanted.where, np.ndarray):
             given = np.unique(wanted.where.astype(np.int64))
-            matching = given[r.held(given)]
+            matching: np.ndarray = given[r.held(given)]
         else:
             matching = self.matches(session, wanted).positions
-        if unit.by_episode:
-            starts = r.starts()
-            if wanted.key is not None:
-                episodes = np.unique(r.take("episode", r.rows(matching)))
-                starts = starts[np.isin(r.take("episode", r.rows(starts)), episodes)]
-            matching = (
-                starts if not isinstance(unit, Group) else self._gather(session, name, unit, starts)
+        if not wanted.unit.by_episode:
+            return matching
+        starts = r.starts()
+        episodes = np.unique(r.episodes(r.rows(matching))) if len(matching) else NONE
+        return starts[np.isin(r.episodes(r.rows(starts)), episodes)] if len(starts) else starts
+
+    def _anchors(self, wanted: Wanted, matching: np.ndarray) -> Anchors:
+        """Ask the unit what it draws, given the steps that match."""
+        r, unit = self._resident, wanted.unit
+        rows = r.rows(matching)
+        found = np.asarray(unit.anchors(r, rows))
+        first = found if found.ndim == 1 else found[:, 0]
+        if not unit.is_trusted and (
+            found.ndim not in (1, 2)
+            or found.dtype.kind not in "iu"
+            or not np.isin(found, (*rows, UNKNOWN)).all()
+            or len(np.unique(first)) < len(first)
+            or (first < 0).any()
+        ):
+            raise InvalidValue(
+                f"{type(unit).__name__}.anchors is to return integers [A] or [A, n], some of the "
+                "rows it was given, each with a first row that no other has"
             )
-        if wanted.anchor and len(matching):
-            matching = matching[wanted.may_start(r, r.rows(matching))]
-        remember(self._lists, name, (r.epoch, matching))
-        return matching
+        found = found[wanted.in_shard(r, first)] if len(first) else found
+        if found.ndim == 1:
+            return Anchors(np.sort(r.positions(found)))
+        members = np.where(found >= 0, r.positions(found), UNKNOWN)
+        members = members[np.argsort(members[:, 0])]
+        return Anchors(members[:, 0].copy(), members)
 
-    def _gather(
-        self, session: Session | None, name: Any, unit: Group, starts: np.ndarray
-    ) -> np.ndarray:
-        """Return the first step of the first rollout of each group, and remember the groups."""
+    def rows(self, session: Session | None, wanted: Wanted, positions: np.ndarray) -> np.ndarray:
+        """Return the rows of what was drawn by these positions, [B] or [B, n]."""
         r = self._resident
-        if self._groups.epoch != r.epoch:
-            assert session is not None
-            self._groups.follow(self._store, session, r)
-        groups, returns = (
-            self._groups.of(r.take("episode", r.rows(starts)))
-            if len(starts)
-            else (starts, starts.astype(np.float64))
-        )
-        rollouts = unit.gather(groups, starts, returns)
-        remember(self._lists, (*name, "rollouts"), (r.epoch, rollouts))
-        return rollouts.starts[:, 0]
-
-    def rollouts(self, session: Session | None, wanted: Wanted, positions: np.ndarray) -> Rollouts:
-        """Return the groups that were drawn by these positions, with rows."""
-        r = self._resident
-        name = (wanted.key, wanted.anchor, "rollouts")
-        if self._lists.get(name, (-1, None))[0] != r.epoch:
-            self._lists.pop((wanted.key, wanted.anchor), None)
-            self.listed(session, wanted)
-        known: Rollouts = self._lists[name][1]
-        drawn = known.of(known.starts[:, 0].searchsorted(positions))
-        there = drawn.starts >= 0
-        return Rollouts(np.where(there, r.rows(drawn.starts), drawn.starts), drawn.returns)
+        if not wanted.unit.lists_anchors:
+            return r.rows(positions)
+        anchors = self.listed(session, wanted)
+        if anchors.members is None:
+            return r.rows(positions)
+        members = anchors.members[anchors.positions.searchsorted(positions)]
+        return np.where(members >= 0, r.rows(members), members)
 
     def matches(self, session: Session | None, wanted: Wanted) -> Matches:
         """Return the positions that the query matches, brought up to date.
@@ -198,64 +238,52 @@ class Populations:
         assert wanted.condition is not None
         condition = wanted.condition
         known = remembered(self._matches, wanted.key, lambda: Matches(condition))
-        if known.epoch != self._resident.epoch or "priority" in condition.names:
+        if known.epoch != self._resident.epoch or wanted.asks_priorities:
             assert session is not None
             known.follow(self._store, session, self._resident)
         return known
 
     def grouped(
-        self, session: Session | None, wanted: Wanted, population: Population, over: str
+        self, session: Session | None, wanted: Wanted, over: Literal["episode", "task"]
     ) -> Grouped:
-        """Return the steps of a population by episode or task."""
+        """Return the positions to draw from by episode or task."""
         r = self._resident
-        if over == "task" and self._tasks.epoch != r.epoch:
-            assert session is not None
-            self._tasks.follow(self._store, session, r)
-        name = (wanted.key, wanted.anchor, wanted.unit.what, over)
+        name = (*wanted.name, wanted.unit.what, over)
         known = self._lists.get(name)
-        if (
-            known is not None
-            and known[0] == r.epoch
-            and not (wanted.condition and "priority" in wanted.condition.names)
-        ):
-            return known[1]  # type: ignore[no-any-return]
-        positions = population.listed()
-        groups = r.take("episode", r.rows(positions)) if len(positions) else positions
-        what = f"{over}s with {wanted.unit.what}"
-        found = Grouped(positions, self._tasks.ranked(groups) if over == "task" else groups, what)
+        if known is not None and known[0] == r.epoch and not wanted.asks_priorities:
+            assert isinstance(known[1], Grouped)
+            return known[1]
+        positions = self.positions(session, wanted).listed()
+        rows = r.rows(positions) if len(positions) else positions
+        groups = r.of_episodes("task_id", rows) if over == "task" else r.episodes(rows)
+        found = Grouped(positions, groups, f"{over}s with {wanted.unit.what}")
         remember(self._lists, name, (r.epoch, found))
         return found
 
-    def first(self, session: Session, wanted: Wanted, sampler: Ordered) -> np.ndarray:
+    def ordered(
+        self, session: Session, wanted: Wanted, column: str, descending: bool, size: int
+    ) -> np.ndarray:
         """Return the first positions in an order that the unit may start from."""
-        r, size, unit = self._resident, wanted.size, wanted.unit
+        r, unit = self._resident, wanted.unit
         found = np.empty(0, np.int64)
         offset, limit = 0, size
         seen: set[int] = set()
-        start_of: dict[int, int] = {}
+        starts = self._starts_by_episode(session, wanted) if unit.by_episode else {}
+        anchors = self.listed(session, wanted).positions if unit.lists_anchors else NONE
         while len(found) < size:
+            condition = wanted.condition
             page = select.ordered(
-                self._store,
-                session,
-                wanted.condition,
-                sampler.column,
-                sampler.descending,
-                limit,
-                offset,
+                self._store, session, condition, column, descending, limit, offset
             )
             offset, limit = offset + len(page), limit * 2
             rows = r.rows(page) if len(page) else page
-            if unit.by_episode and len(page):
-                if not start_of:
-                    start_of = self._starts_by_episode(session, wanted)
-                ahead = [
-                    start_of[id]
-                    for id in dict.fromkeys(r.take("episode", rows).tolist())
-                    if id in start_of
-                ]
-                fresh = [start for start in dict.fromkeys(ahead) if start not in seen]
-                seen.update(fresh)
-                chosen = np.array(fresh, np.int64)
+            if unit.by_episode:
+                episodes = dict.fromkeys(r.episodes(rows).tolist()) if len(page) else {}
+                ahead = dict.fromkeys(starts[id] for id in episodes if id in starts)
+                chosen = np.array([start for start in ahead if start not in seen], np.int64)
+                seen.update(chosen.tolist())
+            elif unit.lists_anchors:
+                chosen = page[np.isin(page, anchors)]
             else:
                 chosen = page[wanted.may_start(r, rows)] if len(page) else page
             found = np.concatenate((found, chosen))
@@ -265,23 +293,15 @@ class Populations:
         return found[:size]
 
     def _starts_by_episode(self, session: Session, wanted: Wanted) -> dict[int, int]:
-        """Return the step that stands for each episode that may be drawn.
-
-        Its first, or that of its group's first.
-        """
-        r = self._resident
-        starts = self.listed(session, wanted)
-        if not len(starts):
+        """Return the position that names what each episode is drawn with."""
+        r, anchors = self._resident, self.listed(session, wanted)
+        if not len(anchors.positions):
             return {}
-        if isinstance(wanted.unit, Group):
-            members = self.rollouts(session, wanted, starts).starts
-            owners = [
-                (episode, start)
-                for start, rows in zip(starts.tolist(), members, strict=True)
-                for episode in r.take("episode", rows[rows >= 0]).tolist()
-            ]
-            return dict(owners)
-        return dict(zip(r.take("episode", r.rows(starts)).tolist(), starts.tolist(), strict=True))
+        members = anchors.members
+        members = anchors.positions[:, None] if members is None else members
+        names = np.broadcast_to(anchors.positions[:, None], members.shape)[members >= 0]
+        owners = r.episodes(r.rows(members[members >= 0]))
+        return dict(zip(owners.tolist(), names.tolist(), strict=True))
 
 
 def key_of_any(where: Where) -> str:

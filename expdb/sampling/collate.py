@@ -10,16 +10,14 @@ import numpy as np
 
 from expdb import errors
 from expdb.batch import Batch
-from expdb.chunks.fields import GIVEN_SUCCESSORS, SYSTEM
+from expdb.chunks.fields import SYSTEM
 from expdb.memory.resident import Resident
-from expdb.replay import units
+from expdb.names import EPISODE_COLUMNS, GIVEN_SUCCESSORS
 from expdb.replay.layout import Layout
-from expdb.replay.samplers import Prioritized, Sampler
-from expdb.replay.sequences import Episode, Group, Sequence
-from expdb.replay.units import NStep, Unit
+from expdb.replay.samplers import Sampler
+from expdb.replay.units import Unit
 from expdb.sampling.memo import remembered
 from expdb.sql.engine import Session
-from expdb.sql.tables import EPISODE_COLUMNS
 from expdb.storage.reading import fetch as read
 from expdb.storage.reading.chunk_cache import ChunkCache
 from expdb.storage.store import State, Store
@@ -61,32 +59,15 @@ class Collator:
             self._plans, self._planned = {}, r.version
         return remembered(
             self._plans,
-            (fields, unit, type(sampler)),
+            (fields, unit, sampler.keys()),
             lambda: self._planned_keys(fields, unit, sampler),
         )
 
     def _planned_keys(self, fields: tuple[str, ...] | None, unit: Unit, sampler: Sampler) -> Plan:
         r, types, optional = self._resident, self._store.fields.types, self._store.fields.optional
-        own: dict[str, str] = {}
-        derived: list[str] = []
-        if isinstance(unit, NStep):
-            derived = units.derived_fields(unit, list(types), r.tail_fields)
-            own = dict.fromkeys(
-                ("reward", "terminated", "truncated", "discount", "n_steps"), "unit"
-            )
-            if unit.bounds[1] == 1:
-                own = dict.fromkeys(("discount", "n_steps"), "unit")
-        elif isinstance(unit, (Sequence, Episode, Group)):
-            own = dict.fromkeys(("is_first", "length"), "unit")
-            if not (isinstance(unit, Episode) and not unit.pad):
-                own["mask"] = "unit"
-            if isinstance(unit, Group):
-                own |= dict.fromkeys(
-                    ("episode_return", "group_size", "group_mean", "group_std"), "unit"
-                )
-        if isinstance(sampler, Prioritized):
-            own |= dict.fromkeys(("probability", "weight"), "sampler")
-        stacked = units.stacked_fields(unit, list(types), derived)
+        own = dict.fromkeys(unit.keys(), "unit") | dict.fromkeys(sampler.keys(), "sampler")
+        derived = unit.derived(list(types), r.tail_fields)
+        stacked = unit.stacked(list(types), derived)
         following = {f"next_{name}": name for name in derived}
         everything = ["position", "episode", *SYSTEM, *types, *following]
         names = dict.fromkeys(
@@ -121,10 +102,7 @@ class Collator:
             elif name in ("position", "episode", "buffer"):
                 keys.append((name, name, name))
             elif (
-                name in types
-                and isinstance(unit, NStep)
-                and unit.bounds[1] > 1
-                and name.split(".", 1)[0] in GIVEN_SUCCESSORS
+                name in types and unit.takes_last_step and name.split(".", 1)[0] in GIVEN_SUCCESSORS
             ):
                 source = "last" if name in r.fields else "last_stored"
                 last += [name] if source == "last_stored" else []
@@ -230,9 +208,7 @@ class Collator:
                     else np.where(mask, r.positions(flat).reshape(shape), -1)
                 )
             elif source == "episode":
-                out[key] = (
-                    r.take("episode", rows) if mask is None else self._episodes(positions, layout)
-                )
+                out[key] = r.episodes(rows) if mask is None else self._episodes(positions, layout)
             elif source == "buffer":
                 shape = (count,) if layout.firsts is None else layout.firsts.shape
                 out[key] = np.full(shape, self._store.name, object)
@@ -258,8 +234,8 @@ class Collator:
         """Return the episode of each row that stands for one, -1 for none."""
         r, firsts = self._resident, layout.firsts
         if firsts is None:
-            return r.take("episode", r.rows(positions))
-        return np.where(firsts >= 0, r.take("episode", np.maximum(firsts, 0)), -1)
+            return r.episodes(r.rows(positions))
+        return np.where(firsts >= 0, r.episodes(np.maximum(firsts, 0)), -1)
 
     def _of_episodes(
         self,
@@ -350,7 +326,7 @@ class Collator:
         if len(steps) == len(rows):
             return found
         out = {name: _spread(array, steps, len(rows)) for name, array in found.items()}
-        episodes = r.take("episode", before[tails])  # a transition stays in its episode
+        episodes = r.episodes(before[tails])  # a transition stays in its episode
         known = read.tails(self._store, session, episodes) if len(tails) else {}
         for k, episode in zip(tails.tolist(), episodes.tolist(), strict=True):
             tail = known[episode]

@@ -18,12 +18,12 @@ from expdb.locks import locked
 from expdb.memory.refresh import refresh
 from expdb.memory.resident import Budget, Resident
 from expdb.replay.population import Window, check_size
-from expdb.replay.samplers import Newest, Ordered, Prioritized, Sampler, Uniform
-from expdb.replay.sequences import Group
+from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
 from expdb.sampling.by_priority import ByPriority, Saved
 from expdb.sampling.candidates import Populations, Wanted, key_of_any
 from expdb.sampling.collate import Collator, Plan
+from expdb.sampling.population import Candidates
 from expdb.sampling.tasks import draw_tasks
 from expdb.sql.engine import Session
 from expdb.sql.query import Where, plain_where
@@ -127,7 +127,7 @@ class Sampling:
     def _sample(self, wanted: Wanted) -> Batch:
         r, store = self.resident, self._store
         self._by_priority.hurry()
-        if wanted.by_priority:
+        if wanted.asks_database:
             self._by_priority.save()
         if not self._asked and not r.complete and _is_plain(wanted):
             with store.engine.reading() as session:
@@ -194,38 +194,19 @@ class Sampling:
     def _batch(
         self, session: Session | None, state: State | None, wanted: Wanted, plan: Plan
     ) -> Batch:
-        r = self.resident
-        positions, drawn = self._draw(session, wanted)
-        rows = r.rows(positions)
-        if isinstance(wanted.unit, Group):
-            layout = wanted.unit.together(r, self._populations.rollouts(session, wanted, positions))
-        else:
-            layout = wanted.unit.layout(r, rows, wanted.rng)
+        r, populations, sampler = self.resident, self._populations, wanted.sampler
+        populations.read_owners(session, wanted)
+        candidates = Candidates(r, populations, self._by_priority, session, wanted)
+        drawn = sampler.draw(candidates, wanted.size, wanted.rng)
+        positions, columns = drawn if sampler.is_trusted else candidates.checked(drawn)
+        rows = populations.rows(session, wanted, positions)
+        layout = wanted.unit.layout(r, rows, wanted.rng)
         if layout.kept is not None:
-            positions, drawn = (
-                positions[layout.kept],
-                {name: array[layout.kept] for name, array in drawn.items()},
-            )
-        return self._collator.collate(session, state, plan, positions, layout, drawn, wanted.empty)
-
-    def _draw(
-        self, session: Session | None, wanted: Wanted
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the positions drawn, and what the sampler says of them."""
-        sampler, size, rng = wanted.sampler, wanted.size, wanted.rng
-        if isinstance(sampler, Prioritized):
-            return self._by_priority.draw(session, wanted, sampler)
-        if isinstance(sampler, Ordered):
-            assert session is not None
-            return self._populations.first(session, wanted, sampler), {}
-        population = self._populations.population(session, wanted)
-        if isinstance(sampler, Newest):
-            return population.newest(sampler.k).draw(size, True, rng), {}
-        if sampler.over == "step":
-            return population.draw(size, sampler.replace, rng), {}
-        return self._populations.grouped(session, wanted, population, sampler.over).draw(
-            size, sampler.replace, rng
-        ), {}
+            positions = positions[layout.kept]
+            columns = {name: array[layout.kept] for name, array in columns.items()}
+        return self._collator.collate(
+            session, state, plan, positions, layout, columns, wanted.empty
+        )
 
     # -- priorities --------------------------------------------------------------------------------
 
@@ -281,9 +262,5 @@ class Sampling:
 
 def _is_plain(wanted: Wanted) -> bool:
     """Return whether a sample needs nothing but positions: single steps, uniformly, of all."""
-    return (
-        wanted.where is None
-        and wanted.sampler == Uniform()
-        and isinstance(wanted.unit, Step)
-        and wanted.shard is None
-    )
+    plain = wanted.sampler == Uniform() and wanted.unit == Step()
+    return plain and wanted.where is None and wanted.shard is None

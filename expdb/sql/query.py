@@ -16,7 +16,8 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb.errors import QueryError
-from expdb.sql.tables import EPISODE_COLUMNS, STEP_COLUMNS, buffers, episodes, steps, view_column
+from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
+from expdb.sql.tables import buffers, episodes, steps, view_column
 
 Where = Union["QueryBuilder", Mapping[str, Any], np.ndarray, Sequence[int], None]
 

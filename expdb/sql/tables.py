@@ -7,6 +7,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
+
 Integer = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 Real: sa.types.TypeEngine[float] = sa.Double().with_variant(sa.REAL(), "sqlite")
 Flag = sa.Boolean().with_variant(sa.Integer(), "sqlite")
@@ -188,47 +190,6 @@ priority = (
     .correlate(steps)
     .scalar_subquery()
 )
-
-# The columns of the view `experience`, by the table they come from.
-STEP_COLUMNS = (
-    "position",
-    "episode",
-    "step",
-    "pre_agent",
-    "execute_time",
-    "reward",
-    "terminated",
-    "truncated",
-    "priority",
-    "tags",
-)
-EPISODE_COLUMNS = (
-    "episode_id",
-    "run",
-    "task_id",
-    "task_name",
-    "agent_id",
-    "group_id",
-    "status",
-    "length",
-    "episode_return",
-    "policy_version",
-    "episode_tags",
-    "started",
-    "ended",
-)
-VIEW_COLUMNS = ("buffer", *STEP_COLUMNS, *EPISODE_COLUMNS, "payload")
-# Those of the view `experience_episodes`.
-EPISODE_VIEW_COLUMNS = ("buffer", "episode", *EPISODE_COLUMNS, "steps_held")
-
-
-def views_for_people() -> str:
-    """Return what ad-hoc SQL can name, for people who named something else."""
-    return (
-        f"the view experience has {', '.join(VIEW_COLUMNS)}; experience_episodes has "
-        f"{', '.join(EPISODE_VIEW_COLUMNS)}; "
-        "fields such as action are field(payload, 'action')"
-    )
 
 
 def view_column(name: str) -> tuple[sa.Table, sa.ColumnElement[Any]] | None:

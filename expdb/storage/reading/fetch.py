@@ -15,6 +15,7 @@ from expdb import errors
 from expdb.chunks.codec import Chunk
 from expdb.chunks.columns import Buffer
 from expdb.chunks.fields import SYSTEM, Field
+from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
 from expdb.sql import tables
 from expdb.sql.engine import Session
 from expdb.storage.reading.chunk_cache import ChunkCache
@@ -377,7 +378,7 @@ def table_column(store: Store, name: str) -> sa.ColumnElement[Any]:
     found = tables.view_column(name)
     if found is not None:
         return found[1]
-    known = ", ".join((*store.fields.types, *tables.STEP_COLUMNS, *tables.EPISODE_COLUMNS))
+    known = ", ".join((*store.fields.types, *STEP_COLUMNS, *EPISODE_COLUMNS))
     raise errors.QueryError(f"no field or column {name!r}: there are {known}")
 
 
@@ -386,7 +387,7 @@ def _read_columns(
 ) -> dict[str, np.ndarray]:
     """Read columns of the tables: those that chunks do not hold, or that have changed since."""
     join: sa.FromClause = tables.steps
-    if any(name in tables.EPISODE_COLUMNS for name in names):
+    if any(name in EPISODE_COLUMNS for name in names):
         join = join.join(tables.episodes, sa.and_(E.buffer_id == S.buffer_id, E.id == S.episode))
     columns = [S.position, *[table_column(store, name) for name in names]]
     statement = sa.select(*columns).select_from(join).where(S.buffer_id == store.id)

@@ -6,6 +6,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb import errors
+from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
 from expdb.sql import tables
 from expdb.sql.engine import Session
 from expdb.sql.query import Condition
@@ -129,7 +130,7 @@ def ordered(
     """Return matching positions by a column of the view, nothing last, then by position; int64."""
     found = tables.view_column(column)
     if found is None:
-        names = ", ".join((*tables.STEP_COLUMNS, *tables.EPISODE_COLUMNS))
+        names = ", ".join((*STEP_COLUMNS, *EPISODE_COLUMNS))
         raise errors.QueryError(f"no column {column!r} to order by: there are {names}")
     table, by = found
     statement = _steps(store, where, S.position, join=table is tables.episodes)
@@ -139,37 +140,20 @@ def ordered(
     return np.fromiter((row[0] for row in rows), np.int64, len(rows))
 
 
-def tasks_of_episodes(
-    store: Store, session: Session, after: int, ids: np.ndarray
-) -> list[tuple[int, str, None]]:
-    """Return id and task of the episodes whose id is above one, or among some."""
-    return [(id, task, None) for id, task in _of_episodes(store, session, "task_id", after, ids)]
+# Columns of episodes whose values are numbers; the others are texts.
+NUMBERS_OF_EPISODES = ("length", "episode_return", "policy_version", "started", "ended")
 
 
-def groups_of_episodes(
-    store: Store, session: Session, after: int, ids: np.ndarray
-) -> list[tuple[int, tuple[int, str], float | None]]:
-    """Return id, group and return of the episodes whose id is above one, or among some.
-
-    The task where there is no group.
-    """
-    rows = _of_episodes(store, session, "group_id, task_id, episode_return", after, ids)
-    return [
-        (id, (0, task) if group is None else (1, group), gained) for id, group, task, gained in rows
-    ]
-
-
-def _of_episodes(
-    store: Store, session: Session, columns: str, after: int, ids: np.ndarray
+def columns_of_episodes(
+    store: Store, session: Session, names: tuple[str, ...], after: int, ids: np.ndarray
 ) -> list[Any]:
-    asked = f"SELECT id, {columns} FROM episodes WHERE buffer_id = ? AND id "
-    rows = list(session.ask(f"{asked} > ?", store.id, after))
-    return (
-        rows
-        + list(session.ask(f"{asked} {store.dialect.AMONG}", store.id, store.dialect.as_list(ids)))
-        if len(ids)
-        else rows
-    )
+    """Return id and columns of the episodes whose id is above one, or among some."""
+    statement = f"SELECT id, {', '.join(names)} FROM episodes WHERE buffer_id = ? AND id"
+    rows: list[Any] = list(session.ask(f"{statement} > ?", store.id, after))
+    if len(ids):
+        listed = store.dialect.as_list(ids)
+        rows += session.ask(f"{statement} {store.dialect.AMONG}", store.id, listed)
+    return rows
 
 
 def tasks(store: Store, session: Session, where: Condition | None) -> list[str]:
@@ -275,7 +259,7 @@ def episodes(
 
     Oldest first.
     """
-    columns = [E.id.label("episode"), *[E[name] for name in tables.EPISODE_COLUMNS]]
+    columns = [E.id.label("episode"), *[E[name] for name in EPISODE_COLUMNS]]
     held: sa.Select[Any] = (
         sa.select(sa.literal_column("1"))
         .where(G.buffer_id == E.buffer_id, G.episode == E.id)

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from expdb import errors
 from expdb.chunks.fields import Field
+from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
 from expdb.sql import tables
 from expdb.sql.engine import Session
 from expdb.sql.query import Condition, resolve
@@ -23,8 +24,8 @@ def update(store: Store, where: Condition, changes: dict[str, Any], last: bool) 
 
     With `last` those are meant which are the last ones of the episodes that match.
     """
-    of_steps = {name: value for name, value in changes.items() if name in tables.STEP_COLUMNS}
-    of_episodes = {name: value for name, value in changes.items() if name in tables.EPISODE_COLUMNS}
+    of_steps = {name: value for name, value in changes.items() if name in STEP_COLUMNS}
+    of_episodes = {name: value for name, value in changes.items() if name in EPISODE_COLUMNS}
     with store.writing() as (session, _):
         found = select.positions(store, session, where)
         if last:

@@ -7,29 +7,19 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from expdb import errors
-from expdb.chunks.values import as_int, as_tags, as_text
+from expdb import checks, errors
+from expdb.chunks.values import encode_tags
 from expdb.locks import locked
+from expdb.names import STEP_KEYS
 from expdb.storage.store import Store
 from expdb.storage.writing import episodes
 from expdb.storage.writing import transaction as write
 from expdb.storage.writing.pending import Episode, Pending
-
-STEP_KEYS = ("step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "tags")
-EPISODE_KEYS = (
-    "task_id",
-    "agent_id",
-    "task_name",
-    "episode_id",
-    "group_id",
-    "policy_version",
-    "episode_tags",
-)
 
 Row = tuple[Mapping[str, Any], Mapping[str, Any]]  # what the columns are, what the fields are
 Key = tuple[str, str]  # task and agent
@@ -228,7 +218,7 @@ class Intake:
     def _stored(self, rows: Sequence[Row]) -> dict[str, tuple[Episode, str]]:
         """Look up, all at once, the episodes that rows name and this handle does not know."""
         named = dict.fromkeys(
-            as_text(row["episode_id"], "episode_id")
+            checks.text(row["episode_id"], "episode_id")
             for row, _ in rows
             if row.get("episode_id") is not None
         )
@@ -245,10 +235,10 @@ class Intake:
         episode = Episode(
             episode_id=uuid.uuid4().hex
             if episode_id is None
-            else as_text(episode_id, "episode_id"),
+            else checks.text(episode_id, "episode_id"),
             run=self._run,
-            task_id=as_text(task_id, "task_id"),
-            agent_id=as_text(agent_id, "agent_id"),
+            task_id=checks.text(task_id, "task_id"),
+            agent_id=checks.text(agent_id, "agent_id"),
             started=time.time(),
         )
         for name, value in _episode_details(given).items():
@@ -285,7 +275,7 @@ class Intake:
         locked(self._lock, self._end, episode_id, status)
 
     def _end(self, episode_id: Any, status: str) -> None:
-        found = episodes.find(self._store, [as_text(episode_id, "episode_id")]).get(episode_id)
+        found = episodes.find(self._store, [checks.text(episode_id, "episode_id")]).get(episode_id)
         if found is None:
             raise errors.UnknownEpisode(
                 f"no episode {episode_id!r} in buffer {self._store.name!r}: see buffer.episodes()"
@@ -330,10 +320,18 @@ def _caller() -> tuple[object, object]:
     return threading.current_thread(), task
 
 
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    "policy_version": checks.whole,
+    "episode_tags": encode_tags,
+}
+
+
 def _episode_details(given: Mapping[str, Any]) -> dict[str, Any]:
     checked: dict[str, Any] = {}
     for name, value in given.items():
         if value is not None:
-            check: Any = {"policy_version": as_int, "episode_tags": as_tags}.get(name, as_text)
+            check: Any = {"policy_version": checks.whole, "episode_tags": encode_tags}.get(
+                name, checks.text
+            )
             checked[name] = check(value, name)
     return checked

@@ -10,18 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from expdb import errors
+from expdb import checks, errors
 from expdb.chunks.codec import Block, Rows, decoded
 from expdb.chunks.fields import Field, check_name, holds_array, infer, warn_of_likely_column
-from expdb.chunks.values import (
-    LARGEST_REWARD,
-    as_flag,
-    as_int,
-    as_real,
-    as_reward,
-    as_tags,
-    as_text,
-)
+from expdb.chunks.values import encode_tags
 from expdb.storage.catalog import Fields
 
 
@@ -47,9 +39,6 @@ class Episode:
     ordered: bool = True
     last_position: int = -1
     gained: float | None = None  # sum of its rewards, as far as this process has written them
-
-
-STEP_KEYS = ("step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "tags")
 
 
 class Steps(NamedTuple):
@@ -125,28 +114,28 @@ class Pending:
     ) -> None:
         """Accept one step, or raise and change nothing."""
         if reward is not None and type(reward) is not float:
-            reward = as_reward(reward)
+            reward = checks.reward(reward)
         elif reward is not None:
-            if not -LARGEST_REWARD <= reward <= LARGEST_REWARD:
-                as_reward(reward)  # raises
+            if not -checks.LARGEST_REWARD <= reward <= checks.LARGEST_REWARD:
+                checks.reward(reward)  # raises
             reward += 0.0  # SQL has one zero
         if type(terminated) is not bool:
-            terminated = as_flag(terminated, "terminated")
+            terminated = checks.flag(terminated, "terminated")
         if type(truncated) is not bool:
-            truncated = as_flag(truncated, "truncated")
+            truncated = checks.flag(truncated, "truncated")
         if step is not None and type(step) is not int:
-            step = as_int(step, "step")
+            step = checks.whole(step, "step")
         elif step is not None and not -(2**63) <= step < 2**63:
             raise errors.InvalidValue(
                 f"step {step} does not fit 64 bits: number the steps of an episode from 0"
             )
         execute_time = (
-            time.time() if execute_time is None else as_real(execute_time, "execute_time")
+            time.time() if execute_time is None else checks.number(execute_time, "execute_time")
         )
         if pre_agent is not None:
-            pre_agent = as_text(pre_agent, "pre_agent")
+            pre_agent = checks.text(pre_agent, "pre_agent")
         if tags is not None:
-            tags = as_tags(tags, "tags")
+            tags = encode_tags(tags, "tags")
         one = (episode, step, pre_agent, execute_time, reward, terminated, truncated, tags)
         rows = self.rows
         count = rows.count

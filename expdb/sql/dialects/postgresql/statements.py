@@ -19,6 +19,7 @@ from psycopg.adapt import Dumper
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
 from expdb import errors
+from expdb.names import views_for_people
 from expdb.sql import schema, tables
 
 MINIMUM_VERSION = 150_000
@@ -555,7 +556,7 @@ def run_sql(
                 f"the query took too long ({said}): open the database with a longer timeout"
             ) from error
         if state and state[:2] not in ("08", "53", "57", "58", "XX"):
-            raise errors.SqlError(f"{said}: {tables.views_for_people()}") from error
+            raise errors.SqlError(f"{said}: {views_for_people()}") from error
         raise
 
 

@@ -15,7 +15,8 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb import errors
-from expdb.sql import schema, tables
+from expdb.names import views_for_people
+from expdb.sql import schema
 from expdb.sql.dialects.sqlite import arithmetic as sqlite_arithmetic
 from expdb.sql.dialects.sqlite import files as sqlite_files
 
@@ -651,7 +652,7 @@ def run_sql(
         if failed is not None:
             raise failed from None
         if code == sqlite3.SQLITE_ERROR:
-            raise errors.SqlError(f"{_one_line(error)}: {tables.views_for_people()}") from error
+            raise errors.SqlError(f"{_one_line(error)}: {views_for_people()}") from error
         raise
 
 

@@ -1,0 +1,97 @@
+"""Checks of arguments.
+
+Each returns the value as Python's own type, or raises InvalidValue with the cure.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from expdb.errors import InvalidValue
+
+LARGEST_REWARD = 1e300
+
+
+def whole(value: Any, name: str, least: int = -(2**63), most: int = 2**63 - 1) -> int:
+    """Return an integer within bounds, both inclusive; by default any of 64 bits."""
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        found = int(value)
+        if least <= found <= most:
+            return found
+    wanted = "an integer of 64 bits" if least < -(2**62) else f"a whole number from {least}"
+    raise InvalidValue(f"{name} is {value!r}: give {wanted}")
+
+
+def number(value: Any, name: str, least: float = -math.inf, most: float = math.inf) -> float:
+    """Return a finite float within bounds, both inclusive; arrays of one element are taken."""
+    try:
+        if isinstance(value, (str, bytes, bool, np.bool_)):
+            raise TypeError
+        if getattr(value, "shape", ()) not in ((), (1,)):
+            raise TypeError
+        found = float(value.item() if hasattr(value, "item") else value)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidValue(f"{name} is {value!r}: give a number{_range(least, most)}") from None
+    if not math.isfinite(found):
+        raise InvalidValue(f"{name} is {found}: give a finite number{_range(least, most)}")
+    if not least <= found <= most:
+        raise InvalidValue(f"{name} is {value!r}: give a number{_range(least, most)}")
+    return found + 0.0  # SQL has one zero
+
+
+def _range(least: float, most: float) -> str:
+    if least == -math.inf:
+        return ""
+    return f" from {least:g}" + (f" to {most:g}" if most < math.inf else "")
+
+
+def reward(value: Any) -> float:
+    """Return a float whose sums stay finite: an episode's return has to be one."""
+    found = number(value, "reward")
+    if not -LARGEST_REWARD <= found <= LARGEST_REWARD:
+        raise InvalidValue(f"reward is {found}: give one between -1e300 and 1e300")
+    return found
+
+
+def flag(value: Any, name: str) -> bool:
+    """Return a bool; NumPy's are taken."""
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    if getattr(value, "shape", None) == () and value.dtype == bool:
+        return bool(value)
+    raise InvalidValue(f"{name} is {value!r}: give True or False")
+
+
+def choice(value: Any, name: str, *known: str) -> str:
+    """Return one of the known texts."""
+    if isinstance(value, str) and value in known:
+        return value
+    listed = ", ".join(map(repr, known[:-1]))
+    raise InvalidValue(f"{name} is {value!r}: give {listed} or {known[-1]!r}")
+
+
+def text(value: Any, name: str) -> str:
+    """Return text that every database can keep."""
+    if not isinstance(value, str):
+        raise InvalidValue(f"{name} is {value!r}: give text")
+    utf8(value, name)
+    return str(value)
+
+
+def utf8(value: str, name: str) -> bytes:
+    """Return text as UTF-8, without what a database cannot keep in one."""
+    if "\0" in value:
+        raise InvalidValue(f"{name}: text with a NUL character: strip it, or store bytes")
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        cure = "encode it with errors='replace', or store bytes"
+        raise InvalidValue(f"{name}: text with a lone surrogate: {cure}") from None
+
+
+def names(value: Any, name: str) -> tuple[str, ...]:
+    """Return a tuple of names."""
+    if not isinstance(value, (tuple, list)) or not all(isinstance(one, str) for one in value):
+        raise InvalidValue(f"{name} is {value!r}: give a tuple of names")
+    return tuple(value)
