@@ -74,10 +74,10 @@ class Owners:
 
         So whoever looks gets the same codes, whatever was read before.
         """
-        found = self._values[name].take(self._ids.searchsorted(episodes))
+        found: np.ndarray = self._values[name].take(self._ids.searchsorted(episodes))
         if name not in self._codes:
             return found
-        codes = found.astype(np.int64)
+        codes = found.astype(np.int64).reshape(-1)
         count = len(self._codes[name]) + 1  # and one for none, the last, which -1 is the place of
         first = np.full(count, len(codes))
         first[codes[::-1]] = np.arange(len(codes))[::-1]  # of several the last counts: the first
@@ -85,5 +85,4 @@ class Owners:
         rank = np.empty(count, np.int64)
         rank[first.argsort(kind="stable")] = np.arange(count)
         rank[-1] = -1
-        ranked: np.ndarray = rank[codes]
-        return ranked
+        return rank[codes].reshape(episodes.shape)

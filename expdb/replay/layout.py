@@ -6,7 +6,7 @@ Rows are places in the arrays of what is held in memory, which `Trajectories` de
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -70,9 +70,6 @@ class Trajectories(Protocol):
         """
 
 
-SEQUENCE_KEYS = ("is_first", "length", "mask")
-
-
 @dataclass
 class Layout:
     """Say what drawn steps become: the rows of each, and what the unit adds or replaces.
@@ -80,6 +77,8 @@ class Layout:
     `rows` are [B], or [B, ..., T] with `mask`, which is False where there is no step. `columns` are
     the arrays of the unit's `keys()`, the first axis [B].
     """
+
+    SEQUENCE_KEYS: ClassVar[tuple[str, ...]] = ("is_first", "length", "mask")
 
     rows: np.ndarray
     columns: dict[str, np.ndarray] = field(default_factory=dict)
@@ -101,7 +100,7 @@ class Layout:
 
         Arrays are [B, T] or [B, n, T], and `episode` and the columns of episodes are [B] or [B, n].
         T is the length of the longest episode, or `max_length`, where longer ones are cut. UNKNOWN
-        stands for no episode. The keys are those of `SEQUENCE_KEYS`.
+        stands for no episode. The keys are those of `Layout.SEQUENCE_KEYS`.
         """
         there = firsts >= 0
         lengths = trajectories.episode_lengths(np.where(there, firsts, trajectories.zero))

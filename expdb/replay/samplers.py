@@ -59,9 +59,10 @@ class Population(Protocol):
     def column(self, name: str) -> np.ndarray:
         """Return a column of each position's step or episode, [N], as of now.
 
-        Columns of steps: `step`, `reward` (NaN for none), `terminated`, `truncated`. Columns of
-        episodes have to be named in the sampler's `reads`: numbers are float64, NaN for none; texts
-        are int64 codes, counted from 0 in the order of their first positions, -1 for none.
+        Columns of steps: `episode`, `step`, `reward` (NaN for none), `terminated`, `truncated`.
+        Columns of episodes have to be named in the sampler's `reads`: numbers are float64, NaN for
+        none; texts are int64 codes, counted from 0 in the order of their first positions, -1 for
+        none.
         """
 
     def ordered(self, column: str, descending: bool, size: int) -> np.ndarray:

@@ -10,7 +10,6 @@ import numpy as np
 from expdb import checks
 from expdb.names import UNKNOWN
 from expdb.replay.layout import (
-    SEQUENCE_KEYS,
     Layout,
     Trajectories,
     backward,
@@ -51,7 +50,7 @@ class Sequence(Unit):
 
     def keys(self) -> tuple[str, ...]:
         """Return the keys that a batch has of the unit."""
-        return SEQUENCE_KEYS
+        return Layout.SEQUENCE_KEYS
 
     @property
     def what(self) -> str:
@@ -120,7 +119,7 @@ class Episode(Unit):
 
     def keys(self) -> tuple[str, ...]:
         """Return the keys that a batch has of the unit."""
-        return SEQUENCE_KEYS if self.pad else SEQUENCE_KEYS[:2]
+        return Layout.SEQUENCE_KEYS if self.pad else Layout.SEQUENCE_KEYS[:2]
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:
@@ -190,7 +189,7 @@ class Group(Unit):
 
     def keys(self) -> tuple[str, ...]:
         """Return the keys that a batch has of the unit."""
-        return (*SEQUENCE_KEYS, "episode_return", "group_size", "group_mean", "group_std")
+        return (*Layout.SEQUENCE_KEYS, "episode_return", "group_size", "group_mean", "group_std")
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:

@@ -132,6 +132,7 @@ class Populations:
         """Have the columns of episodes in memory that the unit and the sampler look at."""
         reads, r = wanted.reads, self._resident
         if not reads:
+            r.owners = {}
             return
         if unknown := [name for name in reads if name not in EPISODE_COLUMNS]:
             raise InvalidValue(

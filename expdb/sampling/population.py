@@ -14,7 +14,7 @@ from expdb.sampling.by_priority import ByPriority
 from expdb.sampling.candidates import Populations, Wanted
 from expdb.sql.engine import Session
 
-STEP_COLUMNS = ("step", "reward", "terminated", "truncated")
+STEP_COLUMNS = ("episode", "step", "reward", "terminated", "truncated")
 
 
 class Candidates:

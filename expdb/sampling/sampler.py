@@ -197,6 +197,8 @@ class Sampling:
         r, populations, sampler = self.resident, self._populations, wanted.sampler
         populations.read_owners(session, wanted)
         candidates = Candidates(r, populations, self._by_priority, session, wanted)
+        if not sampler.is_trusted:
+            check_size(len(candidates.positions), 1, wanted.unit.what, replace=True)
         drawn = sampler.draw(candidates, wanted.size, wanted.rng)
         positions, columns = drawn if sampler.is_trusted else candidates.checked(drawn)
         rows = populations.rows(session, wanted, positions)
