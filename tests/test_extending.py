@@ -1,0 +1,224 @@
+"""Samplers and units that users write, with the public names alone: those of docs/extending.md."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import expdb
+
+
+@dataclass(frozen=True)
+class Curriculum(expdb.Sampler):
+    """Prefer steps of tasks that agents seldom solve."""
+
+    least: float = 0.05  # weight of a task that is always solved
+
+    reads = ("task_id", "episode_return")
+
+    def keys(self):
+        return ("success_rate",)
+
+    def draw(self, population, size, rng):
+        tasks, returns = (population.column(name) for name in self.reads)
+        _, first = np.unique(population.column("episode"), return_index=True)  # of each episode
+        solved = np.bincount(tasks[first], np.nan_to_num(returns[first]) > 0)
+        rate = (solved / np.bincount(tasks[first]))[tasks]
+        weights = 1.0 - rate + self.least
+        drawn = rng.choice(len(tasks), size, p=weights / weights.sum())
+        return population.positions[drawn], {"success_rate": rate[drawn]}
+
+
+@dataclass(frozen=True)
+class Pairs(expdb.Unit):
+    """Return a better and a worse episode of the same task: arrays are [B, 2, T]."""
+
+    by_episode = True
+    what = "episodes that are better than another one of their task"
+    reads = ("task_id", "episode_return")
+
+    def keys(self):
+        return (*expdb.Layout.SEQUENCE_KEYS, "episode_return")
+
+    def anchors(self, trajectories, rows):
+        tasks, returns = (trajectories.of_episodes(name, rows) for name in self.reads)
+        is_worse = (tasks[:, None] == tasks) & (returns[:, None] > returns)
+        better = np.flatnonzero(is_worse.any(1))
+        return np.column_stack((rows[better], np.where(is_worse[better], rows, -1)))
+
+    def layout(self, trajectories, rows, rng):
+        lots = np.where(rows[:, 1:] >= 0, rng.random(rows[:, 1:].shape), -1.0)
+        worse = rows[np.arange(len(rows)), 1 + lots.argmax(1)]
+        pairs = np.column_stack((rows[:, 0], worse))
+        layout = expdb.Layout.of_episodes(trajectories, pairs)
+        layout.columns["episode_return"] = trajectories.of_episodes("episode_return", pairs)
+        return layout
+
+
+def play(buffer, task, returns, length=3):
+    for gained in returns:
+        with buffer.episode(task) as episode:
+            for n in range(length):
+                last = n == length - 1
+                episode.append(obs=np.full(2, n), reward=gained if last else 0.0, terminated=last)
+
+
+@pytest.fixture
+def buffer(open_db):
+    buffer = open_db().buffer("train")
+    play(buffer, "easy", [1, 1, 1, 1])
+    play(buffer, "hard", [0, 0, 0, 1])
+    play(buffer, "never", [0, 0, 0, 0], length=2)
+    return buffer
+
+
+def test_a_curriculum_draws_each_task_as_its_success_rate_says(buffer):
+    batch = buffer.sample(8000, sampler=Curriculum(), fields=["task_id", "success_rate"], rng=0)
+    assert {(row["task_id"], row["success_rate"]) for row in batch.to_list()} == {
+        ("easy", 1.0), ("hard", 0.25), ("never", 0.0),
+    }  # fmt: skip
+    counts = np.array([(batch["task_id"] == task).sum() for task in ("easy", "hard", "never")])
+    weights = np.array([12 * 0.05, 12 * 0.8, 8 * 1.05])
+    expected = 8000 * weights / weights.sum()
+    # Chi-square with 2 degrees of freedom: above 18.4 once in 10,000 seeds.
+    assert ((counts - expected) ** 2 / expected).sum() < 18.4
+
+
+def test_a_curriculum_follows_what_is_stored_and_updated(buffer):
+    only = {"task_id": "never"}
+    assert set(buffer.sample(50, only, sampler=Curriculum(), rng=0)["success_rate"]) == {0.0}
+    play(buffer, "never", [1, 1, 1, 1])
+    assert set(buffer.sample(50, only, sampler=Curriculum(), rng=0)["success_rate"]) == {0.5}
+    buffer.update(only, reward=1.0, which="last")
+    assert set(buffer.sample(50, only, sampler=Curriculum(), rng=0)["success_rate"]) == {1.0}
+
+
+@pytest.mark.parametrize("where", [None, {"task_id": "hard"}, {"reward": 1.0}, np.arange(12, 24)])
+@pytest.mark.parametrize(
+    "unit", [expdb.NStep(2, gamma=0.9), expdb.Stack(2), expdb.Sequence(3), expdb.Episode(), Pairs()]
+)
+def test_any_query_and_unit_works_with_a_sampler_of_ones_own(buffer, where, unit):
+    try:
+        wanted = buffer.sample(500, where, unit=unit, rng=1)
+    except expdb.TooFewRows:
+        with pytest.raises(expdb.TooFewRows):
+            buffer.sample(500, where, unit=unit, sampler=Curriculum(), rng=1)
+        return
+    found = buffer.sample(500, where, unit=unit, sampler=Curriculum(), rng=1)
+    assert found.keys() == wanted.keys() | {"success_rate"}
+    assert set(np.unique(found["position"])) <= set(np.unique(wanted["position"]))
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        expdb.Uniform(), expdb.Uniform(over="task"), expdb.Newest(5), expdb.Ordered("position"),
+        expdb.Prioritized(), Curriculum(),
+    ],
+)  # fmt: skip
+def test_pairs_hold_a_better_and_a_worse_episode_of_one_task(buffer, sampler):
+    play(buffer, "hard", [0.5, 0.5])
+    size = 3 if isinstance(sampler, expdb.Ordered) else 64
+    batch = buffer.sample(size, sampler=sampler, unit=Pairs(), fields=[
+        "obs", "mask", "length", "reward", "episode", "episode_return", "task_id", "position",
+    ], rng=3)  # fmt: skip
+    assert batch["obs"].shape == (size, 2, 3, 2)
+    better, worse = batch["episode_return"].T
+    assert (better > worse).all()
+    assert {*better} == {0.5, 1.0}
+    assert {*worse} <= {0.0, 0.5}
+    assert (batch["task_id"] == "hard").all()
+    assert batch["mask"].all()
+    assert (batch["length"] == 3).all()
+    assert (batch["reward"].sum(2) == batch["episode_return"]).all()
+    assert (batch["episode"][:, 0] != batch["episode"][:, 1]).all()
+
+
+def test_pairs_follow_queries_updates_and_eviction(buffer):
+    with pytest.raises(expdb.TooFewRows, match="no episodes that are better"):
+        buffer.sample(1, {"task_id": "never"}, unit=Pairs())
+    buffer.update({"task_id": "never", "position": 25}, reward=2.0)
+    batch = buffer.sample(30, {"task_id": "never"}, unit=Pairs(), rng=0)
+    assert set(batch["episode_return"][:, 0]) == {2.0}
+    play(buffer, "never", [3])
+    batch = buffer.sample(200, {"task_id": "never"}, unit=Pairs(), rng=0)
+    assert set(batch["episode_return"][:, 0]) == {2.0, 3.0}
+    buffer.set_capacity(3)
+    with pytest.raises(expdb.TooFewRows):
+        buffer.sample(1, unit=Pairs())
+
+
+def test_pairs_have_priorities_and_come_again_after_a_restart(buffer, open_db):
+    batch = buffer.sample(64, unit=Pairs(), sampler=expdb.Prioritized(), rng=0)
+    assert batch["probability"] == pytest.approx(1.0)  # one episode is better than others
+    state = buffer.sampling_state()
+    again = open_db().buffer("train")
+    again.restore_sampling(state)
+    ours, theirs = (
+        one.sample(16, unit=Pairs(), sampler=expdb.Prioritized()) for one in (buffer, again)
+    )
+    for key in ours:
+        np.testing.assert_array_equal(ours[key], theirs[key])
+
+
+@dataclass(frozen=True)
+class Wrong(expdb.Sampler):
+    result: str
+
+    def draw(self, population, size, rng):
+        positions = population.positions[:1].repeat(size)
+        match self.result:
+            case "one too many":
+                return positions.repeat(2), {}
+            case "floats":
+                return positions.astype(float), {}
+            case "no columns":
+                return positions
+            case "unknown key":
+                return positions, {"weight": np.ones(size)}
+            case "elsewhere":
+                return positions + 1000, {}
+        return positions, {"task": population.column("task_id")}
+
+
+def test_a_draw_that_cannot_be_is_refused(buffer):
+    for result in ("one too many", "floats", "no columns", "unknown key"):
+        with pytest.raises(expdb.InvalidValue, match=r"Wrong.draw is to return positions"):
+            buffer.sample(4, sampler=Wrong(result))
+    with pytest.raises(expdb.InvalidValue, match="not of the population"):
+        buffer.sample(4, sampler=Wrong("elsewhere"))
+    with pytest.raises(expdb.InvalidValue, match="name it in `reads`"):
+        buffer.sample(4, sampler=Wrong("undeclared"))
+    with pytest.raises(NotImplementedError, match="write draw"):
+        buffer.sample(4, sampler=expdb.Sampler())
+
+
+@dataclass(frozen=True)
+class Twice(expdb.Unit):
+    by_episode = True
+
+    def anchors(self, trajectories, rows):
+        return rows.repeat(2)
+
+    def layout(self, trajectories, rows, rng):
+        return expdb.Layout.of_episodes(trajectories, rows)
+
+
+def test_anchors_that_cannot_be_are_refused(buffer):
+    with pytest.raises(expdb.InvalidValue, match=r"Twice.anchors is to return integers"):
+        buffer.sample(2, unit=Twice())
+    with pytest.raises(NotImplementedError, match="write layout"):
+        buffer.sample(2, unit=expdb.Unit())
+
+
+@dataclass(frozen=True)
+class Unknown(expdb.Sampler):
+    reads = ("reward",)
+
+    def draw(self, population, size, rng):
+        return population.uniform(size, rng), {}
+
+
+def test_a_column_that_episodes_do_not_have_is_refused(buffer):
+    with pytest.raises(expdb.InvalidValue, match="'reward' in `reads` is not a column of episodes"):
+        buffer.sample(2, sampler=Unknown())
