@@ -120,47 +120,14 @@ class EpisodeWriter:
         """
         if self._pid != os.getpid():
             self._refuse()
-        # On one line, as wherever a lock is taken: an interrupt may come at the line where a block
-        # is left.
-        locked(
-            self._lock,
-            self._append,
-            fields,
-            step,
-            pre_agent,
-            execute_time,
-            reward,
-            terminated,
-            truncated,
-            tags,
-        )
+        columns = step, pre_agent, execute_time, reward, terminated, truncated, tags
+        with self._lock: self._append(fields, columns)  # noqa: E701  # fmt: skip
 
-    def _append(
-        self,
-        fields: Mapping[str, Any],
-        step: Any,
-        pre_agent: Any,
-        execute_time: Any,
-        reward: Any,
-        terminated: Any,
-        truncated: Any,
-        tags: Any,
-    ) -> None:
+    def _append(self, fields: Mapping[str, Any], columns: tuple[Any, ...]) -> None:
         if not self._takes_steps:
             self._resume()
         pending = self._pending
-        pending.add(
-            self._episode,
-            fields,
-            step,
-            pre_agent,
-            execute_time,
-            reward,
-            terminated,
-            truncated,
-            tags,
-        )
-        if terminated or truncated:
+        if pending.add(self._episode, fields, columns):
             self._whole, self._takes_steps = True, False
         if (
             len(pending.taken) >= self._flush_steps

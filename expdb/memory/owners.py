@@ -23,6 +23,7 @@ class Owners:
 
     def __init__(self, names: tuple[str, ...]):
         self.names = names
+        self.by_name = dict.fromkeys(names, self)
         self.epoch = -1  # of the resident, at which they are right
         self._forget()
 

@@ -99,20 +99,20 @@ class Layout:
         """Return the layout of whole episodes, given their first rows [B] or [B, n].
 
         Arrays are [B, T] or [B, n, T], and `episode` and the columns of episodes are [B] or [B, n].
-        T is the length of the longest episode, or `max_length`, where longer ones are cut. UNKNOWN
-        stands for no episode. The keys are those of `Layout.SEQUENCE_KEYS`.
+        T is the length of the longest episode, or `max_length`, where longer ones are cut; in
+        [B, n] -1 stands for no episode. The keys are those of `Layout.SEQUENCE_KEYS`.
         """
+        if firsts.ndim == 1:
+            lengths = trajectories.episode_lengths(firsts)
+            longest = int(lengths.max(initial=1)) if max_length is None else max_length
+            return padded(trajectories, forward(trajectories, firsts, longest))
         there = firsts >= 0
         lengths = trajectories.episode_lengths(np.where(there, firsts, trajectories.zero))
         longest = int(lengths.max(initial=1, where=there)) if max_length is None else max_length
-        if there.all() and firsts.ndim == 1:
-            found = forward(trajectories, firsts, longest)
-        else:
-            found = np.full((*firsts.shape, longest), UNKNOWN)
-            found[there] = forward(trajectories, firsts[there], longest)
+        found = np.full((*firsts.shape, longest), UNKNOWN)
+        found[there] = forward(trajectories, firsts[there], longest)
         layout = padded(trajectories, found)
-        if firsts.ndim > 1 or not there.all():
-            layout.firsts = firsts
+        layout.firsts = firsts
         return layout
 
 

@@ -209,7 +209,8 @@ class Group(Unit):
         found = np.repeat(first + skipped, self.size).reshape(-1, self.size) + np.arange(self.size)
         there = np.arange(self.size) < (counts - skipped)[:, None]
         members = order[np.where(there, found, 0)]
-        chosen = spread(np.where(there, returns[members], np.nan)) >= self.min_spread
+        scores = np.where(there, returns[members], np.nan)
+        chosen = spread(scores, mean(scores)) >= self.min_spread
         if self.complete:
             chosen &= counts >= self.size
         rollouts = np.where(there, rows[members], UNKNOWN)[chosen]
@@ -223,12 +224,12 @@ class Group(Unit):
         there = rows >= 0
         returns = np.full(rows.shape, np.nan)
         returns[there] = trajectories.of_episodes("episode_return", rows[there])
-        layout = Layout.of_episodes(trajectories, rows, self.max_length)
+        layout, means = Layout.of_episodes(trajectories, rows, self.max_length), mean(returns)
         layout.columns |= {
             "episode_return": returns,
             "group_size": there.sum(1),
-            "group_mean": mean(returns),
-            "group_std": spread(returns),
+            "group_mean": means,
+            "group_std": spread(returns, means),
         }
         return layout
 
@@ -239,12 +240,12 @@ def mean(returns: np.ndarray) -> np.ndarray:
     return found
 
 
-def spread(returns: np.ndarray) -> np.ndarray:
+def spread(returns: np.ndarray, means: np.ndarray) -> np.ndarray:
     """Return the standard deviation of each row of returns; exactly 0 where they are all the same.
 
     Squares of large returns would overflow, so they are scaled by powers of two.
     """
-    apart = returns - mean(returns)[:, None]
+    apart = returns - means[:, None]
     highest = np.fmax.reduce(returns, 1, initial=-np.inf)
     same = highest == np.fmin.reduce(returns, 1, initial=np.inf)
     _, exponent = np.frexp(np.fmax.reduce(abs(apart), 1, initial=0.0))

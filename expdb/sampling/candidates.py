@@ -38,6 +38,13 @@ class Wanted:
     shard: tuple[int, int] | None
     rng: np.random.Generator
     empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
+    # The columns of episodes that the unit and the sampler look at.
+    reads: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        reads = (*self.unit.reads, *self.sampler.reads)
+        if reads:
+            self.reads = tuple(sorted(set(reads)))
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:
@@ -49,11 +56,6 @@ class Wanted:
     def name(self) -> tuple[Any, ...]:
         """What decides which steps may be drawn."""
         return self.key, self.anchor_key
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The columns of episodes that the unit and the sampler look at."""
-        return tuple(sorted({*self.unit.reads, *self.sampler.reads}))
 
     @property
     def asks_priorities(self) -> bool:
@@ -134,16 +136,19 @@ class Populations:
         if not reads:
             r.owners = {}
             return
+        owners = self._owners.get(reads)
+        if owners is not None and owners.epoch == r.epoch:
+            r.owners = owners.by_name
+            return
         if unknown := [name for name in reads if name not in EPISODE_COLUMNS]:
             raise InvalidValue(
                 f"{unknown[0]!r} in `reads` is not a column of episodes: there are "
                 f"{', '.join(EPISODE_COLUMNS)}"
             )
         owners = remembered(self._owners, reads, lambda: Owners(reads))
-        if owners.epoch != r.epoch:
-            assert session is not None
-            owners.follow(self._store, session, r)
-        r.owners = dict.fromkeys(reads, owners)
+        assert session is not None
+        owners.follow(self._store, session, r)
+        r.owners = owners.by_name
 
     def positions(self, session: Session | None, wanted: Wanted) -> Positions:
         """Return the positions that the unit may start from and the query matches."""

@@ -187,7 +187,8 @@ class Collator:
         out: dict[str, np.ndarray] = {}
         for key, source, name in plan.keys:
             if source == "row":
-                array = gathered(columns[name], flat)
+                column = columns[name]
+                array = column.take(flat, 0) if empty is np.empty else gathered(column, flat)
                 out[key] = array if mask is None else array.reshape(*shape, *array.shape[1:])
             elif source == "next":
                 assert layout.next_rows is not None

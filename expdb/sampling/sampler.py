@@ -108,8 +108,7 @@ class Sampling:
         key = None if where is None else key_of_any(where)
         condition = None if key is None else self._populations.condition(key, where)
         wanted = Wanted(size, where, key, condition, sampler, unit, fields, shard, rng, empty)
-        batch: Batch = locked(self.resident.lock, self._safely, self._sample, wanted)
-        return batch
+        with self.resident.lock: return self._safely(self._sample, wanted)  # noqa: E701  # fmt: skip
 
     def _safely(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Do something to the rows.

@@ -30,6 +30,13 @@ MANY_NAMED = 4096  # episodes known by name; others are looked up
 MANY_OPEN = 16_384
 
 
+FLAGS = ("terminated", "truncated")
+# What a row has that does not say it.
+_STEP_COLUMNS = [
+    (name, False if name in ("terminated", "truncated") else None) for name in STEP_KEYS
+]
+
+
 class Intake:
     """Writes steps to the episodes that a process has open in a buffer. Threads may share it."""
 
@@ -95,8 +102,8 @@ class Intake:
                     f"episode {episode.episode_id!r} has ended: give the next step another "
                     "episode_id"
                 )
-            pending.add(episode, fields, **{key: row[key] for key in STEP_KEYS if key in row})
-            if row.get("terminated") or row.get("truncated"):
+            columns = tuple([row.get(name, usual) for name, usual in _STEP_COLUMNS])
+            if pending.add(episode, fields, columns):
                 pending.ended[identity] = "complete"
                 if implicit is not None:
                     opened[implicit] = None

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from expdb import checks, errors
+from expdb.checks import LARGEST_REWARD
 from expdb.chunks.codec import Block, Rows, decoded
 from expdb.chunks.fields import Field, check_name, holds_array, infer, warn_of_likely_column
 from expdb.chunks.values import encode_tags
@@ -100,23 +101,16 @@ class Pending:
         """
         return bool(self.write_id) and self.stored is None
 
-    def add(
-        self,
-        episode: Episode,
-        values: Mapping[str, Any],
-        step: Any = None,
-        pre_agent: Any = None,
-        execute_time: Any = None,
-        reward: Any = None,
-        terminated: Any = False,
-        truncated: Any = False,
-        tags: Any = None,
-    ) -> None:
-        """Accept one step, or raise and change nothing."""
+    def add(self, episode: Episode, values: Mapping[str, Any], columns: tuple[Any, ...]) -> bool:
+        """Accept one step, or raise and change nothing; return whether it ends its episode.
+
+        `columns` are those of `STEP_KEYS`.
+        """
+        step, pre_agent, execute_time, reward, terminated, truncated, tags = columns
         if reward is not None and type(reward) is not float:
             reward = checks.reward(reward)
         elif reward is not None:
-            if not -checks.LARGEST_REWARD <= reward <= checks.LARGEST_REWARD:
+            if not -LARGEST_REWARD <= reward <= LARGEST_REWARD:
                 checks.reward(reward)  # raises
             reward += 0.0  # SQL has one zero
         if type(terminated) is not bool:
@@ -146,13 +140,13 @@ class Pending:
             else:
                 self._append_new(values)
         except BaseException:
-            if (
-                rows.count == count and self.taken and self.taken[-1] is one
-            ):  # else an interrupt came just after, or before
+            # Else an interrupt came just after, or before.
+            if rows.count == count and self.taken and self.taken[-1] is one:
                 self.taken.pop()
             raise
         if rows.full:
             self.cut()
+        return terminated or truncated
 
     def cut(self) -> None:
         """Close the current chunk."""

@@ -18,7 +18,6 @@ from sqlalchemy.pool import NullPool
 
 from expdb import errors
 from expdb.living import Living
-from expdb.locks import locked
 from expdb.sql.dialects.sqlite import files as sqlite_files
 from expdb.sql.dialects.sqlite import statements as sqlite
 from expdb.sql.engine import Engine, Kind, Session, Transaction
@@ -309,7 +308,7 @@ class SqliteEngine(Engine):
         """
         if time.monotonic() - self._watched > WATCH_SECONDS:
             self.check_file()
-        return locked(self._watching, self._look, seen)
+        with self._watching: return self._look(seen)  # noqa: E701  # fmt: skip
 
     def _look(self, seen: object) -> object | None:
         session = self.take("watch")
