@@ -19,7 +19,7 @@ from expdb.sql import tables
 from expdb.sql.engine import Engine, Session
 from expdb.sql.query import Condition, Where, compile_where
 from expdb.storage.catalog import Fields, find_buffer, nearest
-from expdb.storage.writing.pending import Episode
+from expdb.storage.records import EpisodeRecord
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,9 @@ class News:
     fields: Fields | None = None
     signatures: dict[tuple[tuple[str, Field], ...], int] = field(default_factory=dict)
     decoders: dict[int, Decoder] = field(default_factory=dict)
-    episodes: list[tuple[Episode, Episode]] = field(default_factory=list)  # as it was, as it is now
+    episodes: list[tuple[EpisodeRecord, EpisodeRecord]] = field(
+        default_factory=list
+    )  # as it was, as it is now
 
 
 class Writing(AbstractContextManager[tuple[Session, News]]):
@@ -108,6 +110,14 @@ TAKE = (
     "UPDATE buffers SET added = added + ?, episodes_added = episodes_added + ? WHERE id = ? "
     "RETURNING added, episodes_added, fields_version"
 )
+TAKE_EPISODE = (
+    "UPDATE buffers SET episodes_added = episodes_added + 1 WHERE id = ? "
+    "RETURNING episodes_added - 1"
+)
+KEEP_TAIL = (
+    "UPDATE episodes SET tail_chunk = ?, tail_row = ?, tail_fields = ? "
+    "WHERE buffer_id = ? AND id = ?"
+)
 COUNT = "UPDATE buffers SET size = size + ?, bytes = bytes + ? WHERE id = ?"
 INSERT_SEGMENT = (
     "INSERT INTO segments (buffer_id, last, first, episode, ordinal, chunk, chunk_row) VALUES (?, "
@@ -150,7 +160,7 @@ class Store:
         self._signatures.update(news.signatures)
         self._decoders.update(news.decoders)
         for before, after in news.episodes:
-            before.__dict__.update(after.__dict__)
+            before.become(after)
 
     def compiled(self, where: Where) -> Condition | None:
         """Return the condition of any form of `where`, None for all rows.

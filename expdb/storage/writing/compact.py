@@ -23,7 +23,7 @@ SMALL = 8
 Tail = dict[str, Any]
 
 
-def finish(
+def compact_episode(
     store: Store,
     session: Session,
     news: News,

@@ -5,6 +5,7 @@ Swept away where nobody ends them.
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,113 +15,74 @@ from expdb import errors
 from expdb.chunks.fields import Field
 from expdb.sql import tables
 from expdb.sql.engine import Session
+from expdb.storage.records import BEGINNING, EpisodeRecord
 from expdb.storage.store import News, Store
-from expdb.storage.writing import compact as rewrite
-from expdb.storage.writing.pending import Episode, Pending
+from expdb.storage.writing import compact
+from expdb.storage.writing.plan import EpisodeWrite
 
 E = tables.episodes.c
 
 
-def settle(
-    session: Session,
-    store: Store,
-    pending: Pending,
-    episode: Episode,
-    mine: list[int],
-    first: int,
-    status: str,
-    next_id: int,
-    now: float,
-    step: list[int],
-) -> Episode:
-    """Insert or advance an episode's row, number its steps in `step`.
+_PROGRESS = ("status", "length", "episode_return", "ended", "ordered", "last_step", "last_position")
+_NAMES = ("buffer_id", "id", *BEGINNING, *_PROGRESS)
+INSERT = f"INSERT INTO episodes ({', '.join(_NAMES)}) VALUES ({', '.join('?' * len(_NAMES))})"
+ADVANCE = (
+    "UPDATE episodes SET length = length + ?, status = ?, ended = ?, ordered = ?, last_step = ?, "
+    "last_position = ?, episode_return = coalesce(episode_return + ?, episode_return, ?) "
+    "WHERE buffer_id = ? AND id = ? AND status = 'open' AND length = ? RETURNING 1"
+)
 
-    Return the episode as it will be.
+
+def put(session: Session, store: Store, write: EpisodeWrite, first: int, now: float) -> bool:
+    """Insert or advance an episode's row; return whether it was as the plan takes it to be.
+
+    The id and the last position of `write.after` are those that are stored.
     """
-    details = pending.details.get(id(episode), {})
-    after = Episode(**{**episode.__dict__, **details})
-    if details and episode.id is not None:
-        statement = sa.update(tables.episodes).where(E.buffer_id == store.id, E.id == episode.id)
-        session.connection.execute(statement.values(**details))
-    gained, last_position = pending.gained(mine), first + mine[-1]
-    ended = None if status == "open" else now
-    for attempt in (0, 1):
-        length = after.length
-        last_step, ordered = pending.number(after, mine, step)
-        total = after.gained if gained is None else gained + (after.gained or 0.0)
-        if after.id is None:
-            after.id = next_id
-            _insert_episode(
-                session,
-                store,
-                after,
-                (status, length + len(mine), total, ended, ordered, last_step, last_position),
-                now,
-            )
-            break
-        advanced = session.ask(
-            "UPDATE episodes SET length = length + ?, status = ?, ended = ?, ordered = ?, "
-            "last_step = ?, last_position = ?, "
-            "episode_return = coalesce(episode_return + ?, episode_return, ?) "
-            "WHERE buffer_id = ? AND id = ? AND status = 'open' AND length = ? RETURNING 1",
-            len(mine), status, ended, ordered, last_step, last_position, gained, gained, store.id,
-            after.id, length,
-        )  # fmt: skip
-        if advanced:
-            break
-        # Another process has written to it, ended it, or swept it away.
-        current = session.ask(
-            "SELECT status, length, last_step, ordered FROM episodes WHERE buffer_id = ? AND id = "
-            "?",
+    before, after = write.before, write.after
+    ended = None if write.status == "open" else now
+    after.last_position = first + write.rows[-1]
+    if before.id is None:
+        if session.ask(
+            "SELECT 1 FROM episodes WHERE buffer_id = ? AND episode_id = ?",
             store.id,
-            after.id,
-        )
-        if not current and not attempt and 0 <= after.last_position < swept_before(store, session):
-            after.id = None
-            ((next_id,),) = session.ask(
-                "UPDATE buffers SET episodes_added = episodes_added + 1 WHERE id = ? RETURNING "
-                "episodes_added - 1",
-                store.id,
+            after.episode_id,
+        ):
+            raise errors.EpisodeMismatch(
+                f"episode {after.episode_id!r} exists already: choose another episode_id"
             )
-            continue
-        if attempt or not current or current[0][0] != "open":
-            state = current[0][0] if current else "gone"
-            raise errors.EpisodeEnded(f"episode {after.episode_id!r} is {state}: start another one")
-        _, after.length, after.last_step, ordered = current[0]
-        after.ordered = bool(ordered)
-    after.length, after.last_step, after.ordered = length + len(mine), last_step, ordered
-    after.last_position, after.gained = last_position, total
-    return after
-
-
-def _insert_episode(
-    session: Session,
-    store: Store,
-    episode: Episode,
-    progress: tuple[object, ...],
-    now: float,
-) -> None:
-    if session.ask(
-        "SELECT 1 FROM episodes WHERE buffer_id = ? AND episode_id = ?",
-        store.id,
-        episode.episode_id,
-    ):
-        raise errors.EpisodeMismatch(
-            f"episode {episode.episode_id!r} exists already: choose another episode_id"
+        beginning = {**after.columns(), "started": after.started or now}
+        session.tell(
+            INSERT, store.id, after.id, *beginning.values(), write.status, after.length,
+            after.gained, ended, after.ordered, after.last_step, after.last_position,
+        )  # fmt: skip
+        return True
+    if write.details:
+        statement = sa.update(tables.episodes).where(E.buffer_id == store.id, E.id == before.id)
+        session.connection.execute(statement.values(**write.details))
+    return bool(
+        session.ask(
+            ADVANCE, len(write.rows), write.status, ended, after.ordered, after.last_step,
+            after.last_position, write.gained, write.gained, store.id, before.id, before.length,
         )
-    status, length, gained, ended, ordered, last_step, last_position = progress
-    session.ask(
-        "INSERT INTO episodes (buffer_id, id, episode_id, run, task_id, task_name, agent_id, "
-        "group_id, policy_version, "
-        "episode_tags, started, status, length, episode_return, ended, ordered, last_step, "
-        "last_position) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        store.id, episode.id, episode.episode_id, episode.run, episode.task_id, episode.task_name,
-        episode.agent_id,
-        episode.group_id, episode.policy_version, episode.episode_tags, episode.started or now,
-        status, length, gained,
-        ended, ordered, last_step, last_position,
     )  # fmt: skip
+
+
+def current(session: Session, store: Store, record: EpisodeRecord) -> EpisodeRecord:
+    """Return an episode that is not as its record says: another process has written to it.
+
+    One that was swept away is to be inserted again. Raises EpisodeEnded where it has ended.
+    """
+    found = session.ask(
+        "SELECT status, length, last_step, ordered FROM episodes WHERE buffer_id = ? AND id = ?",
+        store.id,
+        record.id,
+    )
+    if not found and 0 <= record.last_position < swept_before(store, session):
+        return replace(record, id=None)
+    status, length, last_step, ordered = found[0] if found else ("gone", 0, None, True)
+    if status != "open":
+        raise errors.EpisodeEnded(f"episode {record.episode_id!r} is {status}: start another one")
+    return replace(record, length=length, last_step=last_step, ordered=bool(ordered))
 
 
 def end_stored(store: Store, id: int, status: str) -> None:
@@ -146,7 +108,7 @@ def end(
     )  # fmt: skip
     if not ended:
         raise errors.EpisodeEnded("the episode has ended already, or is gone: start another one")
-    rewrite.finish(store, session, news, id, tail, tail_types)
+    compact.compact_episode(store, session, news, id, tail, tail_types)
 
 
 ENDED_AT_ONCE = 500
@@ -163,7 +125,7 @@ def complete(store: Store, ids: Sequence[int]) -> None:
                 time.time(), store.id, listed,
             )  # fmt: skip
             for (id,) in sorted(ended):
-                rewrite.finish(store, session, news, id, None, {})
+                compact.compact_episode(store, session, news, id, None, {})
 
 
 # -- episodes that nobody ends ---------------------------------------------------------------------
@@ -220,7 +182,7 @@ def sweep_if_due(store: Store, began: int) -> None:
 NAMES_AT_ONCE = 500
 
 
-def find(store: Store, names: Sequence[str]) -> dict[str, tuple[Episode, str]]:
+def find(store: Store, names: Sequence[str]) -> dict[str, tuple[EpisodeRecord, str]]:
     """Return the episodes that there are of these names, and the status of each."""
     columns = (
         E.episode_id, E.run, E.task_id, E.agent_id, E.task_name, E.group_id, E.policy_version,
@@ -238,7 +200,7 @@ def find(store: Store, names: Sequence[str]) -> dict[str, tuple[Episode, str]]:
         ]  # fmt: skip
     found = {}
     for *values, last_position, ordered, status in rows:
-        episode = Episode(*values)
+        episode = EpisodeRecord(*values)
         episode.ordered, episode.last_position = bool(ordered), last_position
         found[episode.episode_id] = episode, status
     return found

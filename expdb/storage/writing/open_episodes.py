@@ -16,10 +16,11 @@ from expdb import checks, errors
 from expdb.chunks.values import encode_tags
 from expdb.locks import locked
 from expdb.names import STEP_KEYS
+from expdb.storage.records import EpisodeRecord
 from expdb.storage.store import Store
 from expdb.storage.writing import episodes
 from expdb.storage.writing import transaction as write
-from expdb.storage.writing.pending import Episode, Pending
+from expdb.storage.writing.pending import Pending
 
 Row = tuple[Mapping[str, Any], Mapping[str, Any]]  # what the columns are, what the fields are
 Key = tuple[str, str]  # task and agent
@@ -42,8 +43,8 @@ class Intake:
 
     def __init__(self, store: Store, run: str):
         self._store, self._run = store, run
-        self._open: dict[Key, Episode] = {}
-        self._named: dict[str, Episode] = {}
+        self._open: dict[Key, EpisodeRecord] = {}
+        self._named: dict[str, EpisodeRecord] = {}
         self._callers: dict[
             Key, tuple[object, object]
         ] = {}  # who stored the steps of an open episode without a name
@@ -59,8 +60,8 @@ class Intake:
     def _write(self, rows: Sequence[Row]) -> np.ndarray:
         for attempt in (0, 1):
             pending = Pending(self._store.fields)
-            opened: dict[Key, Episode | None] = {}
-            named: dict[str, Episode] = {}
+            opened: dict[Key, EpisodeRecord | None] = {}
+            named: dict[str, EpisodeRecord] = {}
             try:
                 self._gather(rows, pending, opened, named)
                 positions = write.write(self._store, pending)
@@ -86,8 +87,8 @@ class Intake:
         self,
         rows: Sequence[Row],
         pending: Pending,
-        opened: dict[Key, Episode | None],
-        named: dict[str, Episode],
+        opened: dict[Key, EpisodeRecord | None],
+        named: dict[str, EpisodeRecord],
     ) -> None:
         """Add rows to what is pending, and note which episodes they leave open.
 
@@ -96,20 +97,22 @@ class Intake:
         stored = self._stored(rows)
         for row, fields in rows:
             episode, implicit = self._episode_of(row, opened, named, stored, pending)
-            identity = id(episode)
-            if identity in pending.ended:
+            if episode in pending.ended:
                 raise errors.EpisodeEnded(
                     f"episode {episode.episode_id!r} has ended: give the next step another "
                     "episode_id"
                 )
             columns = tuple([row.get(name, usual) for name, usual in _STEP_COLUMNS])
             if pending.add(episode, fields, columns):
-                pending.ended[identity] = "complete"
+                pending.ended[episode] = "complete"
                 if implicit is not None:
                     opened[implicit] = None
 
     def _remember(
-        self, opened: dict[Key, Episode | None], named: dict[str, Episode], pending: Pending
+        self,
+        opened: dict[Key, EpisodeRecord | None],
+        named: dict[str, EpisodeRecord],
+        pending: Pending,
     ) -> None:
         for key, episode in opened.items():
             if episode is None:
@@ -120,7 +123,7 @@ class Intake:
                 self._open[key] = episode
         for name, episode in named.items():
             self._named.pop(name, None)
-            if id(episode) not in pending.ended:
+            if episode not in pending.ended:
                 self._named[name] = episode
         while len(self._named) > MANY_NAMED:
             del self._named[next(iter(self._named))]
@@ -139,7 +142,7 @@ class Intake:
             if episode is not None:
                 current, status = found.get(episode.episode_id, (None, ""))
                 if current is not None and status == "open":
-                    episode.__dict__.update(current.__dict__)
+                    episode.become(current)
                 else:
                     self._forget(key)
         for row, _ in rows:
@@ -163,11 +166,11 @@ class Intake:
     def _episode_of(
         self,
         row: Mapping[str, Any],
-        opened: dict[Key, Episode | None],
-        named: dict[str, Episode],
-        stored: dict[str, tuple[Episode, str]],
+        opened: dict[Key, EpisodeRecord | None],
+        named: dict[str, EpisodeRecord],
+        stored: dict[str, tuple[EpisodeRecord, str]],
         pending: Pending,
-    ) -> tuple[Episode, Key | None]:
+    ) -> tuple[EpisodeRecord, Key | None]:
         """Return the episode of a step to be stored.
 
         Its key among the open ones where it was not named.
@@ -222,7 +225,7 @@ class Intake:
             self._add_details(episode, given, pending)
         return episode, key
 
-    def _stored(self, rows: Sequence[Row]) -> dict[str, tuple[Episode, str]]:
+    def _stored(self, rows: Sequence[Row]) -> dict[str, tuple[EpisodeRecord, str]]:
         """Look up, all at once, the episodes that rows name and this handle does not know."""
         named = dict.fromkeys(
             checks.text(row["episode_id"], "episode_id")
@@ -234,12 +237,12 @@ class Intake:
 
     def new(
         self, task_id: Any, agent_id: Any, episode_id: Any, given: Mapping[str, Any]
-    ) -> Episode:
+    ) -> EpisodeRecord:
         """Return an episode of this run that is not stored yet.
 
         Raise InvalidValue for what cannot name one.
         """
-        episode = Episode(
+        episode = EpisodeRecord(
             episode_id=uuid.uuid4().hex
             if episode_id is None
             else checks.text(episode_id, "episode_id"),
@@ -252,16 +255,18 @@ class Intake:
             setattr(episode, name, value)
         return episode
 
-    def _add_details(self, episode: Episode, given: Mapping[str, Any], pending: Pending) -> None:
+    def _add_details(
+        self, episode: EpisodeRecord, given: Mapping[str, Any], pending: Pending
+    ) -> None:
         """Note what a step tells of its episode and was not known.
 
         Raise EpisodeMismatch where it differs.
         """
-        news = pending.details.setdefault(id(episode), {})
+        told = dict(pending.details.get(episode, {}))
         for name, value in _episode_details(given).items():
-            known = news.get(name, getattr(episode, name))
+            known = told.get(name, getattr(episode, name))
             if known is None or (name == "episode_tags" and known != value):
-                news[name] = value
+                told[name] = value
             elif name in ("task_name", "group_id") and known != value:
                 raise errors.EpisodeMismatch(
                     f"episode {episode.episode_id!r} has the {name} {known!r}, not {value!r}: "
@@ -273,6 +278,8 @@ class Intake:
                     f"episode {episode.episode_id!r} keeps the policy_version {known} that began "
                     f"it, and {value} is left out: start another one"
                 )
+        if told:
+            pending.details[episode] = told
 
     def end(self, episode_id: Any, status: str) -> None:
         """End an open episode by its name.

@@ -4,8 +4,7 @@ Every value is checked and encoded here, before anything touches the database.
 """
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,36 +15,13 @@ from expdb.chunks.codec import Block, Rows, decoded
 from expdb.chunks.fields import Field, check_name, holds_array, infer, warn_of_likely_column
 from expdb.chunks.values import encode_tags
 from expdb.storage.catalog import Fields
-
-
-@dataclass
-class Episode:
-    """An episode that this process writes.
-
-    `id` is None, and nothing is stored, before its first step is.
-    """
-
-    episode_id: str
-    run: str
-    task_id: str
-    agent_id: str
-    task_name: str | None = None
-    group_id: str | None = None
-    policy_version: int | None = None
-    episode_tags: str | None = None
-    started: float = 0.0
-    id: int | None = None
-    length: int = 0
-    last_step: int | None = None
-    ordered: bool = True
-    last_position: int = -1
-    gained: float | None = None  # sum of its rewards, as far as this process has written them
+from expdb.storage.records import EpisodeRecord
 
 
 class Steps(NamedTuple):
     """What the columns of some steps are, beside their fields."""
 
-    episode: tuple[Episode, ...]
+    episode: tuple[EpisodeRecord, ...]
     step: tuple[int | None, ...]
     pre_agent: tuple[str | None, ...]
     execute_time: tuple[float, ...]
@@ -69,14 +45,12 @@ class Pending:
         self._columns: Steps | None = None
         self.blocks: list[Block] = []
         self.rows = Rows()
-        self.ended: dict[int, str] = {}  # id() of the episode -> status
-        self.ending: Episode | None = (
-            None  # the episode that ends here, where there may be no step of it
-        )
+        self.ended: dict[EpisodeRecord, str] = {}  # status
+        # The episode that ends here, where there may be no step of it.
+        self.ending: EpisodeRecord | None = None
         self.tail: dict[str, Any] | None = None
-        self.details: dict[
-            int, dict[str, Any]
-        ] = {}  # id() of the episode -> what its steps tell of it
+        # What the steps tell of their episodes.
+        self.details: dict[EpisodeRecord, dict[str, Any]] = {}
         self.nbytes = 0  # about what its closed chunks hold, before compression
         self.write_id = (
             ""  # of an attempt to write this, of which nobody knows whether it was committed
@@ -101,7 +75,9 @@ class Pending:
         """
         return bool(self.write_id) and self.stored is None
 
-    def add(self, episode: Episode, values: Mapping[str, Any], columns: tuple[Any, ...]) -> bool:
+    def add(
+        self, episode: EpisodeRecord, values: Mapping[str, Any], columns: tuple[Any, ...]
+    ) -> bool:
         """Accept one step, or raise and change nothing; return whether it ends its episode.
 
         `columns` are those of `STEP_KEYS`.
@@ -201,9 +177,9 @@ class Pending:
         trial.append(tail, self._types)
         self.tail = tail
 
-    def end(self, episode: Episode, status: str) -> None:
+    def end(self, episode: EpisodeRecord, status: str) -> None:
         """Have the write end its only episode, also where there are no steps to write."""
-        self.ended, self.ending = {id(episode): status}, episode
+        self.ended, self.ending = {episode: status}, episode
 
     def take_back_end(self) -> None:
         """Be as before the end of its episode, which was refused: more steps may follow."""
@@ -250,26 +226,19 @@ class Pending:
                 lacking |= found.keys() - block.fields.keys()
         return found, lacking
 
-    @property
-    def distinct(self) -> dict[int, Episode]:
-        """The episodes of the steps, each once by its id(), in the order of their first ones."""
-        episodes = self.steps.episode if self.taken else ()
-        return dict(zip(map(id, episodes), episodes, strict=True))
-
-    def by_episode(self) -> dict[int, list[int]]:
-        """Return which steps are of which episode, by its id().
-
-        In the order of their first ones.
-        """
-        ids = list(map(id, self.steps.episode))
-        mine: dict[int, list[int]] = {one: [] for one in ids}
+    def by_episode(self) -> dict[EpisodeRecord, list[int]]:
+        """Return which steps are of which episode, in the order of their first ones."""
+        records = self.steps.episode if self.taken else ()
+        mine: dict[EpisodeRecord, list[int]] = {record: [] for record in records}
         if len(mine) == 1:
-            return {ids[0]: list(range(len(ids)))}
-        for index, one in enumerate(ids):
-            mine[one].append(index)
+            return {records[0]: list(range(len(records)))}
+        for index, record in enumerate(records):
+            mine[record].append(index)
         return mine
 
-    def number(self, episode: Episode, mine: list[int], step: list[int]) -> tuple[int | None, bool]:
+    def number(
+        self, episode: EpisodeRecord, mine: list[int], step: list[int]
+    ) -> tuple[int | None, bool]:
         """Give the steps `mine` of an episode their numbers, in `step`.
 
         Return the greatest, and whether all came in order.
@@ -359,28 +328,3 @@ class Pending:
             self._types = {**self._types, **new}
             self.fields = Fields(self._types, self.fields.optional, self.fields.version)
         return flat
-
-
-def runs(
-    first: int, episodes: list[int], ordinals: list[int], start: int, stop: int, chunk: int
-) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """Yield the runs of one episode in rows [start, stop).
-
-    Each is (last, first, episode, ordinal, chunk, chunk_row).
-    """
-    begin = start
-    for row in range(start + 1, stop + 1):
-        if (
-            row == stop
-            or episodes[row] != episodes[begin]
-            or ordinals[row] != ordinals[row - 1] + 1
-        ):
-            yield (
-                first + row - 1,
-                first + begin,
-                episodes[begin],
-                ordinals[begin],
-                chunk,
-                begin - start,
-            )
-            begin = row

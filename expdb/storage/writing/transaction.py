@@ -13,11 +13,21 @@ import numpy as np
 
 from expdb import errors
 from expdb.sql.engine import Session
-from expdb.storage.store import COUNT, INSERT_SEGMENT, TAKE, News, Store, Writing
-from expdb.storage.writing import compact as rewrite
-from expdb.storage.writing import episodes
-from expdb.storage.writing.append import append
-from expdb.storage.writing.pending import Pending, runs
+from expdb.storage.records import EpisodeRecord
+from expdb.storage.store import (
+    COUNT,
+    INSERT_SEGMENT,
+    KEEP_TAIL,
+    TAKE,
+    TAKE_EPISODE,
+    News,
+    Store,
+    Writing,
+)
+from expdb.storage.writing import compact, episodes
+from expdb.storage.writing.pending import Pending
+from expdb.storage.writing.plan import EpisodeWrite, WritePlan, make_plan
+from expdb.storage.writing.round_trip import write_at_once
 
 RETRY_SECONDS = 0.1
 
@@ -32,15 +42,15 @@ def write(store: Store, pending: Pending) -> np.ndarray:
     """
     pending.close()
     again, deadline = pending.is_in_doubt, time.monotonic() + store.engine.timeout
-    if store.dialect.LARGE and not again:  # of use only where a connection can be lost
+    if store.dialect.ROUND_TRIP_STEPS and not again:  # of use only where a connection can be lost
         pending.write_id = uuid.uuid4().hex
-    began = sum(episode.id is None for episode in pending.distinct.values())
+    began = sum(record.id is None for record in pending.by_episode())
     try:
         while pending.stored is None:
             try:
                 if not len(pending):
                     _end_only(store, pending, again)
-                elif not append(store, pending, again):
+                elif not write_at_once(store, pending, again):
                     _in_transaction(store, pending, again)
             except errors.FieldMismatch:
                 if pending.fields.version == store.fields.version:
@@ -95,7 +105,7 @@ def _end_only(store: Store, pending: Pending, again: bool) -> None:
     if episode is None or episode.id is None:
         pending.stored = nothing
         return
-    status = pending.ended[id(episode)]
+    status = pending.ended[episode]
     writing = Writing(store)
     try:
         with writing as (session, news):
@@ -143,7 +153,7 @@ def _written(store: Store, session: Session, pending: Pending) -> np.ndarray | N
     )
     if last is None:
         return None
-    for episode in pending.distinct.values():
+    for episode in pending.by_episode():
         found = session.ask(
             "SELECT id, length, last_step, ordered, last_position FROM episodes WHERE buffer_id = "
             "? AND episode_id = ?",
@@ -161,11 +171,8 @@ def _written(store: Store, session: Session, pending: Pending) -> np.ndarray | N
 
 
 def _write(store: Store, session: Session, pending: Pending, news: News) -> np.ndarray:
-    dialect, now, count = store.dialect, time.time(), len(pending)
-    steps, mine = pending.steps, pending.by_episode()
-    by_identity = pending.distinct
-    distinct = list(mine)
-    new = sum(by_identity[key].id is None for key in distinct)
+    count, now = len(pending), time.time()
+    new = sum(record.id is None for record in pending.by_episode())
     taken = session.ask(TAKE, count, new, store.id)
     if not taken:
         raise store.dropped()
@@ -173,72 +180,85 @@ def _write(store: Store, session: Session, pending: Pending, news: News) -> np.n
     first = added - count
     known = store.fields_at(session, version)
     store.settle_fields(session, known, *pending.found_fields(known), first == 0, news)
+    plan = _put_episodes(store, session, pending, first, episodes_added - new, now)
+    news.episodes += [(write.record, write.after) for write in plan.episodes]
+    ids = [0, *[write.after.id or 0 for write in plan.episodes]]
 
-    # -- episodes
-    step, episode_ids, ordinals = [0] * count, [0] * count, [0] * count
-    next_id = episodes_added - new
-    for key in distinct:
-        episode = by_identity[key]
-        status = pending.ended.get(key, "open")
-        after = episodes.settle(
-            session, store, pending, episode, mine[key], first, status, next_id, now, step
-        )
-        next_id += episode.id is None
-        begin = after.length - len(mine[key])
-        for place, index in enumerate(mine[key]):
-            episode_ids[index], ordinals[index] = after.id or 0, begin + place
-        news.episodes.append((episode, after))
-
-    # -- rows and chunks
+    steps = pending.steps
     columns = (
-        range(first, added), episode_ids, step, steps.pre_agent, steps.execute_time, steps.reward,
-        steps.terminated,
-        steps.truncated, steps.tags,
+        range(first, added), [ids[place] for place in plan.place], plan.step, steps.pre_agent,
+        steps.execute_time, steps.reward, steps.terminated, steps.truncated, steps.tags,
     )  # fmt: skip
-    dialect.insert_steps(session, store.id, columns, count)
-    row = nbytes = 0
-    for block in pending.blocks:
-        stop = row + block.steps
-        chunk = first + stop - 1
-        single = (
-            episode_ids[row] if len(distinct) == 1 or len(set(episode_ids[row:stop])) == 1 else None
-        )
-        system = (
-            step[row:stop],
-            steps.reward[row:stop],
-            steps.terminated[row:stop],
-            steps.truncated[row:stop],
-        )
+    store.dialect.insert_steps(session, store.id, columns, count)
+    nbytes = 0
+    for chunk in plan.chunks:
+        episode = ids[chunk.episode] if chunk.episode else None
         nbytes += store.insert_chunk(
-            session, news, block, system, id=chunk, first=first + row, episode=single
+            session,
+            news,
+            chunk.block,
+            chunk.system,
+            id=first + chunk.last,
+            first=first + chunk.first,
+            episode=episode,
         )
-        segments = [
-            (store.id, *run) for run in runs(first, episode_ids, ordinals, row, stop, chunk)
-        ]
-        session.many(INSERT_SEGMENT, segments)
-        row = stop
-    session.ask(COUNT, count, nbytes, store.id)
+    segments = [
+        (store.id, first + last, first + begin, ids[place], ordinal, first + chunk_id, row)
+        for last, begin, place, ordinal, chunk_id, row in plan.segments
+    ]
+    session.many(INSERT_SEGMENT, segments)
+    session.tell(COUNT, count, nbytes, store.id)
 
-    # -- ends
-    for key in distinct:
-        if key in pending.ended:
-            episode_id = episode_ids[mine[key][0]]
-            tail = pending.tail
-            if tail and pending.tail_is_in_block:
-                keep_tail(session, store, episode_id, chunk, pending.blocks[-1].steps, sorted(tail))
-                tail = None
-            rewrite.finish(
-                store, session, news, episode_id, tail, pending.tail_types if tail else {}
-            )
+    for write in plan.episodes:
+        if write.status != "open":
+            _end(store, session, pending, plan, write, first, news)
     return np.arange(first, added, dtype=np.int64)
 
 
-def keep_tail(
-    session: Session, store: Store, episode: int, chunk: int, row: int, fields: list[str]
+def _put_episodes(
+    store: Store, session: Session, pending: Pending, first: int, next_id: int, now: float
+) -> WritePlan:
+    """Insert and advance the episodes; return the plan, made anew where one was not as known."""
+    known: dict[EpisodeRecord, EpisodeRecord] = {}
+    plan, put = make_plan(pending), 0
+    ids: list[int] = []
+    while put < len(plan.episodes):
+        write = plan.episodes[put]
+        if write.before.id is None:
+            if write.record in known:  # swept away: it had no part in the ids that were taken
+                ((id,),) = session.ask(TAKE_EPISODE, store.id)
+            else:
+                id, next_id = next_id, next_id + 1
+            write.after.id = id
+        if not episodes.put(session, store, write, first, now):
+            if write.record in known:
+                raise errors.EpisodeEnded(
+                    f"episode {write.record.episode_id!r} is gone: start another one"
+                )
+            known[write.record] = episodes.current(session, store, write.record)
+            plan = make_plan(pending, known)
+            continue
+        ids.append(write.after.id or 0)
+        put += 1
+    for write, id in zip(plan.episodes, ids, strict=True):
+        write.after.id, write.after.last_position = id, first + write.rows[-1]
+    return plan
+
+
+def _end(
+    store: Store,
+    session: Session,
+    pending: Pending,
+    plan: WritePlan,
+    write: EpisodeWrite,
+    first: int,
+    news: News,
 ) -> None:
-    """Note where the observation after an episode's last step lies."""
-    session.ask(
-        "UPDATE episodes SET tail_chunk = ?, tail_row = ?, tail_fields = ? WHERE buffer_id = ? AND "
-        "id = ?",
-        chunk, row, json.dumps(fields), store.id, episode,
-    )  # fmt: skip
+    """Merge the chunks of an episode that this write ends, and keep its final observation."""
+    id, tail = write.after.id or 0, pending.tail
+    if plan.final is not None:
+        chunk, row, names = plan.final
+        session.tell(KEEP_TAIL, first + chunk, row, json.dumps(names), store.id, id)
+        tail = None
+    types = pending.tail_types if tail else {}
+    compact.compact_episode(store, session, news, id, tail, types)

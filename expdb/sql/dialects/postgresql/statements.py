@@ -245,7 +245,7 @@ TAG_KEYS = {
 
 # -- append ----------------------------------------------------------------------------------------
 
-LARGE = 4096  # steps; a write of more goes by COPY
+ROUND_TRIP_STEPS: int | None = 4096  # a write of more goes by COPY
 
 # The types of the parameters of the function `append`, in its order.
 _APPEND = (

@@ -470,7 +470,8 @@ VERSION = "SELECT version_num FROM expdb_version"
 # The writers' lock on PostgreSQL; here the transaction is one already, and this tells whether the
 # buffer is there.
 LOCK = "SELECT id FROM buffers WHERE id = ?"
-LARGE = 0  # there are no trips to save: every write is done statement by statement
+# There are no round trips to save: every write is done statement by statement.
+ROUND_TRIP_STEPS: int | None = None
 STEPS_AT_ONCE = 32  # multi-row VALUES cost two thirds of executemany; more than 32 gain nothing
 INSERT_STEPS = (
     "INSERT INTO steps (buffer_id, position, episode, step, pre_agent, execute_time, reward, "

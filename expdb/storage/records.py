@@ -1,0 +1,52 @@
+"""What a process knows of an episode that it writes."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(eq=False)
+class EpisodeRecord:
+    """An episode that this process writes; the record itself is the key, whatever it says.
+
+    `id` is None, and nothing is stored, before its first step is. What a write makes of it is a
+    copy by `dataclasses.replace`, which it becomes once that is committed.
+    """
+
+    episode_id: str
+    run: str
+    task_id: str
+    agent_id: str
+    task_name: str | None = None
+    group_id: str | None = None
+    policy_version: int | None = None
+    episode_tags: str | None = None
+    started: float = 0.0
+    id: int | None = None
+    length: int = 0
+    last_step: int | None = None
+    ordered: bool = True
+    last_position: int = -1
+    gained: float | None = None  # sum of its rewards, as far as this process has written them
+
+    def become(self, other: "EpisodeRecord") -> None:
+        """Say what another record says."""
+        for name in _NAMES:
+            setattr(self, name, getattr(other, name))
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns that are stored as they are when the episode is begun."""
+        return {name: getattr(self, name) for name in BEGINNING}
+
+
+_NAMES = tuple(field.name for field in fields(EpisodeRecord))
+BEGINNING = (
+    "episode_id",
+    "run",
+    "task_id",
+    "agent_id",
+    "task_name",
+    "group_id",
+    "policy_version",
+    "episode_tags",
+    "started",
+)

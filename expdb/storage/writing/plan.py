@@ -1,0 +1,110 @@
+"""What a write stores, worked out without a database."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from expdb.chunks.codec import Block
+from expdb.storage.records import EpisodeRecord
+from expdb.storage.writing.pending import Pending
+
+
+@dataclass(frozen=True)
+class EpisodeWrite:
+    """What a write does to one episode."""
+
+    record: EpisodeRecord
+    before: EpisodeRecord  # what is believed to be stored; `id` is None for a new one
+    after: EpisodeRecord  # `last_position` is that of the write, counted from 0
+    rows: list[int]  # of the write
+    status: str
+    gained: float | None  # sum of the rewards of its rows
+    details: Mapping[str, Any]  # what its steps tell of it that was not known
+
+
+@dataclass(frozen=True)
+class ChunkWrite:
+    """A chunk: rows `first` to `last` of the write."""
+
+    last: int
+    first: int
+    episode: int  # place of the only episode it has steps of, 0 for several
+    block: Block
+    system: tuple[Any, ...]  # step, reward, terminated, truncated
+
+    @property
+    def rows(self) -> slice:
+        """The steps of the write that it holds."""
+        return slice(self.first, self.last + 1)
+
+
+# last, first, episode, ordinal, chunk, chunk_row: rows of the write, the chunk by its last one, and
+# the place of the episode.
+Segment = tuple[int, int, int, int, int, int]
+
+
+@dataclass(frozen=True)
+class WritePlan:
+    """All rows of a write, with positions counted from 0 and episodes by their place, from 1."""
+
+    count: int
+    episodes: list[EpisodeWrite]
+    step: list[int]  # the number of each step in its episode
+    place: list[int]  # of the episode of each step
+    chunks: list[ChunkWrite]
+    segments: list[Segment]
+    final: tuple[int, int, list[str]] | None  # chunk, row and fields of the final observation
+
+
+def make_plan(
+    pending: Pending, known: Mapping[EpisodeRecord, EpisodeRecord] | None = None
+) -> WritePlan:
+    """Return what the pending steps become; `known` are episodes that are not as their record is.
+
+    The steps of an episode are numbered from where it stands, so a plan is made anew where that
+    turns out to be another place.
+    """
+    steps, mine, count = pending.steps, pending.by_episode(), len(pending)
+    numbers, place_of, ordinals = [0] * count, [0] * count, [0] * count
+    episodes: list[EpisodeWrite] = []
+    for place, (record, rows) in enumerate(mine.items(), 1):
+        before, details = (known or {}).get(record, record), pending.details.get(record, {})
+        last_step, ordered = pending.number(before, rows, numbers)
+        for ordinal, row in enumerate(rows, before.length):
+            place_of[row], ordinals[row] = place, ordinal
+        gained = pending.gained(rows)
+        after = replace(
+            before,
+            length=before.length + len(rows),
+            last_step=last_step,
+            ordered=ordered,
+            last_position=rows[-1],
+            gained=before.gained if gained is None else gained + (before.gained or 0.0),
+            **details,
+        )
+        status = pending.ended.get(record, "open")
+        episodes.append(EpisodeWrite(record, before, after, rows, status, gained, details))
+    chunks: list[ChunkWrite] = []
+    segments: list[Segment] = []
+    row = 0
+    for block in pending.blocks:
+        stop = row + block.steps
+        is_single = len(mine) == 1 or len(set(place_of[row:stop])) == 1
+        columns = numbers, steps.reward, steps.terminated, steps.truncated
+        system = tuple(column[row:stop] for column in columns)
+        chunks.append(ChunkWrite(stop - 1, row, place_of[row] if is_single else 0, block, system))
+        segments += _runs(place_of, ordinals, row, stop)
+        row = stop
+    final = None
+    if pending.tail and pending.tail_is_in_block:
+        final = (row - 1, pending.blocks[-1].steps, sorted(pending.tail))
+    return WritePlan(count, episodes, numbers, place_of, chunks, segments, final)
+
+
+def _runs(places: list[int], ordinals: list[int], start: int, stop: int) -> Iterator[Segment]:
+    """Yield the segments of a chunk: its runs of neighbouring steps of one episode."""
+    begin = start
+    for row in range(start + 1, stop + 1):
+        if row == stop or places[row] != places[begin] or ordinals[row] != ordinals[row - 1] + 1:
+            yield row - 1, begin, places[begin], ordinals[begin], stop - 1, begin - start
+            begin = row

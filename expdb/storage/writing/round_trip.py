@@ -1,0 +1,136 @@
+"""Writing in one round trip to a server: positions, rows and chunks in one statement.
+
+The server is given the plan, and adds the first position. Where the process does not know enough,
+or its view turns out to be out of date, nothing is written and the write is done statement by
+statement (transaction.py).
+"""
+
+import json
+import time
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from expdb import errors
+from expdb.chunks.codec import Decoder, crc_of
+from expdb.storage.store import Store
+from expdb.storage.writing import compact
+from expdb.storage.writing.pending import Pending
+from expdb.storage.writing.plan import WritePlan, make_plan
+
+
+def write_at_once(store: Store, pending: Pending, again: bool) -> bool:
+    """Write the pending steps, and set `pending.stored`.
+
+    Return False where it takes more than one statement. `again` says that an earlier call with this
+    write id may have succeeded unseen; then its positions are taken.
+    """
+    if len(pending) > (store.dialect.ROUND_TRIP_STEPS or 0) or pending.details:
+        return False
+    if pending.tail and not pending.tail_is_in_block:
+        return False
+    decoders = _known_decoders(store, pending)
+    if decoders is None:
+        return False
+    plan = make_plan(pending)
+    if not all(write.gained is None or isfinite(write.gained) for write in plan.episodes):
+        return False  # JSON has no word for it
+    try:
+        with store.engine.appending() as session:
+            params = _parameters(store, pending, plan, decoders, again)
+            (((first, *ids),),) = session.ask(store.dialect.APPEND, *params)
+    except errors.OutOfDate:
+        return False
+    for write, number in zip(plan.episodes, ids, strict=True):
+        write.after.id, write.after.last_position = number, first + write.rows[-1]
+        write.record.become(write.after)
+    pending.stored = np.arange(first, first + plan.count, dtype=np.int64)
+    _compact_ended(store, plan)
+    return True
+
+
+def _known_decoders(store: Store, pending: Pending) -> list[Decoder] | None:
+    """Return the decoder of each chunk; None where fields or signatures have to be stored first."""
+    known = store.fields
+    found, lacking = pending.found_fields(known)
+    if found.items() - known.types.items() or lacking - known.optional:
+        return None
+    for attempt in (0, 1):
+        decoders = [store.known_decoder(block.fields) for block in pending.blocks]
+        if None not in decoders:
+            return [decoder for decoder in decoders if decoder is not None]
+        if not attempt:
+            store.read_signatures()
+    return None
+
+
+def _parameters(
+    store: Store, pending: Pending, plan: WritePlan, decoders: list[Decoder], again: bool
+) -> tuple[Any, ...]:
+    """Return the parameters of the server's function `append`, in its order."""
+    steps, several = pending.steps, len(plan.episodes) > 1
+    episodes = [
+        {
+            **write.record.columns(),
+            "id": write.before.id,
+            "length": write.before.length,
+            "rows": len(write.rows),
+            "last": write.rows[-1],
+            "status": write.status,
+            "gained": write.gained,
+            "ordered": write.after.ordered,
+            "last_step": write.after.last_step,
+        }
+        for write in plan.episodes
+    ]
+    numbers: list[int] = []
+    messages: list[bytes] = []
+    for chunk, decoder in zip(plan.chunks, decoders, strict=True):
+        message = chunk.block.message(decoder.templates, *chunk.system)
+        rows, signature = chunk.block.rows, decoder.signature
+        crc = crc_of(signature, 0, rows, message)
+        numbers += (chunk.last, chunk.first, chunk.episode, rows, signature.id, crc)
+        messages.append(message)
+    final: tuple[int | None, int | None, str | None] = (None, None, None)
+    if plan.final is not None:
+        final = (*plan.final[:2], json.dumps(plan.final[2]))
+    return (
+        store.id,
+        store.fields.version,
+        max(1, int(store.engine.timeout * 1000)),
+        pending.write_id,
+        again,
+        time.time(),
+        json.dumps(episodes),
+        np.array(plan.step, np.int64),
+        np.array(plan.place, np.int64) if several else None,
+        _unless_usual(steps.pre_agent, None),
+        np.array(steps.execute_time, np.float64),
+        np.array(steps.reward, np.float64),
+        _unless_usual(steps.terminated, False),
+        _unless_usual(steps.truncated, False),
+        _unless_usual(steps.tags, None),
+        np.array(plan.segments, np.int64).reshape(-1),
+        np.array(numbers, np.int64),
+        messages,
+        *final,
+    )
+
+
+def _unless_usual(column: tuple[Any, ...], usual: Any) -> list[Any] | None:
+    """Return a column; None where every step has the usual value, which the server knows."""
+    return None if column.count(usual) == len(column) else list(column)
+
+
+def _compact_ended(store: Store, plan: WritePlan) -> None:
+    """Merge the chunks of the episodes that have ended and that earlier writes began."""
+    for write in plan.episodes:
+        if write.status != "open" and write.after.length > len(write.rows):
+            try:
+                with store.writing() as (session, news):
+                    compact.compact_episode(store, session, news, write.after.id or 0, None, {})
+            except (errors.ConnectionLost, errors.DatabaseBusy, errors.UnknownBuffer):
+                # The steps are stored; that their chunks stay as small as they came takes space,
+                # and no more.
+                return
