@@ -77,7 +77,7 @@ def test_chance_stays_in_replay():
     def rule(path, relative, named):
         if (
             relative.parts[0] in ("storage", "chunks", "memory", "sql")
-            and relative.name != "statements.py"
+            and relative.name != "connection.py"
         ):  # the jitter of its retries is no sampling
             yield from (name for name in named if name.split(".")[0] == "random")
             if "np.random" in path.read_text():

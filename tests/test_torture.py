@@ -18,7 +18,7 @@ from torture.oracle import BUFFER, step
 from torture.power import history
 
 import expdb
-from expdb.sql.dialects.sqlite import statements as sqlite
+from expdb.sql.dialects.sqlite import connection as sqlite
 
 
 @pytest.mark.slow

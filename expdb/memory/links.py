@@ -9,7 +9,7 @@ import numpy as np
 
 from expdb.memory.resident import AFTER, BEFORE, NONE, ORDINAL, WHOLE, Change, OpenEpisode, Resident
 from expdb.names import UNKNOWN
-from expdb.sql.engine import Session
+from expdb.sql.session import Session
 from expdb.storage.reading.fetch import Segments, Spans, gather, inconsistent, read_chunks
 from expdb.storage.store import Store
 

@@ -5,8 +5,8 @@ from collections import deque
 import numpy as np
 
 from expdb.memory.resident import ENTRY_BYTES, JOURNAL, NONE, Change, Resident
-from expdb.sql.engine import Session
 from expdb.sql.query import Condition
+from expdb.sql.session import Session
 from expdb.storage.reading import select
 from expdb.storage.store import Store
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 import numpy as np
 
 from expdb.memory.resident import Resident
-from expdb.sql.engine import Session
+from expdb.sql.session import Session
 from expdb.storage.reading import select
 from expdb.storage.store import Store
 

@@ -7,7 +7,7 @@ priority first saw the step, NaN before; and whether the priority is not written
 import numpy as np
 
 from expdb.memory.resident import NONE, START, UNSAVED, Change, Resident
-from expdb.sql.engine import Session
+from expdb.sql.session import Session
 from expdb.storage import priorities
 from expdb.storage.store import State, Store
 

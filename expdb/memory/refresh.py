@@ -35,7 +35,7 @@ from expdb.memory.resident import (
     Resident,
 )
 from expdb.names import UNKNOWN
-from expdb.sql.engine import Session
+from expdb.sql.session import Session
 from expdb.storage.reading.fetch import (
     Segments,
     Spans,

@@ -24,7 +24,7 @@ from expdb.replay.samplers import Prioritized, PriorityTree
 from expdb.replay.sumtree import SumTree
 from expdb.sampling.candidates import Populations, Wanted
 from expdb.sampling.memo import remembered
-from expdb.sql.engine import Session
+from expdb.sql.session import Session
 from expdb.storage import priorities
 from expdb.storage.store import Store
 

@@ -18,8 +18,8 @@ from expdb.replay.population import Grouped, Listed, Positions, Window, check_si
 from expdb.replay.samplers import Sampler
 from expdb.replay.units import Unit
 from expdb.sampling.memo import remember, remembered
-from expdb.sql.engine import Session
 from expdb.sql.query import Condition, Where, key_of
+from expdb.sql.session import Session
 from expdb.storage.reading import select
 from expdb.storage.store import Store
 

@@ -17,7 +17,7 @@ from expdb.replay.layout import Layout
 from expdb.replay.samplers import Sampler
 from expdb.replay.units import Unit
 from expdb.sampling.memo import remembered
-from expdb.sql.engine import Session
+from expdb.sql.session import Session
 from expdb.storage.reading import fetch as read
 from expdb.storage.reading.chunk_cache import ChunkCache
 from expdb.storage.store import State, Store

@@ -12,7 +12,7 @@ from expdb.replay.population import Grouped, Listed
 from expdb.replay.samplers import Drawn, Prioritized, PriorityTree
 from expdb.sampling.by_priority import ByPriority
 from expdb.sampling.candidates import Populations, Wanted
-from expdb.sql.engine import Session
+from expdb.sql.session import Session
 
 STEP_COLUMNS = ("episode", "step", "reward", "terminated", "truncated")
 

@@ -25,8 +25,8 @@ from expdb.sampling.candidates import Populations, Wanted, key_of_any
 from expdb.sampling.collate import Collator, Plan
 from expdb.sampling.population import Candidates
 from expdb.sampling.tasks import draw_tasks
-from expdb.sql.engine import Session
 from expdb.sql.query import Where, plain_where
+from expdb.sql.session import Session
 from expdb.storage import priorities
 from expdb.storage.reading import fetch as read
 from expdb.storage.reading import select

@@ -14,9 +14,10 @@ import sqlalchemy as sa
 
 from expdb import errors
 from expdb.sql import schema
+from expdb.sql.dialects.sqlite import connection as connection_to
 from expdb.sql.dialects.sqlite import files as sqlite_files
-from expdb.sql.dialects.sqlite import statements as sqlite
 from expdb.sql.dialects.sqlite.engine import FileUse, SqliteEngine, refuse_other_library
+from expdb.sql.dialects.sqlite.translate import translated
 from expdb.sql.engine import Engine
 
 Location = str | sa.URL  # the path of a file, or the URL of a server's database
@@ -166,8 +167,8 @@ def _provide_file(path: str, module: ModuleType, *, create: bool, cure: bool) ->
         )
     with FileUse(path):
         if os.path.getsize(path):
-            sqlite.refuse_foreign_log(path, module)
-        sqlite.identify(path, module)
+            connection_to.refuse_foreign_log(path, module)
+        connection_to.identify(path, module)
 
 
 def _refuse_other_names(path: str, read_only: bool) -> None:
@@ -197,10 +198,10 @@ def create_file(path: str, module: ModuleType = sqlite3) -> None:
     try:
         try:
             with FileUse(draft):
-                connection = sqlite.connect(
+                connection = connection_to.connect(
                     draft, module, create=True, durability="full", busy_ms=0
                 )
-                sqlite.prepare_file(connection)
+                connection_to.prepare_file(connection)
                 connection.close()
             engine = SqliteEngine(
                 draft, read_only=False, durability="full", timeout=30.0, module=module
@@ -209,7 +210,7 @@ def create_file(path: str, module: ModuleType = sqlite3) -> None:
                 schema.run_migrations(session)
             engine.close()
         except module.Error as error:
-            raise sqlite.translated(error, path) from error
+            raise translated(error, path) from error
         try:
             os.link(draft, path)
         except FileExistsError:
@@ -250,7 +251,7 @@ def _provide_schema(engine: Engine, *, create: bool) -> None:
     """
     with engine.reading() as session:
         ours = bool(session.ask(engine.dialect.HAS_TABLE, "expdb_version"))
-        foreign = not ours and engine.dialect.has_tables(session)
+        foreign = not ours and bool(session.ask(engine.dialect.HAS_ANY))
     if foreign:
         raise errors.NotAnExperienceDatabase(
             f"{engine.location} has a schema expdb of another application: choose another database"

@@ -9,7 +9,6 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, Union
 
 import numpy as np
@@ -17,6 +16,7 @@ import sqlalchemy as sa
 
 from expdb.errors import QueryError
 from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
+from expdb.sql.dialects.base import Dialect
 from expdb.sql.tables import buffers, episodes, steps, view_column
 
 Where = Union["QueryBuilder", Mapping[str, Any], np.ndarray, Sequence[int], None]
@@ -199,7 +199,7 @@ class Condition:
     tags: frozenset[str] = frozenset()  # of `names` those that are tags, with their keys
 
 
-def compile_where(where: Where, dialect: ModuleType) -> Condition | None:
+def compile_where(where: Where, dialect: Dialect) -> Condition | None:
     """Return the condition of any form of `where`, None for all rows.
 
     Raise QueryError where it makes no sense.
@@ -264,7 +264,7 @@ def _join(join: str, conditions: list[Condition]) -> Condition:
     )
 
 
-def _compile(node: Any, depth: int, dialect: ModuleType) -> Condition:
+def _compile(node: Any, depth: int, dialect: Dialect) -> Condition:
     """Compile a built condition.
 
     The left spine, which a long chain grows, is a loop and joins like with like.
@@ -342,7 +342,7 @@ def resolve(name: Any) -> tuple[sa.Table, sa.ColumnElement[Any], str | None]:
     return *found, key if is_tags else None
 
 
-def _comparison(node: Any, dialect: ModuleType) -> Condition:
+def _comparison(node: Any, dialect: Dialect) -> Condition:
     if not isinstance(node, Mapping) or not {"field", "op"} <= node.keys() <= {
         "field",
         "op",
@@ -424,7 +424,7 @@ def _values(name: str, values: Any) -> list[Any]:
 
 
 def _column_test(
-    dialect: ModuleType, name: str, column: sa.ColumnElement[Any], op: str, value: Any
+    dialect: Dialect, name: str, column: sa.ColumnElement[Any], op: str, value: Any
 ) -> sa.ColumnElement[bool]:
     head = name.removeprefix("exp_meta.")
     numeric = head in _NUMBERS or head in _REALS
@@ -451,11 +451,11 @@ def _column_test(
         if len(values) > MANY and all(
             type(one) is type(values[0]) is (str if what == "text" else int) for one in values
         ):
-            return dialect.among(column, values)  # type: ignore[no-any-return]
+            return dialect.among(column, values)
         return column.in_([dialect.bound(one) for one in values])
     checked = _checked(name, value)
     if op == "like":
-        return dialect.like(column, _pattern(name, None if numeric or head in _FLAGS else checked))  # type: ignore[no-any-return]
+        return dialect.like(column, _pattern(name, None if numeric or head in _FLAGS else checked))
     fitted = fit(checked)
     if head in _FLAGS:
         if op != "eq":
@@ -516,7 +516,7 @@ def _pattern(name: str, value: Any) -> str:
 
 
 def _tag_test(
-    dialect: ModuleType, name: str, column: sa.ColumnElement[Any], key: str, op: str, value: Any
+    dialect: Dialect, name: str, column: sa.ColumnElement[Any], key: str, op: str, value: Any
 ) -> sa.ColumnElement[bool]:
     """Compare a tag with values of its own JSON type only.
 
@@ -540,7 +540,7 @@ def _tag_test(
     if isinstance(checked, bool):
         if op != "eq":
             raise QueryError(f"{name!r} compared with a bool: use eq or ne")
-        return dialect.tag_is_bool(column, key, checked)  # type: ignore[no-any-return]
+        return dialect.tag_is_bool(column, key, checked)
     if op == "like":
         return sa.and_(dialect.like(text, _pattern(name, checked)), is_text)
     if isinstance(checked, str):

@@ -6,10 +6,11 @@ Which revision it is of, whether that is ours, and the way to the newest.
 import functools
 import re
 from pathlib import Path
-from types import ModuleType
 
 from expdb import errors
-from expdb.sql.engine import Engine, Session
+from expdb.sql.dialects.base import Dialect
+from expdb.sql.engine import Engine
+from expdb.sql.session import Session
 
 
 def migrations_dir() -> Path:
@@ -57,7 +58,7 @@ def run_migrations(session: Session, revision: str = "head", *, down: bool = Fal
     (command.downgrade if down else command.upgrade)(config, revision)
 
 
-def stored_revision(session: Session, dialect: ModuleType) -> str | None:
+def stored_revision(session: Session, dialect: Dialect) -> str | None:
     """Return the revision of the schema, None for none at all."""
     if not session.ask(dialect.HAS_TABLE, "expdb_version"):
         return None

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from expdb import errors
 from expdb.chunks.fields import Field, check_name
 from expdb.sql import tables
-from expdb.sql.engine import Session
+from expdb.sql.session import Session
 
 
 @dataclass

@@ -7,7 +7,7 @@ given one.
 
 import numpy as np
 
-from expdb.sql.engine import Session
+from expdb.sql.session import Session
 from expdb.storage.reading import fetch as read
 from expdb.storage.store import Store
 

@@ -16,8 +16,9 @@ from expdb import errors
 from expdb.chunks.codec import Block, Decoder, crc_of
 from expdb.chunks.fields import SYSTEM, Field, Signature
 from expdb.sql import tables
-from expdb.sql.engine import Engine, Session
+from expdb.sql.engine import Engine
 from expdb.sql.query import Condition, Where, compile_where
+from expdb.sql.session import Session
 from expdb.storage.catalog import Fields, find_buffer, nearest
 from expdb.storage.records import EpisodeRecord
 

@@ -14,7 +14,8 @@ import pyarrow as pa
 from expdb.chunks.codec import Chunk, Decoder
 from expdb.chunks.fields import SYSTEM, Signature
 from expdb.errors import ChunkDamaged, SqlError
-from expdb.sql.engine import Engine, Session
+from expdb.sql.engine import Engine
+from expdb.sql.session import Session
 from expdb.storage.catalog import Fields, nearest
 
 _CHUNKS_KEPT = 16

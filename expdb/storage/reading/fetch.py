@@ -17,7 +17,7 @@ from expdb.chunks.columns import Buffer
 from expdb.chunks.fields import SYSTEM, Field
 from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
 from expdb.sql import tables
-from expdb.sql.engine import Session
+from expdb.sql.session import Session
 from expdb.storage.reading.chunk_cache import ChunkCache
 from expdb.storage.store import News, State, Store, evicted
 

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from expdb import errors
 from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
 from expdb.sql import tables
-from expdb.sql.engine import Session
 from expdb.sql.query import Condition
+from expdb.sql.session import Session
 from expdb.storage.reading.fetch import Segments
 from expdb.storage.store import State, Store
 

@@ -10,7 +10,8 @@ import numpy as np
 from expdb.chunks.codec import Chunk
 from expdb.chunks.fields import SYSTEM
 from expdb.errors import DatabaseDamaged, ExpDBError
-from expdb.sql.engine import Engine, Session
+from expdb.sql.engine import Engine
+from expdb.sql.session import Session
 from expdb.storage.reading.fetch import Segments
 from expdb.storage.store import Store
 

@@ -16,7 +16,8 @@ import sqlalchemy as sa
 
 from expdb import errors
 from expdb.sql import tables
-from expdb.sql.engine import Engine, Session
+from expdb.sql.engine import Engine
+from expdb.sql.session import Session
 from expdb.storage import catalog
 
 BATCH_BYTES = 4 << 20

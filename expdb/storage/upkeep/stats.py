@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from expdb.sql.engine import Session
+from expdb.sql.session import Session
 from expdb.storage.store import Store
 
 

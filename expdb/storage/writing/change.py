@@ -9,8 +9,8 @@ from expdb import errors
 from expdb.chunks.fields import Field
 from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
 from expdb.sql import tables
-from expdb.sql.engine import Session
 from expdb.sql.query import Condition, resolve
+from expdb.sql.session import Session
 from expdb.storage.reading import select
 from expdb.storage.reading.fetch import locate
 from expdb.storage.store import Store

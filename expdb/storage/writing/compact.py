@@ -5,14 +5,14 @@ Without the steps that were deleted.
 
 import json
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from expdb.chunks.codec import FIXED_CHUNK_BYTES, Chunk, Rows, chunk_bytes
 from expdb.chunks.fields import SYSTEM, Field
-from expdb.sql.engine import Session
+from expdb.sql.dialects.base import Dialect
+from expdb.sql.session import Session
 from expdb.storage.reading.fetch import Segments, read_chunks
 from expdb.storage.store import COUNT, DELETE_SEGMENT, INSERT_SEGMENT, News, Store
 
@@ -169,7 +169,7 @@ class _Steps:
 
     @classmethod
     def read(
-        cls, session: Session, dialect: ModuleType, buffer_id: int, segments: Segments
+        cls, session: Session, dialect: Dialect, buffer_id: int, segments: Segments
     ) -> "_Steps":
         rows = session.ask(
             "SELECT s.position, s.step, s.reward, s.terminated, s.truncated FROM segments g JOIN "

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from expdb import errors
 from expdb.chunks.fields import Field
 from expdb.sql import tables
-from expdb.sql.engine import Session
+from expdb.sql.session import Session
 from expdb.storage.records import BEGINNING, EpisodeRecord
 from expdb.storage.store import News, Store
 from expdb.storage.writing import compact

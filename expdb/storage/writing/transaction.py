@@ -12,7 +12,7 @@ import uuid
 import numpy as np
 
 from expdb import errors
-from expdb.sql.engine import Session
+from expdb.sql.session import Session
 from expdb.storage.records import EpisodeRecord
 from expdb.storage.store import (
     COUNT,

@@ -21,7 +21,11 @@ import sqlalchemy as sa
 
 from expdb import errors
 from expdb.sql.dialects.postgresql import statements as postgresql
-from expdb.sql.engine import Engine, Session, Transaction
+from expdb.sql.dialects.postgresql.arrays import ArrayDumper
+from expdb.sql.dialects.postgresql.examine import examined
+from expdb.sql.dialects.postgresql.translate import connect_error, first_line, translated
+from expdb.sql.engine import Engine
+from expdb.sql.session import Session, Transaction
 
 POOL, OVERFLOW = 8, 56
 # a connection idle for longer is asked whether it still lives, as firewalls forget silently
@@ -150,7 +154,7 @@ class PostgresqlSession(Session):
                 if self._closing == "COMMIT" and self._driver.closed:
                     raise errors.CommitUnknown(
                         f"{self._engine.location} was lost during the commit "
-                        f"({postgresql.first_line(error)}): "
+                        f"({first_line(error)}): "
                         "look whether it has happened before you do it again"
                     ) from error
                 raise
@@ -211,7 +215,7 @@ class PostgresqlTransaction(Transaction):
         session.release(self._unlock)
 
     def _translated(self, error: BaseException) -> BaseException:
-        return postgresql.translated(getattr(error, "orig", None) or error, self._engine.location)
+        return translated(getattr(error, "orig", None) or error, self._engine.location)
 
 
 class PostgresqlEngine(Engine):
@@ -294,9 +298,7 @@ class PostgresqlEngine(Engine):
                 f"{self.location}: every connection of this process is in use: use fewer threads"
             ) from error
         except sa.exc.DBAPIError as error:
-            raise self._told(
-                postgresql.connect_error(error.orig or error, self.location), error
-            ) from error
+            raise self._told(connect_error(error.orig or error, self.location), error) from error
 
     def another_connection(self, dead: sa.Connection) -> sa.Connection:
         """Return a new connection for one that was found dead, and forget all that are as old."""
@@ -371,7 +373,7 @@ class PostgresqlEngine(Engine):
     def examine(self) -> list[tuple[str, str, str]]:
         """Return what the server is, and who is at it."""
         with self.reading() as session:
-            return postgresql.examined(session)
+            return examined(session)
 
     def backup(self, target: str) -> None:
         """Raise: the server has its own tool."""
@@ -402,7 +404,7 @@ def _greet(driver: Any, record: Any) -> None:
     """Refuse a server that is too old, and a database that cannot hold every text."""
     try:
         record.info["used"] = time.monotonic()
-        driver.adapters.register_dumper(np.ndarray, postgresql.ArrayDumper)
+        driver.adapters.register_dumper(np.ndarray, ArrayDumper)
         version = driver.info.server_version
         if version < postgresql.MINIMUM_VERSION:
             raise errors.ServerTooOld(

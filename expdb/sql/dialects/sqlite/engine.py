@@ -18,9 +18,12 @@ from sqlalchemy.pool import NullPool
 
 from expdb import errors
 from expdb.living import Living
+from expdb.sql.dialects.sqlite import connection as connection_to
 from expdb.sql.dialects.sqlite import files as sqlite_files
 from expdb.sql.dialects.sqlite import statements as sqlite
-from expdb.sql.engine import Engine, Kind, Session, Transaction
+from expdb.sql.dialects.sqlite.translate import translated
+from expdb.sql.engine import Engine
+from expdb.sql.session import Kind, Session, Transaction
 
 CHECKPOINT_BYTES = (
     64 << 20
@@ -95,7 +98,7 @@ class SqliteTransaction(Transaction):
             engine.take_turn(self, self._timeout)
         self._session = session = engine.take(kind)
         if kind == "write":
-            engine.dialect.begin(session.driver, self._timeout)
+            connection_to.begin(session.driver, self._timeout)
             engine.check_file(writing=True)
         elif kind == "read":
             session.driver.execute("BEGIN")
@@ -215,7 +218,7 @@ class SqliteEngine(Engine):
 
     def _sqlalchemy_engine(self, busy_ms: int) -> sa.Engine:
         def creator() -> Any:
-            return self.dialect.connect(
+            return connection_to.connect(
                 self.path,
                 self.module,
                 read_only=self.read_only,
@@ -249,7 +252,7 @@ class SqliteEngine(Engine):
                 self._creators["write" if kind == "write" else "read"].connect(), use
             )
             if kind == "sql":
-                self.dialect.guard(session.driver)
+                connection_to.guard(session.driver)
             return session
         except Exception as error:
             raise self.translated(error) from error
@@ -268,7 +271,7 @@ class SqliteEngine(Engine):
 
     def translated(self, error: BaseException) -> BaseException:
         """Return the expdb error for a driver's, or the error itself where there is none."""
-        return sqlite.translated(getattr(error, "orig", None) or error, self.path)
+        return translated(getattr(error, "orig", None) or error, self.path)
 
     def damage(self) -> errors.DatabaseDamaged | None:
         """Return an error that says what SQLite finds wrong with the file.
@@ -312,7 +315,7 @@ class SqliteEngine(Engine):
 
     def _look(self, seen: object) -> object | None:
         session = self.take("watch")
-        now = (session.serial, self.dialect.data_version(session.driver))
+        now = (session.serial, connection_to.data_version(session.driver))
         self.give_back("watch", session, usable=True)
         return None if now == seen else now
 
@@ -373,11 +376,11 @@ class SqliteEngine(Engine):
 
         By who has just written, and whose turn it is.
         """
-        size, now = self.dialect.wal_bytes(self.path), time.monotonic()
+        size, now = connection_to.wal_bytes(self.path), time.monotonic()
         if size >= self._checkpoint_at or (size and now - self._checkpointed >= CHECKPOINT_SECONDS):
             session = self.take("write")
             try:
-                complete = self.dialect.checkpoint(session.driver, CHECKPOINT_WAIT_MS)
+                complete = connection_to.checkpoint(session.driver, CHECKPOINT_WAIT_MS)
             except Exception as error:
                 # The write itself is committed; a full disk is told by the next one.
                 complete = False
@@ -424,12 +427,12 @@ class SqliteEngine(Engine):
         session = self.take("read")
         try:
             with FileUse(target):
-                copy = self.dialect.connect(
+                copy = connection_to.connect(
                     target, self.module, create=True, durability="full", busy_ms=0
                 )
                 try:
                     session.driver.backup(copy)
-                    self.dialect.name_file(copy)
+                    connection_to.name_file(copy)
                 finally:
                     copy.close()
         except Exception as error:
@@ -437,7 +440,7 @@ class SqliteEngine(Engine):
                 OSError
             ):  # what is there is no backup, and would be in the way of the next one
                 os.unlink(target)
-            raise self.dialect.translated(error, target) from error
+            raise translated(error, target) from error
         finally:
             self.give_back("read", session, usable=True)
 
@@ -462,7 +465,7 @@ class SqliteEngine(Engine):
         """
         if (
             not os.path.exists(self.path + "-wal")
-            or self.dialect.wal_bytes(self.path)
+            or connection_to.wal_bytes(self.path)
             or not sqlite_files.may_write(self.path)
         ):
             return
@@ -470,7 +473,7 @@ class SqliteEngine(Engine):
             suppress(self.module.Error, OSError),
             FileUse(self.path),
         ):  # not ours to insist on: others may be at it
-            connection = self.dialect.connect(
+            connection = connection_to.connect(
                 self.path, self.module, durability="normal", busy_ms=0
             )
             try:

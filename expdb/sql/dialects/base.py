@@ -1,0 +1,117 @@
+"""The contract of a dialect: all that the rest of expdb asks of a kind of database.
+
+A dialect is a module with these names (`statements.py` of its folder), an engine beside it, and a
+folder of `migrations/sql/`. mypy holds the modules to this, and tests/test_dialects.py what they
+do. Statements are plain SQL with `?` for each parameter.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import sqlalchemy as sa
+
+from expdb.sql.session import Session
+
+# The value of a tag to compare with, and what holds where it is of the kind that is compared.
+Tag = tuple[sa.ColumnElement[Any], sa.ColumnElement[bool]]
+
+
+class Dialect(Protocol):
+    """What differs from database to database."""
+
+    # -- schema ----------------------------------------------------------------------------------
+
+    HAS_TABLE: str  # a row if there is a table; parameter: its name
+    HAS_ANY: str  # a row if there is anything where the tables are to be
+    VERSION: str  # the revision of the schema
+
+    def schema_problems(self, session: Session) -> list[str]:
+        """Return which of the views, triggers and functions are missing or altered."""
+
+    def file_problems(self, session: Session) -> list[str]:
+        """Return what the database itself finds wrong with its file."""
+
+    def lock_migrations(self, session: Session) -> None:
+        """Have processes that migrate at once take turns."""
+
+    def has_index(self, session: Session, label: str) -> bool:
+        """Return whether there is an index of this name."""
+
+    def estimate(self, session: Session, table: str, index: str) -> None:
+        """Tell the planner what a new index is worth."""
+
+    # -- parameters ------------------------------------------------------------------------------
+
+    AMONG: str  # `id {AMONG}`: one of the integers of a list, which is one parameter
+
+    def as_list(self, values: np.ndarray) -> Any:
+        """Return integers as one parameter."""
+
+    def as_block(self, priorities: np.ndarray) -> Any:
+        """Return a block of priorities as the database keeps it."""
+
+    def from_block(self, data: Any) -> np.ndarray:
+        """Return the priorities of a block, float64; NaN where a step has none."""
+
+    # -- queries ---------------------------------------------------------------------------------
+
+    TAG_KEYS: dict[str, str]  # by column: the keys that the tags of a buffer have
+
+    def among(
+        self, column: sa.ColumnElement[Any], values: Sequence[int] | Sequence[str]
+    ) -> sa.ColumnElement[bool]:
+        """Return `column IN (values)` for any number of values, as one bound parameter."""
+
+    def like(self, column: sa.ColumnElement[Any], pattern: str) -> sa.ColumnElement[bool]:
+        r"""Return a case-sensitive LIKE with `%`, `_` and `\\`."""
+
+    def bound(self, value: Any) -> sa.ColumnElement[Any]:
+        """Return a parameter of the value's own type."""
+
+    def bound_number(self, value: int | float) -> sa.ColumnElement[Any]:
+        """Return a parameter that compares exactly with a number in JSON."""
+
+    def tag_value(self, column: sa.ColumnElement[Any], key: str) -> sa.ColumnElement[Any]:
+        """Return the value of a key of a JSON object, NULL where it is null or not there."""
+
+    def tag_text(self, column: sa.ColumnElement[Any], key: str) -> Tag:
+        """Return the value of a key to compare with texts."""
+
+    def tag_number(self, column: sa.ColumnElement[Any], key: str) -> Tag:
+        """Return the value of a key to compare with numbers."""
+
+    def tag_is_bool(
+        self, column: sa.ColumnElement[Any], key: str, value: bool
+    ) -> sa.ColumnElement[bool]:
+        """Return whether the value of a key is JSON's true, or false."""
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    LOCK: str  # holds the row of a buffer, and gives its id; parameter: the id
+    # A write of up to so many steps is carried out in one round trip, by APPEND; None for none.
+    ROUND_TRIP_STEPS: int | None
+    APPEND: str
+
+    def insert_steps(
+        self, session: Session, buffer_id: int, columns: tuple[Iterable[Any], ...], count: int
+    ) -> None:
+        """Insert steps given as columns: position, episode, step, pre_agent, ..., tags."""
+
+    def insert_rows(
+        self, session: Session, table: sa.Table, rows: Sequence[tuple[Any, ...]]
+    ) -> None:
+        """Insert whole rows of a table, values in the order of its columns."""
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    LOCATE: str  # the segments of positions; parameters: buffer, list
+    READ_CHUNKS: str  # id, rows, signature, crc, data of chunks; parameters: list, buffer
+    FIRST_OF_TASKS: str  # id, task of episodes that are the first of their task: list, buffer
+    # Segments of positions and their chunks in one statement, where that saves a round trip.
+    READ_AT: str | None
+
+    def run_sql(
+        self, session: Session, query: str, params: dict[str, Any], field: Any
+    ) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Run one reading statement of a user; return the names of its columns and its rows."""

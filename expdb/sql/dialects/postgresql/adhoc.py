@@ -1,0 +1,157 @@
+"""A user's own SQL, which only reads."""
+
+import json
+import re
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+
+from expdb import errors
+from expdb.names import views_for_people
+from expdb.sql.dialects.postgresql.translate import first_line
+
+# What a `:name` is not found in: text, quoted names, comments, dollar-quoted text, casts.
+_TOKENS = re.compile(
+    r"""(?P<skip>[eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]* | /\*.*?\*/
+    | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$ | ::) | :(?P<name>[A-Za-z_]\w*) | (?P<percent>%)""",
+    re.DOTALL | re.VERBOSE,
+)
+
+
+def _placeholders(query: str) -> tuple[str, set[str]]:
+    """Return a query with the driver's placeholders for `:name`, and the names."""
+    names = set()
+
+    def replaced(match: re.Match[str]) -> str:
+        if match["name"]:
+            names.add(match["name"])
+            return f"%({match['name']})s"
+        return match[0].replace("%", "%%")
+
+    return _TOKENS.sub(replaced, query), names
+
+
+_WRITING = re.compile(
+    r"\W*(insert|update|delete|merge|truncate|create|drop|alter|grant|revoke|copy|call|do|set|reset|begin|start|commit|end|"
+    r"rollback|savepoint|lock|vacuum|analyze|reindex|cluster|refresh|listen|notify|prepare|execute|discard|explain|show)\b",
+    re.IGNORECASE,
+)
+
+
+_FIELD = re.compile(
+    r"""\bfield\s*\(\s*(?P<payload>[\w."]+)\s*,\s*'(?P<name>(?:[^']|'')*)'\s*\)""", re.IGNORECASE
+)
+
+
+FIELD_TYPES = {
+    "i": "CAST({} AS bigint)",
+    "f": "CAST({} AS double precision)",
+    "b": "decode({}, 'hex')",
+}
+
+
+def run_sql(
+    session: Any, query: str, params: dict[str, Any], field: Any
+) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Run one reading statement; return the names of its columns and its rows.
+
+    As the query of a cursor, which can be nothing but one SELECT without effects, in a transaction
+    that is read-only and has its snapshot already, so that nothing in the statement can make it
+    another one.
+
+    `field(payload, name)` cannot be answered by the server. It notes there what it was asked for;
+    the values are then given to it, and the query is run again in the same snapshot, until it asks
+    for nothing more.
+    """
+    uses_field = re.search(r"\bfield\s*\(", query, re.IGNORECASE) is not None
+    text, names = _placeholders(query)
+    missing = sorted(names - params.keys())
+    if missing:
+        raise errors.SqlError(
+            f"no value for :{missing[0]}: give every :name of the query in params"
+        )
+    if "\0" in query or any(isinstance(value, str) and "\0" in value for value in params.values()):
+        raise errors.SqlError("NUL in the query or in params: no stored text has one")
+    if _WRITING.match(re.sub(r"--[^\n]*|/\*.*?\*/", " ", query, flags=re.DOTALL)):
+        raise errors.SqlRefused(
+            "db.sql runs one SELECT (or WITH ... SELECT): change data with the methods of the "
+            "buffer"
+        )
+    given = {name: params[name] for name in names}
+    try:
+        if uses_field:
+            session.ask(
+                "CREATE TEMPORARY TABLE expdb_fields (payload text NOT NULL, name text NOT NULL, "
+                "value text, "
+                "known boolean NOT NULL, PRIMARY KEY (payload, name)) ON COMMIT DROP"
+            )
+            kinds = field.kinds()
+            text = _FIELD.sub(
+                lambda match: FIELD_TYPES.get(kinds.get(match["name"], ""), "{}").format(match[0]),
+                text,
+            )
+        session.ask("SET TRANSACTION READ ONLY")
+        while True:
+            session.driver.execute(f"DECLARE expdb_sql NO SCROLL CURSOR FOR {text}", given)
+            cursor = session.driver.execute("FETCH ALL FROM expdb_sql")
+            if not uses_field or not _answer(session, field):
+                return [column.name for column in cursor.description], [
+                    tuple(map(_plain, row)) for row in cursor.fetchall()
+                ]
+            session.ask("CLOSE expdb_sql")
+    except UnicodeEncodeError:
+        raise errors.SqlError(
+            "a lone surrogate in the query or in params: no stored text has one"
+        ) from None
+    except psycopg.Error as error:
+        state, said = error.sqlstate or "", first_line(error)
+        if state in ("25006", "0A000", "25001", "42501") or "multiple commands" in said:
+            raise errors.SqlRefused(
+                f"db.sql only reads, one statement ({said}): change data with the methods of the "
+                "buffer"
+            ) from error
+        if state == "57014":
+            raise errors.SqlError(
+                f"the query took too long ({said}): open the database with a longer timeout"
+            ) from error
+        if state and state[:2] not in ("08", "53", "57", "58", "XX"):
+            raise errors.SqlError(f"{said}: {views_for_people()}") from error
+        raise
+
+
+def _answer(session: Any, field: Any) -> bool:
+    """Give `field` the values it has asked for since; return whether there were any."""
+    wanted = session.ask("SELECT payload, name FROM expdb_fields WHERE NOT known")
+    if not wanted:
+        return False
+    session.ask("DELETE FROM expdb_fields WHERE NOT known")
+    # Neighbours of one chunk together: only a few chunks are kept decoded.
+    wanted.sort(key=lambda pair: [part.zfill(20) for part in pair[0].split(":")])
+    values = [field.value(payload, name) for payload, name in wanted]
+    with (
+        session.driver.cursor() as cursor,
+        cursor.copy("COPY expdb_fields FROM STDIN (FORMAT BINARY)") as copy,
+    ):
+        copy.set_types(("text", "text", "text", "bool"))
+        for (payload, name), value in zip(wanted, values, strict=True):
+            text = (
+                value.hex() if isinstance(value, bytes) else None if value is None else str(value)
+            )
+            copy.write_row((payload, name, text, True))
+    return True
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as SQLite would have given it: JSON as text, exact numbers as int or float."""
+    if isinstance(value, Decimal):
+        return (
+            int(value)
+            if value == value.to_integral_value() and value.as_tuple().exponent == 0
+            else float(value)
+        )
+    if isinstance(value, (dict, list)):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return (
+        value if value is None or isinstance(value, (bool, int, float, str, bytes)) else str(value)
+    )

@@ -1,0 +1,258 @@
+"""Connections to a file: made, checked whose the file is, begun, checkpointed."""
+
+import os
+import random
+import sqlite3
+import time
+import urllib.parse
+from types import ModuleType
+from typing import Any
+
+from expdb import errors
+from expdb.sql.dialects.sqlite import files as sqlite_files
+from expdb.sql.dialects.sqlite.translate import translated
+
+APPLICATION_ID = 0x65787064  # "expd"
+
+
+# 3.7.0-3.51.2 corrupt a WAL database when a PASSIVE checkpoint races with a writer that resets the
+# log (sqlite.org/wal.html#walresetbug). Auto-checkpoints are PASSIVE, so none of our connections
+# has any; see checkpoint().
+MINIMUM_VERSION = (3, 37, 0)
+
+
+CONNECT_MS = 30_000
+
+
+def connect(
+    path: str,
+    module: ModuleType,
+    *,
+    create: bool = False,
+    read_only: bool = False,
+    durability: str,
+    busy_ms: int,
+) -> Any:
+    """Open one connection to the file; never through a URL that eats `?` or `%` of the path."""
+    if module.sqlite_version_info < MINIMUM_VERSION:
+        raise errors.ExpDBError(
+            f"SQLite {module.sqlite_version} is too old: use a Python that links 3.37 or newer, or "
+            "sqlite_module=pysqlite3.dbapi2"
+        )
+    mode = "ro" if read_only else "rwc" if create else "rw"
+    immutable = "&immutable=1" if read_only and on_read_only_medium(path) else ""
+    connection = module.connect(
+        f"file:{urllib.parse.quote(path)}?mode={mode}{immutable}",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+    )
+    # Not trusted_schema=OFF: before SQLite 3.41 it forbids json_extract in an index, which is what
+    # indexes of tags are; instead our own triggers and view are compared with what the migrations
+    # made (schema_problems). The mode of the journal is a property of the file: made WAL once, when
+    # the file is made (prepare_file).
+    try:
+        for pragma in (
+            # a file whose last user is just leaving, or whose log is being recovered, is locked for
+            # a moment
+            f"busy_timeout={CONNECT_MS}",
+            f"synchronous={'FULL' if durability == 'full' else 'NORMAL'}",
+            "wal_autocheckpoint=0",
+            "mmap_size=0",
+            "recursive_triggers=ON",
+            "secure_delete=OFF",
+            "journal_size_limit=67108864",
+            "cell_size_check=ON",
+            # more costs a reader of large files more in fresh pages than it saves: the system has a
+            # cache too
+            "cache_size=-16384",
+            f"busy_timeout={busy_ms}",
+        ):
+            connection.execute(f"PRAGMA {pragma}").fetchall()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def prepare_file(connection: Any) -> None:
+    """Make a new, still empty file an expdb one: write-ahead log, our mark."""
+    connection.execute("PRAGMA journal_mode=WAL").fetchall()
+    connection.execute(f"PRAGMA application_id={APPLICATION_ID}").fetchall()
+    name_file(connection)
+
+
+def name_file(connection: Any) -> None:
+    """Give a file a number of its own.
+
+    By which a log that belongs to another one can be told (see refuse_foreign_log).
+    """
+    connection.execute(f"PRAGMA user_version={random.getrandbits(31) | 1}").fetchall()
+
+
+def refuse_foreign_log(path: str, module: ModuleType) -> None:
+    """Raise where the log beside a file says that it belongs to another one.
+
+    SQLite would write its pages into this file.
+    """
+    told = sqlite_files.user_version_in_log(path, APPLICATION_ID)
+    if told is None:
+        return
+    connection = module.connect(
+        f"file:{urllib.parse.quote(path)}?mode=ro&immutable=1", uri=True
+    )  # the file without its log
+    try:
+        (own,) = connection.execute("PRAGMA user_version").fetchone()
+    except (
+        module.DatabaseError
+    ):  # damaged, or a checkpoint that a power loss cut off and that the log will make good
+        return
+    finally:
+        connection.close()
+    if own != told:
+        raise errors.DatabaseReplaced(
+            f"{path}-wal is the log of another database than {path}: one of the two was moved or "
+            "copied without the other; put them "
+            "together again, or move the log away, and make copies with `expdb backup`"
+        )
+
+
+def on_read_only_medium(path: str) -> bool:
+    """Return whether nobody can write where the file lies.
+
+    Raise where then not all of it can be read.
+
+    SQLite cannot make the log's index there, so it is told that the file does not change, which is
+    so: a log that has something in it would be left out.
+    """
+    if not hasattr(os, "statvfs") or not os.statvfs(os.path.dirname(path)).f_flag & os.ST_RDONLY:
+        return False  # whom only permissions keep from writing others may change the file for
+    if wal_bytes(path):
+        raise errors.DatabaseReadOnly(
+            f"{path} has a write-ahead log and lies on a read-only medium: open it once where it "
+            "can be written, which folds it in"
+        )
+    return True
+
+
+def identify(path: str, module: ModuleType) -> None:
+    """Raise if the existing file is not ours.
+
+    Reads through SQLite only: opening the file beside it drops its locks.
+    """
+    if os.stat(path).st_size == 0:
+        raise errors.NotAnExperienceDatabase(
+            f"{path} is empty: delete it to let expdb create it anew"
+        )
+    connection = None
+    try:
+        immutable = "&immutable=1" if on_read_only_medium(path) else ""
+        connection = module.connect(
+            f"file:{urllib.parse.quote(path)}?mode=ro{immutable}",
+            uri=True,
+            isolation_level=None,
+            timeout=30,
+        )
+        (found,) = connection.execute("PRAGMA application_id").fetchone()
+    except module.DatabaseError as error:
+        raise translated(error, path) from error
+    finally:
+        if connection is not None:
+            connection.close()
+    if found != APPLICATION_ID:
+        raise errors.NotAnExperienceDatabase(
+            f"{path} is a database of another application: choose another path"
+        )
+
+
+# Seconds between looks whether the writers' lock is free.
+LONGEST_PAUSE, SHORTEST_PAUSE = 0.01, 0.0003
+PATIENCE = 0.03  # seconds of waiting from which on the pauses become shorter again
+
+
+def begin(connection: Any, timeout: float) -> None:
+    """Begin an immediate transaction, waiting for other writers up to `timeout` seconds.
+
+    Not SQLite's own busy handler, which sleeps in fixed steps: jitter cut the longest wait of 32
+    writers by four. Who has waited for long looks more often than who came just now, so that 32
+    writers wait alike. Rejected: short pauses for all (a look costs as much as a small write), and
+    a second lock to wait at without looking (no faster, a file more).
+    """
+    since, pause = None, 0.0002
+    while True:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            return
+        except connection.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            now = time.monotonic()
+            since = now if since is None else since
+            waited = now - since
+            if waited >= timeout:
+                raise
+        time.sleep(pause * (0.5 + random.random()))
+        pause = (
+            min(pause * 1.5, LONGEST_PAUSE)
+            if waited < PATIENCE
+            else max(LONGEST_PAUSE * PATIENCE / waited, SHORTEST_PAUSE)
+        )
+
+
+def wal_bytes(path: str) -> int:
+    """Return the size of the write-ahead log (by stat, which keeps SQLite's locks)."""
+    try:
+        return os.stat(path + "-wal").st_size
+    except FileNotFoundError:
+        return 0
+
+
+def checkpoint(connection: Any, wait_ms: int) -> bool:
+    """Copy the log into the file and truncate it; return whether that went all the way.
+
+    TRUNCATE takes the writers' lock before it looks at the log, so it is safe on versions with the
+    WAL-reset bug. It falls back to PASSIVE only when it cannot have that lock within its busy
+    timeout, hence the wait.
+    """
+    connection.execute(f"PRAGMA busy_timeout={wait_ms}").fetchall()
+    try:
+        (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return not busy
+    finally:
+        connection.execute("PRAGMA busy_timeout=0").fetchall()
+
+
+def data_version(connection: Any) -> int:
+    """Return a number that changes when another connection has committed.
+
+    Sqlite.org/pragma.html#pragma_data_version.
+    """
+    (version,) = connection.execute("PRAGMA data_version").fetchone()
+    return version  # type: ignore[no-any-return]
+
+
+_READING = {
+    sqlite3.SQLITE_SELECT,
+    sqlite3.SQLITE_READ,
+    sqlite3.SQLITE_FUNCTION,
+    sqlite3.SQLITE_RECURSIVE,
+}
+
+
+def guard(connection: Any) -> None:
+    """Make a connection unable to write, attach or create anything, whatever SQL it is given."""
+    connection.execute("PRAGMA query_only=ON").fetchall()
+    if hasattr(connection, "setlimit"):
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+
+    def authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        if (
+            action == sqlite3.SQLITE_FUNCTION
+            and second
+            and second.lower() in ("load_extension", "fts3_tokenizer")
+        ):
+            return sqlite3.SQLITE_DENY
+        return sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY
+
+    connection.set_authorizer(authorize)

@@ -1,0 +1,155 @@
+"""A session to ask, and the transaction that it is in. The dialects make them."""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Literal
+
+import sqlalchemy as sa
+
+from expdb import errors
+
+Kind = Literal["read", "write", "sql", "watch"]
+
+
+class Session:
+    """One connection, in a transaction.
+
+    Statements for SQLAlchemy, and plain ones with `?` for the hot paths.
+    """
+
+    def __init__(self, connection: sa.Connection):
+        self._connection = connection
+        self._driver: Any = connection.connection.driver_connection
+
+    @property
+    def connection(self) -> sa.Connection:
+        """The connection as SQLAlchemy sees it."""
+        return self._connection
+
+    @property
+    def driver(self) -> Any:
+        """The driver's bare connection."""
+        return self._driver
+
+    def rows(self, statement: sa.Executable) -> list[Any]:
+        """Run a SQLAlchemy statement and return its rows."""
+        return list(self.connection.execute(statement).fetchall())
+
+    def fetch(self, statement: sa.Select[Any]) -> list[Any]:
+        """Run a SELECT and return its rows as the driver gives them.
+
+        Without SQLAlchemy's cost a row.
+        """
+        compiled = statement.compile(
+            dialect=self._connection.dialect, compile_kwargs={"render_postcompile": True}
+        )
+        names = getattr(compiled, "positiontup", None)
+        params = compiled.params
+        return self._run(
+            str(compiled), params if names is None else [params[name] for name in names]
+        )
+
+    def ask(self, statement: str, *params: Any) -> list[Any]:
+        """Run a plain statement and fetch all rows, at once.
+
+        An open cursor would hold back others.
+        """
+        return self._run(statement, params)
+
+    def each(self, statement: str, *params: Any) -> Iterator[Any]:
+        """Run a plain statement and yield its rows; all of them are to be taken."""
+        return iter(self.ask(statement, *params))
+
+    def ask_all(self, *questions: tuple[Any, ...], last: bool = False) -> list[list[Any]]:
+        """Run several plain statements, each given with its parameters.
+
+        At the price of one trip to a server.
+
+        With `last` the transaction ends with them.
+        """
+        return [self.ask(*question) for question in questions]
+
+    def tell(self, statement: str, *params: Any) -> None:
+        """Run a plain statement that has no answer.
+
+        A server may hear of it with the next question only.
+        """
+        self._run(statement, params)
+
+    def many(self, statement: str, rows: Iterable[Sequence[Any]]) -> int:
+        """Run a plain statement once a row of parameters.
+
+        Return how many rows of tables it touched.
+        """
+        return int(self.driver.executemany(statement, rows).rowcount)
+
+    def _run(self, statement: str, params: Any) -> list[Any]:
+        return self.driver.execute(statement, params).fetchall()  # type: ignore[no-any-return]
+
+
+class Transaction(AbstractContextManager[Session]):
+    """A session from the beginning of its transaction to the end: used with `with`, once.
+
+    An interrupt may come between any two instructions, those of this class included. So its state
+    is in attributes, the methods that undo may be called again, and one that is dropped undoes
+    itself. (A generator with `contextmanager` cannot tell: interrupted between its `yield` and the
+    block, it keeps its transaction open.)
+    """
+
+    committed = False  # whether the database has said so, whatever was raised since
+
+    def __enter__(self) -> Session:
+        try:
+            return self._begin()
+        except BaseException as error:
+            self._undo(error)
+            self._tell(error)
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                self._end()
+            self._undo(error)
+        except BaseException as found:
+            self._undo(found)
+            self._tell(found)
+            raise
+        if error is not None:
+            self._tell(error)
+
+    def __del__(self) -> None:
+        self._undo(None)
+
+    @abstractmethod
+    def _begin(self) -> Session:
+        """Begin the transaction."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Commit what was written, or let go of what was read."""
+
+    @abstractmethod
+    def _undo(self, error: BaseException | None) -> None:
+        """Roll back what has not ended, and give back all that is held.
+
+        Nothing where that was done.
+        """
+
+    @abstractmethod
+    def _translated(self, error: BaseException) -> BaseException:
+        """Return the expdb error for a driver's, or the error itself where there is none."""
+
+    def _tell(self, error: BaseException) -> None:
+        """Raise the expdb error for a driver's, if there is one."""
+        if isinstance(error, Exception) and not isinstance(error, errors.ExpDBError):
+            translated = self._translated(error)
+            if isinstance(translated, errors.ExpDBError):
+                raise translated from error
