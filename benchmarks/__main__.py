@@ -230,7 +230,7 @@ def sample(folder: Path, quick: bool) -> Iterator[Row]:
     episodes = 500 if quick else 5_000
     with expdb.open(path) as db:
         play(db.buffer("b"), episodes, 200)
-    from expdb.storage.reading import fetch as read
+    from expdb.storage.reading import fetch
 
     # A handle each a call has no cached page, as a raw connection made for each call has none.
     def ours(seed: int) -> float:
@@ -245,7 +245,7 @@ def sample(folder: Path, quick: bool) -> Iterator[Row]:
             buffer = db.buffer("b")
             positions = buffer.sample(256, rng=seed)["position"]
             with db._engine.reading() as session:
-                segments = read.locate(buffer._store, session, positions)
+                segments = fetch.locate(buffer._store, session, positions)
             return np.unique(segments.chunk[segments.find(positions)]).tolist()
 
     def raw(seed: int) -> float:

@@ -21,17 +21,16 @@ from expdb.names import EPISODE_KEYS, STEP_KEYS
 from expdb.open_writers import OpenWriters
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
-from expdb.sampling import sampler as sampling
 from expdb.sampling.sampler import Sampling
 from expdb.sampling.shortage import explained
-from expdb.sql.query import Condition, Where
-from expdb.storage.reading import fetch as read
-from expdb.storage.reading import select
+from expdb.sampling.tasks import draw_tasks
+from expdb.sql.conditions import Condition
+from expdb.sql.query import Where
+from expdb.storage.reading import fetch, select
 from expdb.storage.store import Store, evicted
 from expdb.storage.upkeep.check import check_buffer
 from expdb.storage.upkeep.stats import buffer_stats
-from expdb.storage.writing import change, episodes
-from expdb.storage.writing import transaction as write
+from expdb.storage.writing import change, episodes, transaction
 from expdb.storage.writing.batches import columns_of, rows_of
 from expdb.storage.writing.open_episodes import Intake
 from expdb.storage.writing.pending import Pending
@@ -291,7 +290,7 @@ class ReplayBuffer:
                 self._store, session, condition, limit=min(size, state.added), offset=offset
             )
             return Batch(
-                read.fetch(self._store, session, state, found, (*_PAGE, *self._store.fields.types))
+                fetch.steps(self._store, session, state, found, (*_PAGE, *self._store.fields.types))
             ).to_list()
 
     def get(
@@ -305,10 +304,10 @@ class ReplayBuffer:
         self._sampling.save()
         with self._store.engine.reading() as session:
             state = self._store.state(session)
-            held = read.alive(self._store, session, wanted)
+            held = fetch.alive(self._store, session, wanted)
             if not held.all():
                 raise evicted(wanted[~held])
-            return Batch(read.fetch(self._store, session, state, wanted, fields), len(wanted))
+            return Batch(fetch.steps(self._store, session, state, wanted, fields), len(wanted))
 
     def scan(
         self,
@@ -334,7 +333,7 @@ class ReplayBuffer:
             with self._store.engine.reading() as session:
                 state = self._store.state(session)
                 found = select.positions(self._store, session, condition, after=after, limit=size)
-                columns = read.fetch(self._store, session, state, found, fields)
+                columns = fetch.steps(self._store, session, state, found, fields)
             if not len(found):
                 return
             yield Batch(columns, len(found))
@@ -583,7 +582,7 @@ class ReplayBuffer:
         with store.engine.reading() as session:
             state = store.state(session)
             try:
-                chosen = sampling.draw_tasks(store, session, n, condition, generator)
+                chosen = draw_tasks(store, session, n, condition, generator)
             except errors.TooFewRows as error:
                 raise explained(store, session, condition, error) from None
             if rows == "all" and not state.holes:
@@ -596,7 +595,7 @@ class ReplayBuffer:
                 )
                 owner, segments = np.array(owners), None
             keys = None if fields is None else list(dict.fromkeys((*fields, "step")))
-            columns = read.fetch(store, session, state, positions, keys, segments)
+            columns = fetch.steps(store, session, state, positions, keys, segments)
         parts = {}
         for task in chosen:
             mine = np.flatnonzero(owner == task)
@@ -639,7 +638,7 @@ class _Sink:
         return list(rows_of(columns if found is None else found))
 
     def write(self, pending: Pending) -> np.ndarray:
-        return write.write(self._store, pending)
+        return transaction.write(self._store, pending)
 
     def collected(self, writer: EpisodeWriter) -> None:
         self._buffer._writers.collected(writer)

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from expdb.chunks import codec
-from expdb.chunks.codec import Decoder, Rows, crc_of
+from expdb.chunks.chunk import Decoder, crc_of
+from expdb.chunks.codec import Rows
 from expdb.chunks.fields import NUMERIC, Field, Signature
+from expdb.chunks.message import read_metadata
 from expdb.errors import ChunkDamaged, ExpDBError
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)
@@ -221,7 +222,7 @@ def test_text_is_compressed_and_raw_floats_are_not():
     assert 4 * 16_000 < len(floats) < 4 * 16_000 + 1_000
     assert len(image) < 2_000
     schema = Signature({"x": Field("float32", (4000,))})
-    assert not codec.read_metadata(floats).compressed
+    assert not read_metadata(floats).compressed
     assert Decoder(schema)
 
 
@@ -233,7 +234,7 @@ def test_the_cheap_encoding_and_pyarrow_agree_to_the_byte():
     decoder, message, _ = encode(fields, rows)
     batch = pa.ipc.read_record_batch(pa.py_buffer(message), decoder.signature.schema)
     theirs = batch.serialize().to_pybytes()
-    ours, other = codec.read_metadata(message), codec.read_metadata(theirs)
+    ours, other = read_metadata(message), read_metadata(theirs)
     assert ours.nodes.tolist() == other.nodes.tolist()
     assert ours.rows == other.rows
     assert decoder.chunk(1, 5, crc_of(decoder.signature, 1, 5, theirs), theirs).objects(
@@ -329,7 +330,7 @@ def test_a_forged_message_with_a_right_checksum_is_an_error_or_harmless(sample):
 
 def test_a_bomb_is_refused_before_memory_is_taken():
     decoder, message, _ = encode({"t": Field("text")}, [{"t": "a" * 5000} for _ in range(4)])
-    metadata = codec.read_metadata(message)
+    metadata = read_metadata(message)
     assert metadata.compressed
     at = metadata.body + int(metadata.buffers[-1, 0])
     forged = message[:at] + (1 << 40).to_bytes(8, "little") + message[at + 8 :]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import expdb
-from expdb.storage.writing import transaction as write
+from expdb.storage.writing import transaction
 
 
 def held(open_db, buffer="x"):
@@ -210,7 +210,7 @@ def test_a_failure_of_one_writer_does_not_keep_the_others_from_being_stored(open
     for k, writer in enumerate(writers):
         writer.append(n=k)
     db.buffer("x").store(task_id="implicit", n=3)
-    real, calls = write.write, []
+    real, calls = transaction.write, []
 
     def failing(store, pending):
         calls.append(pending)
@@ -220,7 +220,7 @@ def test_a_failure_of_one_writer_does_not_keep_the_others_from_being_stored(open
             raise expdb.StorageFull("no space left")
         return real(store, pending)
 
-    monkeypatch.setattr(write, "write", failing)
+    monkeypatch.setattr(transaction, "write", failing)
     with pytest.warns(expdb.ExpDBWarning) as caught, pytest.raises(KeyboardInterrupt):
         db.close()
     assert sorted("lost" in str(one.message) for one in caught) == [False, False, True]

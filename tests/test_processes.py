@@ -423,9 +423,9 @@ def test_a_sample_is_one_snapshot(path):
             before = buffer._store.state(session)
             other.buffer("b").set_capacity(2)
             other.buffer("b").update({"step": 0}, reward=1.0)
-            from expdb.storage.reading import fetch as read
+            from expdb.storage.reading import fetch
 
-            columns = read.fetch(buffer._store, session, before, np.arange(10))
+            columns = fetch.steps(buffer._store, session, before, np.arange(10))
             assert columns["x"].tolist() == list(range(10))
         assert len(buffer) == 2
     sound(path)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from expdb.chunks.fields import plain
+from expdb.chunks.infer import plain
 from expdb.errors import InvalidValue
 
 MAX_VALUE_BYTES = 256 << 20

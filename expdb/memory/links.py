@@ -7,10 +7,13 @@ import json
 
 import numpy as np
 
-from expdb.memory.resident import AFTER, BEFORE, NONE, ORDINAL, WHOLE, Change, OpenEpisode, Resident
+from expdb.memory.journal import NONE, Change, OpenEpisode
+from expdb.memory.resident import AFTER, BEFORE, ORDINAL, WHOLE, Resident
 from expdb.names import UNKNOWN
 from expdb.sql.session import Session
-from expdb.storage.reading.fetch import Segments, Spans, gather, inconsistent, read_chunks
+from expdb.storage.reading.fetch import read_chunks
+from expdb.storage.reading.gather import gather
+from expdb.storage.reading.segments import Segments, Spans, inconsistent
 from expdb.storage.store import Store
 
 

@@ -4,8 +4,9 @@ from collections import deque
 
 import numpy as np
 
-from expdb.memory.resident import ENTRY_BYTES, JOURNAL, NONE, Change, Resident
-from expdb.sql.query import Condition
+from expdb.memory.journal import ENTRY_BYTES, JOURNAL, NONE, Change
+from expdb.memory.resident import Resident
+from expdb.sql.conditions import Condition
 from expdb.sql.session import Session
 from expdb.storage.reading import select
 from expdb.storage.store import Store

@@ -6,7 +6,8 @@ priority first saw the step, NaN before; and whether the priority is not written
 
 import numpy as np
 
-from expdb.memory.resident import NONE, START, UNSAVED, Change, Resident
+from expdb.memory.journal import NONE, Change
+from expdb.memory.resident import START, UNSAVED, Resident
 from expdb.sql.session import Session
 from expdb.storage import priorities
 from expdb.storage.store import State, Store

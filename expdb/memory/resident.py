@@ -18,17 +18,28 @@ first saw the step, NaN before) and `:unsaved`.
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from expdb import errors
 from expdb.chunks.fields import Field
 from expdb.living import Living
+from expdb.memory.journal import (
+    ENTRY_BYTES,
+    JOURNAL,
+    JOURNAL_BYTES,
+    MANY_OPEN,
+    NONE,
+    Change,
+    EpisodeColumns,
+    OpenEpisode,
+    Priorities,
+    Tails,
+)
 from expdb.names import UNKNOWN
 from expdb.storage.catalog import Fields
-from expdb.storage.reading.fetch import blank
+from expdb.storage.reading.gather import blank
 
 # Names that no field can have.
 AFTER, BEFORE, ORDINAL, WHOLE, PRESENT = ":after", ":before", ":ordinal", ":whole", ":present"
@@ -41,99 +52,6 @@ BOOKS: dict[str, Any] = {
     PRESENT: np.bool_,
 }  # fmt: skip
 LINKS = (AFTER, BEFORE)
-NONE = np.empty(0, np.int64)
-MANY_OPEN = 4096  # episodes that runs left open are forgotten with their steps
-ENTRY_BYTES = 250  # of memory, about, that Python takes for a small object and what leads to it
-JOURNAL, JOURNAL_BYTES = (
-    4096,
-    1 << 20,
-)  # entries and bytes kept for those who follow; whoever is further behind begins anew
-
-
-def _none() -> np.ndarray:
-    return NONE
-
-
-@dataclass
-class Change:
-    """What a refresh has brought. Positions and episode ids; `begin` to `end` are new."""
-
-    begin: int
-    end: int
-    revised: np.ndarray = field(
-        default_factory=_none
-    )  # rows that were loaded before and say something else now
-    relinked: np.ndarray = field(
-        default_factory=_none
-    )  # rows that were loaded before and have another successor, or whose episode has ended
-    prioritised: np.ndarray = field(
-        default_factory=_none
-    )  # rows whose priority another process has set
-    episodes: np.ndarray = field(default_factory=_none)  # episodes whose own columns were changed
-    advanced: np.ndarray = field(default_factory=_none)  # episodes that have new steps
-    orphaned: np.ndarray = field(
-        default_factory=_none
-    )  # rows held of which the step before was evicted
-    deleted: bool = False
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory, about."""
-        arrays = (
-            self.revised,
-            self.relinked,
-            self.prioritised,
-            self.episodes,
-            self.advanced,
-            self.orphaned,
-        )
-        return ENTRY_BYTES + sum(
-            array.nbytes + ENTRY_BYTES // 2 for array in arrays if array is not NONE
-        )
-
-
-@dataclass
-class OpenEpisode:
-    """Where an episode that may go on stands, as far as it is loaded."""
-
-    last: int  # position
-    ordinal: int  # of the next step
-    first: int  # position of its first step, -1 where that is not held
-    count: int  # steps held
-
-
-@dataclass
-class Tails:
-    """Which rows behind the zero row are taken, and until which position is evicted."""
-
-    free: list[int] = field(default_factory=list)
-    taken: deque[tuple[int, int]] = field(default_factory=deque)  # position of the step before, row
-
-
-@dataclass
-class Priorities:
-    """What was known of the priorities of steps from a position on.
-
-    When their rows were forgotten.
-    """
-
-    first: int
-    priority: np.ndarray
-    start: np.ndarray
-    unsaved: np.ndarray
-    started: int
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory."""
-        return self.priority.nbytes + self.start.nbytes + self.unsaved.nbytes
-
-
-class EpisodeColumns(Protocol):
-    """Columns of episodes, by the id of the episode."""
-
-    def of(self, name: str, episodes: np.ndarray) -> np.ndarray:
-        """Return a column of episodes."""
 
 
 class Budget:

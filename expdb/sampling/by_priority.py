@@ -5,7 +5,6 @@ Priorities on their way to the database.
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
-import base64
 import json
 import time
 from collections.abc import Callable
@@ -17,13 +16,15 @@ import numpy as np
 from expdb import errors
 from expdb.locks import locked
 from expdb.memory import priorities as held
+from expdb.memory.journal import NONE
 from expdb.memory.priorities import load_priorities
-from expdb.memory.resident import NONE, Resident
+from expdb.memory.resident import Resident
 from expdb.replay.population import check_size
 from expdb.replay.samplers import Prioritized, PriorityTree
 from expdb.replay.sumtree import SumTree
 from expdb.sampling.candidates import Populations, Wanted
 from expdb.sampling.memo import remembered
+from expdb.sampling.saved import Saved, encoded
 from expdb.sql.session import Session
 from expdb.storage import priorities
 from expdb.storage.store import Store
@@ -80,54 +81,6 @@ class _Tree:
     def minimum(self) -> float:
         """Return the least weight above 0."""
         return self._tree.minimum()
-
-
-@dataclass
-class Saved:
-    """What `ByPriority.state` returned, read again."""
-
-    greatest: float
-    calls: dict[str, int]
-    ends: set[str]  # fields that an end() was ever given: batches have `next_<field>` of them
-    has_priorities: bool = False
-    first: int = 0  # position of the first step
-    values: np.ndarray = field(default_factory=lambda: np.empty(0))  # priorities
-    starts: np.ndarray = field(default_factory=lambda: np.empty(0))
-    started: int = 0
-    slots: int = 0
-
-    @classmethod
-    def of(cls, state: dict[str, Any]) -> Saved:
-        """Return the state as it was; raise KeyError, TypeError or ValueError where it is none."""
-        saved = cls(
-            float(state["greatest"]),
-            {str(name): int(count) for name, count in state["calls"].items()},
-            set(map(str, state.get("ends", []))),
-        )
-        if not 0.0 <= saved.greatest < float("inf"):
-            raise ValueError(f"greatest {saved.greatest}")
-        given = state["priorities"]
-        if given is None:
-            return saved
-        saved.has_priorities, saved.first, saved.values = (
-            True,
-            int(given["first"]),
-            _numbers(given["values"]),
-        )
-        # States of earlier versions do not say what steps without a priority weighed: they weigh
-        # what new ones do.
-        saved.starts = (
-            _numbers(given["starts"])
-            if "starts" in given
-            else np.full(len(saved.values), saved.greatest or 1.0)
-        )
-        saved.started, saved.slots = (
-            int(given.get("started", saved.first + len(saved.values))),
-            int(given.get("slots", 0)),
-        )
-        if len(saved.starts) != len(saved.values):
-            raise ValueError(f"{len(saved.starts)} starts of {len(saved.values)} steps")
-        return saved
 
 
 class ByPriority:
@@ -338,8 +291,8 @@ class ByPriority:
             priority, start = held.of_rows(r, r.rows(np.arange(r.low, r.high)))
             known = {
                 "first": r.low,
-                "values": _text(priority),
-                "starts": _text(start),
+                "values": encoded(priority),
+                "starts": encoded(start),
                 "started": r.started,
                 "slots": r.slots,
             }
@@ -373,11 +326,3 @@ class ByPriority:
 def _name_of(wanted: Wanted, sampler: Prioritized) -> tuple[Any, ...]:
     """Return what a tree depends on: not beta, which some anneal by hand."""
     return (sampler.alpha, sampler.epsilon, sampler.initial, wanted.key, wanted.anchor_key)
-
-
-def _text(values: np.ndarray) -> str:
-    return base64.b64encode(values.astype("<f8").tobytes()).decode()
-
-
-def _numbers(text: str) -> np.ndarray:
-    return np.frombuffer(base64.b64decode(text, validate=True), "<f8").astype(np.float64)

@@ -10,15 +10,17 @@ from typing import Any, Literal
 import numpy as np
 
 from expdb.errors import InvalidValue
+from expdb.memory.journal import NONE
 from expdb.memory.matches import Matches
 from expdb.memory.owners import Owners
-from expdb.memory.resident import NONE, Resident
+from expdb.memory.resident import Resident
 from expdb.names import EPISODE_COLUMNS, UNKNOWN
 from expdb.replay.population import Grouped, Listed, Positions, Window, check_size
 from expdb.replay.samplers import Sampler
 from expdb.replay.units import Unit
 from expdb.sampling.memo import remember, remembered
-from expdb.sql.query import Condition, Where, key_of
+from expdb.sql.conditions import Condition
+from expdb.sql.query import Where, key_of
 from expdb.sql.session import Session
 from expdb.storage.reading import select
 from expdb.storage.store import Store

@@ -1,43 +1,25 @@
-"""Batches: which keys there are, where each comes from, and the arrays."""
+"""Batches: the arrays of drawn rows."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from expdb import errors
 from expdb.batch import Batch
-from expdb.chunks.fields import SYSTEM
 from expdb.memory.resident import Resident
-from expdb.names import EPISODE_COLUMNS, GIVEN_SUCCESSORS
 from expdb.replay.layout import Layout
 from expdb.replay.samplers import Sampler
 from expdb.replay.units import Unit
+from expdb.sampling.keys import Plan, plan_keys
 from expdb.sampling.memo import remembered
 from expdb.sql.session import Session
-from expdb.storage.reading import fetch as read
+from expdb.storage.reading import fetch
 from expdb.storage.reading.chunk_cache import ChunkCache
+from expdb.storage.reading.gather import as_objects, gather
 from expdb.storage.store import State, Store
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Where the keys of a batch come from."""
-
-    keys: list[tuple[str, str, str]]  # key, source, name there
-    stored: list[str]  # read from the database, a value a step
-    of_episodes: list[str]  # read from the database, a value a drawn step
-    following: list[str]  # fields of what follows that are read from the database
-    last: list[str]  # fields of the last step taken that are read from the database
-    frames: list[str]  # fields of stacks that are read from the database
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether nothing has to be read."""
-        return not (self.stored or self.of_episodes or self.following or self.last or self.frames)
 
 
 class Collator:
@@ -60,81 +42,8 @@ class Collator:
         return remembered(
             self._plans,
             (fields, unit, sampler.keys()),
-            lambda: self._planned_keys(fields, unit, sampler),
+            lambda: plan_keys(self._store, self._resident, fields, unit, sampler),
         )
-
-    def _planned_keys(self, fields: tuple[str, ...] | None, unit: Unit, sampler: Sampler) -> Plan:
-        r, types, optional = self._resident, self._store.fields.types, self._store.fields.optional
-        own = dict.fromkeys(unit.keys(), "unit") | dict.fromkeys(sampler.keys(), "sampler")
-        derived = unit.derived(list(types), r.tail_fields)
-        stacked = unit.stacked(list(types), derived)
-        following = {f"next_{name}": name for name in derived}
-        everything = ["position", "episode", *SYSTEM, *types, *following]
-        names = dict.fromkeys(
-            everything + [name for name in own if name not in everything]
-            if fields is None
-            else fields
-        )
-        keys: list[tuple[str, str, str]] = []
-        stored: list[str] = []
-        of_episodes: list[str] = []
-        after: list[str] = []
-        last: list[str] = []
-        frames: list[str] = []
-        for name in names:
-            if name in own:
-                keys.append((name, own[name], name))
-            elif name in following:
-                field_name = following[name]
-                source = "next_stack" if field_name in stacked else "next"
-                if field_name not in r.fields:
-                    (frames if field_name in stacked else after).append(field_name)
-                    source += "_stored"
-                keys.append((name, source, field_name))
-                if field_name in optional:
-                    keys.append((f"has_{name}", source, f"has_{field_name}"))
-            elif name in stacked:
-                source = "stack" if name in r.fields else "stack_stored"
-                frames += [name] if source == "stack_stored" else []
-                keys.append((name, source, name))
-                if name in optional:
-                    keys.append((f"has_{name}", source, f"has_{name}"))
-            elif name in ("position", "episode", "buffer"):
-                keys.append((name, name, name))
-            elif (
-                name in types and unit.takes_last_step and name.split(".", 1)[0] in GIVEN_SUCCESSORS
-            ):
-                source = "last" if name in r.fields else "last_stored"
-                last += [name] if source == "last_stored" else []
-                keys.append((name, source, name))
-                if name in optional:
-                    keys.append((f"has_{name}", source, f"has_{name}"))
-            elif (
-                name in r.fields
-                or name in SYSTEM
-                or (name == "priority" and r.priorities is not None)
-            ):
-                keys.append((name, "row", name))
-                if name in optional:
-                    keys.append((f"has_{name}", "row", f"has_{name}"))
-            else:
-                if name not in types:
-                    try:
-                        read.table_column(self._store, name)
-                    except errors.QueryError:
-                        there = ", ".join(
-                            [*everything, *[one for one in own if one not in everything]]
-                        )
-                        raise errors.QueryError(
-                            f"no key {name!r} in this batch: there are {there}, and the columns of "
-                            "the view"
-                        ) from None
-                source = "episode_stored" if name in EPISODE_COLUMNS else "stored"
-                (of_episodes if source == "episode_stored" else stored).append(name)
-                keys.append((name, source, name))
-                if name in optional or name in read.MAYBE_INTEGERS:
-                    keys.append((f"has_{name}", source, f"has_{name}"))
-        return Plan(keys, stored, of_episodes, after, last, list(dict.fromkeys(frames)))
 
     def collate(
         self,
@@ -226,7 +135,7 @@ class Collator:
                     and array.shape[:2] == mask.shape
                     and key not in ("probability", "weight", "length", "episode")
                 ):
-                    out[key] = read.as_objects(
+                    out[key] = as_objects(
                         [array[k, :length].copy() for k, length in enumerate(lengths)]
                     )
         return Batch(out, count)
@@ -249,9 +158,9 @@ class Collator:
         """Read columns of episodes, a value for each row that stands for one; nothing for none."""
         firsts = layout.firsts
         if firsts is None:
-            return read.fetch(self._store, session, state, positions, names)
+            return fetch.steps(self._store, session, state, positions, names)
         there = np.flatnonzero(firsts.reshape(-1) >= 0)
-        found = read.fetch(
+        found = fetch.steps(
             self._store, session, state, self._resident.positions(firsts.reshape(-1)[there]), names
         )
         return {
@@ -294,7 +203,7 @@ class Collator:
         """Read what is not in memory, for steps; nothing where there is none."""
         there = np.arange(len(flat)) if mask is None else np.flatnonzero(mask.reshape(-1))
         positions = self._resident.positions(flat[there])
-        found = read.fetch(self._store, session, state, positions, names, cache=self.cache)
+        found = fetch.steps(self._store, session, state, positions, names, cache=self.cache)
         return (
             found
             if mask is None
@@ -321,18 +230,18 @@ class Collator:
         """
         r = self._resident
         steps, tails = np.flatnonzero(rows < r.slots), np.flatnonzero(rows > r.slots)
-        found = read.fetch(
+        found = fetch.steps(
             self._store, session, state, r.positions(rows[steps]), names, cache=self.cache
         )
         if len(steps) == len(rows):
             return found
         out = {name: _spread(array, steps, len(rows)) for name, array in found.items()}
         episodes = r.episodes(before[tails])  # a transition stays in its episode
-        known = read.tails(self._store, session, episodes) if len(tails) else {}
+        known = fetch.tails(self._store, session, episodes) if len(tails) else {}
         for k, episode in zip(tails.tolist(), episodes.tolist(), strict=True):
             tail = known[episode]
             for name in set(names) & set(tail.fields):
-                out[name][k] = read.gather(
+                out[name][k] = gather(
                     {0: tail.chunk},
                     [(0, tail.row, tail.row + 1)],
                     name,

@@ -20,19 +20,17 @@ from expdb.memory.resident import Budget, Resident
 from expdb.replay.population import Window, check_size
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
-from expdb.sampling.by_priority import ByPriority, Saved
+from expdb.sampling.by_priority import ByPriority
 from expdb.sampling.candidates import Populations, Wanted, key_of_any
-from expdb.sampling.collate import Collator, Plan
+from expdb.sampling.collate import Collator
+from expdb.sampling.keys import Plan
 from expdb.sampling.population import Candidates
-from expdb.sampling.tasks import draw_tasks
+from expdb.sampling.saved import Saved
 from expdb.sql.query import Where, plain_where
 from expdb.sql.session import Session
 from expdb.storage import priorities
-from expdb.storage.reading import fetch as read
-from expdb.storage.reading import select
+from expdb.storage.reading import fetch, select
 from expdb.storage.store import State, Store
-
-__all__ = ["Sampling", "draw_tasks"]
 
 Result = TypeVar("Result")
 
@@ -178,7 +176,7 @@ class Sampling:
         self._asked = True
 
         def held(positions: np.ndarray) -> np.ndarray:
-            return read.alive(self._store, session, positions)
+            return fetch.alive(self._store, session, positions)
 
         allowed = None if state.size == state.added - state.low else held
         window = Window(
@@ -186,7 +184,7 @@ class Sampling:
         )
         positions = window.draw(wanted.size, True, wanted.rng)
         return Batch(
-            read.fetch(self._store, session, state, positions, wanted.fields, last=True),
+            fetch.steps(self._store, session, state, positions, wanted.fields, last=True),
             wanted.size,
         )
 

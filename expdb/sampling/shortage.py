@@ -4,7 +4,7 @@ What a buffer holds, what matches, and what is missing of it.
 """
 
 from expdb.errors import TooFewRows
-from expdb.sql.query import Condition
+from expdb.sql.conditions import Condition
 from expdb.sql.session import Session
 from expdb.storage.catalog import list_buffers, nearest
 from expdb.storage.reading import select

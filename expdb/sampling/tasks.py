@@ -5,7 +5,7 @@ from __future__ import annotations  # NumPy imports its random module when it is
 import numpy as np
 
 from expdb.replay.population import check_size, distinct_draws
-from expdb.sql.query import Condition
+from expdb.sql.conditions import Condition
 from expdb.sql.session import Session
 from expdb.storage.reading import select
 from expdb.storage.store import Store

@@ -8,7 +8,7 @@ given one.
 import numpy as np
 
 from expdb.sql.session import Session
-from expdb.storage.reading import fetch as read
+from expdb.storage.reading import fetch
 from expdb.storage.store import Store
 
 BLOCK_BITS = 10
@@ -20,7 +20,7 @@ def update(store: Store, positions: np.ndarray, priorities: np.ndarray) -> int:
     if not len(positions):
         return 0
     with store.writing() as (session, _):
-        held = read.alive(store, session, positions)
+        held = fetch.alive(store, session, positions)
         write(store, session, positions[held], priorities[held])
     return int(held.sum())
 

@@ -13,14 +13,17 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb import errors
-from expdb.chunks.codec import Block, Decoder, crc_of
+from expdb.chunks.chunk import Decoder, crc_of
+from expdb.chunks.codec import Block
 from expdb.chunks.fields import SYSTEM, Field, Signature
 from expdb.sql import tables
+from expdb.sql.conditions import Condition, compile_where
 from expdb.sql.engine import Engine
-from expdb.sql.query import Condition, Where, compile_where
+from expdb.sql.query import Where
 from expdb.sql.session import Session
 from expdb.storage.catalog import Fields, find_buffer, nearest
 from expdb.storage.records import EpisodeRecord
+from expdb.storage.statements import INSERT_CHUNK
 
 
 @dataclass(frozen=True)
@@ -105,31 +108,6 @@ class Writing(AbstractContextManager[tuple[Session, News]]):
     def _learn(self) -> None:
         if self.committed:
             self._store.learn(self._news)
-
-
-TAKE = (
-    "UPDATE buffers SET added = added + ?, episodes_added = episodes_added + ? WHERE id = ? "
-    "RETURNING added, episodes_added, fields_version"
-)
-TAKE_EPISODE = (
-    "UPDATE buffers SET episodes_added = episodes_added + 1 WHERE id = ? "
-    "RETURNING episodes_added - 1"
-)
-KEEP_TAIL = (
-    "UPDATE episodes SET tail_chunk = ?, tail_row = ?, tail_fields = ? "
-    "WHERE buffer_id = ? AND id = ?"
-)
-COUNT = "UPDATE buffers SET size = size + ?, bytes = bytes + ? WHERE id = ?"
-INSERT_SEGMENT = (
-    "INSERT INTO segments (buffer_id, last, first, episode, ordinal, chunk, chunk_row) VALUES (?, "
-    "?, ?, ?, ?, ?, ?)"
-)
-DELETE_SEGMENT = "DELETE FROM segments WHERE buffer_id = ? AND last = ?"
-INSERT_CHUNK = (
-    "INSERT INTO chunks (buffer_id, id, first, episode, rows, signature, bytes, crc, write_id, "
-    "data) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
 
 
 class Store:

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 import expdb
-from expdb.chunks import codec
+from expdb.chunks.chunk import crc_of
 from torture.oracle import BUFFER, step, wrong_fields
 from torture.table import Outcome, Place, fault
 
@@ -259,7 +259,7 @@ def _mutated(place: Place, count: int, *, forged: bool) -> Outcome:
         id, rows, signature, crc, data = rng.choice(chunks)
         mutant = mutants(rng, data)
         if mutant != data:
-            crc = codec.crc_of(decoders[signature].signature, id, rows, mutant) if forged else crc
+            crc = crc_of(decoders[signature].signature, id, rows, mutant) if forged else crc
             tried.append(
                 (f"chunk {id}, {len(mutant)} bytes", partial(store_and_read, id, crc, mutant))
             )

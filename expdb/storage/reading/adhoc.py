@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from expdb.chunks.codec import Chunk, Decoder
+from expdb.chunks.chunk import Chunk, Decoder
 from expdb.chunks.fields import SYSTEM, Signature
 from expdb.errors import ChunkDamaged, SqlError
 from expdb.sql.engine import Engine

@@ -3,7 +3,7 @@
 import heapq
 from collections import OrderedDict
 
-from expdb.chunks.codec import Chunk
+from expdb.chunks.chunk import Chunk
 
 
 class ChunkCache:

@@ -8,9 +8,9 @@ import sqlalchemy as sa
 from expdb import errors
 from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
 from expdb.sql import tables
-from expdb.sql.query import Condition
+from expdb.sql.conditions import Condition
 from expdb.sql.session import Session
-from expdb.storage.reading.fetch import Segments
+from expdb.storage.reading.segments import Segments
 from expdb.storage.store import State, Store
 
 S, E, G = tables.steps.c, tables.episodes.c, tables.segments.c

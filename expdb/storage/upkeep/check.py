@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from expdb.chunks.codec import Chunk
+from expdb.chunks.chunk import Chunk
 from expdb.chunks.fields import SYSTEM
 from expdb.errors import DatabaseDamaged, ExpDBError
 from expdb.sql.engine import Engine
 from expdb.sql.session import Session
-from expdb.storage.reading.fetch import Segments
+from expdb.storage.reading.segments import Segments
 from expdb.storage.store import Store
 
 _CHUNKS_AT_ONCE = 64

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from expdb.chunks.fields import as_array, is_array
+from expdb.chunks.infer import as_array, is_array
 from expdb.errors import InvalidValue
 
 

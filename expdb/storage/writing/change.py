@@ -9,10 +9,10 @@ from expdb import errors
 from expdb.chunks.fields import Field
 from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
 from expdb.sql import tables
-from expdb.sql.query import Condition, resolve
+from expdb.sql.conditions import Condition, resolve
 from expdb.sql.session import Session
 from expdb.storage.reading import select
-from expdb.storage.reading.fetch import locate
+from expdb.storage.reading.segments import locate
 from expdb.storage.store import Store
 from expdb.storage.writing.compact import rewrite
 

@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from expdb.chunks.codec import FIXED_CHUNK_BYTES, Chunk, Rows, chunk_bytes
+from expdb.chunks.chunk import Chunk
+from expdb.chunks.codec import FIXED_CHUNK_BYTES, Rows, chunk_bytes
 from expdb.chunks.fields import SYSTEM, Field
 from expdb.sql.dialects.base import Dialect
 from expdb.sql.session import Session
-from expdb.storage.reading.fetch import Segments, read_chunks
-from expdb.storage.store import COUNT, DELETE_SEGMENT, INSERT_SEGMENT, News, Store
+from expdb.storage.reading.fetch import read_chunks
+from expdb.storage.reading.segments import Segments
+from expdb.storage.statements import COUNT, DELETE_SEGMENT, INSERT_SEGMENT
+from expdb.storage.store import News, Store
 
 # A chunk below this part of what a chunk should be is worth merging: its metadata weighs as much as
 # what it holds.

@@ -18,8 +18,7 @@ from expdb.locks import locked
 from expdb.names import STEP_KEYS
 from expdb.storage.records import EpisodeRecord
 from expdb.storage.store import Store
-from expdb.storage.writing import episodes
-from expdb.storage.writing import transaction as write
+from expdb.storage.writing import episodes, transaction
 from expdb.storage.writing.pending import Pending
 
 Row = tuple[Mapping[str, Any], Mapping[str, Any]]  # what the columns are, what the fields are
@@ -64,7 +63,7 @@ class Intake:
             named: dict[str, EpisodeRecord] = {}
             try:
                 self._gather(rows, pending, opened, named)
-                positions = write.write(self._store, pending)
+                positions = transaction.write(self._store, pending)
                 self._remember(opened, named, pending)
                 break
             except BaseException as error:

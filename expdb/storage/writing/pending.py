@@ -12,7 +12,8 @@ import numpy as np
 from expdb import checks, errors
 from expdb.checks import LARGEST_REWARD
 from expdb.chunks.codec import Block, Rows, decoded
-from expdb.chunks.fields import Field, check_name, holds_array, infer, warn_of_likely_column
+from expdb.chunks.fields import Field, check_name, warn_of_likely_column
+from expdb.chunks.infer import holds_array, infer
 from expdb.chunks.values import encode_tags
 from expdb.storage.catalog import Fields
 from expdb.storage.records import EpisodeRecord

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from expdb import errors
-from expdb.chunks.codec import Decoder, crc_of
+from expdb.chunks.chunk import Decoder, crc_of
 from expdb.storage.store import Store
 from expdb.storage.writing import compact
 from expdb.storage.writing.pending import Pending

@@ -14,16 +14,8 @@ import numpy as np
 from expdb import errors
 from expdb.sql.session import Session
 from expdb.storage.records import EpisodeRecord
-from expdb.storage.store import (
-    COUNT,
-    INSERT_SEGMENT,
-    KEEP_TAIL,
-    TAKE,
-    TAKE_EPISODE,
-    News,
-    Store,
-    Writing,
-)
+from expdb.storage.statements import COUNT, INSERT_SEGMENT, KEEP_TAIL, TAKE, TAKE_EPISODE
+from expdb.storage.store import News, Store, Writing
 from expdb.storage.writing import compact, episodes
 from expdb.storage.writing.pending import Pending
 from expdb.storage.writing.plan import EpisodeWrite, WritePlan, make_plan

@@ -1,15 +1,10 @@
-"""The command line: one function a verb. Open, call the library, print.
-
-Every verb is named after the method it calls, takes `--json` where a machine might read, and ends
-its help in an example. Errors are one line, with the cure, and exit status 1.
-"""
+"""Verbs that show data: demo, info, sql, query, show, export, plot."""
 
 import json
 import os
-import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,37 +14,9 @@ import expdb
 from expdb import export as parquet
 from expdb import plot as pictures
 from expdb import show as conversation
-
-
-class _Group(click.Group):
-    """Show an expdb error as one line."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except expdb.ExpDBError as error:
-            raise click.ClickException(str(error)) from None
-        except FileExistsError as error:
-            raise click.ClickException(str(error)) from None
-
-
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(expdb.__version__, prog_name="expdb")
-def main() -> None:
-    """expdb: the experience database for reinforcement-learning and LLM agents."""
-
-
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
-
-
-def verb(function: Callable[..., Any]) -> click.Command:
-    """Make a command of a function.
-
-    Its name without the underscore, its docstring as it is laid out.
-    """
-    if function.__doc__:
-        function.__doc__ = function.__doc__.replace("\n    Example:", "\n    \b\n    Example:")
-    return main.command(function.__name__.rstrip("_"))(function)
+from expdb.cli.conditions import condition_of, value_of
+from expdb.cli.main import as_json, verb
+from expdb.cli.printing import plain, print_rows, print_table
 
 
 @verb
@@ -95,7 +62,7 @@ def _show_demo(figures: dict[str, Any], curve: list[str]) -> None:
     with expdb.open(figures["file"], create=False) as db:
         buffer = db.buffer("cartpole")
         click.echo(f"\nA question in SQL:\n  {question}")
-        _print_rows(db.sql(question).to_pylist())
+        print_rows(db.sql(question).to_pylist())
         good = (
             expdb.QueryBuilder()
             .eq("task_name", "CartPole-v1")
@@ -110,7 +77,7 @@ def _show_demo(figures: dict[str, Any], curve: list[str]) -> None:
             min(2, len(buffer.tasks(good))), good, fields=("step", "obs", "action", "reward"), rng=0
         )
         click.echo("A sample of tasks among them:")
-        _print_rows(
+        print_rows(
             [
                 {
                     "task": task,
@@ -167,7 +134,7 @@ def info(location: str, as_json: bool) -> None:
             "aborted), "
             f"{one['tasks']:,} tasks, {one['bytes']:,} bytes of payload"
         )
-        _print_rows(
+        print_rows(
             [
                 {
                     "field": name,
@@ -196,10 +163,10 @@ def sql(location: str, query: str, params: Sequence[str], as_json: bool) -> None
         name, equals, value = param.partition("=")
         if not equals:
             raise click.BadParameter(f"{param!r}: write --param name=value")
-        given[name] = _value(value)
+        given[name] = value_of(value)
     with expdb.open(location, create=False, read_only=True) as db:
         rows = db.sql(query, given).to_pylist()
-    _print(rows, as_json)
+    print_table(rows, as_json)
 
 
 @verb
@@ -232,7 +199,7 @@ def query(
 
     Example: expdb query runs.db train "task_name = book flight" "reward >= 0.5" --tasks
     """
-    condition = _condition(conditions, where)
+    condition = condition_of(conditions, where)
     with expdb.open(location, create=False, read_only=True) as db:
         chosen = db.buffer(buffer)
         if what == "count":
@@ -245,7 +212,7 @@ def query(
             if what == "episodes"
             else chosen.page(number, size, condition)
         )
-    _print(rows, as_json)
+    print_table(rows, as_json)
 
 
 @verb
@@ -265,7 +232,7 @@ def show(location: str, episode: str, buffer: str | None, full: bool, as_json: b
         chosen, row = conversation.find(db, episode, buffer)
         rows = conversation.steps(chosen, row)
     if as_json:
-        return click.echo(json.dumps({**row, "buffer": chosen.name, "steps": rows}, default=_plain))
+        return click.echo(json.dumps({**row, "buffer": chosen.name, "steps": rows}, default=plain))
     for line in conversation.lines(row, rows, full):
         click.echo(line)
 
@@ -291,7 +258,7 @@ def export(
 
     Example: expdb export runs.db train hard.parquet "tags.difficulty = hard"
     """
-    condition = _condition(conditions, where)
+    condition = condition_of(conditions, where)
     with expdb.open(location, create=False, read_only=True) as db:
         chosen = db.buffer(buffer, create=False)
         with click.progressbar(
@@ -361,7 +328,7 @@ def plot(
             )
         chosen = db.buffer(buffer or names[0])
         found, count = pictures.curves(
-            chosen, by, where=_condition(conditions, None), smooth=smooth
+            chosen, by, where=condition_of(conditions, None), smooth=smooth
         )
     if target is not None and found:
         try:
@@ -390,231 +357,3 @@ def plot(
             click.echo(picture)
     if count > len(found):
         click.echo(f"the {len(found)} with the most episodes, of {count}")
-
-
-@verb
-@click.argument("location")
-@as_json
-def check(location: str, as_json: bool) -> None:
-    """Prove that a database is sound: books, rows, chunks and their checksums.
-
-    Exits 1 if it is not.
-
-    Example: expdb check runs.db
-    """
-    with expdb.open(location, create=False, read_only=True) as db:
-        problems = db.check()
-    if as_json:
-        click.echo(json.dumps(problems))
-    else:
-        click.echo("\n".join(problems) or f"{db.location} is sound")
-    sys.exit(1 if problems else 0)
-
-
-@verb
-@click.argument("location")
-@as_json
-def doctor(location: str, as_json: bool) -> None:
-    """Show what a database stands on.
-
-    Library or server, log, locks and who holds them, file system, room.
-
-    Changes nothing, and waits for nobody. Exits 1 if there is anything to be done.
-
-    Example: expdb doctor runs.db
-    """
-    with expdb.open(location, create=False, read_only=True) as db:
-        found = db.doctor()
-    if as_json:
-        click.echo(json.dumps(found))
-    else:
-        width = max(len(one["what"]) for one in found)
-        for one in found:
-            click.echo(f"{one['what']:<{width}}  {one['found']}")
-            if one["advice"]:
-                click.echo(f"{'':<{width}}  ! {one['advice']}")
-    sys.exit(1 if any(one["advice"] for one in found) else 0)
-
-
-@verb
-@click.argument("location")
-@as_json
-def upgrade(location: str, as_json: bool) -> None:
-    """Bring a database of an older expdb to this one's schema, in one transaction.
-
-    Example: expdb upgrade runs.db
-    """
-    before, after = expdb.upgrade(location)
-    if as_json:
-        click.echo(json.dumps({"before": before, "after": after}))
-    else:
-        named = re.sub(
-            r"(password=)[^&]*", r"\1***", re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", location)
-        )
-        click.echo(
-            f"{named}: schema {after}"
-            + (" already" if before == after else f", was {before or 'none'}")
-        )
-
-
-@verb
-@click.argument("location")
-@click.argument("target")
-@as_json
-def backup(location: str, target: str, as_json: bool) -> None:
-    """Copy a database, while others may write to it, into a new file.
-
-    Example: expdb backup runs.db runs-monday.db
-    """
-    with expdb.open(location, create=False, read_only=True) as db:
-        db.backup(target)
-    size = os.path.getsize(target)
-    click.echo(
-        json.dumps({"target": target, "bytes": size}) if as_json else f"{target}: {size:,} bytes"
-    )
-
-
-@verb
-@click.argument("source")
-@click.argument("target")
-@click.option("--buffer", help="Copy only this one.")
-@as_json
-def copy(source: str, target: str, buffer: str | None, as_json: bool) -> None:
-    """Copy buffers into another database: from a file to a server, from a server to a file.
-
-    Positions, episodes and chunks stay as they are. Interrupted, it goes on where it was when it is
-    run again.
-
-    Example: expdb copy runs.db postgresql://trainer@db.example/experience --buffer train
-    """
-    bars: dict[str, Any] = {}
-
-    def progress(name: str, done: int, total: int) -> None:
-        if name not in bars:
-            bars[name] = click.progressbar(length=total, label=name, file=sys.stderr)
-            bars[name].render_progress()
-        bars[name].update(done - bars[name].pos)
-        if done == total:
-            bars[name].render_finish()
-
-    copied = expdb.copy(source, target, buffer=buffer, progress=progress)
-    if as_json:
-        click.echo(json.dumps(copied))
-    else:
-        click.echo(
-            "\n".join(f"{name}: {steps:,} steps" for name, steps in copied.items()) or "no buffers"
-        )
-
-
-# -- words and tables ------------------------------------------------------------------------------
-
-_OPERATORS = {"=": "eq", "!=": "ne", ">": "gt", ">=": "gte", "<": "lt", "<=": "lte", "~": "like"}
-_NULL = {"=": "is_null", "!=": "is_not_null"}
-_CONDITION = re.compile(r"\s*([\w.]+)\s*(!=|>=|<=|=|>|<|~)\s*(.*?)\s*", re.DOTALL)
-
-
-def _condition(conditions: Sequence[str], where: str | None) -> Any:
-    if where is not None and conditions:
-        raise click.UsageError("give conditions or --where, not both")
-    if where is not None:
-        try:
-            return json.loads(where)
-        except ValueError as error:
-            raise click.BadParameter(
-                f"--where is no JSON ({error}): print QueryBuilder.build() with json.dumps"
-            ) from None
-    built = expdb.QueryBuilder()
-    for index, text in enumerate(conditions):
-        match = _CONDITION.fullmatch(text)
-        if match is None:
-            raise click.BadParameter(f'{text!r}: write NAME OP VALUE, such as "reward >= 0.5"')
-        name, operator, value = match.groups()
-        built = built.and_() if index else built
-        given = value if operator == "~" else _value(value)
-        if given is None and operator in _NULL:
-            getattr(built, _NULL[operator])(name)
-        else:
-            getattr(built, _OPERATORS[operator])(name, given)
-    return built if conditions else None
-
-
-_PYTHON = {"True": True, "False": False, "None": None}
-
-
-def _value(text: str) -> Any:
-    if text in _PYTHON:
-        return _PYTHON[text]
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(rows, default=_plain))
-    else:
-        _print_rows(rows)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.hex()
-    return value.tolist() if hasattr(value, "tolist") else str(value)
-
-
-_WIDE = 8
-
-
-def _print_rows(rows: list[dict[str, Any]]) -> None:
-    """Print rows as a table: rich's where it is installed, plain columns elsewhere."""
-    if not rows:
-        click.echo("no rows")
-        return
-    names = list(rows[0])
-    if len(names) > _WIDE:  # too wide for a table: one block a row, without what is not known
-        for row in rows:
-            click.echo(
-                "\n".join(
-                    f"{name:>14}  {_cell(value)}"
-                    for name, value in row.items()
-                    if value is not None
-                )
-                + "\n"
-            )
-        return
-    cells = [[_cell(row[name]) for name in names] for row in rows]
-    try:
-        from rich.box import SIMPLE
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-    except ImportError:
-        widths = [max(len(name), *(len(row[k]) for row in cells)) for k, name in enumerate(names)]
-        for line in (names, *cells):
-            click.echo(
-                "  ".join(
-                    cell.ljust(width) for cell, width in zip(line, widths, strict=True)
-                ).rstrip()
-            )
-        return
-    table = Table(box=SIMPLE)
-    for name in names:
-        table.add_column(Text(name))
-    for line in cells:
-        table.add_row(
-            *map(Text, line)
-        )  # Text, not markup: what agents said may hold square brackets
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160).print(table)
-
-
-def _cell(value: Any) -> str:
-    text = (
-        ""
-        if value is None
-        else value
-        if isinstance(value, str)
-        else json.dumps(value, default=_plain, ensure_ascii=False)
-    )
-    text = "".join(character if character.isprintable() else " " for character in text)
-    return text if len(text) <= 80 else f"{text[:79]}…"

@@ -1,0 +1,141 @@
+"""What all columns of a chunk have in common while it is filled."""
+
+import itertools
+from array import array as numbers
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from expdb.chunks.fields import Field
+from expdb.errors import FieldMismatch
+
+Buffer = bytes | bytearray | memoryview
+
+
+Node = tuple[int, int]  # length, nulls
+
+
+EMPTY = b""
+
+
+def offsets_of(lengths: Iterable[int]) -> bytes:
+    """Return Arrow's int32 offsets, one more than there are lengths.
+
+    For one row NumPy would cost ten times as much.
+    """
+    return numbers("i", itertools.accumulate(lengths, initial=0)).tobytes()
+
+
+def bits_of(flags: list[bool]) -> bytes:
+    """Return booleans as Arrow's bitmap."""
+    if True not in flags:
+        return bytes((len(flags) + 7) // 8)
+    return np.packbits(np.array(flags, np.bool_), bitorder="little").tobytes()
+
+
+class Column:
+    """Values of one field on their way into a chunk."""
+
+    nodes_per_column: ClassVar[int]
+    buffers_per_column: ClassVar[int]
+
+    def __init__(self, name: str, field: Field):
+        self.name, self.field = name, field
+        self.rows = 0
+        self.nulls: list[int] = []
+        self.nbytes = 0  # about what is stored, before compression
+
+    def append(self, value: Any) -> None:
+        """Add one value; raise FieldMismatch or InvalidValue, and change nothing.
+
+        If the field cannot hold it.
+        """
+        raise NotImplementedError
+
+    def copy(self, stored: Any, present: bytes) -> None:
+        """Add rows of another chunk's column: bytes for fixed width, a list otherwise.
+
+        `present` has a byte a row.
+        """
+        for value, there in zip(stored, present, strict=True):
+            if there:
+                self.append(value)
+            else:
+                self.append_null()
+
+    def append_null(self) -> None:
+        """Add a row that lacks the field."""
+        self.nulls.append(self.rows)
+        self._add_blank()
+        self.rows += 1
+
+    def _mark(self, present: bytes) -> None:
+        if 0 in present:
+            self.nulls += [self.rows + k for k, there in enumerate(present) if not there]
+
+    def _add_blank(self) -> None:
+        raise NotImplementedError
+
+    def truncate(self, rows: int) -> None:
+        """Keep the first rows: of a later one some field was refused.
+
+        The adding was interrupted midway.
+        """
+        self.rows = rows
+        while self.nulls and self.nulls[-1] >= rows:
+            self.nulls.pop()
+        self._truncate(rows)
+
+    def _truncate(self, rows: int) -> None:
+        raise NotImplementedError
+
+    def validity(self) -> tuple[int, bytes]:
+        """Return the number of nulls and the validity bitmap, empty where there are none."""
+        if not self.nulls:
+            return 0, EMPTY
+        missing = set(self.nulls)
+        return len(missing), bits_of([row not in missing for row in range(self.rows)])
+
+    def encode(self) -> tuple[list[Node], list[Buffer]]:
+        """Return the nodes and buffers of the column."""
+        raise NotImplementedError
+
+    def mismatch(self, value: Any) -> FieldMismatch:
+        """Return the error for a value of another type than the field's."""
+        found = (
+            f"{value.dtype}{list(value.shape)}"
+            if isinstance(value, np.ndarray)
+            else type(value).__name__
+        )
+        return FieldMismatch(
+            f"field {self.name!r} holds {self.field}, not {found}: {self._cure(value)}"
+        )
+
+    def _cure(self, value: Any) -> str:
+        """Return what to do about a value of another type."""
+        field = self.field
+        if (
+            isinstance(value, np.ndarray)
+            and field.shape
+            and value.dtype.name == field.dtype
+            and value.ndim == len(field.shape)
+        ):
+            shape = tuple(
+                n if n == m else None for n, m in zip(field.shape, value.shape, strict=True)
+            )
+            return f"{self._declared(Field(field.dtype, shape))} for shapes that differ, or pad it"
+        if isinstance(value, np.ndarray) and field.shape and value.shape == field.shape:
+            return f"convert it with .astype({field.dtype!r})"
+        if isinstance(value, (list, tuple)) and field.shape:
+            return "pass np.array(...) of it, or np.stack(...) of a list of arrays"
+        if isinstance(value, float) and not field.varies and field.numpy.kind in "iu":
+            return f"{self._declared(Field('float64'))}, or give floats from the first one on"
+        return "convert the value, or use another field name"
+
+    def _declared(self, field: Field) -> str:
+        shape = f", shape={field.shape}" if field.shape else ""
+        return (
+            f"declare it before its first value, db.buffer(name, fields={{{self.name!r}: "
+            f"expdb.Field({field.dtype!r}{shape})}})"
+        )

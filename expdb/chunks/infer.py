@@ -1,0 +1,161 @@
+"""What field a first value makes, and which values are arrays."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from expdb.chunks.fields import NUMERIC, Field
+from expdb.errors import InvalidValue
+
+
+def is_array(value: Any) -> bool:
+    """Return whether a value is an array by NumPy's or DLPack's protocol (torch, JAX, ...).
+
+    No scalar.
+    """
+    return isinstance(value, np.ndarray) or (
+        (hasattr(value, "__array__") or hasattr(value, "__dlpack__"))
+        and not isinstance(value, (np.generic, type))
+        and not hasattr(value, "__dataframe__")
+    )
+
+
+def as_array(value: Any, name: str) -> np.ndarray:
+    """Return an array-like as a NumPy array that can be stored.
+
+    Raise InvalidValue naming the cure.
+    """
+    if isinstance(value, np.ndarray):
+        array = value
+    else:
+        try:
+            array = np.asarray(value) if hasattr(value, "__array__") else np.from_dlpack(value)
+        except Exception as error:
+            if "bfloat16" in str(error).lower() or "bfloat16" in str(getattr(value, "dtype", "")):
+                raise InvalidValue(
+                    f"{name}: bfloat16 is not stored: convert with .float() or .astype('float32')"
+                ) from None
+            raise InvalidValue(
+                f"{name}: {type(value).__name__} does not become an array ({error}): pass "
+                ".detach().cpu() of it"
+            ) from None
+    if isinstance(array, np.ma.MaskedArray):
+        raise InvalidValue(
+            f"{name}: masked arrays lose their mask: pass .filled(value), and the mask as another "
+            "field"
+        )
+    if array.dtype.kind not in "biuf" or array.dtype.byteorder == ">" or array.dtype.itemsize > 8:
+        if "bfloat16" in array.dtype.name:
+            raise InvalidValue(f"{name}: bfloat16 is not stored: convert with .astype('float32')")
+        if array.dtype.byteorder == ">":
+            raise InvalidValue(
+                f"{name}: big-endian arrays are not stored: convert with "
+                ".astype(a.dtype.newbyteorder('='))"
+            )
+        if array.dtype.kind == "O":
+            raise InvalidValue(
+                f"{name}: object arrays are not stored: pass a list, or an array of numbers"
+            )
+        if array.dtype.kind in "SU":
+            raise InvalidValue(f"{name}: arrays of text are not stored: pass .tolist()")
+        raise InvalidValue(
+            f"{name}: arrays of {array.dtype} are not stored: convert to one of "
+            f"{', '.join(NUMERIC)}"
+        )
+    return array
+
+
+def plain(value: Any) -> Any:
+    """Return what JSON makes of an object it does not know.
+
+    Pydantic models, dataclasses, NumPy scalars.
+    """
+    if hasattr(value, "model_dump") and not isinstance(value, type):
+        return _model(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, (np.bool_, np.integer, np.floating)):
+        return value.item()
+    if is_array(value):
+        raise TypeError("an array inside of it: make it a field of its own, or .tolist() it")
+    raise TypeError(
+        f"{type(value).__name__} is not JSON: convert it, or pass a dict, a dataclass or a "
+        "pydantic model"
+    )
+
+
+def _model(value: Any) -> Any:
+    """Return a pydantic model as JSON.
+
+    Its own dump turns NaN into null and any key into text, without a word.
+    """
+    seen = [value.model_dump()]
+    while seen:
+        one = seen.pop()
+        if isinstance(one, float) and not math.isfinite(one):
+            raise TypeError(
+                f"a model with {one} in it, which is not JSON: use None, or an array field"
+            )
+        if isinstance(one, dict):
+            wrong = [key for key in one if not isinstance(key, str)]
+            if wrong:
+                raise TypeError(
+                    f"a model with the key {wrong[0]!r}: JSON has only text keys, convert it"
+                )
+            seen += one.values()
+        elif isinstance(one, (list, tuple, set, frozenset)):
+            seen += one
+        elif is_array(one):
+            raise TypeError(
+                "a model with an array in it: make it a field of its own, or .tolist() it"
+            )
+    try:
+        return value.model_dump(mode="json")
+    except Exception as error:  # pydantic's own, which is not imported here
+        raise TypeError(f"a model that is not JSON ({error}): convert what it holds") from None
+
+
+def holds_array(value: Any) -> bool:
+    """Return whether a mapping has an array in it, at any depth of mappings."""
+    return isinstance(value, Mapping) and any(is_array(v) or holds_array(v) for v in value.values())
+
+
+def _list_field(value: list[Any]) -> Field:
+    kinds = {type(element) for element in value}
+    if kinds == {int} and min(value) >= -(2**63) and max(value) < 2**63:
+        return Field("int64", (None,))
+    if kinds and kinds <= {int, float} and float in kinds:
+        return Field("float64", (None,))
+    return Field("json")
+
+
+def infer(value: Any, name: str) -> Field:
+    """Return the field that a first value makes.
+
+    The caller has flattened mappings that hold arrays.
+    """
+    if isinstance(value, (bool, np.bool_)):
+        return Field("bool")
+    if isinstance(value, np.generic):
+        if isinstance(value, str):
+            return Field("text")
+        if isinstance(value, bytes):
+            return Field("bytes")
+        return Field(as_array(np.asarray(value), name).dtype.name)
+    if isinstance(value, int):
+        return Field("int64")
+    if isinstance(value, float):
+        return Field("float64")
+    if isinstance(value, str):
+        return Field("text")
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return Field("bytes")
+    if is_array(value):
+        array = as_array(value, name)
+        return Field(array.dtype.name, array.shape)
+    if isinstance(value, list):
+        return _list_field(value)
+    return Field("json")

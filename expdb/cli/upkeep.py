@@ -1,0 +1,126 @@
+"""Verbs that look after a database: check, doctor, upgrade, backup, copy."""
+
+import json
+import os
+import re
+import sys
+from typing import Any
+
+import click
+
+import expdb
+from expdb.cli.main import as_json, verb
+
+
+@verb
+@click.argument("location")
+@as_json
+def check(location: str, as_json: bool) -> None:
+    """Prove that a database is sound: books, rows, chunks and their checksums.
+
+    Exits 1 if it is not.
+
+    Example: expdb check runs.db
+    """
+    with expdb.open(location, create=False, read_only=True) as db:
+        problems = db.check()
+    if as_json:
+        click.echo(json.dumps(problems))
+    else:
+        click.echo("\n".join(problems) or f"{db.location} is sound")
+    sys.exit(1 if problems else 0)
+
+
+@verb
+@click.argument("location")
+@as_json
+def doctor(location: str, as_json: bool) -> None:
+    """Show what a database stands on.
+
+    Library or server, log, locks and who holds them, file system, room.
+
+    Changes nothing, and waits for nobody. Exits 1 if there is anything to be done.
+
+    Example: expdb doctor runs.db
+    """
+    with expdb.open(location, create=False, read_only=True) as db:
+        found = db.doctor()
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        width = max(len(one["what"]) for one in found)
+        for one in found:
+            click.echo(f"{one['what']:<{width}}  {one['found']}")
+            if one["advice"]:
+                click.echo(f"{'':<{width}}  ! {one['advice']}")
+    sys.exit(1 if any(one["advice"] for one in found) else 0)
+
+
+@verb
+@click.argument("location")
+@as_json
+def upgrade(location: str, as_json: bool) -> None:
+    """Bring a database of an older expdb to this one's schema, in one transaction.
+
+    Example: expdb upgrade runs.db
+    """
+    before, after = expdb.upgrade(location)
+    if as_json:
+        click.echo(json.dumps({"before": before, "after": after}))
+    else:
+        named = re.sub(
+            r"(password=)[^&]*", r"\1***", re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", location)
+        )
+        click.echo(
+            f"{named}: schema {after}"
+            + (" already" if before == after else f", was {before or 'none'}")
+        )
+
+
+@verb
+@click.argument("location")
+@click.argument("target")
+@as_json
+def backup(location: str, target: str, as_json: bool) -> None:
+    """Copy a database, while others may write to it, into a new file.
+
+    Example: expdb backup runs.db runs-monday.db
+    """
+    with expdb.open(location, create=False, read_only=True) as db:
+        db.backup(target)
+    size = os.path.getsize(target)
+    click.echo(
+        json.dumps({"target": target, "bytes": size}) if as_json else f"{target}: {size:,} bytes"
+    )
+
+
+@verb
+@click.argument("source")
+@click.argument("target")
+@click.option("--buffer", help="Copy only this one.")
+@as_json
+def copy(source: str, target: str, buffer: str | None, as_json: bool) -> None:
+    """Copy buffers into another database: from a file to a server, from a server to a file.
+
+    Positions, episodes and chunks stay as they are. Interrupted, it goes on where it was when it is
+    run again.
+
+    Example: expdb copy runs.db postgresql://trainer@db.example/experience --buffer train
+    """
+    bars: dict[str, Any] = {}
+
+    def progress(name: str, done: int, total: int) -> None:
+        if name not in bars:
+            bars[name] = click.progressbar(length=total, label=name, file=sys.stderr)
+            bars[name].render_progress()
+        bars[name].update(done - bars[name].pos)
+        if done == total:
+            bars[name].render_finish()
+
+    copied = expdb.copy(source, target, buffer=buffer, progress=progress)
+    if as_json:
+        click.echo(json.dumps(copied))
+    else:
+        click.echo(
+            "\n".join(f"{name}: {steps:,} steps" for name, steps in copied.items()) or "no buffers"
+        )

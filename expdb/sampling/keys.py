@@ -1,0 +1,105 @@
+"""Which keys a batch has, and where each comes from."""
+
+from __future__ import annotations  # NumPy imports its random module when it is first named
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from expdb import errors
+from expdb.chunks.fields import SYSTEM
+from expdb.memory.resident import Resident
+from expdb.names import EPISODE_COLUMNS, GIVEN_SUCCESSORS
+from expdb.replay.samplers import Sampler
+from expdb.replay.units import Unit
+from expdb.storage.reading.columns import MAYBE_INTEGERS, table_column
+from expdb.storage.store import Store
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where the keys of a batch come from."""
+
+    keys: list[tuple[str, str, str]]  # key, source, name there
+    stored: list[str]  # read from the database, a value a step
+    of_episodes: list[str]  # read from the database, a value a drawn step
+    following: list[str]  # fields of what follows that are read from the database
+    last: list[str]  # fields of the last step taken that are read from the database
+    frames: list[str]  # fields of stacks that are read from the database
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether nothing has to be read."""
+        return not (self.stored or self.of_episodes or self.following or self.last or self.frames)
+
+
+# Where in the database lies what a source lacks in memory.
+_STORED = {
+    "row": "stored",
+    "next": "next_stored",
+    "last": "last_stored",
+    "stack": "stack_stored",
+    "next_stack": "next_stack_stored",
+}
+
+
+def plan_keys(
+    store: Store, r: Resident, fields: tuple[str, ...] | None, unit: Unit, sampler: Sampler
+) -> Plan:
+    """Return where the keys of a batch come from.
+
+    `fields` None means all fields, the columns of a batch, and the keys of unit and sampler. Raises
+    QueryError for a key that there is not.
+    """
+    types, optional = store.fields.types, store.fields.optional
+    own = dict.fromkeys(unit.keys(), "unit") | dict.fromkeys(sampler.keys(), "sampler")
+    derived = unit.derived(list(types), r.tail_fields)
+    stacked = unit.stacked(list(types), derived)
+    following = {f"next_{name}": name for name in derived}
+    usual = dict.fromkeys(["position", "episode", *SYSTEM, *types, *following, *own])
+    keys: list[tuple[str, str, str]] = []
+    read: dict[str, list[str]] = {source: [] for source in (*_STORED.values(), "episode_stored")}
+
+    def add(key: str, source: str, name: str) -> None:
+        if source in _STORED and name in types and name not in r.fields:
+            source = _STORED[source]
+        if source in read:
+            read[source].append(name)
+        keys.append((key, source, name))
+        if name in optional or (source in read and name in MAYBE_INTEGERS):
+            keys.append((f"has_{key}", source, f"has_{name}"))
+
+    for name in usual if fields is None else dict.fromkeys(fields):
+        if name in own:
+            keys.append((name, own[name], name))
+        elif name in following:
+            add(name, "next_stack" if following[name] in stacked else "next", following[name])
+        elif name in ("position", "episode", "buffer"):
+            keys.append((name, name, name))
+        elif name in types or name in SYSTEM:
+            is_successor = name.split(".", 1)[0] in GIVEN_SUCCESSORS
+            is_last = unit.takes_last_step and is_successor
+            add(name, "stack" if name in stacked else "last" if is_last else "row", name)
+        elif name == "priority" and r.priorities is not None:
+            keys.append((name, "row", name))
+        else:
+            _require_column(store, name, usual)
+            add(name, "episode_stored" if name in EPISODE_COLUMNS else "stored", name)
+    frames = list(dict.fromkeys(read["stack_stored"] + read["next_stack_stored"]))
+    return Plan(
+        keys,
+        read["stored"],
+        read["episode_stored"],
+        read["next_stored"],
+        read["last_stored"],
+        frames,
+    )
+
+
+def _require_column(store: Store, name: str, usual: Iterable[str]) -> None:
+    try:
+        table_column(store, name)
+    except errors.QueryError:
+        raise errors.QueryError(
+            f"no key {name!r} in this batch: there are {', '.join(usual)}, "
+            "and the columns of the view"
+        ) from None

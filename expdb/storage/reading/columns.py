@@ -1,0 +1,90 @@
+"""Columns of the tables as arrays."""
+
+import json
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from expdb import errors
+from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
+from expdb.sql import tables
+from expdb.sql.session import Session
+from expdb.storage.reading.gather import as_objects
+from expdb.storage.reading.segments import is_dense
+from expdb.storage.store import Store, evicted
+
+S, E = tables.steps.c, tables.episodes.c
+
+
+def table_column(store: Store, name: str) -> sa.ColumnElement[Any]:
+    """Return the column of the view `experience` that a name stands for.
+
+    Raise QueryError where there is none.
+    """
+    found = tables.view_column(name)
+    if found is not None:
+        return found[1]
+    known = ", ".join((*store.fields.types, *STEP_COLUMNS, *EPISODE_COLUMNS))
+    raise errors.QueryError(f"no field or column {name!r}: there are {known}")
+
+
+def read_columns(
+    store: Store, session: Session, positions: np.ndarray, names: list[str]
+) -> dict[str, np.ndarray]:
+    """Read columns of the tables: those that chunks do not hold, or that have changed since."""
+    join: sa.FromClause = tables.steps
+    if any(name in EPISODE_COLUMNS for name in names):
+        join = join.join(tables.episodes, sa.and_(E.buffer_id == S.buffer_id, E.id == S.episode))
+    columns = [S.position, *[table_column(store, name) for name in names]]
+    statement = sa.select(*columns).select_from(join).where(S.buffer_id == store.id)
+    wanted = np.unique(positions)
+    if is_dense(wanted):
+        statement = statement.where(S.position.between(int(wanted[0]), int(wanted[-1])))
+    else:
+        statement = statement.where(store.dialect.among(S.position, wanted.tolist()))
+    rows = {row[0]: row for row in session.fetch(statement)}
+    missing = [position for position in positions.tolist() if position not in rows]
+    if missing:
+        raise evicted(np.array(missing))
+    ordered = [rows[position] for position in positions.tolist()]
+    return {
+        key: array
+        for k, name in enumerate(names, 1)
+        for key, array in column_arrays(name, [row[k] for row in ordered]).items()
+    }
+
+
+_REALS = frozenset(("execute_time", "reward", "priority", "episode_return", "started", "ended"))
+
+
+_INTEGERS = frozenset(("step", "position", "episode", "length"))
+
+
+MAYBE_INTEGERS = frozenset(
+    ("policy_version",)
+)  # 0 where there is none, and `has_<name>` tells, as with fields
+
+
+def column_arrays(name: str, values: list[Any]) -> dict[str, np.ndarray]:
+    """Return a column of the tables as a batch holds it.
+
+    With `has_<name>` where it is of integers that may be missing.
+    """
+    if name not in MAYBE_INTEGERS:
+        return {name: column_array(name, values)}
+    there = np.array([value is not None for value in values], np.bool_)
+    return {name: np.array([value or 0 for value in values], np.int64), f"has_{name}": there}
+
+
+def column_array(name: str, values: list[Any]) -> np.ndarray:
+    """Return a column of the tables: NaN for unknown reals, tags as mappings, None elsewhere."""
+    if name in _REALS:
+        return np.array(values, np.float64)
+    if name in ("terminated", "truncated"):
+        return np.array(values, np.bool_)
+    if name in _INTEGERS:
+        return np.array(values, np.int64)
+    if name in ("tags", "episode_tags"):
+        values = [None if value is None else json.loads(value) for value in values]
+    return as_objects(values)

@@ -1,0 +1,127 @@
+"""Values of fields, cut out of chunks."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from expdb.chunks.chunk import Chunk
+from expdb.chunks.column import Buffer
+from expdb.chunks.fields import Field
+from expdb.storage.reading.segments import Segments, Spans, inconsistent
+
+
+def check_spans(chunks: dict[int, Chunk], spans: Spans) -> None:
+    """Raise where rows are wanted that their chunks do not have."""
+    for c, a, b in spans:
+        if b > chunks[c].rows:
+            raise inconsistent(
+                f"chunk {c} has {chunks[c].rows} rows, and the steps at {a} to {b - 1}"
+            )
+
+
+def blank(array: np.ndarray, missing: np.ndarray | slice) -> None:
+    """Write what stands for a value that is not there: NaN, 0, False or None."""
+    array[missing] = np.nan if array.dtype.kind == "f" else None if array.dtype == object else 0
+
+
+def _spans(positions: np.ndarray, index: np.ndarray, segments: Segments) -> Spans:
+    """Return the runs of neighbouring rows of one chunk that the positions make, in order."""
+    chunk = segments.chunk[index]
+    row = segments.chunk_row[index] + positions - segments.first[index]
+    breaks = np.flatnonzero((np.diff(chunk) != 0) | (np.diff(row) != 1)) + 1
+    starts, stops = np.concatenate(([0], breaks)), np.concatenate((breaks, [len(positions)]))
+    return list(
+        zip(
+            chunk[starts].tolist(), row[starts].tolist(), (row[stops - 1] + 1).tolist(), strict=True
+        )
+    )
+
+
+def gather(chunks: dict[int, Chunk], spans: Spans, name: str, field: Field) -> np.ndarray:
+    """Return a field's values of consecutive spans; chunks without the field give blanks."""
+    if field.varies:
+        values: list[Any] = []
+        for c, a, b in spans:
+            values += (
+                chunks[c].objects(name, a, b)
+                if name in chunks[c].signature.fields
+                else [None] * (b - a)
+            )
+        return as_objects(values)
+    count = sum([b - a for _, a, b in spans])
+    try:
+        parts = _slices(chunks, spans, name, field, count)
+    except KeyError:
+        parts = [
+            chunks[c].raw(name, a, b)
+            if name in chunks[c].signature.fields
+            else bytes(field.nbytes * (b - a))
+            for c, a, b in spans
+        ]
+    return np.frombuffer(bytearray().join(parts), field.numpy).reshape((count, *field.fixed_shape))
+
+
+def _slices(
+    chunks: dict[int, Chunk], spans: Spans, name: str, field: Field, count: int
+) -> list[Buffer]:
+    """Cut values out of messages; KeyError where a chunk has no place for them.
+
+    Spelled out: it is most of a cold sample.
+    """
+    mine = [chunks[c] for c, _, _ in spans]
+    if field.dtype == "bool" and not field.shape:
+        if count > len(spans):
+            return unpacked(mine, spans, name, count)
+        at = [chunk.bits(name) + (a >> 3) for chunk, (_, a, _) in zip(mine, spans, strict=True)]
+        return [
+            bytes(
+                [
+                    chunk.data[k] >> (a & 7) & 1
+                    for chunk, k, (_, a, _) in zip(mine, at, spans, strict=True)
+                ]
+            )
+        ]
+    places = [chunk.place(name) for chunk in mine]
+    width = field.nbytes
+    if width >= 1024 or count > 8 * len(spans):  # a view: the joined copy is the only one
+        return [
+            memoryview(chunk.data)[at + a * width : at + b * width]
+            for chunk, (at, _), (_, a, b) in zip(mine, places, spans, strict=True)
+        ]
+    return [
+        chunk.data[at + a * width : at + b * width]
+        for chunk, (at, _), (_, a, b) in zip(mine, places, spans, strict=True)
+    ]
+
+
+def unpacked(mine: list[Chunk], spans: Spans, name: str, count: int) -> list[Buffer]:
+    """Return bits of spans as a byte each, unpacked all at once.
+
+    KeyError where a chunk has no place for them.
+    """
+    cut = [
+        (chunk.bits(name) + (a >> 3), chunk.bits(name) + (b + 7 >> 3))
+        for chunk, (_, a, b) in zip(mine, spans, strict=True)
+    ]
+    packed = b"".join(
+        [chunk.data[first:last] for chunk, (first, last) in zip(mine, cut, strict=True)]
+    )
+    bits = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little")
+    width = np.array([8 * (last - first) for first, last in cut])
+    length = np.array([b - a for _, a, b in spans])
+    skipped = (
+        np.cumsum(width)
+        - width
+        + np.array([a & 7 for _, a, _ in spans])
+        - (np.cumsum(length) - length)
+    )
+    return [bits[np.repeat(skipped, length) + np.arange(count)].data]
+
+
+def as_objects(values: Sequence[Any]) -> np.ndarray:
+    """Return a 1-D object array, whatever the values are."""
+    array = np.empty(len(values), object)
+    for index, value in enumerate(values):
+        array[index] = value
+    return array

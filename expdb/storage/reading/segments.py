@@ -1,0 +1,102 @@
+"""Segments: which chunk and row holds each position."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from expdb import errors
+from expdb.sql.session import Session
+from expdb.storage.store import Store, evicted
+
+MOST = 1 << 62  # positions; SQLite and PostgreSQL count to twice as many
+
+
+Spans = list[tuple[int, int, int]]  # chunk, first row, row after the last
+
+
+@dataclass
+class Segments:
+    """Runs of positions, ascending, of one episode and one chunk each.
+
+    Every array has an entry a segment.
+    """
+
+    last: np.ndarray
+    first: np.ndarray
+    episode: np.ndarray
+    ordinal: np.ndarray
+    chunk: np.ndarray
+    chunk_row: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[int, ...]]) -> "Segments":
+        """Make segments of rows (last, first, episode, ordinal, chunk, chunk_row)."""
+        found = cls(*np.array(rows, np.int64).reshape(-1, 6).T)
+        if len(rows) and (
+            min(found.first.min(), found.chunk_row.min()) < 0
+            or (found.last < found.first).any()
+            or max(found.last.max(), found.chunk_row.max()) >= MOST
+        ):
+            raise inconsistent("a segment covers what cannot be")
+        return found
+
+    def positions(self, low: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions from `low` on that the segments cover.
+
+        The index of each one's segment.
+        """
+        begin = np.maximum(self.first, low)
+        lengths = self.last - begin + 1
+        index = np.repeat(np.arange(len(lengths)), lengths)
+        return begin[index] + np.arange(len(index)) - np.repeat(
+            np.cumsum(lengths) - lengths, lengths
+        ), index
+
+    def find(self, positions: np.ndarray) -> np.ndarray:
+        """Return the index of each position's segment.
+
+        Raise Evicted naming the positions that have none.
+        """
+        index = np.searchsorted(self.last, positions)
+        inside = index < len(self.last)
+        inside[inside] = self.first[index[inside]] <= positions[inside]
+        if not inside.all():
+            raise evicted(positions[~inside])
+        return index
+
+
+def locate(store: Store, session: Session, positions: np.ndarray) -> Segments:
+    """Return the segments that hold the positions."""
+    wanted = np.unique(positions)
+    if len(wanted) and is_dense(wanted):
+        rows = session.ask(
+            "SELECT last, first, episode, ordinal, chunk, chunk_row FROM segments WHERE buffer_id "
+            "= ? AND last >= ? AND "
+            "last <= coalesce((SELECT min(last) FROM segments WHERE buffer_id = ? AND last >= ?), "
+            "?) ORDER BY last",
+            store.id, int(wanted[0]), store.id, int(wanted[-1]), int(wanted[-1]),
+        )  # fmt: skip
+    else:
+        # One row a position, ascending: several in one segment are told once.
+        rows = list(
+            dict.fromkeys(
+                session.ask(store.dialect.LOCATE, store.id, store.dialect.as_list(wanted))
+            )
+        )
+    return Segments.of(rows)
+
+
+def is_dense(wanted: np.ndarray) -> bool:
+    """Return whether a range that holds the sorted positions is read faster than each of them."""
+    return len(wanted) > 64 and int(wanted[-1]) - int(wanted[0]) < 4 * len(wanted)
+
+
+def inconsistent(what: str) -> errors.DatabaseDamaged:
+    """Return the error for books that contradict each other.
+
+    Which no write of ours leaves behind.
+    """
+    return errors.DatabaseDamaged(
+        f"the database contradicts itself ({what}): see `expdb check`, and restore a backup"
+    )

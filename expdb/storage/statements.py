@@ -1,0 +1,37 @@
+"""The statements of the hot paths that both ways of writing use."""
+
+TAKE = (
+    "UPDATE buffers SET added = added + ?, episodes_added = episodes_added + ? WHERE id = ? "
+    "RETURNING added, episodes_added, fields_version"
+)
+
+
+TAKE_EPISODE = (
+    "UPDATE buffers SET episodes_added = episodes_added + 1 WHERE id = ? "
+    "RETURNING episodes_added - 1"
+)
+
+
+KEEP_TAIL = (
+    "UPDATE episodes SET tail_chunk = ?, tail_row = ?, tail_fields = ? "
+    "WHERE buffer_id = ? AND id = ?"
+)
+
+
+COUNT = "UPDATE buffers SET size = size + ?, bytes = bytes + ? WHERE id = ?"
+
+
+INSERT_SEGMENT = (
+    "INSERT INTO segments (buffer_id, last, first, episode, ordinal, chunk, chunk_row) VALUES (?, "
+    "?, ?, ?, ?, ?, ?)"
+)
+
+
+DELETE_SEGMENT = "DELETE FROM segments WHERE buffer_id = ? AND last = ?"
+
+
+INSERT_CHUNK = (
+    "INSERT INTO chunks (buffer_id, id, first, episode, rows, signature, bytes, crc, write_id, "
+    "data) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
