@@ -1,4 +1,4 @@
-"""Run the benchmarks and print the table of the README.
+"""Run the benchmarks and print the table of docs/speed.md.
 
 `python3 dev.py bench [--json FILE] [--only WORD] [--quick]`.
 

@@ -18,7 +18,8 @@ import expdb
 from expdb.cli import main
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+COMMANDS = (ROOT / "docs" / "command_line.md").read_text()
+SQL = (ROOT / "docs" / "queries_and_sql.md").read_text()
 
 
 @pytest.fixture
@@ -131,7 +132,7 @@ def test_every_verb_has_help_that_ends_in_an_example_and_is_in_the_readme(name):
     text = run(name, "--help")
     assert f"Example: expdb {name}" in text
     assert "--json" in text
-    assert f"expdb {name}" in README
+    assert f"expdb {name}" in COMMANDS
 
 
 def test_the_program_runs_as_a_module(path):
@@ -261,7 +262,17 @@ def test_examples_run_again_and_stay_short(name, tmp_path):
         assert db.buffers()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/sampling.md", "docs/training.md"])
+PAGES_WITH_CODE = [
+    "README.md",
+    "docs/extending.md",
+    "docs/reading.md",
+    "docs/sampling.md",
+    "docs/training.md",
+    "docs/writing.md",
+]
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_CODE)
 def test_the_code_of_the_pages_runs_and_runs_again(page, tmp_path, monkeypatch):
     """Each block as a program of its own.
 
@@ -285,11 +296,18 @@ def test_the_code_of_the_pages_runs_and_runs_again(page, tmp_path, monkeypatch):
             assert done.returncode == 0, f"{page}, block {number}: {done.stderr}"
 
 
-def test_the_readmes_columns_are_those_of_the_view():
+def test_the_columns_of_the_page_about_sql_are_those_of_the_view():
     from expdb.names import VIEW_COLUMNS
 
-    table = README.split("| columns | of |")[1].split("\n\n")[0]
+    table = SQL.split("| columns | of |")[1].split("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", table)) - {"field"} == set(VIEW_COLUMNS)
+
+
+def test_the_readme_is_short_and_every_link_of_the_pages_leads_somewhere():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
+        for target in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
 def public_functions():

@@ -1,6 +1,7 @@
 """The rules of the house: who may import whom, and what no file may do."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -290,3 +291,26 @@ def test_work_under_a_lock_goes_through_locked():
                 yield f"line {node.lineno}"
 
     assert complaints(rule) == []
+
+
+PAGES = (PACKAGE.parent / "docs" / "architecture.md", PACKAGE.parent / "CONTRIBUTING.md")
+
+
+def test_every_file_and_name_in_the_pages_for_contributors_is_there():
+    sources = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    known = set(re.findall(r"(?:class|def) (\w+)|^(\w+)(?::[^=\n]*)? = ", sources, re.MULTILINE))
+    names = {name for pair in known for name in pair}
+    for page in PAGES:
+        for found in re.findall(r"`([^`\n]+)`", page.read_text()):
+            path = found.strip("/")
+            if re.fullmatch(r"[\w/.]+\.(py|sql|md)|(expdb|migrations|tests|docs)/[\w/]+/?", found):
+                root = PACKAGE.parent
+                places = (root / path, PACKAGE / path, *PACKAGE.rglob(Path(path).name))
+                assert any(place.exists() for place in places), f"{page.name}: {found}"
+            elif re.fullmatch(r"[A-Z]\w+(\.\w+)?|[a-z]\w+\.[a-z]\w+", found):
+                for name in found.split("."):
+                    assert (
+                        name in names
+                        or (PACKAGE / f"{name}.py").exists()
+                        or any(PACKAGE.rglob(f"{name}.py"))
+                    ), f"{page.name}: {found}"
