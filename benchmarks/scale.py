@@ -13,6 +13,7 @@ import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -68,7 +69,8 @@ def measure(location: str) -> Costs:
         db.buffer("b", capacity=1_000_000)
     rates = {}
     for flush in (64, 1024):
-        found = crowd.run(crowd.flush_often, location, WRITERS, 10_240, flush)  # type: ignore[arg-type]
+        work: Any = crowd.flush_often
+        found = crowd.run(work, location, WRITERS, 10_240, flush)
         rates[flush] = (
             WRITERS
             * 10_240

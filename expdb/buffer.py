@@ -32,7 +32,7 @@ from expdb.storage.upkeep.check import check_buffer
 from expdb.storage.upkeep.stats import buffer_stats
 from expdb.storage.writing import change, episodes, transaction
 from expdb.storage.writing.batches import columns_of, rows_of
-from expdb.storage.writing.open_episodes import Intake
+from expdb.storage.writing.open_episodes import OpenEpisodes
 from expdb.storage.writing.pending import Pending
 from expdb.writer import EpisodeWriter
 
@@ -54,7 +54,7 @@ class ReplayBuffer:
 
     def __init__(self, store: Store, run: str, database: Any, budget: Budget):
         self._store, self._database = store, database
-        self._intake = Intake(store, run)
+        self._open_episodes = OpenEpisodes(store, run)
         self._sampling = Sampling(store, budget)
         self._rng: np.random.Generator | None = None
         self._writers = OpenWriters(store)
@@ -115,7 +115,7 @@ class ReplayBuffer:
             "episode_tags": episode_tags,
         }  # fmt: skip
         exits.watch_worker()
-        return int(self._intake.write([(row, fields)])[0])
+        return int(self._open_episodes.write([(row, fields)])[0])
 
     def store_batch(self, rows: Any) -> np.ndarray:
         """Store many steps in one transaction and return their positions, int64 in the order given.
@@ -129,7 +129,7 @@ class ReplayBuffer:
         for row in rows_of(rows if columns is None else columns):
             known = {key: row[key] for key in (*EPISODE_KEYS, *STEP_KEYS) if key in row}
             pending.append((known, {key: value for key, value in row.items() if key not in known}))
-        return self._intake.write(pending)
+        return self._open_episodes.write(pending)
 
     def episode(
         self,
@@ -181,7 +181,7 @@ class ReplayBuffer:
             raise errors.EpisodeMismatch(
                 f"episode {episode_id!r} exists already: choose another episode_id"
             )
-        episode = self._intake.new(task_id, agent_id, episode_id, given)
+        episode = self._open_episodes.new(task_id, agent_id, episode_id, given)
         return self._writers.add(
             EpisodeWriter(_Sink(self), episode, flush_steps, flush_bytes, flush_seconds)
         )
@@ -194,7 +194,7 @@ class ReplayBuffer:
         Raises UnknownEpisode, or EpisodeEnded if it has ended.
         """
         checks.choice(status, "status", "complete", "aborted")
-        self._intake.end(episode_id, status)
+        self._open_episodes.end(episode_id, status)
 
     def _end_writers(self, told: list[str]) -> None:
         """Flush the writers that are open as the handle is closed, and end their episodes.
@@ -205,7 +205,7 @@ class ReplayBuffer:
 
     def _complete_open_episodes(self) -> None:
         with suppress(errors.UnknownBuffer):  # dropped by somebody else
-            self._intake.complete_all()
+            self._open_episodes.complete_all()
 
     def _before_fork(self, deadline: float) -> None:
         self._sampling.before_fork(deadline)
@@ -215,8 +215,8 @@ class ReplayBuffer:
 
     def _forked(self, run: str) -> None:
         """Be another run in a forked child: the open episodes are the parent's."""
-        self._intake, self._rng, self._writers = (
-            Intake(self._store, run),
+        self._open_episodes, self._rng, self._writers = (
+            OpenEpisodes(self._store, run),
             None,
             OpenWriters(self._store),
         )
@@ -409,7 +409,7 @@ class ReplayBuffer:
 
         Positions go on where they were.
         """
-        self._intake.forget()
+        self._open_episodes.forget()
         return change.clear(self._store)
 
     def set_capacity(self, capacity: int | None) -> None:
@@ -448,7 +448,7 @@ class ReplayBuffer:
             return {**buffer_stats(self._store, session), "resident_bytes": self._sampling.nbytes}
 
     def check(self) -> list[str]:
-        """Return what is wrong with the buffer's books or chunks, one line each.
+        """Return what is wrong with the buffer's counters or chunks, one line each.
 
         Empty if it is sound.
         """
@@ -585,9 +585,9 @@ class ReplayBuffer:
                 chosen = draw_tasks(store, session, n, condition, generator)
             except errors.TooFewRows as error:
                 raise explained(store, session, condition, error) from None
-            if rows == "all" and not state.holes:
+            if rows == "all" and not state.gaps:
                 owners, segments = select.segments_of_tasks(store, session, chosen)
-                positions, index = segments.positions(state.low)
+                positions, index = segments.positions(state.oldest)
                 owner = np.array(owners)[index]
             else:
                 owners, positions = select.steps_of_tasks(

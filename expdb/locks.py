@@ -15,4 +15,4 @@ def locked(
     On one line: an interrupt may come at the line where a block of several is left, before the lock
     is given back, and then nobody ever gets it again (Python 3.11 to 3.13).
     """
-    with lock: return work(*arguments)  # fmt: skip # noqa: E701
+    with lock: return work(*arguments)  # fmt: skip

@@ -121,7 +121,7 @@ class EpisodeWriter:
         if self._pid != os.getpid():
             self._refuse()
         columns = step, pre_agent, execute_time, reward, terminated, truncated, tags
-        with self._lock: self._append(fields, columns)  # noqa: E701  # fmt: skip
+        with self._lock: self._append(fields, columns)  # fmt: skip
 
     def _append(self, fields: Mapping[str, Any], columns: tuple[Any, ...]) -> None:
         if not self._takes_steps:

@@ -101,7 +101,7 @@ def test_what_is_remembered_of_episodes_that_were_swept_away_is_bounded(open_db,
     buffer = open_db().buffer("b", capacity=20)
     for start in range(0, 2000, 20):
         buffer.store_batch([{"task_id": f"t{start + k}", "n": k} for k in range(20)])
-    assert len(buffer._intake._open) < 700
+    assert len(buffer._open_episodes._open) < 700
 
 
 def test_episodes_that_nobody_ends_go_once_their_steps_are_evicted(open_db):

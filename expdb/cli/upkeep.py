@@ -16,7 +16,7 @@ from expdb.cli.main import as_json, verb
 @click.argument("location")
 @as_json
 def check(location: str, as_json: bool) -> None:
-    """Prove that a database is sound: books, rows, chunks and their checksums.
+    """Prove that a database is sound: counters, rows, chunks and their checksums.
 
     Exits 1 if it is not.
 

@@ -47,7 +47,7 @@ def load_more(store: Store, session: Session, r: Resident, state: State) -> Chan
     )
     end = int(segments.last[-1]) + 1 if len(rows) == SEGMENTS_AT_ONCE else state.added
     positions, index = segments.positions(begin)
-    if state.holes and len(positions):
+    if state.gaps and len(positions):
         held = is_held(store, session, begin, end)
         index = index[held[positions - begin]]
         positions = positions[held[positions - begin]]

@@ -39,13 +39,13 @@ def refresh(
     lacking = any(
         name in r.fields and f"has_{name}" not in r.columns for name in store.fields.optional
     )
-    if lacking or state.low > r.high or r.high > state.added:
+    if lacking or state.oldest > r.high or r.high > state.added:
         r.forget()
     if r.high == r.low == 0:
-        r.low = r.high = state.low
+        r.low = r.high = state.oldest
         r.revision, r.deleted = state.revision, state.deleted
-    if state.low > r.low:
-        orphaned = r.evict(state.low)
+    if state.oldest > r.low:
+        orphaned = r.evict(state.oldest)
         r.record(Change(r.high, r.high, orphaned=orphaned))
     if (
         r.known is None

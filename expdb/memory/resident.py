@@ -45,7 +45,7 @@ from expdb.storage.reading.gather import blank
 AFTER, BEFORE, ORDINAL, WHOLE, PRESENT = ":after", ":before", ":ordinal", ":whole", ":present"
 START, UNSAVED = ":start", ":unsaved"
 
-BOOKS: dict[str, Any] = {
+BATCH_COLUMNS: dict[str, Any] = {
     "episode": np.int64, "step": np.int64, "reward": np.float64, "terminated": np.bool_,
     "truncated": np.bool_,
     AFTER: np.int64, BEFORE: np.int64, ORDINAL: np.int32, WHOLE: np.int32,
@@ -102,7 +102,7 @@ class Resident:
         self.gaps = False  # whether some of the positions between hold no step
         self.slots = self.tail_rows = 0
         self.columns: dict[str, np.ndarray] = {
-            name: np.zeros(1, dtype) for name, dtype in BOOKS.items()
+            name: np.zeros(1, dtype) for name, dtype in BATCH_COLUMNS.items()
         }
         self.fields: dict[str, Field] = {}  # those with an array
         self.known: Fields | None = None

@@ -1,1 +1,1 @@
-"""Chance: which steps a batch holds and what each becomes. Knows NumPy, and no SQL."""
+"""Which steps a batch holds, and what each becomes. Knows NumPy: no files, no SQL, no Arrow."""

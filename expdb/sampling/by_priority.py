@@ -279,7 +279,7 @@ class ByPriority:
         held.note_saved(self._resident)
         self._unsaved = False
 
-    def hurry(self) -> None:
+    def save_if_due(self) -> None:
         """Write what has waited for long enough."""
         self.save(SAVE_SECONDS)
 

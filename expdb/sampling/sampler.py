@@ -106,7 +106,7 @@ class Sampling:
         key = None if where is None else key_of_any(where)
         condition = None if key is None else self._populations.condition(key, where)
         wanted = Wanted(size, where, key, condition, sampler, unit, fields, shard, rng, empty)
-        with self.resident.lock: return self._safely(self._sample, wanted)  # noqa: E701  # fmt: skip
+        with self.resident.lock: return self._safely(self._sample, wanted)  # fmt: skip
 
     def _safely(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Do something to the rows.
@@ -123,22 +123,22 @@ class Sampling:
 
     def _sample(self, wanted: Wanted) -> Batch:
         r, store = self.resident, self._store
-        self._by_priority.hurry()
+        self._by_priority.save_if_due()
         if wanted.asks_database:
             self._by_priority.save()
         if not self._asked and not r.complete and _is_plain(wanted):
             with store.engine.reading() as session:
                 return self._from_database(session, store.state(session), wanted, None)
-        news = store.engine.news(self._seen)
-        if news is None and r.complete and r.size and self._populations.are_current(wanted):
+        changed = store.engine.changed_since(self._seen)
+        if changed is None and r.complete and r.size and self._populations.are_current(wanted):
             plan = self._collator.plan(wanted.fields, wanted.unit, wanted.sampler)
             if plan.in_memory:
                 return self._batch(None, None, wanted, plan)
         with store.engine.reading() as session:
             state = store.state(session)
             if not r.complete and _is_plain(wanted):
-                return self._from_database(session, state, wanted, news)
-            self._refresh(session, state, news)
+                return self._from_database(session, state, wanted, changed)
+            self._refresh(session, state, changed)
             check_size(
                 state.size, 1, wanted.unit.what, replace=True
             )  # before fields are asked for that nobody has stored yet
@@ -153,17 +153,19 @@ class Sampling:
             )
 
     def _refresh(
-        self, session: Session, state: State, news: object, seconds: float | None = None
+        self, session: Session, state: State, changed: object, seconds: float | None = None
     ) -> None:
         try:
             refresh(self._store, session, self.resident, state, seconds)
         except BaseException:
             self.resident.forget()  # it may be half of something
             raise
-        if news is not None and self.resident.complete:
-            self._seen = news
+        if changed is not None and self.resident.complete:
+            self._seen = changed
 
-    def _from_database(self, session: Session, state: State, wanted: Wanted, news: object) -> Batch:
+    def _from_database(
+        self, session: Session, state: State, wanted: Wanted, changed: object
+    ) -> Batch:
         """Draw single steps without what is not loaded yet.
 
         From the second time on some of that is loaded each time.
@@ -172,15 +174,15 @@ class Sampling:
         pay for it.
         """
         if self._asked:
-            self._refresh(session, state, news, FILL_SECONDS)
+            self._refresh(session, state, changed, FILL_SECONDS)
         self._asked = True
 
         def held(positions: np.ndarray) -> np.ndarray:
             return fetch.alive(self._store, session, positions)
 
-        allowed = None if state.size == state.added - state.low else held
+        allowed = None if state.size == state.added - state.oldest else held
         window = Window(
-            state.low, state.added, allowed, lambda: select.positions(self._store, session, None)
+            state.oldest, state.added, allowed, lambda: select.positions(self._store, session, None)
         )
         positions = window.draw(wanted.size, True, wanted.rng)
         return Batch(
@@ -223,10 +225,10 @@ class Sampling:
             raise errors.DatabaseReadOnly(
                 f"{store.engine.location} was opened with read_only=True: open it without to write"
             )
-        news = store.engine.news(self._seen)
-        if news is not None:
+        changed = store.engine.changed_since(self._seen)
+        if changed is not None:
             with store.engine.reading() as session:
-                self._refresh(session, store.state(session), news)
+                self._refresh(session, store.state(session), changed)
             if r.priorities is None:
                 return priorities.update(store, positions, values)
         return self._by_priority.update(positions, values)
@@ -255,7 +257,9 @@ class Sampling:
             self._by_priority.restore(saved, None)
             return
         with self._store.engine.reading() as session:
-            self._refresh(session, self._store.state(session), self._store.engine.news(self._seen))
+            self._refresh(
+                session, self._store.state(session), self._store.engine.changed_since(self._seen)
+            )
             self._by_priority.restore(saved, session)
 
 

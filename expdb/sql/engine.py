@@ -46,7 +46,7 @@ class Engine(ABC):
         """Return a context with a connection that cannot write whatever it is told."""
 
     @abstractmethod
-    def news(self, seen: object) -> object | None:
+    def changed_since(self, seen: object) -> object | None:
         """Return what stands for the database as it is now.
 
         None if nothing was committed since that was `seen`.

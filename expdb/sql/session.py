@@ -65,7 +65,7 @@ class Session:
     def ask_all(self, *questions: tuple[Any, ...], last: bool = False) -> list[list[Any]]:
         """Run several plain statements, each given with its parameters.
 
-        At the price of one trip to a server.
+        At the price of one round trip to a server.
 
         With `last` the transaction ends with them.
         """

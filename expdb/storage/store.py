@@ -28,12 +28,12 @@ from expdb.storage.statements import INSERT_CHUNK
 
 @dataclass(frozen=True)
 class State:
-    """A buffer's books at one instant."""
+    """The counters of a buffer at one instant."""
 
     added: int
-    low: int
+    oldest: int  # position: every step before it is evicted
     size: int
-    holes: int
+    gaps: int  # steps deleted by hand that a segment still covers
     revision: int
     revised: bool  # whether a step that is held differs from what its chunk says
     capacity: int | None
@@ -43,7 +43,7 @@ class State:
 
 
 @dataclass
-class News:
+class WriteOutcome:
     """What a transaction has made; the process may know it only once it is committed."""
 
     write_id: str | None = None
@@ -55,7 +55,7 @@ class News:
     )  # as it was, as it is now
 
 
-class Writing(AbstractContextManager[tuple[Session, News]]):
+class Writing(AbstractContextManager[tuple[Session, WriteOutcome]]):
     """A transaction that holds the buffer's row.
 
     What it has made is known to the process once it is committed.
@@ -66,14 +66,14 @@ class Writing(AbstractContextManager[tuple[Session, News]]):
     def __init__(
         self,
         store: "Store",
-        news: News | None = None,
+        outcome: WriteOutcome | None = None,
         locked: bool = True,
         timeout: float | None = None,
     ):
-        self._store, self._news, self._locked = store, news or News(), locked
+        self._store, self._news, self._locked = store, outcome or WriteOutcome(), locked
         self._transaction = store.engine.writing(timeout)
 
-    def __enter__(self) -> tuple[Session, News]:
+    def __enter__(self) -> tuple[Session, WriteOutcome]:
         store = self._store
         try:
             session = self._transaction.__enter__()
@@ -132,13 +132,13 @@ class Store:
         """
         return Writing(self, timeout=timeout)
 
-    def learn(self, news: News) -> None:
+    def learn(self, outcome: WriteOutcome) -> None:
         """Take in what a committed transaction has made."""
-        if news.fields is not None:
-            self._adopt(news.fields)
-        self._signatures.update(news.signatures)
-        self._decoders.update(news.decoders)
-        for before, after in news.episodes:
+        if outcome.fields is not None:
+            self._adopt(outcome.fields)
+        self._signatures.update(outcome.signatures)
+        self._decoders.update(outcome.decoders)
+        for before, after in outcome.episodes:
             before.become(after)
 
     def compiled(self, where: Where) -> Condition | None:
@@ -204,10 +204,10 @@ class Store:
             f"buffer {self.name!r} was dropped: make it again with db.buffer"
         )
 
-    # -- books -------------------------------------------------------------------------------------
+    # -- counters ----------------------------------------------------------------------------------
 
     def state(self, session: Session) -> State:
-        """Return the buffer's books as the session sees them.
+        """Return the buffer's counters as the session sees them.
 
         Read its fields again where they have changed.
         """
@@ -272,7 +272,7 @@ class Store:
         found: Mapping[str, Field],
         lacking: set[str],
         first: bool,
-        news: News,
+        outcome: WriteOutcome,
     ) -> None:
         """Add fields that are new, and note those that some row lacks.
 
@@ -301,13 +301,13 @@ class Store:
             b = tables.buffers
             values = {"fields": settled.as_text(), "fields_version": settled.version}
             session.connection.execute(sa.update(b).where(b.c.id == self.id).values(values))
-            news.fields = settled
+            outcome.fields = settled
 
     # -- chunks ------------------------------------------------------------------------------------
 
-    def decoder(self, session: Session, id: int, news: News | None = None) -> Decoder:
+    def decoder(self, session: Session, id: int, outcome: WriteOutcome | None = None) -> Decoder:
         """Return the decoder of a stored signature."""
-        known = self._decoders.get(id) or (news.decoders.get(id) if news else None)
+        known = self._decoders.get(id) or (outcome.decoders.get(id) if outcome else None)
         if known is None:
             found = session.ask(
                 "SELECT schema FROM signatures WHERE buffer_id = ? AND id = ?", self.id, id
@@ -318,7 +318,7 @@ class Store:
                 )
             known = self._decoder_from(id, found[0][0])
             # What a writer reads may be its own, and be rolled back.
-            (self._decoders if news is None else news.decoders)[id] = known
+            (self._decoders if outcome is None else outcome.decoders)[id] = known
         return known
 
     def _decoder_from(self, id: int, message: bytes) -> Decoder:
@@ -362,16 +362,18 @@ class Store:
         id = self._signatures.get(tuple(fields.items()))
         return None if id is None else self._decoders.get(id)
 
-    def _decoder_of(self, session: Session, fields: Mapping[str, Field], news: News) -> Decoder:
+    def _decoder_of(
+        self, session: Session, fields: Mapping[str, Field], outcome: WriteOutcome
+    ) -> Decoder:
         """Return the decoder of the signature that these fields make.
 
         Store the signature where it is new.
         """
         key = tuple(fields.items())
         id = self._signatures.get(key)
-        id = news.signatures.get(key) if id is None else id
+        id = outcome.signatures.get(key) if id is None else id
         if id is not None:
-            return self.decoder(session, id, news)
+            return self.decoder(session, id, outcome)
         wanted = Signature(fields)
         stored = session.ask(
             "SELECT id, schema FROM signatures WHERE buffer_id = ? ORDER BY id", self.id
@@ -385,14 +387,14 @@ class Store:
                 id,
                 wanted.message,
             )
-            news.decoders[id] = Decoder(wanted)
-        news.signatures[key] = id
-        return self.decoder(session, id, news)
+            outcome.decoders[id] = Decoder(wanted)
+        outcome.signatures[key] = id
+        return self.decoder(session, id, outcome)
 
     def insert_chunk(
         self,
         session: Session,
-        news: News,
+        outcome: WriteOutcome,
         block: Block,
         system: tuple[Any, ...],
         *,
@@ -401,7 +403,7 @@ class Store:
         episode: int | None,
     ) -> int:
         """Insert a chunk of a block and its steps' system columns; return its bytes."""
-        decoder = self._decoder_of(session, block.fields, news)
+        decoder = self._decoder_of(session, block.fields, outcome)
         data = block.message(decoder.templates, *system)
         crc = crc_of(decoder.signature, id, block.rows, data)
         values = (
@@ -413,7 +415,7 @@ class Store:
             decoder.signature.id,
             len(data),
             crc,
-            news.write_id,
+            outcome.write_id,
             data,
         )
         session.ask(INSERT_CHUNK, *values)

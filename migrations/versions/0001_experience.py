@@ -1,6 +1,6 @@
 """Buffers, episodes, steps, segments and chunks; the view `experience`.
 
-The triggers that keep capacity and books.
+The triggers that keep capacity and counters.
 
 Rows say what happened, chunks hold what was seen. `expdb/sql/tables.py` says what every column
 means.

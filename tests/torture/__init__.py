@@ -3,7 +3,8 @@
 `python3 dev.py torture`.
 """
 
-from torture import damage, hostile, kills, machine, migrations, power, soak  # noqa: F401 (they enter their faults in the table)
+# They enter their faults in the table.
+from torture import damage, hostile, kills, machine, migrations, power, soak  # noqa: F401
 from torture.oracle import verify
 from torture.table import FAULTS, HEAD, Outcome, Place, Servers, line, run
 

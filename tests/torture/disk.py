@@ -11,6 +11,7 @@ a power failure may leave behind.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import random
 import re
@@ -153,7 +154,8 @@ class Disk:
         return status
 
     def _on_delete(self, vfs: int, name: bytes, sync: int) -> int:
-        run = lambda: self._delete(ctypes.addressof(self._theirs.contents), name, sync)  # noqa: E731
+        theirs = ctypes.addressof(self._theirs.contents)
+        run = functools.partial(self._delete, theirs, name, sync)
         path = os.fsdecode(name)
         return self._do(Event("delete", path), run) if path.startswith(self.prefix) else run()
 

@@ -20,7 +20,16 @@ import pyarrow as pa
 
 import expdb
 from expdb import QueryBuilder
-from torture.damage import BOOKS, FINE, REFUSED, WRONG, judged, read_all, replace, sample_file
+from torture.damage import (
+    BOOKS,
+    FINE,
+    REFUSED,
+    WRONG,
+    judged,
+    read_all,
+    replace,
+    sample_file,
+)
 from torture.oracle import BUFFER, step, verify
 from torture.table import Outcome, Place, fault
 

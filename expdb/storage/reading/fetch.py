@@ -16,18 +16,18 @@ from expdb.storage.reading.chunk_cache import ChunkCache
 from expdb.storage.reading.columns import MAYBE_INTEGERS, column_arrays, read_columns, table_column
 from expdb.storage.reading.gather import _spans, as_objects, blank, check_spans, gather
 from expdb.storage.reading.segments import Segments, inconsistent, locate
-from expdb.storage.store import News, State, Store
+from expdb.storage.store import State, Store, WriteOutcome
 
 
 def read_chunks(
-    store: Store, session: Session, ids: np.ndarray, news: News | None = None
+    store: Store, session: Session, ids: np.ndarray, outcome: WriteOutcome | None = None
 ) -> dict[int, Chunk]:
     """Return chunks by id, checked."""
     found = {}
     for id, rows, signature, crc, data in session.ask(
         store.dialect.READ_CHUNKS, store.dialect.as_list(ids), store.id
     ):
-        found[id] = store.decoder(session, signature, news).chunk(id, rows, crc, data)
+        found[id] = store.decoder(session, signature, outcome).chunk(id, rows, crc, data)
     if len(found) < len(ids):
         gone = next(id for id in ids.tolist() if id not in found)
         raise inconsistent(f"chunk {gone}, which steps lie in, is not there")
@@ -56,7 +56,10 @@ def read_cached(
 def locate_and_read(
     store: Store, session: Session, positions: np.ndarray, last: bool
 ) -> tuple[Segments, dict[int, Chunk]]:
-    """Return the segments that hold the positions, and their chunks: on a server in one trip."""
+    """Return the segments that hold the positions, and their chunks.
+
+    On a server in one round trip.
+    """
     statement = store.dialect.READ_AT
     if statement is None:
         segments = locate(store, session, positions)
@@ -120,7 +123,7 @@ def steps(
     chunks: dict[int, Chunk] = {}
     if segments is None and in_chunks and cache is None:
         segments, chunks = locate_and_read(
-            store, session, positions, last and not of_tables and not state.holes
+            store, session, positions, last and not of_tables and not state.gaps
         )
     elif segments is None:
         segments = locate(store, session, positions)
@@ -134,7 +137,7 @@ def steps(
             else read_cached(store, session, ids, cache)
         )
     check_spans(chunks, spans if in_chunks else [])
-    rows = read_columns(store, session, positions, of_tables) if of_tables or state.holes else {}
+    rows = read_columns(store, session, positions, of_tables) if of_tables or state.gaps else {}
     out: dict[str, np.ndarray] = {}
     for name in names:
         if name == "position":

@@ -93,7 +93,7 @@ def is_dense(wanted: np.ndarray) -> bool:
 
 
 def inconsistent(what: str) -> errors.DatabaseDamaged:
-    """Return the error for books that contradict each other.
+    """Return the error for rows that contradict each other.
 
     Which no write of ours leaves behind.
     """

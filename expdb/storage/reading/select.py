@@ -58,7 +58,7 @@ def _by_episode(where: Condition | None, state: State) -> bool:
 
     Nothing asks for steps, and no step was deleted under a segment by hand.
     """
-    return not state.holes and (where is None or not where.of_steps)
+    return not state.gaps and (where is None or not where.of_steps)
 
 
 def count(store: Store, session: Session, where: Condition | None) -> int:
@@ -67,7 +67,7 @@ def count(store: Store, session: Session, where: Condition | None) -> int:
     if where is None:
         return state.size
     if _by_episode(where, state):
-        held = G.last - sa.case((G.first < state.low, state.low), else_=G.first) + 1
+        held = G.last - sa.case((G.first < state.oldest, state.oldest), else_=G.first) + 1
         ((found,),) = session.fetch(_episodes(store, where, sa.func.coalesce(sa.func.sum(held), 0)))
     else:
         ((found,),) = session.fetch(_steps(store, where, sa.func.count(S.position)))

@@ -51,8 +51,8 @@ def _books(store: Store, session: Session) -> Iterator[str]:
         yield f"it counts {state.size} steps and holds {size}"
     if state.capacity is not None and size > state.capacity:
         yield f"it holds {size} steps, more than its capacity {state.capacity}"
-    if size and (low < state.low or high >= state.added):
-        yield f"positions {low} to {high} lie outside of {state.low} to {state.added - 1}"
+    if size and (low < state.oldest or high >= state.added):
+        yield f"positions {low} to {high} lie outside of {state.oldest} to {state.added - 1}"
     if nbytes != state.nbytes:
         yield f"it counts {state.nbytes} bytes and its chunks hold {nbytes}"
     for statement, problem in (
@@ -154,11 +154,11 @@ def _chunks(store: Store, session: Session) -> Iterator[str]:
         yield "steps in a segment of another episode"
     covered = int((segments.last - segments.first + 1).sum()) if len(segments.last) else 0
     state = store.state(session)
-    evicted = int(np.maximum(state.low - segments.first, 0).sum()) if len(segments.last) else 0
-    if covered - evicted - len(positions) > state.holes:
+    evicted = int(np.maximum(state.oldest - segments.first, 0).sum()) if len(segments.last) else 0
+    if covered - evicted - len(positions) > state.gaps:
         yield (
             f"segments cover {covered - evicted - len(positions)} steps that are gone, "
-            f"{state.holes} of them known"
+            f"{state.gaps} of them known"
         )
     ids = [
         id

@@ -35,10 +35,10 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
         found = reader.rows(sa.select(tables.buffers).where(tables.buffers.c.name == name))
         if not found:
             raise catalog.unknown_buffer(reader, name)
-        books = dict(found[0]._mapping)
-        old = books.pop("id")
+        counters = dict(found[0]._mapping)
+        old = counters.pop("id")
         sizes = reader.ask("SELECT id, bytes FROM chunks WHERE buffer_id = ? ORDER BY id", old)
-        new, done = _draft(reader, old, source, target, books)
+        new, done = _draft(reader, old, source, target, counters)
         left = [(id, size) for id, size in sizes if id > done]
         progress(len(sizes) - len(left), len(sizes))
         while left:
@@ -75,8 +75,8 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
                     stored,
                 )
             b = tables.buffers
-            writer.connection.execute(sa.update(b).where(b.c.id == new).values(**books))
-    return int(books["size"])
+            writer.connection.execute(sa.update(b).where(b.c.id == new).values(**counters))
+    return int(counters["size"])
 
 
 def _require_free(writer: Session, name: str, target: Engine) -> None:
@@ -88,18 +88,18 @@ def _require_free(writer: Session, name: str, target: Engine) -> None:
 
 
 def _draft(
-    reader: Session, old: int, source: Engine, target: Engine, books: dict[str, Any]
+    reader: Session, old: int, source: Engine, target: Engine, counters: dict[str, Any]
 ) -> tuple[int, int]:
     """Return the id of the draft in the target, and the last chunk that it has.
 
     Drafts of other states are dropped.
     """
-    name = books["name"]
+    name = counters["name"]
     (sums,) = reader.ask(
         "SELECT count(*), sum(crc), min(id), max(id) FROM chunks WHERE buffer_id = ?", old
     )
     state = hashlib.sha256(
-        repr([sorted(books.items()), list(map(str, sums))]).encode()
+        repr([sorted(counters.items()), list(map(str, sums))]).encode()
     ).hexdigest()[:16]
     prefix = f"{name} (copying "
     draft = f"{prefix}{state})"

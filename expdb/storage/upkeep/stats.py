@@ -26,7 +26,7 @@ def buffer_stats(store: Store, session: Session) -> dict[str, Any]:
         "capacity": state.capacity,
         "steps": state.size,
         "added": state.added,
-        "oldest": state.low,
+        "oldest": state.oldest,
         "episodes": {
             status: by_status.get(status, 0) for status in ("open", "complete", "aborted")
         },

@@ -119,7 +119,7 @@ def _sum_returns(store: Store, session: Session, positions: np.ndarray) -> None:
 def delete(store: Store, where: Condition) -> int:
     """Delete the matching steps, and rewrite the chunks they leave; return how many there were."""
     among = store.dialect.AMONG
-    with store.writing() as (session, news):
+    with store.writing() as (session, outcome):
         found = select.positions(store, session, where)
         if not len(found):
             return 0
@@ -128,7 +128,7 @@ def delete(store: Store, where: Condition) -> int:
         listed = store.dialect.as_list(found)
         session.ask(f"DELETE FROM steps WHERE buffer_id = ? AND position {among}", store.id, listed)
         for chunk in np.unique(segments.chunk[index]).tolist():
-            rewrite(store, session, news, [chunk])
+            rewrite(store, session, outcome, [chunk])
         listed = store.dialect.as_list(np.unique(segments.episode[index]))
         session.ask(
             "UPDATE episodes SET tail_chunk = NULL, tail_row = NULL, tail_fields = NULL WHERE "
@@ -182,12 +182,12 @@ def declare(store: Store, fields: dict[str, Field]) -> None:
 
     Raise FieldMismatch where they are stored otherwise.
     """
-    with store.writing() as (session, news):
+    with store.writing() as (session, outcome):
         ((version, added),) = session.ask(
             "SELECT fields_version, added FROM buffers WHERE id = ?", store.id
         )
         store.settle_fields(
-            session, store.fields_at(session, version), fields, set(), added == 0, news
+            session, store.fields_at(session, version), fields, set(), added == 0, outcome
         )
 
 

@@ -1,4 +1,4 @@
-"""Chunks written anew: merged when an episode ends (sealed).
+"""Chunks written anew: merged when an episode ends.
 
 Without the steps that were deleted.
 """
@@ -17,7 +17,7 @@ from expdb.sql.session import Session
 from expdb.storage.reading.fetch import read_chunks
 from expdb.storage.reading.segments import Segments
 from expdb.storage.statements import COUNT, DELETE_SEGMENT, INSERT_SEGMENT
-from expdb.storage.store import News, Store
+from expdb.storage.store import Store, WriteOutcome
 
 # A chunk below this part of what a chunk should be is worth merging: its metadata weighs as much as
 # what it holds.
@@ -29,7 +29,7 @@ Tail = dict[str, Any]
 def compact_episode(
     store: Store,
     session: Session,
-    news: News,
+    outcome: WriteOutcome,
     episode: int,
     tail: Tail | None,
     tail_types: dict[str, Field],
@@ -59,7 +59,7 @@ def compact_episode(
     ) or [(None,)]  # fmt: skip
     groups: list[list[int]] = [[]]
     for id, signature, size in own:
-        fields = store.decoder(session, signature, news).signature.fields
+        fields = store.decoder(session, signature, outcome).signature.fields
         # JSON is merged at any size: what makes it small is that chunks share no elements.
         if (
             any(field.dtype == "json" for field in fields.values())
@@ -73,13 +73,13 @@ def compact_episode(
     for group in groups:
         keeps = (episode, tail) if tail and last_chunk in group else None
         if len(group) > 1 or keeps:
-            rewrite(store, session, news, group, keeps, tail_types)
+            rewrite(store, session, outcome, group, keeps, tail_types)
 
 
 def rewrite(
     store: Store,
     session: Session,
-    news: News,
+    outcome: WriteOutcome,
     chunk_ids: list[int],
     tail: tuple[int, Tail] | None = None,
     tail_types: dict[str, Field] | None = None,
@@ -111,7 +111,7 @@ def rewrite(
         store.id, store.dialect.as_list(np.unique(segments.episode)), listed,
     )  # fmt: skip
     chunks = (
-        read_chunks(store, session, np.array(chunk_ids, np.int64), news)
+        read_chunks(store, session, np.array(chunk_ids, np.int64), outcome)
         if len(steps.position)
         else {}
     )
@@ -143,7 +143,7 @@ def rewrite(
     types = {
         name: field for chunk in chunks.values() for name, field in chunk.signature.fields.items()
     }
-    out = _Chunks(store, session, news, {**types, **(tail_types or {})})
+    out = _Chunks(store, session, outcome, {**types, **(tail_types or {})})
     for start, stop in steps.spans():
         out.add(chunks[int(steps.chunk[start])], steps, start, stop)
     for id, chunk, row, fields in old_tail:
@@ -218,8 +218,10 @@ def _runs(breaks: np.ndarray, count: int) -> list[tuple[int, int]]:
 class _Chunks:
     """New chunks, filled with rows of old ones."""
 
-    def __init__(self, store: Store, session: Session, news: News, types: dict[str, Field]):
-        self._store, self._session, self._news = store, session, news
+    def __init__(
+        self, store: Store, session: Session, outcome: WriteOutcome, types: dict[str, Field]
+    ):
+        self._store, self._session, self._news = store, session, outcome
         self._types = {name: field for name, field in types.items() if name not in SYSTEM}
         self._rows = Rows()
         self._begin = self._end = 0

@@ -16,7 +16,7 @@ from expdb.chunks.fields import Field
 from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.records import BEGINNING, EpisodeRecord
-from expdb.storage.store import News, Store
+from expdb.storage.store import Store, WriteOutcome
 from expdb.storage.writing import compact
 from expdb.storage.writing.plan import EpisodeWrite
 
@@ -87,14 +87,14 @@ def current(session: Session, store: Store, record: EpisodeRecord) -> EpisodeRec
 
 def end_stored(store: Store, id: int, status: str) -> None:
     """End a stored episode that has nothing pending."""
-    with store.writing() as (session, news):
-        end(store, session, news, id, status, None, {})
+    with store.writing() as (session, outcome):
+        end(store, session, outcome, id, status, None, {})
 
 
 def end(
     store: Store,
     session: Session,
-    news: News,
+    outcome: WriteOutcome,
     id: int,
     status: str,
     tail: dict[str, Any] | None,
@@ -108,7 +108,7 @@ def end(
     )  # fmt: skip
     if not ended:
         raise errors.EpisodeEnded("the episode has ended already, or is gone: start another one")
-    compact.compact_episode(store, session, news, id, tail, tail_types)
+    compact.compact_episode(store, session, outcome, id, tail, tail_types)
 
 
 ENDED_AT_ONCE = 500
@@ -117,7 +117,7 @@ ENDED_AT_ONCE = 500
 def complete(store: Store, ids: Sequence[int]) -> None:
     """Complete those of the episodes that are still open, many in one transaction."""
     for start in range(0, len(ids), ENDED_AT_ONCE):
-        with store.writing() as (session, news):
+        with store.writing() as (session, outcome):
             listed = store.dialect.as_list(np.array(ids[start : start + ENDED_AT_ONCE], np.int64))
             ended = session.ask(
                 "UPDATE episodes SET status = 'complete', ended = ? WHERE buffer_id = ? AND "
@@ -125,7 +125,7 @@ def complete(store: Store, ids: Sequence[int]) -> None:
                 time.time(), store.id, listed,
             )  # fmt: skip
             for (id,) in sorted(ended):
-                compact.compact_episode(store, session, news, id, None, {})
+                compact.compact_episode(store, session, outcome, id, None, {})
 
 
 # -- episodes that nobody ends ---------------------------------------------------------------------

@@ -37,7 +37,7 @@ _STEP_COLUMNS = [
 ]
 
 
-class Intake:
+class OpenEpisodes:
     """Writes steps to the episodes that a process has open in a buffer. Threads may share it."""
 
     def __init__(self, store: Store, run: str):

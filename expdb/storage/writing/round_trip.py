@@ -128,8 +128,8 @@ def _compact_ended(store: Store, plan: WritePlan) -> None:
     for write in plan.episodes:
         if write.status != "open" and write.after.length > len(write.rows):
             try:
-                with store.writing() as (session, news):
-                    compact.compact_episode(store, session, news, write.after.id or 0, None, {})
+                with store.writing() as (session, outcome):
+                    compact.compact_episode(store, session, outcome, write.after.id or 0, None, {})
             except (errors.ConnectionLost, errors.DatabaseBusy, errors.UnknownBuffer):
                 # The steps are stored; that their chunks stay as small as they came takes space,
                 # and no more.

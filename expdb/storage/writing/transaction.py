@@ -15,7 +15,7 @@ from expdb import errors
 from expdb.sql.session import Session
 from expdb.storage.records import EpisodeRecord
 from expdb.storage.statements import COUNT, INSERT_SEGMENT, KEEP_TAIL, TAKE, TAKE_EPISODE
-from expdb.storage.store import News, Store, Writing
+from expdb.storage.store import Store, WriteOutcome, Writing
 from expdb.storage.writing import compact, episodes
 from expdb.storage.writing.pending import Pending
 from expdb.storage.writing.plan import EpisodeWrite, WritePlan, make_plan
@@ -75,12 +75,15 @@ def _in_transaction(store: Store, pending: Pending, again: bool) -> None:
 
     With all that may be new or different from what is known.
     """
-    writing, positions = Writing(store, News(write_id=pending.write_id or None), locked=again), None
+    writing, positions = (
+        Writing(store, WriteOutcome(write_id=pending.write_id or None), locked=again),
+        None,
+    )
     try:
-        with writing as (session, news):
+        with writing as (session, outcome):
             positions = _written(store, session, pending) if again else None
             if positions is None:
-                positions = _write(store, session, pending, news)
+                positions = _write(store, session, pending, outcome)
         pending.stored = positions
     except BaseException as error:
         writing.__exit__(
@@ -100,7 +103,7 @@ def _end_only(store: Store, pending: Pending, again: bool) -> None:
     status = pending.ended[episode]
     writing = Writing(store)
     try:
-        with writing as (session, news):
+        with writing as (session, outcome):
             current = [
                 status
                 for (status,) in session.ask(
@@ -123,10 +126,10 @@ def _end_only(store: Store, pending: Pending, again: bool) -> None:
                         pending.tail_types,
                         set(),
                         False,
-                        news,
+                        outcome,
                     )
                 episodes.end(
-                    store, session, news, episode.id, status, pending.tail, pending.tail_types
+                    store, session, outcome, episode.id, status, pending.tail, pending.tail_types
                 )
         pending.stored = nothing
     except BaseException as error:
@@ -162,7 +165,7 @@ def _written(store: Store, session: Session, pending: Pending) -> np.ndarray | N
     return np.arange(last - len(pending) + 1, last + 1, dtype=np.int64)
 
 
-def _write(store: Store, session: Session, pending: Pending, news: News) -> np.ndarray:
+def _write(store: Store, session: Session, pending: Pending, outcome: WriteOutcome) -> np.ndarray:
     count, now = len(pending), time.time()
     new = sum(record.id is None for record in pending.by_episode())
     taken = session.ask(TAKE, count, new, store.id)
@@ -171,9 +174,9 @@ def _write(store: Store, session: Session, pending: Pending, news: News) -> np.n
     added, episodes_added, version = taken[0]
     first = added - count
     known = store.fields_at(session, version)
-    store.settle_fields(session, known, *pending.found_fields(known), first == 0, news)
+    store.settle_fields(session, known, *pending.found_fields(known), first == 0, outcome)
     plan = _put_episodes(store, session, pending, first, episodes_added - new, now)
-    news.episodes += [(write.record, write.after) for write in plan.episodes]
+    outcome.episodes += [(write.record, write.after) for write in plan.episodes]
     ids = [0, *[write.after.id or 0 for write in plan.episodes]]
 
     steps = pending.steps
@@ -187,7 +190,7 @@ def _write(store: Store, session: Session, pending: Pending, news: News) -> np.n
         episode = ids[chunk.episode] if chunk.episode else None
         nbytes += store.insert_chunk(
             session,
-            news,
+            outcome,
             chunk.block,
             chunk.system,
             id=first + chunk.last,
@@ -203,7 +206,7 @@ def _write(store: Store, session: Session, pending: Pending, news: News) -> np.n
 
     for write in plan.episodes:
         if write.status != "open":
-            _end(store, session, pending, plan, write, first, news)
+            _end(store, session, pending, plan, write, first, outcome)
     return np.arange(first, added, dtype=np.int64)
 
 
@@ -244,7 +247,7 @@ def _end(
     plan: WritePlan,
     write: EpisodeWrite,
     first: int,
-    news: News,
+    outcome: WriteOutcome,
 ) -> None:
     """Merge the chunks of an episode that this write ends, and keep its final observation."""
     id, tail = write.after.id or 0, pending.tail
@@ -253,4 +256,4 @@ def _end(
         session.tell(KEEP_TAIL, first + chunk, row, json.dumps(names), store.id, id)
         tail = None
     types = pending.tail_types if tail else {}
-    compact.compact_episode(store, session, news, id, tail, types)
+    compact.compact_episode(store, session, outcome, id, tail, types)

@@ -33,8 +33,9 @@ def _placeholders(query: str) -> tuple[str, set[str]]:
 
 
 _WRITING = re.compile(
-    r"\W*(insert|update|delete|merge|truncate|create|drop|alter|grant|revoke|copy|call|do|set|reset|begin|start|commit|end|"
-    r"rollback|savepoint|lock|vacuum|analyze|reindex|cluster|refresh|listen|notify|prepare|execute|discard|explain|show)\b",
+    r"\W*(insert|update|delete|merge|truncate|create|drop|alter|grant|revoke|copy|call|do|set|reset"
+    r"|begin|start|commit|end|rollback|savepoint|lock|vacuum|analyze|reindex|cluster|refresh|listen"
+    r"|notify|prepare|execute|discard|explain|show)\b",
     re.IGNORECASE,
 )
 

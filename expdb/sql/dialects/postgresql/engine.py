@@ -47,7 +47,7 @@ class BinaryCursor(psycopg.Cursor[Any]):
 class PostgresqlSession(Session):
     """A session that puts off what nobody waits for.
 
-    It travels with the next question, in one trip.
+    It travels with the next question, in one round trip.
 
     So does the beginning of the transaction.
     """
@@ -81,7 +81,7 @@ class PostgresqlSession(Session):
         return self._run(postgresql.translated_statement(statement), params)
 
     def ask_all(self, *questions: tuple[Any, ...], last: bool = False) -> list[list[Any]]:
-        """Run several plain statements in one trip; with `last`, the end of the transaction too."""
+        """Run several plain statements in one round trip; `last` ends the transaction too."""
         translated = [
             (postgresql.translated_statement(statement), params) for statement, *params in questions
         ]
@@ -105,7 +105,7 @@ class PostgresqlSession(Session):
         return self._send((statement, params))[0]
 
     def _send(self, *statements: tuple[str, Any]) -> list[list[Any]]:
-        """Run statements, and before them what was put off, in one trip."""
+        """Run statements, and before them what was put off, in one round trip."""
         everything = [*self._queue, *statements]
         if not everything:
             return []
@@ -345,13 +345,13 @@ class PostgresqlEngine(Engine):
         """Note that this process may have written."""
         self._commits += 1
 
-    def news(self, seen: object) -> object | None:
+    def changed_since(self, seen: object) -> object | None:
         """Return what stands for the database as it is now.
 
         None if what was `seen` is not older than `max_lag`.
 
-        To ask takes a trip. Not LISTEN and NOTIFY: a commit that notifies takes a lock which all
-        such commits share, and a pooler that hands every transaction to another server process
+        To ask takes a round trip. Not LISTEN and NOTIFY: a commit that notifies takes a lock which
+        all such commits share, and a pooler that hands every transaction to another server process
         knows no listeners.
         """
         now = time.monotonic()
@@ -424,9 +424,9 @@ def _greet(driver: Any, record: Any) -> None:
 def _check_alive(driver: Any, record: Any, proxy: Any) -> None:
     """Have a connection replaced if the server has hung up meanwhile.
 
-    Looking at the socket takes no trip, and tells of every server that was stopped or restarted: it
-    has said good-bye, which nobody has read. Only after a long pause, when a firewall may have
-    forgotten the connection, is it asked.
+    Looking at the socket takes no round trip, and tells of every server that was stopped or
+    restarted: it has said good-bye, which nobody has read. Only after a long pause, when a firewall
+    may have forgotten the connection, is it asked.
     """
     alive = not _readable(driver.fileno())
     if alive and time.monotonic() - record.info.get("used", 0.0) > IDLE_SECONDS:

@@ -78,5 +78,5 @@ def examined(session: Any) -> list[tuple[str, str, str]]:
             else "",
         ),
         ("encoding", settings["server_encoding"], ""),
-        ("a trip to it", f"{trip * 1000:.2f} ms", ""),
+        ("a round trip", f"{trip * 1000:.2f} ms", ""),
     ]

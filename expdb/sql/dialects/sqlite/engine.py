@@ -301,7 +301,7 @@ class SqliteEngine(Engine):
         """Return a context with a connection that cannot write whatever it is told."""
         return SqliteTransaction(self, "sql")
 
-    def news(self, seen: object) -> object | None:
+    def changed_since(self, seen: object) -> object | None:
         """Return what stands for the database as it is now.
 
         None if nothing was committed since that was `seen`.
@@ -311,7 +311,7 @@ class SqliteEngine(Engine):
         """
         if time.monotonic() - self._watched > WATCH_SECONDS:
             self.check_file()
-        with self._watching: return self._look(seen)  # noqa: E701  # fmt: skip
+        with self._watching: return self._look(seen)  # fmt: skip
 
     def _look(self, seen: object) -> object | None:
         session = self.take("watch")
