@@ -31,13 +31,9 @@ WIDE = 1024  # bytes of a value from which on it is copied into its place at onc
 def load_more(store: Store, session: Session, r: Resident, state: State) -> Change:
     """Load the next few thousand steps."""
     begin = r.high
-    rows = session.ask(
-        "SELECT last, first, episode, ordinal, chunk, chunk_row FROM segments WHERE buffer_id = ? "
-        "AND last >= ? ORDER BY last LIMIT ?",
-        store.id, begin, SEGMENTS_AT_ONCE,
-    )  # fmt: skip
-    segments = Segments.of(rows)
-    if len(rows) and segments.last[-1] >= state.added:
+    segments = Segments.read(session, store.id, "AND last >= ?", begin, limit=SEGMENTS_AT_ONCE)
+    count = len(segments.last)
+    if count and segments.last[-1] >= state.added:
         raise inconsistent("a segment covers what was never written")
     late = np.maximum(begin - segments.first, 0)  # a merged segment begins among what is loaded
     segments.first, segments.ordinal, segments.chunk_row = (
@@ -45,7 +41,7 @@ def load_more(store: Store, session: Session, r: Resident, state: State) -> Chan
         segments.ordinal + late,
         segments.chunk_row + late,
     )
-    end = int(segments.last[-1]) + 1 if len(rows) == SEGMENTS_AT_ONCE else state.added
+    end = int(segments.last[-1]) + 1 if count == SEGMENTS_AT_ONCE else state.added
     positions, index = segments.positions(begin)
     if state.gaps and len(positions):
         held = is_held(store, session, begin, end)

@@ -6,6 +6,7 @@ Segments say which chunk holds a step, chunks hold the fields.
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -194,12 +195,18 @@ class Tail:
     fields: list[str]
 
 
-def tails(store: Store, session: Session, episodes: np.ndarray) -> dict[int, Tail]:
-    """Return the tails of those of the episodes that have one, by episode."""
-    rows = session.ask(
+def tail_rows(store: Store, session: Session, episodes: np.ndarray) -> list[Any]:
+    """Return id, chunk, row and fields (JSON) of the final observations of some episodes."""
+    return session.ask(
         "SELECT id, tail_chunk, tail_row, tail_fields FROM episodes WHERE buffer_id = ? "
         f"AND id {store.dialect.AMONG} AND tail_chunk IS NOT NULL",
-        store.id, store.dialect.as_list(np.unique(episodes)),
-    )  # fmt: skip
+        store.id,
+        store.dialect.as_list(np.unique(episodes)),
+    )
+
+
+def tails(store: Store, session: Session, episodes: np.ndarray) -> dict[int, Tail]:
+    """Return the final observations of those of the episodes that have one, by episode."""
+    rows = tail_rows(store, session, episodes)
     chunks = read_chunks(store, session, np.unique(np.array([row[1] for row in rows], np.int64)))
     return {id: Tail(chunks[chunk], row, json.loads(names)) for id, chunk, row, names in rows}

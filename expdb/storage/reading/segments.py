@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +42,18 @@ class Segments:
             raise inconsistent("a segment covers what cannot be")
         return found
 
+    @classmethod
+    def read(
+        cls, session: Session, buffer_id: int, where: str, *params: Any, limit: int | None = None
+    ) -> "Segments":
+        """Read the segments of a buffer that meet a condition, such as "AND last >= ?"."""
+        most = () if limit is None else (limit,)
+        statement = (
+            "SELECT last, first, episode, ordinal, chunk, chunk_row FROM segments "
+            f"WHERE buffer_id = ? {where} ORDER BY last{' LIMIT ?' * len(most)}"
+        )
+        return cls.of(session.ask(statement, buffer_id, *params, *most))
+
     def positions(self, low: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the positions from `low` on that the segments cover.
 
@@ -70,21 +83,13 @@ def locate(store: Store, session: Session, positions: np.ndarray) -> Segments:
     """Return the segments that hold the positions."""
     wanted = np.unique(positions)
     if len(wanted) and is_dense(wanted):
-        rows = session.ask(
-            "SELECT last, first, episode, ordinal, chunk, chunk_row FROM segments WHERE buffer_id "
-            "= ? AND last >= ? AND "
-            "last <= coalesce((SELECT min(last) FROM segments WHERE buffer_id = ? AND last >= ?), "
-            "?) ORDER BY last",
-            store.id, int(wanted[0]), store.id, int(wanted[-1]), int(wanted[-1]),
-        )  # fmt: skip
-    else:
-        # One row a position, ascending: several in one segment are told once.
-        rows = list(
-            dict.fromkeys(
-                session.ask(store.dialect.LOCATE, store.id, store.dialect.as_list(wanted))
-            )
-        )
-    return Segments.of(rows)
+        low, high = int(wanted[0]), int(wanted[-1])
+        last = "(SELECT min(last) FROM segments WHERE buffer_id = ? AND last >= ?)"
+        where = f"AND last >= ? AND last <= coalesce({last}, ?)"
+        return Segments.read(session, store.id, where, low, store.id, high, high)
+    # One row per position, ascending: several positions in one segment name it once.
+    rows = session.ask(store.dialect.LOCATE, store.id, store.dialect.as_list(wanted))
+    return Segments.of(list(dict.fromkeys(rows)))
 
 
 def is_dense(wanted: np.ndarray) -> bool:

@@ -128,13 +128,7 @@ def _returns(store: Store, session: Session) -> Iterator[str]:
 
 
 def _chunks(store: Store, session: Session) -> Iterator[str]:
-    segments = Segments.of(
-        session.ask(
-            "SELECT last, first, episode, ordinal, chunk, chunk_row FROM segments WHERE buffer_id "
-            "= ? ORDER BY last",
-            store.id,
-        )
-    )
+    segments = Segments.read(session, store.id, "")
     if len(segments.last) and not (segments.first[1:] > segments.last[:-1]).all():
         yield "segments overlap"
     positions = np.array(

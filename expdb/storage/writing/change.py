@@ -200,14 +200,19 @@ def raise_capacity(store: Store, capacity: int | None) -> int | bool | None:
         ((stored,),) = session.ask("SELECT capacity FROM buffers WHERE id = ?", store.id)
         if stored is None or (capacity is not None and capacity < stored):
             return True if stored == capacity else stored
-        session.ask("UPDATE buffers SET capacity = ? WHERE id = ?", capacity, store.id)
+        _set_capacity(session, store, capacity)
         return True
 
 
 def set_capacity(store: Store, capacity: int | None) -> None:
     """Change the capacity; a lower one evicts at once, by the trigger."""
     with store.writing() as (session, _):
-        session.ask("UPDATE buffers SET capacity = ? WHERE id = ?", capacity, store.id)
+        _set_capacity(session, store, capacity)
+
+
+def _set_capacity(session: Session, store: Store, capacity: int | None) -> None:
+    statement = sa.update(tables.buffers).where(tables.buffers.c.id == store.id)
+    session.connection.execute(statement.values(capacity=capacity))
 
 
 def index(store: Store, name: str) -> None:

@@ -14,9 +14,9 @@ from expdb.chunks.codec import FIXED_CHUNK_BYTES, Rows, chunk_bytes
 from expdb.chunks.fields import SYSTEM, Field
 from expdb.sql.dialects.base import Dialect
 from expdb.sql.session import Session
-from expdb.storage.reading.fetch import read_chunks
+from expdb.storage.reading.fetch import read_chunks, tail_rows
 from expdb.storage.reading.segments import Segments
-from expdb.storage.statements import COUNT, DELETE_SEGMENT, INSERT_SEGMENT
+from expdb.storage.statements import COUNT, DELETE_SEGMENT, INSERT_SEGMENT, KEEP_TAIL
 from expdb.storage.store import Store, WriteOutcome
 
 # A chunk below this part of what a chunk should be is worth merging: its metadata weighs as much as
@@ -96,20 +96,11 @@ def rewrite(
         store.id,
         listed,
     )
-    segments = Segments.of(
-        session.ask(
-            "SELECT last, first, episode, ordinal, chunk, chunk_row FROM segments "
-            f"WHERE buffer_id = ? AND last BETWEEN ? AND ? AND chunk {among} ORDER BY last",
-            store.id, low, high, listed,
-        )
-    )  # fmt: skip
+    where = f"AND last BETWEEN ? AND ? AND chunk {among}"
+    segments = Segments.read(session, store.id, where, low, high, listed)
     steps = _Steps.read(session, store.dialect, store.id, segments)
-    old_tail = session.ask(
-        "SELECT id, tail_chunk, tail_row, tail_fields FROM episodes WHERE buffer_id = ? AND id "
-        f"{among} "
-        f"AND tail_chunk {among}",
-        store.id, store.dialect.as_list(np.unique(segments.episode)), listed,
-    )  # fmt: skip
+    owners = tail_rows(store, session, segments.episode)
+    old_tail = [row for row in owners if row[1] in chunk_ids]
     chunks = (
         read_chunks(store, session, np.array(chunk_ids, np.int64), outcome)
         if len(steps.position)
@@ -288,11 +279,7 @@ class _Chunks:
             for a, b in _runs(apart, end - begin)
         ]
         self._session.many(INSERT_SEGMENT, segments)
-        self._session.ask(COUNT, 0, nbytes, store.id)
+        self._session.tell(COUNT, 0, nbytes, store.id)
         for row, (owner, fields) in enumerate(self._tails, end - begin):
-            self._session.ask(
-                "UPDATE episodes SET tail_chunk = ?, tail_row = ?, tail_fields = ? WHERE buffer_id "
-                "= ? AND id = ?",
-                chunk, row, json.dumps(fields), store.id, owner,
-            )  # fmt: skip
+            self._session.tell(KEEP_TAIL, chunk, row, json.dumps(fields), store.id, owner)
         self._rows, self._begin = Rows(), end
