@@ -10,6 +10,7 @@ import numpy as np
 from expdb import errors
 from expdb.batch import Batch
 from expdb.memory.resident import Resident
+from expdb.names import UNKNOWN
 from expdb.replay.layout import Layout
 from expdb.replay.samplers import Sampler
 from expdb.replay.units import Unit
@@ -20,6 +21,8 @@ from expdb.storage.reading import fetch
 from expdb.storage.reading.chunk_cache import ChunkCache
 from expdb.storage.reading.gather import as_objects, gather
 from expdb.storage.store import State, Store
+
+Empty = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 
 
 class Collator:
@@ -53,92 +56,74 @@ class Collator:
         positions: np.ndarray,
         layout: Layout,
         drawn: dict[str, np.ndarray],
-        empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray],
+        empty: Empty,
     ) -> Batch:
         """Gather the columns of a batch."""
-
-        def gathered(column: np.ndarray, rows: np.ndarray) -> np.ndarray:
-            if empty is np.empty:
-                return column.take(rows, 0)
-            shape = (*rows.shape, *column.shape[1:])
-            out = empty(shape, column.dtype)
-            if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != column.dtype:
-                raise errors.InvalidValue(
-                    f"empty{shape, column.dtype} returned {type(out).__name__}: it is to return an "
-                    "array of that shape and dtype"
-                )
-            return column.take(
-                rows, 0, out, "clip"
-            )  # the default mode would gather into a copy of `out` first
-
-        r, columns = self._resident, self._resident.columns
-        count, mask, rows = len(positions), layout.mask, layout.rows
+        columns, mask, rows = self._resident.columns, layout.mask, layout.rows
         shape, flat = rows.shape, rows.reshape(-1)
-        sources: dict[str, dict[str, np.ndarray]] = {"unit": layout.columns, "sampler": drawn}
+        arrays: dict[str, dict[str, np.ndarray]] = {"unit": layout.columns, "sampler": drawn}
         if session is not None and state is not None:
-            if plan.stored:
-                sources["stored"] = self._stored(session, state, plan.stored, flat, mask)
-            if plan.of_episodes:
-                sources["episode_stored"] = self._of_episodes(
-                    session, state, plan.of_episodes, positions, layout
-                )
-            if plan.following:
-                sources["next_stored"] = self._stored_after(session, state, plan.following, layout)
-            if plan.last:
-                assert layout.last_rows is not None
-                sources["last_stored"] = self._stored(
-                    session, state, plan.last, layout.last_rows, None
-                )
-            if plan.frames:
-                sources["stack_stored"], sources["next_stack_stored"] = self._frames(
-                    session, state, plan.frames, layout
-                )
+            arrays |= self._read(session, state, plan, positions, layout)
+        from_memory = {
+            "next": layout.next_rows,
+            "last": layout.last_rows,
+            "stack": layout.stacks,
+            "next_stack": layout.next_stacks,
+        }
         out: dict[str, np.ndarray] = {}
         for key, source, name in plan.keys:
             if source == "row":
                 column = columns[name]
-                array = column.take(flat, 0) if empty is np.empty else gathered(column, flat)
+                array = column.take(flat, 0) if empty is np.empty else _gather(column, flat, empty)
                 out[key] = array if mask is None else array.reshape(*shape, *array.shape[1:])
-            elif source == "next":
-                assert layout.next_rows is not None
-                out[key] = gathered(columns[name], layout.next_rows)
-            elif source == "last":
-                assert layout.last_rows is not None
-                out[key] = gathered(columns[name], layout.last_rows)
-            elif source == "stack":
-                assert layout.stacks is not None
-                out[key] = gathered(columns[name], layout.stacks)
-            elif source == "next_stack":
-                assert layout.next_stacks is not None
-                out[key] = gathered(columns[name], layout.next_stacks)
-            elif source == "position":
-                out[key] = (
-                    positions
-                    if mask is None
-                    else np.where(mask, r.positions(flat).reshape(shape), -1)
-                )
-            elif source == "episode":
-                out[key] = r.episodes(rows) if mask is None else self._episodes(positions, layout)
-            elif source == "buffer":
-                shape = (count,) if layout.firsts is None else layout.firsts.shape
-                out[key] = np.full(shape, self._store.name, object)
+            elif source in from_memory:
+                its_rows = from_memory[source]
+                assert its_rows is not None
+                out[key] = _gather(columns[name], its_rows, empty)
             elif source == "stored":
-                array = sources[source][name]
+                array = arrays[source][name]
                 out[key] = array if mask is None else array.reshape(*shape, *array.shape[1:])
+            elif source in arrays:
+                out[key] = arrays[source][name]
             else:
-                out[key] = sources[source][name]
+                out[key] = self._named(source, positions, layout)
         if layout.ragged and mask is not None:
-            lengths = layout.columns["length"].tolist()
-            for key, array in out.items():
-                if (
-                    array.ndim > 1
-                    and array.shape[:2] == mask.shape
-                    and key not in ("probability", "weight", "length", "episode")
-                ):
-                    out[key] = as_objects(
-                        [array[k, :length].copy() for k, length in enumerate(lengths)]
-                    )
-        return Batch(out, count)
+            _make_ragged(out, layout.columns["length"], mask)
+        return Batch(out, len(positions))
+
+    def _named(self, name: str, positions: np.ndarray, layout: Layout) -> np.ndarray:
+        """Return the positions of a batch, its episodes, or the name of the buffer."""
+        mask, rows, r = layout.mask, layout.rows, self._resident
+        if name == "buffer":
+            shape = (len(positions),) if layout.firsts is None else layout.firsts.shape
+            return np.full(shape, self._store.name, object)
+        if name == "episode":
+            return r.episodes(rows) if mask is None else self._episodes(positions, layout)
+        if mask is None:
+            return positions
+        return np.where(mask, r.positions(rows.reshape(-1)).reshape(rows.shape), UNKNOWN)
+
+    def _read(
+        self, session: Session, state: State, plan: Plan, positions: np.ndarray, layout: Layout
+    ) -> dict[str, dict[str, np.ndarray]]:
+        """Read what is not in memory, by source."""
+        found: dict[str, dict[str, np.ndarray]] = {}
+        if plan.stored:
+            flat = layout.rows.reshape(-1)
+            found["stored"] = self._stored(session, state, plan.stored, flat, layout.mask)
+        if plan.of_episodes:
+            found["episode_stored"] = self._of_episodes(
+                session, state, plan.of_episodes, positions, layout
+            )
+        if plan.following:
+            found["next_stored"] = self._stored_after(session, state, plan.following, layout)
+        if plan.last:
+            assert layout.last_rows is not None
+            found["last_stored"] = self._stored(session, state, plan.last, layout.last_rows, None)
+        if plan.frames:
+            frames = self._frames(session, state, plan.frames, layout)
+            found["stack_stored"], found["next_stack_stored"] = frames
+        return found
 
     def _episodes(self, positions: np.ndarray, layout: Layout) -> np.ndarray:
         """Return the episode of each row that stands for one, -1 for none."""
@@ -268,3 +253,30 @@ def _spread(array: np.ndarray, places: np.ndarray, count: int) -> np.ndarray:
     else:
         out[places] = array
     return out
+
+
+def _gather(column: np.ndarray, rows: np.ndarray, empty: Empty) -> np.ndarray:
+    """Return rows of a column, in an array of the caller's own making if need be."""
+    if empty is np.empty:
+        return column.take(rows, 0)
+    shape = (*rows.shape, *column.shape[1:])
+    out = empty(shape, column.dtype)
+    if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != column.dtype:
+        raise errors.InvalidValue(
+            f"empty{shape, column.dtype} returned {type(out).__name__}: it is to return an "
+            "array of that shape and dtype"
+        )
+    # The default mode would gather into a copy of `out` first.
+    return column.take(rows, 0, out, "clip")
+
+
+def _make_ragged(out: dict[str, np.ndarray], lengths: np.ndarray, mask: np.ndarray) -> None:
+    """Give each row of a batch arrays of its own length."""
+    for key, array in out.items():
+        if array.ndim > 1 and array.shape[:2] == mask.shape and key not in _PER_ROW:
+            out[key] = as_objects(
+                [array[k, :length].copy() for k, length in enumerate(lengths.tolist())]
+            )
+
+
+_PER_ROW = ("probability", "weight", "length", "episode")
