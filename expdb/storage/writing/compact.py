@@ -88,9 +88,7 @@ def rewrite(
 
     By DELETE and INSERT: an UPDATE that shrinks a blob never gives its pages back.
     """
-    listed = store.dialect.as_list(np.array(chunk_ids, np.int64))
-    among = store.dialect.AMONG
-    ((buffer_low,),) = session.ask("SELECT low FROM buffers WHERE id = ?", store.id)
+    among, listed = store.dialect.AMONG, store.dialect.as_list(np.array(chunk_ids, np.int64))
     ((low, high),) = session.ask(
         f"SELECT min(first), max(id) FROM chunks WHERE buffer_id = ? AND id {among}",
         store.id,
@@ -99,36 +97,10 @@ def rewrite(
     where = f"AND last BETWEEN ? AND ? AND chunk {among}"
     segments = Segments.read(session, store.id, where, low, high, listed)
     steps = _Steps.read(session, store.dialect, store.id, segments)
-    owners = tail_rows(store, session, segments.episode)
-    old_tail = [row for row in owners if row[1] in chunk_ids]
-    chunks = (
-        read_chunks(store, session, np.array(chunk_ids, np.int64), outcome)
-        if len(steps.position)
-        else {}
-    )
-    session.ask(f"DELETE FROM chunks WHERE buffer_id = ? AND id {among}", store.id, listed)
-    session.many(DELETE_SEGMENT, [(store.id, last) for last in segments.last.tolist()])
-    for id, *_ in old_tail:
-        session.ask(
-            "UPDATE episodes SET tail_chunk = NULL, tail_row = NULL, tail_fields = NULL WHERE "
-            "buffer_id = ? AND id = ?",
-            store.id, id,
-        )  # fmt: skip
-    # What the segments covered and is not there was deleted, by hand or just now; no segment covers
-    # it any more.
-    covered = int(np.maximum(segments.last - np.maximum(segments.first, buffer_low) + 1, 0).sum())
-    session.ask(
-        "UPDATE buffers SET holes = CASE WHEN holes > ? THEN holes - ? ELSE 0 END WHERE id = ?",
-        covered - len(steps.position), covered - len(steps.position), store.id,
-    )  # fmt: skip
-    session.ask(
-        f"DELETE FROM episodes WHERE buffer_id = ? AND status <> 'open' AND id {among} AND NOT "
-        "EXISTS (SELECT 1 FROM "
-        "segments g WHERE g.buffer_id = episodes.buffer_id AND g.episode = episodes.id) "
-        f"AND NOT id {among}",
-        store.id, store.dialect.as_list(np.unique(segments.episode)),
-        store.dialect.as_list(np.unique(steps.episode)),
-    )  # fmt: skip
+    tails = [row for row in tail_rows(store, session, segments.episode) if row[1] in chunk_ids]
+    ids = np.array(chunk_ids, np.int64)
+    chunks = read_chunks(store, session, ids, outcome) if len(steps.position) else {}
+    _remove(store, session, listed, segments, steps, [id for id, *_ in tails])
     if not len(steps.position):
         return
     types = {
@@ -137,14 +109,48 @@ def rewrite(
     out = _Chunks(store, session, outcome, {**types, **(tail_types or {})})
     for start, stop in steps.spans():
         out.add(chunks[int(steps.chunk[start])], steps, start, stop)
-    for id, chunk, row, fields in old_tail:
-        if steps.position[
-            steps.episode == id
-        ].size:  # a tail goes with the last step: see change.delete
+    for id, chunk, row, fields in tails:
+        if (steps.episode == id).any():  # it goes with the last step: see change.delete
             out.copy_tail(id, chunks[chunk], row, json.loads(fields))
     if tail:
         out.add_tail(*tail)
     out.write()
+
+
+def _remove(
+    store: Store,
+    session: Session,
+    chunks: Any,
+    segments: Segments,
+    steps: "_Steps",
+    tailed: list[int],
+) -> None:
+    """Delete chunks, their segments, and the ended episodes of which no step is left."""
+    among, as_list = store.dialect.AMONG, store.dialect.as_list
+    session.tell(f"DELETE FROM chunks WHERE buffer_id = ? AND id {among}", store.id, chunks)
+    session.many(DELETE_SEGMENT, [(store.id, last) for last in segments.last.tolist()])
+    for id in tailed:
+        session.tell(KEEP_TAIL, None, None, None, store.id, id)
+    # What the segments covered and is not there was deleted, by hand or just now; no segment covers
+    # it any more.
+    ((low,),) = session.ask("SELECT low FROM buffers WHERE id = ?", store.id)
+    covered = int(np.maximum(segments.last - np.maximum(segments.first, low) + 1, 0).sum())
+    gone = covered - len(steps.position)
+    session.tell(
+        "UPDATE buffers SET holes = CASE WHEN holes > ? THEN holes - ? ELSE 0 END WHERE id = ?",
+        gone,
+        gone,
+        store.id,
+    )
+    session.tell(
+        f"DELETE FROM episodes WHERE buffer_id = ? AND status <> 'open' AND id {among} "
+        "AND NOT EXISTS (SELECT 1 FROM segments g "
+        "WHERE g.buffer_id = episodes.buffer_id AND g.episode = episodes.id) "
+        f"AND NOT id {among}",
+        store.id,
+        as_list(np.unique(segments.episode)),
+        as_list(np.unique(steps.episode)),
+    )
 
 
 @dataclass
