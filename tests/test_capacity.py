@@ -7,6 +7,7 @@ import sqlite3
 
 import numpy as np
 import pytest
+from behind import reading, writing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -112,7 +113,7 @@ def test_the_file_does_not_grow_at_capacity(tmp_path):
                 with buffer.episode("t") as episode:
                     for k in range(200):
                         episode.append(obs=np.zeros(4, np.float32), x=k)
-            with db._engine.reading() as session:
+            with reading(db) as session:
                 sizes += session.ask("PRAGMA page_count")[0]
     assert sizes[-1] <= 1.2 * sizes[1]
 
@@ -210,7 +211,7 @@ def test_any_history_leaves_what_a_model_says(tmp_path_factory, capacity, action
                 model.trim()
             elif action == "hand":
                 low, count = arguments
-                with db._engine.writing() as session:
+                with writing(db) as session:
                     session.ask(
                         "DELETE FROM steps WHERE position BETWEEN ? AND ?", low, low + count - 1
                     )

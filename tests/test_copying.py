@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import pytest
+from behind import writing
 from click.testing import CliRunner
 
 import expdb
@@ -69,7 +70,7 @@ def fill(location):
         buffer.update_priorities([300, 301], [0.5, 2.0])
         for k in range(5):
             buffer.store(task_id="open", episode_id="open", image=np.full((4, 4), k, np.uint8))
-        with db._engine.writing() as session:
+        with writing(db) as session:
             session.ask("DELETE FROM steps WHERE position IN (350, 351)")
         db.buffer("empty")
         db.buffer("other").store(x=1)

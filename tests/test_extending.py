@@ -194,6 +194,11 @@ def test_a_draw_that_cannot_be_is_refused(buffer):
 
 
 @dataclass(frozen=True)
+class Unwritten(expdb.Unit):
+    pass
+
+
+@dataclass(frozen=True)
 class Twice(expdb.Unit):
     by_episode = True
 
@@ -208,7 +213,7 @@ def test_anchors_that_cannot_be_are_refused(buffer):
     with pytest.raises(expdb.InvalidValue, match=r"Twice.anchors is to return integers"):
         buffer.sample(2, unit=Twice())
     with pytest.raises(NotImplementedError, match="write layout"):
-        buffer.sample(2, unit=expdb.Unit())
+        buffer.sample(2, unit=Unwritten())
 
 
 @dataclass(frozen=True)
@@ -220,5 +225,134 @@ class Unknown(expdb.Sampler):
 
 
 def test_a_column_that_episodes_do_not_have_is_refused(buffer):
-    with pytest.raises(expdb.InvalidValue, match="'reward' in `reads` is not a column of episodes"):
+    with pytest.raises(
+        expdb.InvalidValue, match="'reward' is not a column of episodes: it is a column of steps"
+    ):
         buffer.sample(2, sampler=Unknown())
+
+
+def everything(buffer, where=None):
+    return sorted(buffer.sample(400, where, rng=0)["position"].tolist())
+
+
+@dataclass(frozen=True)
+class Shuffling(expdb.Sampler):
+    def draw(self, population, size, rng):
+        positions = population.positions
+        rng.shuffle(positions)
+        return positions[:size], {}
+
+
+@dataclass(frozen=True)
+class Overwriting(expdb.Unit):
+    def anchors(self, trajectories, rows):
+        rows[:] = rows[0]
+        return rows[:1]
+
+    def layout(self, trajectories, rows, rng):
+        return expdb.Layout(rows)
+
+
+def test_what_is_remembered_cannot_be_written_to(buffer):
+    where = {"task_id": "hard"}
+    before = everything(buffer, where)
+    with pytest.raises(ValueError, match="read-only"):
+        buffer.sample(4, where, sampler=Shuffling())
+    with pytest.raises(ValueError, match="read-only"):
+        buffer.sample(4, where, unit=Overwriting())
+    assert everything(buffer, where) == before
+
+
+@dataclass(frozen=True)
+class Makes(expdb.Unit):
+    """A unit that is wrong in one way."""
+
+    what_goes_wrong: str
+
+    def keys(self):
+        return ("age",) if self.what_goes_wrong == "key" else ()
+
+    def may_start(self, trajectories, rows):
+        found = trajectories.ordinals(rows) > 0
+        wrong = {"ints": found.astype(int), "few": found[:1], "list": found.tolist()}
+        return wrong.get(self.what_goes_wrong, found)
+
+    def layout(self, trajectories, rows, rng):
+        pairs = np.column_stack((rows, rows))
+        return {
+            "array": rows,
+            "no mask": expdb.Layout(pairs),
+            "few rows": expdb.Layout(rows[:2]),
+            "other rows": expdb.Layout(rows[::-1]),
+            "next rows": expdb.Layout(trajectories.next_steps(rows)),
+            "list": expdb.Layout(rows.tolist()),
+            "mask": expdb.Layout(pairs, mask=np.ones(2, bool)),
+            "unknown": expdb.Layout(pairs - 1000, mask=np.ones(pairs.shape, bool)),
+            "length": expdb.Layout(rows, {"age": np.ones(len(rows) + 1)}),
+            "unnamed": expdb.Layout(rows, {"age": np.ones(len(rows))}),
+        }.get(self.what_goes_wrong, expdb.Layout(rows))
+
+
+@pytest.mark.parametrize("where", [None, {"reward": 0.0}])
+def test_a_unit_that_returns_what_cannot_be_is_refused(buffer, where):
+    for wrong in ("ints", "few", "list"):
+        with pytest.raises(expdb.InvalidValue, match=r"Makes.may_start is to return an array"):
+            buffer.sample(6, where, unit=Makes(wrong))
+    for wrong in (
+        "array", "no mask", "few rows", "other rows", "next rows", "mask", "unknown", "length",
+        "unnamed", "key",
+    ):  # fmt: skip
+        with pytest.raises(expdb.InvalidValue, match=r"Makes.layout is to return"):
+            buffer.sample(6, where, unit=Makes(wrong), rng=0)
+    assert buffer.sample(6, where, unit=Makes("nothing")).size == 6
+
+
+@dataclass(frozen=True)
+class Says(expdb.Sampler):
+    said: tuple
+
+    reads = property(lambda self: self.said[0])
+
+    def keys(self):
+        return self.said[1]
+
+    def draw(self, population, size, rng):
+        positions = population.uniform(size, rng)
+        return positions, {key: np.zeros(size) for key in self.keys()}
+
+
+@pytest.mark.parametrize(
+    ("said", "match"),
+    [
+        (("task_id", ()), "reads is to be a tuple"),
+        ((("taskid",), ()), "did you mean 'task_id'"),
+        (((), "age"), "is to return a tuple of names"),
+        (((), ("reward",)), "which is a column or a field"),
+        (((), ("obs",)), "which is a column or a field"),
+        (((), ("position",)), "which is a column or a field"),
+        (((), ("discount",)), "both have the key 'discount'"),
+    ],
+)
+def test_a_sampler_that_says_what_cannot_be_is_refused(buffer, said, match):
+    with pytest.raises(expdb.InvalidValue, match=match):
+        buffer.sample(2, sampler=Says(said), unit=expdb.NStep(1))
+
+
+@dataclass
+class Changing(expdb.Unit):
+    k: int = 0
+
+    def layout(self, trajectories, rows, rng):
+        return expdb.Layout(rows)
+
+
+@dataclass(frozen=True)
+class Listing(Unwritten):
+    names: list
+
+
+def test_a_unit_that_could_change_is_refused(buffer):
+    with pytest.raises(expdb.InvalidValue, match="Changing is not frozen: make it a @dataclass"):
+        buffer.sample(2, unit=Changing())
+    with pytest.raises(expdb.InvalidValue, match="use a tuple"):
+        buffer.sample(2, unit=Listing([1]))

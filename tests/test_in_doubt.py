@@ -6,6 +6,7 @@ import sqlite3
 
 import numpy as np
 import pytest
+from behind import dialect_of, writing
 from proxy import Proxy
 from torture.disk import Disk, library
 
@@ -163,8 +164,8 @@ def test_an_end_that_was_refused_is_taken_back_and_steps_may_follow(open_db):
     db, other = open_db(timeout=0.1), open_db()
     writer = db.buffer("b").episode("t")
     writer.append(n=0)
-    with other._engine.writing() as session:
-        session.ask(other._engine.dialect.LOCK, 1)
+    with writing(other) as session:
+        session.ask(dialect_of(other).LOCK, 1)
         session.ask("UPDATE buffers SET name = name")
         with pytest.raises(expdb.DatabaseBusy):
             writer.end(obs=1.0)

@@ -9,6 +9,7 @@ import shutil
 import numpy as np
 import psycopg
 import pytest
+from behind import dialect_of, reading
 from kept_files import DATA, read
 
 import expdb
@@ -90,6 +91,6 @@ def test_an_upgraded_database_is_written_to_evicts_and_keeps_its_indexes(kept):
         agents.store(task_id="again", episode_id="never ended", late_field=3.5)
         assert agents.episodes({"episode_id": "never ended"})["length"].to_pylist() == [3]
         assert db.check() == []
-        with db._engine.reading() as session:
-            held = {label for label in INDEXES if db._engine.dialect.has_index(session, label)}
+        with reading(db) as session:
+            held = {label for label in INDEXES if dialect_of(db).has_index(session, label)}
     assert held == INDEXES - {"steps_by_agent_id"}

@@ -8,6 +8,7 @@ import json
 
 import numpy as np
 import pytest
+from behind import writing
 from test_sampling import assert_uniform
 
 import expdb
@@ -249,7 +250,7 @@ def test_every_anchor_is_as_likely_with_queries_gaps_and_eviction(db, unit):
                     }
                 )
     buffer.delete(QueryBuilder().in_("position", [60, 71]))
-    with db._engine.writing() as session:
+    with writing(db) as session:
         session.ask("DELETE FROM steps WHERE position = 80")
     for where in (None, QueryBuilder().gte("reward", 1)):
         everyone = buffer.sample(1, where, unit=unit, sampler=Newest(1000))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from behind import writing
 
 import expdb
 
@@ -255,7 +256,7 @@ def test_a_full_disk_is_a_typed_error_and_the_handle_goes_on(path):
     with expdb.open(path) as db:
         buffer = db.buffer("b")
         buffer.store(x=b"0" * 1000)
-        with db._engine.writing() as session:
+        with writing(db) as session:
             ((pages,),) = session.ask("PRAGMA page_count")
             session.ask(f"PRAGMA max_page_count = {pages + 20}")
         held = [0]
@@ -267,7 +268,7 @@ def test_a_full_disk_is_a_typed_error_and_the_handle_goes_on(path):
         with pytest.raises(expdb.StorageFull, match="nothing acknowledged is lost"):
             fill()
         assert len(buffer) == len(held) > 5
-        with db._engine.writing() as session:
+        with writing(db) as session:
             session.ask("PRAGMA max_page_count = 1000000")
         buffer.store(x=b"more")
         assert len(buffer) == len(held) + 1
@@ -308,7 +309,7 @@ def test_bad_arguments_are_one_line(location, options):
 
 def test_durability_sets_what_is_synced(path):
     for durability, level in (("normal", 1), ("full", 2)):
-        with expdb.open(path, durability=durability) as db, db._engine.writing() as session:
+        with expdb.open(path, durability=durability) as db, writing(db) as session:
             assert session.ask("PRAGMA synchronous") == [(level,)]
             assert session.ask("PRAGMA journal_mode") == [("wal",)]
             assert session.ask("PRAGMA mmap_size") in ([(0,)], [])

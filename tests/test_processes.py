@@ -14,6 +14,7 @@ import time
 
 import numpy as np
 import pytest
+from behind import reading, store_of, writing
 
 import expdb
 
@@ -247,7 +248,7 @@ def test_a_fork_while_a_thread_uses_the_file_is_refused_in_the_child(path, kind)
         inside, leave = threading.Event(), threading.Event()
 
         def hold():
-            with db._engine.reading() as session:
+            with reading(db) as session:
                 session.ask("SELECT count(*) FROM steps")
                 inside.set()
                 leave.wait()
@@ -407,7 +408,7 @@ def test_threads_share_a_handle(path):
 
 def test_a_writer_that_is_held_up_gets_a_typed_error_in_time(path):
     with expdb.open(path) as db, expdb.open(path, timeout=0.3) as other:
-        with db._engine.writing(), pytest.raises(TimeoutError, match="another writer"):
+        with writing(db), pytest.raises(TimeoutError, match="another writer"):
             other.buffer("b").store(x=1)
         assert other.buffer("b").store(x=1) == 0
 
@@ -419,13 +420,13 @@ def test_a_sample_is_one_snapshot(path):
             10
         ):  # a chunk each, so that evicted ones are gone and not only out of the window
             buffer.store_batch({"task_id": f"t{k}", "x": [k]})
-        with db._engine.reading() as session:
-            before = buffer._store.state(session)
+        with reading(db) as session:
+            before = store_of(buffer).state(session)
             other.buffer("b").set_capacity(2)
             other.buffer("b").update({"step": 0}, reward=1.0)
             from expdb.storage.reading import fetch
 
-            columns = fetch.steps(buffer._store, session, before, np.arange(10))
+            columns = fetch.steps(store_of(buffer), session, before, np.arange(10))
             assert columns["x"].tolist() == list(range(10))
         assert len(buffer) == 2
     sound(path)
@@ -479,7 +480,7 @@ def test_a_session_that_a_thread_gives_back_just_before_a_fork_is_not_used_by_th
         buffer = db.buffer("b")
         buffer.store(n=0)
         def work():
-            with db._engine.writing() as session:
+            with writing(db) as session:
                 session.ask("SELECT 1"); inside.set(); go.wait(5)
             done.set()
         thread = threading.Thread(target=work); thread.start(); inside.wait()

@@ -7,6 +7,7 @@ from operator import eq, ge, gt, le, lt
 
 import numpy as np
 import pytest
+from behind import reading, store_of, writing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -434,7 +435,7 @@ def test_pages_and_positions_beyond_64_bits_are_past_the_end(buffer):
 @pytest.mark.slow
 def test_a_query_of_more_values_than_the_database_takes_is_refused(db, buffer):
     buffer.store(reward=0.5)
-    with db._engine.reading() as session:
+    with reading(db) as session:
         if hasattr(
             session.driver, "setlimit"
         ):  # SQLite's as others build it: 250,000 of Debian's take their time
@@ -471,8 +472,8 @@ def plan(db, buffer, where):
     """How the database goes about finding the positions."""
     from expdb.storage.reading import select
 
-    statement = select._steps(buffer._store, buffer._store.compiled(where), select.S.position)
-    with db._engine.reading() as session:
+    statement = select._steps(store_of(buffer), store_of(buffer).compiled(where), select.S.position)
+    with reading(db) as session:
         compiled = statement.compile(
             dialect=session.connection.dialect, compile_kwargs={"render_postcompile": True}
         )
@@ -500,7 +501,7 @@ def test_indexed_queries_read_what_matches_and_not_the_table(open_db):
         )
         for name in ("tags.d", "tags.d", "agent_id"):
             buffer.index(name)
-        with db._engine.writing() as session:  # what the server does by itself, some time or other
+        with writing(db) as session:  # what the server does by itself, some time or other
             for table in ("buffers", "episodes", "segments", "steps"):
                 session.ask(f"ANALYZE {table}")
         assert "steps_by_tags_d" in plan(db, buffer, {"tags.d": "hard"})

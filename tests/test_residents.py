@@ -5,6 +5,7 @@ Delete and evict meanwhile.
 
 import numpy as np
 import pytest
+from behind import store_of, writing
 
 import expdb
 from expdb import Episode, Group, NStep, QueryBuilder, Sequence, Stack, Step, Uniform
@@ -113,7 +114,7 @@ class World:
         self.buffer.delete(QueryBuilder().in_("position", self.some() or [0]))
 
     def by_hand(self):
-        with self.buffer._store.engine.writing() as session:
+        with store_of(self.buffer).engine.writing() as session:
             for position in self.some()[:1]:
                 session.ask("DELETE FROM steps WHERE position = ?", position)
 
@@ -450,7 +451,7 @@ def test_a_damaged_chunk_is_an_error_that_names_it(tmp_path):
         for k in range(3):
             with db.buffer("b").episode(f"t{k}") as episode:
                 episode.extend({"x": np.arange(50)})
-        with db._engine.writing() as session:
+        with writing(db) as session:
             ((id,),) = session.ask("SELECT id FROM chunks ORDER BY id LIMIT 1 OFFSET 1")
             session.ask(
                 "UPDATE chunks SET data = CAST(substr(data, 1, 700) || x'FF' || substr(data, 702) "
@@ -462,7 +463,7 @@ def test_a_damaged_chunk_is_an_error_that_names_it(tmp_path):
         for _ in range(3):
             with pytest.raises(expdb.ChunkDamaged, match=f"chunk {id} does not match its checksum"):
                 buffer.sample(8, unit=NStep(1, next_fields=("x",)))
-        with db._engine.writing() as session:
+        with writing(db) as session:
             session.ask("DELETE FROM steps WHERE episode = 1")
         assert set(buffer.sample(100, sampler=ALL)["x"].tolist()) == set(range(50))
 
@@ -546,13 +547,13 @@ def test_sum_trees_start_anew_after_a_failed_refresh(open_db, tmp_path):
         buffer.update_priorities(range(4), [1.0] * 4)
         buffer.sample(2, sampler=sampler)
         other.store(x=5.0)
-        with two._engine.writing() as session:
+        with writing(two) as session:
             ((id, data),) = session.ask("SELECT id, data FROM chunks ORDER BY id DESC LIMIT 1")
             session.ask("UPDATE chunks SET data = ? WHERE id = ?", data[:-3] + b"abc", id)
         with pytest.raises(expdb.ChunkDamaged):
             buffer.sample(2, sampler=sampler)
         other.update_priorities([0], [1000.0])
-        with two._engine.writing() as session:
+        with writing(two) as session:
             session.ask("UPDATE chunks SET data = ? WHERE id = ?", data, id)
         batch = buffer.sample(300, sampler=sampler, rng=0)
         assert {0, 4} <= set(batch["position"].tolist())

@@ -5,6 +5,7 @@ Error rates: see CHI_SQUARE.
 
 import numpy as np
 import pytest
+from behind import writing
 
 import expdb
 from expdb import NStep, QueryBuilder, Uniform
@@ -64,7 +65,7 @@ def test_every_step_is_as_likely_after_delete(db):
 def test_every_step_is_as_likely_where_hands_have_deleted(db):
     buffer = db.buffer("b")
     buffer.store_batch({"x": np.arange(100)})
-    with db._engine.writing() as session:
+    with writing(db) as session:
         session.ask("DELETE FROM steps WHERE position % 3 = 0")
     assert_uniform(drawn(buffer), [k for k in range(100) if k % 3])
     assert len(set(drawn(buffer, rounds=1, size=66, sampler=Uniform(replace=False)))) == 66
@@ -258,7 +259,7 @@ def test_no_transition_joins_what_a_deletion_has_parted(db):
             episode.append(obs=float(t), truncated=t == 29)
         episode.end(obs=30.0)  # what follows the last step only, whatever is missing before it
     buffer.delete(QueryBuilder().in_("step", [10, 11, 20]))
-    with db._engine.writing() as session:
+    with writing(db) as session:
         session.ask("DELETE FROM steps WHERE step = 25")
     found = transitions(buffer)
     gone = {10, 11, 20, 25}

@@ -15,6 +15,7 @@ import time
 import numpy as np
 import psycopg
 import pytest
+from behind import reading, writing
 from postgres_server import Server
 from proxy import Proxy
 
@@ -168,11 +169,11 @@ def test_a_restart_in_a_transaction_is_a_typed_error_and_nothing_of_it_stays(ser
                 session.ask(statement)
 
         with pytest.raises(expdb.ConnectionLost) as caught:
-            interrupted(db._engine.writing(), "UPDATE steps SET reward = 100")
+            interrupted(writing(db), "UPDATE steps SET reward = 100")
         assert "\n" not in str(caught.value)
         assert buffer.get([0, 1])["reward"].tolist() == [1.0, 1.0]
         with pytest.raises(expdb.ConnectionLost):
-            interrupted(db._engine.reading(), "SELECT 1")
+            interrupted(reading(db), "SELECT 1")
         assert buffer.update({"position": 0}, reward=7.0) == 1
 
 
@@ -182,7 +183,7 @@ def test_a_lost_commit_of_a_change_says_that_its_outcome_is_unknown(url, proxy):
         buffer.store_batch([step(k) for k in range(5)])
 
         def swallowed():
-            with db._engine.writing() as session:
+            with writing(db) as session:
                 session.ask("UPDATE steps SET reward = 2 WHERE position = 0")
                 proxy.swallow = True
 
@@ -336,7 +337,7 @@ def test_who_waits_too_long_for_the_writers_lock_is_told(url):
     with expdb.open(url, timeout=0.3) as db, expdb.open(url) as other:
         buffer = db.buffer("b")
         buffer.store(**step(0))
-        with other._engine.writing() as session:
+        with writing(other) as session:
             session.ask("SELECT id FROM buffers FOR UPDATE")
             with pytest.raises(expdb.DatabaseBusy, match="longer timeout"):
                 buffer.store(**step(1))

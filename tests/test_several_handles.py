@@ -5,6 +5,7 @@ import threading
 
 import numpy as np
 import pytest
+from behind import dialect_of, writing
 
 import expdb
 from expdb.storage.writing import episodes
@@ -254,8 +255,8 @@ def test_reading_does_not_wait_for_a_writer_though_priorities_are_unsaved(open_d
             use()
         done.set()
 
-    with other._engine.writing() as session:
-        session.ask(other._engine.dialect.LOCK, 1)
+    with writing(other) as session:
+        session.ask(dialect_of(other).LOCK, 1)
         session.ask("UPDATE buffers SET name = name")
         thread = threading.Thread(target=read, daemon=True)
         thread.start()

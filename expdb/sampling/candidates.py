@@ -9,15 +9,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from expdb.errors import InvalidValue
 from expdb.memory.journal import NONE
 from expdb.memory.matches import Matches
 from expdb.memory.owners import Owners
 from expdb.memory.resident import Resident
-from expdb.names import EPISODE_COLUMNS, UNKNOWN
+from expdb.names import UNKNOWN
 from expdb.replay.population import Grouped, Listed, Positions, Window, check_size
 from expdb.replay.samplers import Sampler
 from expdb.replay.units import Unit
+from expdb.sampling.extensions import checked_anchors, checked_starts, read_only
 from expdb.sampling.memo import remember, remembered
 from expdb.sql.conditions import Condition
 from expdb.sql.query import Where, key_of
@@ -72,6 +72,8 @@ class Wanted:
     def may_start(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
         """Return which of the steps may be drawn, each by itself."""
         found = self.unit.may_start(resident, rows)
+        if not self.unit.is_trusted:
+            found = checked_starts(self.unit, found, len(rows))
         return found if self.shard is None else found & self.in_shard(resident, rows)
 
     def in_shard(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
@@ -142,11 +144,6 @@ class Populations:
         if owners is not None and owners.epoch == r.epoch:
             r.owners = owners.by_name
             return
-        if unknown := [name for name in reads if name not in EPISODE_COLUMNS]:
-            raise InvalidValue(
-                f"{unknown[0]!r} in `reads` is not a column of episodes: there are "
-                f"{', '.join(EPISODE_COLUMNS)}"
-            )
         owners = remembered(self._owners, reads, lambda: Owners(reads))
         assert session is not None
         owners.follow(self._store, session, r)
@@ -206,19 +203,11 @@ class Populations:
         """Ask the unit what it draws, given the steps that match."""
         r, unit = self._resident, wanted.unit
         rows = r.rows(matching)
-        found = np.asarray(unit.anchors(r, rows))
+        if unit.is_trusted:
+            found = unit.anchors(r, rows)
+        else:
+            found = checked_anchors(unit, unit.anchors(r, read_only(rows)), rows)
         first = found if found.ndim == 1 else found[:, 0]
-        if not unit.is_trusted and (
-            found.ndim not in (1, 2)
-            or found.dtype.kind not in "iu"
-            or not np.isin(found, (*rows, UNKNOWN)).all()
-            or len(np.unique(first)) < len(first)
-            or (first < 0).any()
-        ):
-            raise InvalidValue(
-                f"{type(unit).__name__}.anchors is to return integers [A] or [A, n], some of the "
-                "rows it was given, each with a first row that no other has"
-            )
         found = found[wanted.in_shard(r, first)] if len(first) else found
         if found.ndim == 1:
             return Anchors(np.sort(r.positions(found)))

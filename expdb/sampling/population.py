@@ -6,12 +6,15 @@ from typing import Literal
 
 import numpy as np
 
+from expdb import checks
 from expdb.errors import InvalidValue
 from expdb.memory.resident import Resident
+from expdb.names import EPISODE_COLUMNS
 from expdb.replay.population import Grouped, Listed
-from expdb.replay.samplers import Drawn, Prioritized, PriorityTree
+from expdb.replay.samplers import Prioritized, PriorityTree
 from expdb.sampling.by_priority import ByPriority
 from expdb.sampling.candidates import Populations, Wanted
+from expdb.sampling.extensions import read_only, unknown_column
 from expdb.sql.session import Session
 
 STEP_COLUMNS = ("episode", "step", "reward", "terminated", "truncated")
@@ -34,7 +37,7 @@ class Candidates:
     @property
     def positions(self) -> np.ndarray:
         """All positions, ascending."""
-        return self._populations.positions(self._session, self._wanted).listed()
+        return read_only(self._populations.positions(self._session, self._wanted).listed())
 
     def uniform(self, size: int, rng: np.random.Generator, replace: bool = True) -> np.ndarray:
         """Return positions, each as likely as every other."""
@@ -42,10 +45,12 @@ class Candidates:
 
     def newest(self, k: int) -> Listed:
         """Return the newest positions."""
+        checks.whole(k, "k", 1)
         return self._populations.positions(self._session, self._wanted).newest(k)
 
     def by(self, over: Literal["episode", "task"]) -> Grouped:
         """Return the positions by episode or task."""
+        checks.choice(over, "over", "episode", "task")
         return self._populations.grouped(self._session, self._wanted, over)
 
     def column(self, name: str) -> np.ndarray:
@@ -54,6 +59,8 @@ class Candidates:
         rows = r.rows(positions) if len(positions) else positions
         if name in STEP_COLUMNS:
             return r.columns[name].take(rows)
+        if name not in EPISODE_COLUMNS:
+            raise unknown_column(name)
         return r.of_episodes(name, rows)
 
     def ordered(self, column: str, descending: bool, size: int) -> np.ndarray:
@@ -69,25 +76,3 @@ class Candidates:
     def calls(self, sampler: Prioritized) -> int:
         """Count a call of a sampler, and return how many there were before."""
         return self._by_priority.count_call(self._wanted, sampler)
-
-    def checked(self, drawn: Drawn) -> Drawn:
-        """Return what a sampler of a user drew; raise InvalidValue where it cannot be."""
-        sampler, size = self._wanted.sampler, self._wanted.size
-        try:
-            positions, columns = drawn
-            positions = np.asarray(positions)
-            sound = positions.shape == (size,) and positions.dtype.kind in "iu"
-            sound = sound and columns.keys() == set(sampler.keys())
-            sound = sound and all(np.shape(array)[:1] == (size,) for array in columns.values())
-        except (TypeError, ValueError, AttributeError):
-            sound = False
-        if not sound:
-            raise InvalidValue(
-                f"{type(sampler).__name__}.draw is to return positions, integers [{size}], and a "
-                f"dict of arrays [{size}, ...] named {', '.join(sampler.keys()) or 'nothing'}"
-            )
-        if not np.isin(positions, self.positions).all():
-            raise InvalidValue(
-                f"{type(sampler).__name__}.draw returned positions that are not of the population"
-            )
-        return positions.astype(np.int64), {name: np.asarray(columns[name]) for name in columns}

@@ -23,6 +23,7 @@ from expdb.replay.units import Step, Unit
 from expdb.sampling.by_priority import ByPriority
 from expdb.sampling.candidates import Populations, Wanted, key_of_any
 from expdb.sampling.collate import Collator
+from expdb.sampling.extensions import check_sampler, check_unit, checked_draw, checked_layout
 from expdb.sampling.keys import Plan
 from expdb.sampling.population import Candidates
 from expdb.sampling.saved import Saved
@@ -102,6 +103,8 @@ class Sampling:
         empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray],
     ) -> Batch:
         """Draw a batch from what is stored at this moment."""
+        check_sampler(sampler, self._store.fields.types)
+        check_unit(unit, sampler, self._store.fields.types)
         where = plain_where(where)
         key = None if where is None else key_of_any(where)
         condition = None if key is None else self._populations.condition(key, where)
@@ -199,9 +202,13 @@ class Sampling:
         if not sampler.is_trusted:
             check_size(len(candidates.positions), 1, wanted.unit.what, replace=True)
         drawn = sampler.draw(candidates, wanted.size, wanted.rng)
-        positions, columns = drawn if sampler.is_trusted else candidates.checked(drawn)
+        if not sampler.is_trusted:
+            drawn = checked_draw(sampler, wanted.size, drawn, lambda: candidates.positions)
+        positions, columns = drawn
         rows = populations.rows(session, wanted, positions)
         layout = wanted.unit.layout(r, rows, wanted.rng)
+        if not wanted.unit.is_trusted:
+            layout = checked_layout(wanted.unit, layout, rows, r)
         if layout.kept is not None:
             positions = positions[layout.kept]
             columns = {name: array[layout.kept] for name, array in columns.items()}

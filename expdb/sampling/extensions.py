@@ -1,0 +1,175 @@
+"""Checks of samplers and units that users wrote: what they say of themselves, and what they return.
+
+Those of expdb are trusted, and cost no check.
+"""
+
+from __future__ import annotations  # NumPy imports its random module when it is first named
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from expdb.chunks.fields import SYSTEM
+from expdb.errors import InvalidValue
+from expdb.memory.resident import Resident
+from expdb.names import EPISODE_COLUMNS
+from expdb.replay.layout import Layout
+from expdb.replay.samplers import Drawn, Sampler
+from expdb.replay.units import Unit
+from expdb.storage.catalog import nearest
+
+FIXED = ("position", "episode", *SYSTEM)  # keys that nobody may replace
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """Return a view that cannot be written to: what it shows is kept for other samples."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def check_sampler(sampler: Sampler, fields: dict[str, Any]) -> None:
+    """Raise InvalidValue where a sampler cannot be asked."""
+    if not sampler.is_trusted:
+        _check_names(sampler, fields)
+
+
+def check_unit(unit: Unit, sampler: Sampler, fields: dict[str, Any]) -> None:
+    """Raise InvalidValue where a unit cannot be asked, or has keys that the sampler has."""
+    if not unit.is_trusted:
+        if not dataclasses.is_dataclass(unit) or not unit.__dataclass_params__.frozen:
+            raise InvalidValue(
+                f"{_name(unit)} is not frozen: make it a @dataclass(frozen=True), as the steps it "
+                "can draw are remembered by it"
+            )
+        try:
+            hash(unit)
+        except TypeError as error:
+            raise InvalidValue(f"{_name(unit)}: {error}: use a tuple for its list") from None
+        _check_names(unit, fields)
+    if unit.is_trusted and sampler.is_trusted:
+        return
+    if both := set(unit.keys()) & set(sampler.keys()):
+        raise InvalidValue(
+            f"{_name(unit)} and {_name(sampler)} both have the key {min(both)!r}: rename one"
+        )
+
+
+def _check_names(one: Sampler | Unit, fields: dict[str, Any]) -> None:
+    reads: Any = one.reads
+    if callable(reads) or isinstance(reads, str) or not _are_names(reads):
+        raise InvalidValue(
+            f"{_name(one)}.reads is to be a tuple of names of columns of episodes, such as "
+            "('task_id',), or a property"
+        )
+    for name in reads:
+        if name not in EPISODE_COLUMNS:
+            raise unknown_column(name)
+    if not callable(one.keys):
+        raise InvalidValue(f"{_name(one)}.keys is to be a method: def keys(self): return (...)")
+    keys: Any = one.keys()
+    if isinstance(keys, str) or not _are_names(keys):
+        raise InvalidValue(f"{_name(one)}.keys() is to return a tuple of names")
+    if taken := [key for key in keys if key in FIXED or key in fields]:
+        raise InvalidValue(
+            f"{_name(one)} has the key {taken[0]!r}, which is a column or a field: rename it"
+        )
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) and all(isinstance(name, str) for name in value)
+
+
+def unknown_column(name: str) -> InvalidValue:
+    """Return the error for what is no column that a sampler or unit can look at."""
+    if name in SYSTEM:
+        cure = "it is a column of steps, which need not be named in `reads`"
+    else:
+        hint = nearest(name, EPISODE_COLUMNS) or ":"
+        cure = f"there are {', '.join(EPISODE_COLUMNS)}"
+        return InvalidValue(f"{name!r} is not a column of episodes{hint} {cure}")
+    return InvalidValue(f"{name!r} is not a column of episodes: {cure}")
+
+
+def checked_draw(
+    sampler: Sampler, size: int, drawn: Drawn, population: Callable[[], np.ndarray]
+) -> Drawn:
+    """Return what a sampler of a user drew; raise InvalidValue where it cannot be."""
+    try:
+        positions, columns = drawn
+        positions = np.asarray(positions)
+        sound = positions.shape == (size,) and positions.dtype.kind in "iu"
+        sound = sound and columns.keys() == set(sampler.keys())
+        sound = sound and all(np.shape(array)[:1] == (size,) for array in columns.values())
+    except (TypeError, ValueError, AttributeError):
+        sound = False
+    if not sound:
+        keys = ", ".join(sampler.keys())
+        raise InvalidValue(
+            f"{_name(sampler)}.draw is to return positions, integers [{size}], and a dict "
+            + (f"of arrays [{size}, ...] named {keys}" if keys else "that is empty, as keys() is")
+        )
+    if not np.isin(positions, population()).all():
+        raise InvalidValue(
+            f"{_name(sampler)}.draw returned positions that are not of the population: take them "
+            "from population.positions"
+        )
+    return positions.astype(np.int64), {name: np.asarray(columns[name]) for name in columns}
+
+
+def checked_starts(unit: Unit, found: Any, count: int) -> np.ndarray:
+    """Return which steps a unit of a user can start from."""
+    if not isinstance(found, np.ndarray) or found.dtype != bool or found.shape != (count,):
+        raise InvalidValue(f"{_name(unit)}.may_start is to return an array of bool, one per row")
+    return found
+
+
+def checked_anchors(unit: Unit, found: Any, rows: np.ndarray) -> np.ndarray:
+    """Return what a unit of a user draws, out of the rows of the steps that match."""
+    sound = isinstance(found, np.ndarray) and found.ndim in (1, 2) and found.dtype.kind in "iu"
+    if sound:
+        first = found if found.ndim == 1 else found[:, 0]
+        sound = bool((first >= 0).all()) and len(np.unique(first)) == len(first)
+        sound = sound and bool(np.isin(found, (*rows, -1)).all())
+    if not sound:
+        raise InvalidValue(
+            f"{_name(unit)}.anchors is to return integers [A] or [A, n], some of the "
+            "rows it was given, each with a first row that no other has"
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def checked_layout(unit: Unit, layout: Any, rows: np.ndarray, r: Resident) -> Layout:
+    """Return what a unit of a user makes of drawn rows; raise InvalidValue where it cannot be."""
+    what = f"{_name(unit)}.layout is to return"
+    if not isinstance(layout, Layout):
+        raise InvalidValue(f"{what} an expdb.Layout, not {type(layout).__name__}")
+    found, mask, count = layout.rows, layout.mask, len(rows)
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "iu" or len(found) != count:
+        raise InvalidValue(f"{what} rows that are integers, [{count}] or [{count}, ...]")
+    if mask is None:
+        first = rows if rows.ndim == 1 else rows[:, 0]
+        if found.ndim != 1 or not np.array_equal(found, first):
+            raise InvalidValue(
+                f"{what} the drawn rows, [{count}], in their order, or with a mask rows "
+                f"[{count}, ..., T], of any steps"
+            )
+    elif not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.shape != found.shape:
+        raise InvalidValue(f"{what} a mask of bool that has the shape of its rows, {found.shape}")
+    elif not ((found[mask] >= 0) & (found[mask] < r.slots)).all():
+        raise InvalidValue(f"{what} rows of steps wherever its mask is True")
+    else:
+        layout.rows = np.where(mask, found, r.zero)
+    if layout.columns.keys() != set(unit.keys()) or not all(
+        isinstance(array, np.ndarray) and array.shape[:1] == (count,)
+        for array in layout.columns.values()
+    ):
+        keys = ", ".join(unit.keys()) or "nothing"
+        raise InvalidValue(f"{what} columns of arrays [{count}, ...], named as keys() says: {keys}")
+    return layout
+
+
+def _name(one: Any) -> str:
+    return type(one).__name__
