@@ -16,7 +16,7 @@ import pyarrow as pa
 from expdb import checks, errors, exits
 from expdb.batch import Batch
 from expdb.chunks.values import encode_tags
-from expdb.memory.resident import Budget
+from expdb.memory.budget import Budget
 from expdb.names import EPISODE_KEYS, STEP_KEYS
 from expdb.open_writers import OpenWriters
 from expdb.replay.samplers import Sampler, Uniform

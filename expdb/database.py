@@ -20,7 +20,7 @@ from expdb.buffer import ReplayBuffer, checked_capacity
 from expdb.chunks.fields import Field
 from expdb.living import Living
 from expdb.locks import locked
-from expdb.memory.resident import Budget
+from expdb.memory.budget import Budget
 from expdb.sql import opening
 from expdb.sql.engine import Engine
 from expdb.storage import catalog

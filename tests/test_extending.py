@@ -356,3 +356,93 @@ def test_a_unit_that_could_change_is_refused(buffer):
         buffer.sample(2, unit=Changing())
     with pytest.raises(expdb.InvalidValue, match="use a tuple"):
         buffer.sample(2, unit=Listing([1]))
+
+
+@dataclass(frozen=True)
+class Good(expdb.Unit):
+    """Steps of episodes with a return, and their next steps."""
+
+    reads = ("episode_return",)
+
+    def may_start(self, trajectories, rows):
+        return trajectories.of_episodes("episode_return", rows) >= 0.5
+
+    def layout(self, trajectories, rows, rng):
+        found = np.column_stack((rows, trajectories.next_steps(rows)))
+        return expdb.Layout(found, mask=found >= 0)
+
+
+def test_a_unit_is_asked_of_held_steps_only(buffer, open_db):
+    buffer.delete({"task_id": "easy"})
+    fresh = open_db().buffer("train")
+    drawn = fresh.sample(300, unit=Good(), rng=0)["position"][:, 0]
+    assert set(drawn.tolist()) == {21, 22, 23}
+
+
+def test_masked_places_hold_nothing(open_db):
+    buffer = open_db().buffer("train")
+    for k in range(3):
+        with buffer.episode("t") as episode:
+            episode.append(obs=1.0 + k, reward=1.0)
+            episode.end(obs=-99.0)
+    batch = buffer.sample(20, unit=Good(), rng=0)
+    assert set(batch["obs"][:, 0]) == {1.0, 2.0, 3.0}
+    assert not batch["obs"][:, 1].any()
+    assert set(batch["position"][:, 1]) == {-1}
+
+
+@dataclass(frozen=True)
+class Rewarded(expdb.NStep):
+    def may_start(self, trajectories, rows):
+        return trajectories.rewards(rows) > 0
+
+
+@dataclass(frozen=True)
+class RewardedStep(expdb.Step):
+    def may_start(self, trajectories, rows):
+        return trajectories.rewards(rows) > 0
+
+
+@pytest.mark.parametrize("where", [None, {"task_id": "hard"}])
+@pytest.mark.parametrize("unit", [Rewarded(1), RewardedStep()])
+@pytest.mark.parametrize("sampler", [expdb.Uniform(), expdb.Prioritized()])
+def test_a_unit_that_derives_from_one_of_ours_has_lists_of_its_own(buffer, where, unit, sampler):
+    for _ in range(2):
+        buffer.sample(2, where, unit=expdb.NStep(1), sampler=sampler)
+        batch = buffer.sample(100, where, unit=unit, sampler=sampler, rng=0)
+        assert set(batch["reward"]) == {1.0}
+        buffer.store(task_id="hard", obs=np.zeros(2, int), reward=0.0)
+
+
+@dataclass(frozen=True)
+class Beside(expdb.Uniform):
+    def draw(self, population, size, rng):
+        positions, columns = super().draw(population, size, rng)
+        return positions + 1000, columns
+
+
+def test_a_sampler_that_derives_from_one_of_ours_is_checked(buffer):
+    with pytest.raises(expdb.InvalidValue, match="not of the population"):
+        buffer.sample(2, sampler=Beside())
+
+
+@dataclass(frozen=True)
+class Threes(Pairs):
+    """A group with a missing member."""
+
+    def anchors(self, trajectories, rows):
+        return np.column_stack((rows, np.full(len(rows), -1)))
+
+    def layout(self, trajectories, rows, rng):
+        layout = expdb.Layout.of_episodes(trajectories, rows)
+        layout.columns["episode_return"] = trajectories.of_episodes("episode_return", rows)
+        return layout
+
+
+def test_a_missing_member_has_no_return_and_no_task(buffer):
+    fields = ["episode_return", "started", "task_id", "length"]
+    batch = buffer.sample(5, unit=Threes(), fields=fields, rng=0)
+    assert np.isnan(batch["episode_return"][:, 1]).all()
+    assert np.isnan(batch["started"][:, 1]).all()
+    assert batch["task_id"][:, 1].tolist() == [None] * 5
+    assert batch["length"][:, 1].tolist() == [0] * 5

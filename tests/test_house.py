@@ -154,7 +154,7 @@ LONG_FILES = {
     "sql/dialects/postgresql/engine.py": 470,
     "storage/store.py": 430,
     "sql/conditions.py": 390,
-    "memory/resident.py": 380,
+    "memory/resident.py": 370,
     "integrations/torch.py": 390,
     "cli/data.py": 360,
 }

@@ -480,7 +480,7 @@ def test_a_session_that_a_thread_gives_back_just_before_a_fork_is_not_used_by_th
         buffer = db.buffer("b")
         buffer.store(n=0)
         def work():
-            with writing(db) as session:
+            with db._engine.writing() as session:
                 session.ask("SELECT 1"); inside.set(); go.wait(5)
             done.set()
         thread = threading.Thread(target=work); thread.start(); inside.wait()

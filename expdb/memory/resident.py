@@ -24,7 +24,7 @@ import numpy as np
 
 from expdb import errors
 from expdb.chunks.fields import Field
-from expdb.living import Living
+from expdb.memory.budget import Budget
 from expdb.memory.journal import (
     ENTRY_BYTES,
     JOURNAL,
@@ -52,27 +52,6 @@ BATCH_COLUMNS: dict[str, Any] = {
     PRESENT: np.bool_,
 }  # fmt: skip
 LINKS = (AFTER, BEFORE)
-
-
-class Budget:
-    """Bytes of memory that several buffers share for their fields."""
-
-    def __init__(self, limit: int):
-        self.limit = limit
-        self._residents: Living[Resident] = Living()
-
-    def left_for(self, resident: "Resident") -> int:
-        """Return what the others leave to one of them."""
-        return max(
-            0,
-            self.limit
-            - sum(one.field_bytes for one in self._residents.list() if one is not resident),
-        )
-
-    def take(self, resident: "Resident", nbytes: int) -> None:
-        """Note what one of them holds."""
-        resident.field_bytes = nbytes
-        self._residents.add(resident)
 
 
 class Resident:
@@ -218,7 +197,13 @@ class Resident:
             raise errors.InvalidValue(
                 f"{name!r} is not among the columns of episodes that are read: name it in `reads`"
             )
-        return self.owners[name].of(name, self.episodes(rows))
+        there = rows >= 0
+        if there.all():
+            return self.owners[name].of(name, self.episodes(rows))
+        known = self.owners[name].of(name, self.episodes(rows[there]))
+        found = np.full(rows.shape, np.nan if known.dtype.kind == "f" else UNKNOWN, known.dtype)
+        found[there] = known
+        return found
 
     # -- priorities --------------------------------------------------------------------------------
 

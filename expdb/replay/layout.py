@@ -66,7 +66,7 @@ class Trajectories(Protocol):
         """Return a column of the episode of each step, which the unit names in its `reads`.
 
         Numbers are float64, NaN for none; texts are int64 codes, counted from 0 in the order in
-        which they first come, -1 for none.
+        which they first come, -1 for none. A row of -1 has none.
         """
 
 

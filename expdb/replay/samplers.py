@@ -82,9 +82,12 @@ class Sampler:
     docs/extending.md.
     """
 
-    is_trusted: ClassVar[bool] = False  # whether what it draws is of the population for certain
+    is_trusted: ClassVar[bool] = False  # whether it is one of ours, which need no checks
     asks_database: ClassVar[bool] = False  # whether memory alone cannot tell what is drawn
     uses_priorities: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        cls.is_trusted = cls.__module__ == __name__
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -110,8 +113,6 @@ class Uniform(Sampler):
 
     replace: bool = True
     over: Literal["step", "episode", "task"] = "step"
-
-    is_trusted: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         checks.flag(self.replace, "replace")
@@ -153,7 +154,6 @@ class Prioritized(Sampler):
     initial: float | Literal["max"] = "max"
     normalise: Literal["batch", "buffer"] = "batch"
 
-    is_trusted: ClassVar[bool] = True
     uses_priorities: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -223,7 +223,6 @@ class Ordered(Sampler):
     column: str
     descending: bool = False
 
-    is_trusted: ClassVar[bool] = True
     asks_database: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -243,8 +242,6 @@ class Newest(Sampler):
     """Draw uniformly, with replacement, from the newest `k` steps."""
 
     k: int
-
-    is_trusted: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "k", checks.whole(self.k, "k", 1))

@@ -41,8 +41,6 @@ class Sequence(Unit):
     stride: int = 1
     pad: bool = True
 
-    is_trusted: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         for name, least in (("length", 1), ("burn_in", 0), ("stride", 1)):
             object.__setattr__(self, name, checks.whole(getattr(self, name), name, least))
@@ -111,7 +109,6 @@ class Episode(Unit):
     pad: bool = True
 
     by_episode: ClassVar[bool] = True
-    is_trusted: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _set_max_length(self)
@@ -167,7 +164,6 @@ class Group(Unit):
     max_length: int | None = None
 
     by_episode: ClassVar[bool] = True
-    is_trusted: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", checks.whole(self.size, "size", 1))
@@ -222,8 +218,7 @@ class Group(Unit):
     ) -> Layout:
         """Return the rows that each drawn group becomes, [G, size, T]."""
         there = rows >= 0
-        returns = np.full(rows.shape, np.nan)
-        returns[there] = trajectories.of_episodes("episode_return", rows[there])
+        returns = trajectories.of_episodes("episode_return", rows)
         layout, means = Layout.of_episodes(trajectories, rows, self.max_length), mean(returns)
         layout.columns |= {
             "episode_return": returns,

@@ -4,7 +4,7 @@ from __future__ import annotations  # NumPy imports its random module when it is
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -30,8 +30,6 @@ class Stack(Unit):
 
     k: int
     stack_fields: tuple[str, ...] | None = None
-
-    is_trusted: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "k", checks.whole(self.k, "k", 1))
@@ -104,8 +102,6 @@ class NStep(Unit):
     next_fields: tuple[str, ...] | None = None
     stack: int = 1
     stack_fields: tuple[str, ...] | None = None
-
-    is_trusted: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         bounds = tuple(self.n) if isinstance(self.n, (tuple, list)) else (self.n, self.n)

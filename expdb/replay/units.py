@@ -17,6 +17,8 @@ import numpy as np
 
 from expdb.replay.layout import Layout, Trajectories
 
+_OURS = frozenset(f"expdb.replay.{name}" for name in ("units", "transitions", "sequences"))
+
 
 class Unit:
     """Say what each drawn step becomes: the base of all units, and of your own.
@@ -26,7 +28,11 @@ class Unit:
     """
 
     by_episode: ClassVar[bool] = False  # drawn are complete episodes of which any step matches
-    is_trusted: ClassVar[bool] = False  # whether its anchors are of the rows given for certain
+
+    is_trusted: ClassVar[bool] = False  # whether it is one of ours, which need no checks
+
+    def __init_subclass__(cls) -> None:
+        cls.is_trusted = cls.__module__ in _OURS
 
     @property
     def what(self) -> str:
@@ -110,8 +116,6 @@ class Unit:
 @dataclass(frozen=True)
 class Step(Unit):
     """The step as it is stored."""
-
-    is_trusted: ClassVar[bool] = True
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:

@@ -150,11 +150,12 @@ class ByPriority:
                 lambda rows: np.zeros(len(rows), np.bool_),
             )
         again = [*draws.again, *[change.prioritised for change in changes or ()]]
+        reach = unit.reach if unit.is_trusted else None
         looked = self._looked_at(session, wanted, draws.epoch)
         if (
             changes is None
             or looked is None
-            or unit.reach is None
+            or reach is None
             or any(change.deleted for change in changes)
         ):
             chosen = np.zeros(r.slots, np.bool_)
@@ -169,7 +170,7 @@ class ByPriority:
                 np.concatenate([relinked, *[change.orphaned for change in changes]])
             )
             orphaned = orphaned[r.held(orphaned)]
-            for _ in range(unit.reach):
+            for _ in range(reach):
                 dirty.append(relinked)
                 before = r.previous_steps(r.rows(relinked))
                 relinked = r.positions(before[before >= 0])

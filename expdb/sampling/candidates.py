@@ -51,7 +51,8 @@ class Wanted:
     @property
     def anchor_key(self) -> tuple[Any, ...]:
         """What decides, beside the query, which steps may be drawn."""
-        key = self.unit.anchor_key
+        # Of a unit that derives from one of ours nobody knows what else it depends on.
+        key = self.unit.anchor_key if self.unit.is_trusted else (self.unit,)
         return key if self.shard is None else (*key, "shard", *self.shard)
 
     @property
@@ -156,15 +157,20 @@ class Populations:
             return Listed(self.listed(session, wanted).positions, unit.what)
         allowed: Callable[[np.ndarray], np.ndarray] | None = None
         if wanted.anchor_key and r.gaps:
-            allowed = lambda positions: (  # noqa: E731
-                r.held(positions) & wanted.may_start(r, r.rows(positions))
-            )
+            allowed = lambda positions: self._held_and_fit(wanted, positions)  # noqa: E731
         elif wanted.anchor_key:
             allowed = lambda positions: wanted.may_start(r, r.rows(positions))  # noqa: E731
         elif r.gaps:
             allowed = r.held
         everything = lambda: self.listed(session, wanted).positions  # noqa: E731
         return Window(r.low, r.high, allowed, everything, unit.what)
+
+    def _held_and_fit(self, wanted: Wanted, positions: np.ndarray) -> np.ndarray:
+        """Return which positions hold a step that the unit may start from."""
+        r = self._resident
+        found = r.held(positions)
+        found[found] = wanted.may_start(r, r.rows(positions[found]))
+        return found
 
     def listed(self, session: Session | None, wanted: Wanted) -> Anchors:
         """Return what may be drawn; worked out anew when something has changed."""

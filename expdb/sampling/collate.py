@@ -148,10 +148,11 @@ class Collator:
         found = fetch.steps(
             self._store, session, state, self._resident.positions(firsts.reshape(-1)[there]), names
         )
-        return {
-            name: _spread(array, there, firsts.size).reshape(firsts.shape)
-            for name, array in found.items()
-        }
+        out = {name: _spread(array, there, firsts.size) for name, array in found.items()}
+        for array in out.values():
+            if array.dtype.kind == "f":
+                array[firsts.reshape(-1) < 0] = np.nan
+        return {name: array.reshape(firsts.shape) for name, array in out.items()}
 
     def _frames(
         self, session: Session, state: State, names: list[str], layout: Layout

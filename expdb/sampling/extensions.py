@@ -70,7 +70,7 @@ def _check_names(one: Sampler | Unit, fields: dict[str, Any]) -> None:
     if not callable(one.keys):
         raise InvalidValue(f"{_name(one)}.keys is to be a method: def keys(self): return (...)")
     keys: Any = one.keys()
-    if isinstance(keys, str) or not _are_names(keys):
+    if not isinstance(keys, tuple) or not _are_names(keys):
         raise InvalidValue(f"{_name(one)}.keys() is to return a tuple of names")
     if taken := [key for key in keys if key in FIXED or key in fields]:
         raise InvalidValue(
@@ -128,8 +128,11 @@ def checked_starts(unit: Unit, found: Any, count: int) -> np.ndarray:
 
 def checked_anchors(unit: Unit, found: Any, rows: np.ndarray) -> np.ndarray:
     """Return what a unit of a user draws, out of the rows of the steps that match."""
+    if isinstance(found, np.ndarray) and not len(found.reshape(-1)):
+        return rows[:0]
     sound = isinstance(found, np.ndarray) and found.ndim in (1, 2) and found.dtype.kind in "iu"
     if sound:
+        found = found.astype(np.int64)
         first = found if found.ndim == 1 else found[:, 0]
         sound = bool((first >= 0).all()) and len(np.unique(first)) == len(first)
         sound = sound and bool(np.isin(found, (*rows, -1)).all())

@@ -65,12 +65,15 @@ class Candidates:
 
     def ordered(self, column: str, descending: bool, size: int) -> np.ndarray:
         """Return the first positions in the order of a column of the view."""
-        if self._session is None:
+        if not self._wanted.sampler.asks_database:
             raise InvalidValue("ordered() asks the database: set asks_database = True")
+        assert self._session is not None
         return self._populations.ordered(self._session, self._wanted, column, descending, size)
 
     def priorities(self, sampler: Prioritized) -> PriorityTree:
         """Return the weights that a sampler gives to the steps."""
+        if not self._wanted.sampler.uses_priorities:
+            raise InvalidValue("priorities() has to be announced: set uses_priorities = True")
         return self._by_priority.tree(self._session, self._wanted, sampler)
 
     def calls(self, sampler: Prioritized) -> int:

@@ -15,8 +15,9 @@ import numpy as np
 from expdb import errors
 from expdb.batch import Batch
 from expdb.locks import locked
+from expdb.memory.budget import Budget
 from expdb.memory.refresh import refresh
-from expdb.memory.resident import Budget, Resident
+from expdb.memory.resident import Resident
 from expdb.replay.population import Window, check_size
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
