@@ -51,7 +51,7 @@ class Batch(Mapping[str, np.ndarray]):
     def _known(self) -> Iterator[tuple[str, np.ndarray, np.ndarray | None]]:
         """Yield each column with a mask of the rows that have a value, None where all have.
 
-        `has_<field>` and unknown numbers.
+        It comes from `has_<field>`, or from numbers that are not known.
         """
         for name, array in self._columns.items():
             field = name.removeprefix("has_")

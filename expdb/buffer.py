@@ -199,7 +199,7 @@ class ReplayBuffer:
     def _end_writers(self, told: list[str]) -> None:
         """Flush the writers that are open as the handle is closed, and end their episodes.
 
-        Add what is to be told of them.
+        Adds the warnings about them to `told`.
         """
         self._writers.end_all(told)
 
@@ -274,7 +274,7 @@ class ReplayBuffer:
     def page(self, number: int, size: int, where: Where = None) -> list[dict[str, Any]]:
         """Return page `number` (from 1) of `size` matching steps, by position, as dicts.
 
-        `[]` past the end.
+        Returns `[]` past the end.
         """
         number, size = (
             checks.whole(number, "the page's number", 1),
@@ -298,7 +298,7 @@ class ReplayBuffer:
     ) -> Batch:
         """Return steps by position, in the order asked.
 
-        Raise Evicted naming those that are not held.
+        Raises Evicted, which names those that are not held.
         """
         wanted = _positions(positions)
         self._sampling.save()
@@ -319,7 +319,7 @@ class ReplayBuffer:
     ) -> Iterator[Batch]:
         """Yield all matching steps in order of position, in batches of up to `size`.
 
-        Each one snapshot.
+        Each batch is one snapshot.
 
         `after` leaves out positions up to it: with the last one seen it reads what has come since.
         """
@@ -344,7 +344,7 @@ class ReplayBuffer:
     def update(self, where: Where, *, which: Literal["all", "last"] = "all", **columns: Any) -> int:
         """Set columns of the matching steps and return of how many.
 
-        A late reward, flags, tags, a policy version.
+        Such as a late reward, a flag, tags or a policy version.
 
         With `which="last"` they are set on the last step of each episode that has a matching one,
         which is where the reward of a whole episode belongs. A reward given to several steps of one
@@ -422,7 +422,7 @@ class ReplayBuffer:
     def index(self, name: str) -> None:
         """Index a column or a tag, such as "tags.difficulty".
 
-        So that queries by it read only what matches.
+        Queries by it then read only what matches.
         """
         change.index(self._store, name)
 
@@ -524,7 +524,7 @@ class ReplayBuffer:
     def sampling_state(self) -> dict[str, Any]:
         """Return what sampling depends on beside the data, as plain JSON values.
 
-        To resume where it was.
+        `restore_sampling` resumes there.
 
         The state of the random generator, priorities, and the calls of each prioritized sampler
         (for beta). With the same data, `restore_sampling` makes the next samples the very same, in

@@ -277,9 +277,9 @@ class ExperienceDB:
     def sql(self, query: str, params: Mapping[str, Any] | None = None) -> pa.Table:
         """Run one reading SQL statement and return its rows as an Arrow table.
 
-        `:name` in the query takes its value from `params`. The view `experience` has a row a step;
-        `field(payload, 'name')` gives a field of it, as number, text or JSON. Raises SqlRefused for
-        anything but reading, SqlError for what is wrong in the query.
+        `:name` in the query takes its value from `params`. The view `experience` has one row per
+        step; `field(payload, 'name')` gives a field of it, as number, text or JSON. Raises
+        SqlRefused for anything but reading, SqlError for what is wrong in the query.
 
         >>> with open(":memory:") as db:
         ...     _ = db.buffer("train").store(task_id="a", reward=1.0)
@@ -308,9 +308,9 @@ class ExperienceDB:
         return problems
 
     def doctor(self) -> list[dict[str, str]]:
-        """Return what the database stands on, a dict a finding.
+        """Return what the database stands on, one dict per finding.
 
-        `what`, `found`, and `advice`, empty where all is well.
+        Each has `what`, `found`, and `advice`, which is empty where all is well.
 
         Library or server, settings, log, locks and who holds them, file system, room. Takes no lock
         and changes nothing.
@@ -391,7 +391,7 @@ class ExperienceDB:
     def _forked(self) -> None:
         """Be another run in a forked child, unless the run was named.
 
-        Leave the parent its open episodes and files.
+        The parent keeps its open episodes and files.
         """
         self._lock, self._temporary = threading.RLock(), None
         if self._given_run is None:
@@ -483,7 +483,7 @@ def copy(
 ) -> dict[str, int]:
     """Copy the buffers of a database, or one of them, into another of any kind.
 
-    Return the steps of each.
+    Returns the steps of each.
 
     Positions, episodes and chunks are the same there. A buffer is there when all of it is; a copy
     that was interrupted goes on where it was when it is made again, unless the source has changed.
@@ -514,7 +514,7 @@ def copy(
 def upgrade(location: str | os.PathLike[str]) -> tuple[str | None, str]:
     """Bring a database to the newest schema, in one transaction.
 
-    Return the revisions before and after.
+    Returns the revisions before and after.
     """
     named = opening.location_of(location)
     if named is None:

@@ -30,7 +30,7 @@ ENOUGH_UPDATES = 10_000  # of every seed tried, none had not learned after so ma
 class Network:
     """Q values of two actions: two hidden layers of rectified units, Adam.
 
-    Forward and backward in NumPy.
+    Both passes are written in NumPy.
     """
 
     def __init__(self, rng: np.random.Generator):
@@ -121,7 +121,7 @@ def run(
 ) -> dict[str, Any]:
     """Learn for some seconds on a database file, and return figures.
 
-    What was stored, and returns at start and end.
+    They are what was stored, and the returns at the start and at the end.
     """
     try:
         import gymnasium
@@ -209,7 +209,7 @@ def mean(values: list[float]) -> float:
 
 
 def curve(returns: list[float], width: int = 60, height: int = 8) -> list[str]:
-    """Draw a learning curve with characters, one line a level."""
+    """Draw a learning curve with characters, one line per level."""
     if not returns:
         return []
     columns = [float(np.mean(part)) for part in np.array_split(returns, min(width, len(returns)))]

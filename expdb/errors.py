@@ -19,7 +19,7 @@ class ExpDBWarning(UserWarning):
 def calling_frame() -> tuple[types.FrameType, int]:
     """Return the innermost frame of the program that called expdb.
 
-    How many frames lie between it and the caller of this.
+    Returns as well how many frames lie between it and the caller of this.
     """
     level, frame = 0, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in (
@@ -33,7 +33,7 @@ def calling_frame() -> tuple[types.FrameType, int]:
 def warn(message: str) -> None:
     """Give an ExpDBWarning that points at the line of the program that called expdb.
 
-    Through whichever method.
+    That is so through whichever method it came.
     """
     _, level = calling_frame()
     warnings.warn(message, ExpDBWarning, stacklevel=level + 1)

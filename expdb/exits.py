@@ -13,10 +13,7 @@ _watched: int | None = None  # the worker process whose exit calls the functions
 
 
 def at_exit(function: Callable[[], None]) -> Callable[[], None]:
-    """Have a function called when the process exits.
-
-    When a worker does that calls `watch_worker`.
-    """
+    """Have a function called when the process exits, or a worker that calls `watch_worker`."""
     _functions.append(function)
     return atexit.register(function)
 

@@ -9,7 +9,7 @@ Kind = TypeVar("Kind")
 class Living(Generic[Kind]):
     """A set that keeps nothing alive, and can be listed while other threads add to it.
 
-    Which a `WeakSet` cannot.
+    A `WeakSet` cannot.
     """
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ def find(
 ) -> tuple[expdb.ReplayBuffer, dict[str, Any]]:
     """Return the buffer and the row of an episode, by its episode_id.
 
-    By its number where a buffer is named.
+    Where a buffer is named, its number will do.
 
     Raises UnknownEpisode, which names the newest ones, and UnknownBuffer.
     """
@@ -73,7 +73,7 @@ def steps(buffer: expdb.ReplayBuffer, episode: dict[str, Any]) -> list[dict[str,
 def lines(episode: dict[str, Any], rows: list[dict[str, Any]], full: bool = False) -> Iterator[str]:
     """Yield the lines of an episode.
 
-    Of a conversation that grows each message is shown once, when it is new.
+    Each message of a conversation that grows is shown once, when it is new.
 
     Nothing in it is a code for a terminal, whatever was stored.
     """

@@ -28,7 +28,7 @@ class Sink(Protocol):
     def collected(self, writer: "EpisodeWriter") -> None:
         """Take care of a writer that nobody can use any more, and that has not ended its episode.
 
-        At any moment.
+        This may be called at any moment.
         """
 
 
@@ -160,7 +160,7 @@ class EpisodeWriter:
     def _write_in_doubt(self) -> np.ndarray:
         """Write again, as they were, the steps of which nobody knows whether they are stored.
 
-        Return their positions.
+        Returns their positions.
         """
         if self._in_doubt is None:
             return np.empty(0, np.int64)
@@ -188,7 +188,7 @@ class EpisodeWriter:
     def end(self, **last: Any) -> None:
         """Complete the episode, keeping the observation after its last step.
 
-        What `next_<field>` of that step is.
+        It becomes `next_<field>` of that step.
         """
         self._close("complete", last)
 
@@ -267,7 +267,7 @@ class EpisodeWriter:
     def end_left_open(self) -> "LeftOpen | None":
         """End the episode, if it was not; complete where its last step says so, else aborted.
 
-        Return what is to be told of it.
+        Returns the warning about it.
 
         Steps that cannot be written are given up: there is no later time for them.
         """

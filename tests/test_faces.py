@@ -124,7 +124,7 @@ def test_errors_are_one_line_with_the_cure(path, arguments, message):
 def test_bad_conditions_say_how_to_write_them(path):
     assert "NAME OP VALUE" in run("query", path, "train", "reward", status=2)
     assert "not both" in run("query", path, "train", "reward > 1", "--where", "{}", status=2)
-    assert "is no JSON" in run("query", path, "train", "--where", "{", status=2)
+    assert "is not valid JSON" in run("query", path, "train", "--where", "{", status=2)
 
 
 @pytest.mark.parametrize("name", sorted(main.commands))

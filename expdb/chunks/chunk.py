@@ -37,7 +37,7 @@ class Decoder:
     def chunk(self, id: int, rows: int, crc: int, data: bytes) -> "Chunk":
         """Check a chunk and return it, decoded as far as it is read.
 
-        Raise ChunkDamaged naming it.
+        Raises ChunkDamaged, which names it.
         """
         try:
             matches = crc_of(self.signature, id, rows, data) == crc
@@ -69,7 +69,7 @@ class Decoder:
     def _slices(self, metadata: Metadata) -> tuple[Slices, dict[str, int]]:
         """Check the shape of the metadata.
 
-        Return where the values of uncompressed fixed-width fields lie.
+        Returns where the values of uncompressed fixed-width fields lie.
         """
         slices: Slices = {}
         bits: dict[str, int] = {}
@@ -172,12 +172,12 @@ class Chunk:
     def place(self, name: str) -> tuple[int, int]:
         """Return where a field's first value lies in the message, and bytes to the next.
 
-        KeyError where it has no place.
+        Raises KeyError where it has no place.
         """
         return self._slices[name]
 
     def bits(self, name: str) -> int:
-        """Return where a bitmap begins in the message; KeyError where it has no place."""
+        """Return where a bitmap begins in the message; Raises KeyError where it has no place."""
         return self._bits[name]
 
     def objects(self, name: str, start: int, stop: int) -> list[Any]:
@@ -210,7 +210,7 @@ class Chunk:
             ) from None
 
     def present(self, name: str, start: int, stop: int) -> bytes:
-        """Return a byte a row: 1 where the step has the field."""
+        """Return one byte per row: 1 where the step has the field."""
         if name in self._slices or name in self._bits:
             return _BYTES[1] * (stop - start)
         if name not in self.signature.fields:
@@ -275,7 +275,7 @@ def _decompress(part: memoryview) -> Buffer:
 def crc_of(signature: Signature, id: int, rows: int, data: Buffer) -> int:
     """Return the checksum of a chunk.
 
-    Its message, and everything that decides how the message is read.
+    It covers the message and everything that decides how the message is read.
 
     The id comes in by XOR, so that a server that gives the positions can add it to what the writer
     has summed.

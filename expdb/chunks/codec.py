@@ -133,7 +133,7 @@ class Rows:
     def copy(self, chunk: "Chunk", start: int, stop: int, fields: Mapping[str, Field]) -> None:
         """Add rows [start, stop) of another chunk.
 
-        Without making Python values of them where that can be helped.
+        No Python values are made of them where that can be helped.
         """
         for name in chunk.signature.fields:
             if name not in SYSTEM:
@@ -223,7 +223,7 @@ def _compress(buffer: Buffer) -> Buffer:
 class Block:
     """Encoded fields that still want their system columns.
 
-    Which are known only once the write has begun.
+    These are known only once the write has begun.
     """
 
     fields: dict[str, Field]

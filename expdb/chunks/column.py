@@ -47,16 +47,16 @@ class Column:
         self.nbytes = 0  # about what is stored, before compression
 
     def append(self, value: Any) -> None:
-        """Add one value; raise FieldMismatch or InvalidValue, and change nothing.
+        """Add one value.
 
-        If the field cannot hold it.
+        Raises FieldMismatch or InvalidValue, and changes nothing, if the field cannot hold it.
         """
         raise NotImplementedError
 
     def copy(self, stored: Any, present: bytes) -> None:
         """Add rows of another chunk's column: bytes for fixed width, a list otherwise.
 
-        `present` has a byte a row.
+        `present` has one byte per row.
         """
         for value, there in zip(stored, present, strict=True):
             if there:
@@ -78,9 +78,9 @@ class Column:
         raise NotImplementedError
 
     def truncate(self, rows: int) -> None:
-        """Keep the first rows: of a later one some field was refused.
+        """Keep the first rows.
 
-        The adding was interrupted midway.
+        Some field of a later one was refused, or adding it was interrupted.
         """
         self.rows = rows
         while self.nulls and self.nulls[-1] >= rows:

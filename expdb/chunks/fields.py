@@ -1,7 +1,4 @@
-"""What a field is: its type, found from a first value or declared.
-
-The Arrow schema of the chunks that hold it.
-"""
+"""What a field is: its type, and the Arrow schema of the chunks that hold it."""
 
 import difflib
 import functools
@@ -241,7 +238,7 @@ def check_name(name: str) -> None:
 def warn_of_likely_column(name: str, field: Field) -> None:
     """Warn where a new field has a name that a column has elsewhere, or nearly has here.
 
-    What is in it would not count.
+    What is in it would have no effect.
     """
     plain_name = name.lower()
     meant = COLUMN_SYNONYMS.get(plain_name) or next(

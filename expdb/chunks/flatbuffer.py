@@ -1,6 +1,6 @@
 """Flatbuffers, as far as Arrow's messages need them (flatbuffers.dev, internals).
 
-Read with every bound checked.
+They are read with every bound checked.
 
 Not by pyarrow: it would run the code of whatever extension types this process has registered, as
 soon as it sees their names.

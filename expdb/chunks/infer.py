@@ -14,7 +14,7 @@ from expdb.errors import InvalidValue
 def is_array(value: Any) -> bool:
     """Return whether a value is an array by NumPy's or DLPack's protocol (torch, JAX, ...).
 
-    No scalar.
+    Scalars are none.
     """
     return isinstance(value, np.ndarray) or (
         (hasattr(value, "__array__") or hasattr(value, "__dlpack__"))
@@ -26,7 +26,7 @@ def is_array(value: Any) -> bool:
 def as_array(value: Any, name: str) -> np.ndarray:
     """Return an array-like as a NumPy array that can be stored.
 
-    Raise InvalidValue naming the cure.
+    Raises InvalidValue, which names the cure.
     """
     if isinstance(value, np.ndarray):
         array = value
@@ -71,7 +71,7 @@ def as_array(value: Any, name: str) -> np.ndarray:
 def plain(value: Any) -> Any:
     """Return what JSON makes of an object it does not know.
 
-    Pydantic models, dataclasses, NumPy scalars.
+    It knows pydantic models, dataclasses and NumPy scalars.
     """
     if hasattr(value, "model_dump") and not isinstance(value, type):
         return _model(value)

@@ -74,7 +74,7 @@ def read_elements(
 ) -> list[tuple[list[bytes], bool]]:
     """Return the JSON of the elements of rows [start, stop).
 
-    Whether each row is a list of them.
+    Returns as well whether each row is a list of them.
     """
     text = bytes(buffers[5])
     count = len(buffers[4]) // 4 - 1

@@ -27,7 +27,7 @@ def condition_of(conditions: Sequence[str], where: str | None) -> Any:
             return json.loads(where)
         except ValueError as error:
             raise click.BadParameter(
-                f"--where is no JSON ({error}): print QueryBuilder.build() with json.dumps"
+                f"--where is not valid JSON ({error}): print QueryBuilder.build() with json.dumps"
             ) from None
     built = expdb.QueryBuilder()
     for index, text in enumerate(conditions):

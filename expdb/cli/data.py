@@ -154,7 +154,7 @@ def info(location: str, as_json: bool) -> None:
 )
 @as_json
 def sql(location: str, query: str, params: Sequence[str], as_json: bool) -> None:
-    """Run one reading SQL statement; the view is `experience`, one row a step.
+    """Run one reading SQL statement; the view is `experience`, one row per step.
 
     Example: expdb sql runs.db "SELECT task_name, avg(reward) FROM experience GROUP BY 1"
     """

@@ -128,9 +128,9 @@ class Samples(IterableDataset[Tensors]):
 
 
 class Loader(DataLoader[Tensors]):
-    """Load `Samples` by workers, many small batches a message.
+    """Load `Samples` by workers, many small batches per message.
 
-    A `DataLoader` whose cost a batch is a fraction.
+    It costs a fraction of a `DataLoader` per batch.
 
     A message takes about as long as ten samples of small steps, so a `DataLoader` that sends one a
     batch is slower than no loader. Here each worker sends about 256 KB at once, in one block of

@@ -116,7 +116,7 @@ def _copy_each(
 ) -> None:
     """Copy fields into their places chunk by chunk as they are read.
 
-    So that the memory of one serves the next.
+    The memory of one then serves the next.
     """
     places: dict[int, list[tuple[int, int, np.ndarray]]] = {}
     start = 0

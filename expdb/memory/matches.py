@@ -54,7 +54,7 @@ class Matches:
     def looked_at(self, epoch: int) -> np.ndarray | None:
         """Return the positions that may match otherwise than they did at an epoch, new ones aside.
 
-        None if not known.
+        Returns None if that is not known.
         """
         since = [positions for at, positions in self._looked if at > epoch]
         if any(positions is None for positions in since) or (

@@ -30,7 +30,7 @@ def refresh(
 ) -> None:
     """Have the resident hold what the session sees.
 
-    With `seconds`, as much of it as can be loaded in about that time.
+    With `seconds`, it loads as much as it can in about that time.
 
     What is loaded is right at any time, `complete` says whether it is all.
     """

@@ -1,13 +1,13 @@
 """The rows of a buffer in memory.
 
-A ring of positions, a column an array, and links from each step to its neighbours.
+They are a ring of positions, with one array per column, and links from each step to its neighbours.
 
 Row `position % slots` of every array holds a step. Behind the ring lies the zero row, which stands
 for what is not there, and behind that the tails: the observations after an episode's last step. So
 whatever follows a step is a row, and a batch is one `take` a column. What fills the arrays is in
 refresh.py, what links them in links.py.
 
-Arrays of one entry a row, beside the fields: the columns that every batch has (`episode`, `step`,
+Arrays of one entry per row, beside the fields: the columns that every batch has (`episode`, `step`,
 `reward`, `terminated`, `truncated`), and under names that no field can have the links `:after` and
 `:before` (rows, or UNKNOWN), `:ordinal` (steps of the episode written before), `:whole` (the length
 of a complete episode, at its first step, while every step of it is held), `:present` (not deleted)
@@ -218,9 +218,9 @@ class Resident:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays, without rows that were never written, which take no memory.
+        """Bytes of all arrays and entries.
 
-        Of all entries.
+        Rows that were never written take no memory, and do not count.
         """
         entries = (
             len(self.open) + len(self.tails.taken) + len(self.tails.free) // 8 + len(self.unordered)
@@ -242,7 +242,7 @@ class Resident:
     def settle_fields(self, fields: Fields, rows: int) -> None:
         """Have arrays for the fields of fixed width, the narrowest first.
 
-        As far as `rows` of them fit the budget.
+        As many have one as fit the budget with `rows` rows.
         """
         chosen, width, budget = {}, 0, self.budget.left_for(self)
         for name, one in sorted(
@@ -331,7 +331,7 @@ class Resident:
     def write(self, name: str, first: int, stop: int, values: Any) -> None:
         """Set a column of the positions from `first` up to `stop`.
 
-        To values of each, or to one for all.
+        `values` has one for each, or is one for all.
         """
         begin, column = first % self.slots, self.columns[name]
         until = min(stop - first, self.slots - begin)

@@ -136,7 +136,7 @@ class Episode(Unit):
 class Group(Unit):
     """The rollouts of one group together.
 
-    For group-relative policy gradients (GRPO: Shao et al. 2024, arXiv:2402.03300).
+    They serve group-relative policy gradients (GRPO: Shao et al. 2024, arXiv:2402.03300).
 
     A group is the complete episodes of one `group_id`, or of one task where they have none, whose
     return is known: until the first reward of a rollout is written, it does not count. A group has

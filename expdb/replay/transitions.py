@@ -255,7 +255,7 @@ class NStep(Unit):
 def _has_frames(trajectories: Trajectories, rows: np.ndarray, stack: int) -> np.ndarray:
     """Return which of the steps have the frames before them.
 
-    As many as a stack wants and their episode had.
+    That is as many as a stack wants and their episode had.
     """
     had = np.minimum(trajectories.ordinals(rows), stack - 1)
     found: np.ndarray = (backward(trajectories, rows, stack - 1) >= 0).sum(1) >= had
@@ -267,7 +267,7 @@ def _stacks(
 ) -> np.ndarray:
     """Return [B, stack] rows.
 
-    The newest, and before them those before `rows`, the first one repeated.
+    They are the newest, and before them those before `rows`, the first one repeated.
     """
     found = np.concatenate(
         (backward(trajectories, rows, max(0, stack - newest.shape[1])), newest), 1

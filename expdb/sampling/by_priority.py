@@ -86,7 +86,7 @@ class _Tree:
 class ByPriority:
     """The priorities of a buffer's steps as this process has them.
 
-    The sum trees that draw by them.
+    It has the sum trees that draw by them as well.
     """
 
     def __init__(self, store: Store, resident: Resident, populations: Populations):
@@ -195,7 +195,7 @@ class ByPriority:
     def _looked_at(self, session: Session | None, wanted: Wanted, epoch: int) -> np.ndarray | None:
         """Return the known positions whose match may have changed since an epoch.
 
-        None where that is not known.
+        Returns None where that is not known.
         """
         if wanted.key is None:
             return NONE
@@ -252,7 +252,7 @@ class ByPriority:
     def save(self, after: float = 0.0, wait: bool = False) -> None:
         """Write the priorities that have changed.
 
-        If the last time was longer ago than `after` seconds.
+        It does so if the last time was longer ago than `after` seconds.
 
         Not while somebody else writes, unless it is to `wait`: then they are written the next time.
         """
@@ -305,9 +305,9 @@ class ByPriority:
         }
 
     def restore(self, saved: Saved, session: Session | None) -> None:
-        """Go on from a state; a session, with the rows up to date.
+        """Go on from a state.
 
-        Is needed where it has priorities.
+        A session, with the rows up to date, is needed where it has priorities.
         """
         r = self._resident
         if saved.has_priorities:

@@ -20,8 +20,8 @@ class Plan:
     """Where the keys of a batch come from."""
 
     keys: list[tuple[str, str, str]]  # key, source, name there
-    stored: list[str]  # read from the database, a value a step
-    of_episodes: list[str]  # read from the database, a value a drawn step
+    stored: list[str]  # read from the database, one value per step
+    of_episodes: list[str]  # read from the database, one value per drawn step
     following: list[str]  # fields of what follows that are read from the database
     last: list[str]  # fields of the last step taken that are read from the database
     frames: list[str]  # fields of stacks that are read from the database

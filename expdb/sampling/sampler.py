@@ -42,7 +42,7 @@ FILL_SECONDS = 0.01  # of loading at each sample that can do without what is not
 class Sampling:
     """What a process holds to sample one buffer.
 
-    Its rows in memory, and what was worked out from them.
+    These are its rows in memory, and what was worked out from them.
     """
 
     def __init__(self, store: Store, budget: Budget):
@@ -115,7 +115,7 @@ class Sampling:
     def _safely(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Do something to the rows.
 
-        Where an interrupt or a bug leaves it half done, hold nothing, and read it all again.
+        Where an interrupt or a bug leaves it half done, the rows are forgotten and read again.
         """
         try:
             return work(*arguments)
@@ -244,7 +244,7 @@ class Sampling:
     def save(self, wait: bool = False) -> None:
         """Write the priorities that have changed.
 
-        Not while somebody else writes, unless it is to `wait`.
+        It does not while somebody else writes, unless it is to `wait`.
         """
         self._by_priority.save(wait=wait)
 
@@ -253,9 +253,9 @@ class Sampling:
         return locked(self.resident.lock, self._safely, self._by_priority.state)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state; raise KeyError, TypeError or ValueError, and change nothing.
+        """Go on from a state.
 
-        Where it is none.
+        Raises KeyError, TypeError or ValueError, and changes nothing, where it is none.
         """
         saved = Saved.of(state)
         locked(self.resident.lock, self._safely, self._restore, saved)

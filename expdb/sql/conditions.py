@@ -313,7 +313,7 @@ _NEXT_DOWN = {"gt": "gte", "gte": "gte", "lt": "lt", "lte": "lt"}  # just above
 def _exact(head: str, op: str, value: int | float) -> tuple[str, int | float]:
     """Return a comparison with a value of the column's own type that means exactly the same.
 
-    Or "all" or "none".
+    It is "all" or "none" where all values compare so, or no value does.
 
     Databases differ in how they compare integers with floats beyond 2**53.
     """

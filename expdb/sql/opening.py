@@ -1,6 +1,6 @@
 """What a location names, and how it is opened.
 
-A file, made where it is missing, or a schema on a server.
+It is a file, made where it is missing, or a schema on a server.
 """
 
 import os
@@ -26,7 +26,7 @@ Location = str | sa.URL  # the path of a file, or the URL of a server's database
 def location_of(given: str | os.PathLike[str]) -> Location | None:
     """Return what a location names, None for a private temporary file.
 
-    Symbolic links are followed: one name a file.
+    Symbolic links are followed: each file has one name.
     """
     text = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text or "\0" in text or not _is_unicode(text):

@@ -1,6 +1,6 @@
 """The schema of a database.
 
-Which revision it is of, whether that is ours, and the way to the newest.
+This tells its revision, whether that is ours, and brings it to the newest.
 """
 
 import functools
@@ -16,7 +16,7 @@ from expdb.sql.session import Session
 def migrations_dir() -> Path:
     """Return where the migrations lie.
 
-    In the package when installed, else beside it in the checkout.
+    They are in the package when installed, else beside it in the checkout.
     """
     package = Path(__file__).resolve().parent.parent
     packaged = package / "migrations"
@@ -26,7 +26,7 @@ def migrations_dir() -> Path:
 def known_revisions() -> list[str]:
     """Return the revisions this expdb knows.
 
-    Oldest first (by file name: importing Alembic takes longer than opening).
+    They come oldest first, by file name: importing Alembic takes longer than opening.
     """
     names = [path.name for path in (migrations_dir() / "versions").glob("[0-9]*.py")]
     return sorted(match[0] for match in map(re.compile(r"\d+").match, names) if match)

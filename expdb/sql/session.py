@@ -16,7 +16,7 @@ Kind = Literal["read", "write", "sql", "watch"]
 class Session:
     """One connection, in a transaction.
 
-    Statements for SQLAlchemy, and plain ones with `?` for the hot paths.
+    It runs statements of SQLAlchemy, and plain ones with `?` on the hot paths.
     """
 
     def __init__(self, connection: sa.Connection):
@@ -40,7 +40,7 @@ class Session:
     def fetch(self, statement: sa.Select[Any]) -> list[Any]:
         """Run a SELECT and return its rows as the driver gives them.
 
-        Without SQLAlchemy's cost a row.
+        This saves SQLAlchemy's cost per row.
         """
         compiled = statement.compile(
             dialect=self._connection.dialect, compile_kwargs={"render_postcompile": True}
@@ -65,7 +65,7 @@ class Session:
     def ask_all(self, *questions: tuple[Any, ...], last: bool = False) -> list[list[Any]]:
         """Run several plain statements, each given with its parameters.
 
-        At the price of one round trip to a server.
+        On a server this takes one round trip.
 
         With `last` the transaction ends with them.
         """
@@ -79,7 +79,7 @@ class Session:
         self._run(statement, params)
 
     def many(self, statement: str, rows: Iterable[Sequence[Any]]) -> int:
-        """Run a plain statement once a row of parameters.
+        """Run a plain statement once per row of parameters.
 
         Return how many rows of tables it touched.
         """
@@ -140,7 +140,7 @@ class Transaction(AbstractContextManager[Session]):
     def _undo(self, error: BaseException | None) -> None:
         """Roll back what has not ended, and give back all that is held.
 
-        Nothing where that was done.
+        Does nothing where that was done.
         """
 
     @abstractmethod

@@ -18,7 +18,7 @@ from expdb.sql.session import Session
 class Fields:
     """The fields of a buffer as last read.
 
-    The type of each, those that some rows lack, and the change count.
+    It has the type of each, those that some rows lack, and the count of changes.
     """
 
     types: dict[str, Field]
@@ -55,7 +55,7 @@ class Fields:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ", did you mean ...?" for the known name that is most like one.
 
-    Nothing where none is.
+    Returns nothing where none is.
     """
     found = difflib.get_close_matches(name, list(known), 1, 0.7)
     return f", did you mean {found[0]!r}?" if found else ""

@@ -126,7 +126,7 @@ class Store:
     def writing(self, timeout: float | None = None) -> "Writing":
         """Return a context with a transaction that holds the buffer's row.
 
-        Which is the writers' lock on every database.
+        That row is the writers' lock on every database.
 
         Other writers are waited for up to `timeout` seconds, None for the handle's own.
         """
@@ -209,7 +209,7 @@ class Store:
     def state(self, session: Session) -> State:
         """Return the buffer's counters as the session sees them.
 
-        Read its fields again where they have changed.
+        Reads its fields again where they have changed.
         """
         found = session.ask(
             "SELECT added, low, size, holes, revision, capacity, bytes, deleted, priorities, "
@@ -246,7 +246,7 @@ class Store:
     def fields_at(self, session: Session, version: int) -> Fields:
         """Return the fields that the session's snapshot has.
 
-        Read anew where they are not the ones known.
+        They are read anew where they are not the ones known.
         """
         known = self.fields
         if known.version == version:
@@ -332,7 +332,7 @@ class Store:
     def read_signatures(self) -> None:
         """Read the signatures that are not known yet.
 
-        So that chunks can be written without a look at them.
+        Chunks can then be written without a look at them.
         """
         with self.engine.reading() as session:
             self.learn_signatures(
@@ -367,7 +367,7 @@ class Store:
     ) -> Decoder:
         """Return the decoder of the signature that these fields make.
 
-        Store the signature where it is new.
+        Stores the signature where it is new.
         """
         key = tuple(fields.items())
         id = self._signatures.get(key)

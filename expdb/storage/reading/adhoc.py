@@ -1,6 +1,6 @@
 """Ad-hoc SQL: one statement, read only, its rows as an Arrow table.
 
-And `field(payload, name)` for it.
+Here is the function `field(payload, name)` as well.
 """
 
 import json
@@ -56,9 +56,9 @@ class FieldFunction:
         return self._kinds
 
     def kinds(self) -> dict[str, str]:
-        """Return which fields are whole numbers ("i").
+        """Return which fields are whole numbers ("i"), numbers ("f") or bytes ("b").
 
-        Numbers ("f") and bytes ("b") in every buffer that has them.
+        They are so in every buffer that has them.
         """
         return {
             name: next(iter(kinds)) for name, kinds in self._stored().items() if len(kinds) == 1

@@ -20,7 +20,7 @@ Spans = list[tuple[int, int, int]]  # chunk, first row, row after the last
 class Segments:
     """Runs of positions, ascending, of one episode and one chunk each.
 
-    Every array has an entry a segment.
+    Every array has one entry per segment.
     """
 
     last: np.ndarray
@@ -57,7 +57,7 @@ class Segments:
     def positions(self, low: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the positions from `low` on that the segments cover.
 
-        The index of each one's segment.
+        Returns as well the index of each one's segment.
         """
         begin = np.maximum(self.first, low)
         lengths = self.last - begin + 1
@@ -69,7 +69,7 @@ class Segments:
     def find(self, positions: np.ndarray) -> np.ndarray:
         """Return the index of each position's segment.
 
-        Raise Evicted naming the positions that have none.
+        Raises Evicted, which names the positions that have none.
         """
         index = np.searchsorted(self.last, positions)
         inside = index < len(self.last)
@@ -100,7 +100,7 @@ def is_dense(wanted: np.ndarray) -> bool:
 def inconsistent(what: str) -> errors.DatabaseDamaged:
     """Return the error for rows that contradict each other.
 
-    Which no write of ours leaves behind.
+    No write of ours leaves such rows behind.
     """
     return errors.DatabaseDamaged(
         f"the database contradicts itself ({what}): see `expdb check`, and restore a backup"

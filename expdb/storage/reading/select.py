@@ -31,7 +31,7 @@ def _steps(
 ) -> sa.Select[Any]:
     """Return a SELECT over steps.
 
-    Joined with their episodes where the condition or the caller looks at them.
+    They are joined with their episodes where the condition or the caller looks at these.
     """
     if join or (where is not None and where.of_episodes):
         statement = (
@@ -47,7 +47,7 @@ def _steps(
 def _episodes(store: Store, where: Condition | None, *columns: Any) -> sa.Select[Any]:
     """Return a SELECT over episodes and their segments.
 
-    For conditions that do not look at steps.
+    It serves conditions that do not look at steps.
     """
     statement = sa.select(*columns).select_from(_EPISODES).where(E.buffer_id == store.id)
     return statement if where is None else statement.where(where.sql)
@@ -56,7 +56,7 @@ def _episodes(store: Store, where: Condition | None, *columns: Any) -> sa.Select
 def _by_episode(where: Condition | None, state: State) -> bool:
     """Return whether segments alone answer.
 
-    Nothing asks for steps, and no step was deleted under a segment by hand.
+    That is where nothing asks for steps, and no step was deleted under a segment.
     """
     return not state.gaps and (where is None or not where.of_steps)
 

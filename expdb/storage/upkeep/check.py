@@ -1,6 +1,6 @@
 """Proof that a database is sound.
 
-Books against rows, rows against chunks, chunks against their checksums.
+Counters are compared with rows, rows with chunks, chunks with their checksums.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _CHUNKS_AT_ONCE = 64
 def check_schema(engine: Engine, session: Session) -> list[str]:
     """Return what is missing or altered of the schema.
 
-    What the database itself finds wrong with its file.
+    Returns as well what the database itself finds wrong with its file.
     """
     problems: list[str] = engine.dialect.schema_problems(session)
     return [*problems, *engine.dialect.file_problems(session)]

@@ -1,6 +1,6 @@
 """Copying a buffer to another database, of any kind.
 
-The same positions, episodes and chunks, byte for byte.
+It gets the same positions, episodes and chunks, byte for byte.
 
 It is written under a draft's name, in transactions of a few megabytes, and gets its own name with
 the last of them. So nobody ever meets half a buffer, and a copy that was interrupted goes on where
@@ -167,7 +167,7 @@ def _insert(
 ) -> None:
     """Insert rows as they were read, under another buffer's id.
 
-    Which is the first column of each table.
+    That id is the first column of each table.
     """
     flags = {k for k, column in enumerate(table.columns) if isinstance(column.type, sa.Boolean)}
     given = [

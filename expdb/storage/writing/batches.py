@@ -22,7 +22,7 @@ def columns_of(given: Any) -> Mapping[str, Sequence[Any]] | None:
             table = pa.table(given)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise InvalidValue(
-                f"a {type(given).__name__} is no table ({error}): give a table with a name a column"
+                f"a {type(given).__name__} is not a table ({error}): name every column"
             ) from None
         if len(set(table.column_names)) < table.num_columns:
             raise InvalidValue("the table has two columns of one name: rename one of them")
@@ -51,10 +51,7 @@ def rows_of(batch: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _with_gaps(columns: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """Return columns with None where a batch of ours says, by `has_<field>`.
-
-    That a step lacks the field.
-    """
+    """Return columns with None where `has_<field>` says that a step lacks the field."""
     masks = {
         name: columns[name]
         for name in columns
@@ -121,7 +118,7 @@ class _Repeated(Sequence[Any]):
 def _from_arrow(column: pa.ChunkedArray) -> Any:
     """Return a column as an array where it is one, with the dtype that Arrow says.
 
-    Nulls as None.
+    Nulls become None.
     """
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):

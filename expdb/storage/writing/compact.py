@@ -1,6 +1,6 @@
 """Chunks written anew: merged when an episode ends.
 
-Without the steps that were deleted.
+They no longer hold the steps that were deleted.
 """
 
 import json
@@ -36,7 +36,7 @@ def compact_episode(
 ) -> None:
     """Merge the small chunks of an episode that has ended.
 
-    Remove the episode if eviction has taken all of it.
+    Removes the episode if eviction has taken all of it.
     """
     removed = session.ask(
         "DELETE FROM episodes WHERE buffer_id = ? AND id = ? AND last_position < "
@@ -157,7 +157,7 @@ def _remove(
 class _Steps:
     """Steps on their way from old chunks into new ones, in order of position, as they are now.
 
-    With late rewards.
+    Late rewards are in them.
     """
 
     position: np.ndarray
@@ -228,7 +228,7 @@ class _Chunks:
     def add(self, chunk: Chunk, steps: _Steps, start: int, stop: int) -> None:
         """Take steps [start, stop).
 
-        Which stand together in the chunk and follow those taken before.
+        They stand together in the chunk, and follow those taken before.
         """
         self._steps = steps
         at = int(steps.chunk_row[start]) - start

@@ -1,6 +1,6 @@
 """The rows of episodes: begun, advanced and ended by writers, looked up by name.
 
-Swept away where nobody ends them.
+Those that nobody ends are swept away.
 """
 
 import time
@@ -135,9 +135,9 @@ SWEPT_AT_ONCE = 1024  # of all episodes, in turns
 
 
 def swept_before(store: Store, session: Session) -> int:
-    """Return the position before which an open episode must have been written to last.
+    """Return the position before which open episodes are swept away.
 
-    To be swept away.
+    It is that of their last step.
     """
     ((low, capacity),) = session.ask("SELECT low, capacity FROM buffers WHERE id = ?", store.id)
     return 0 if capacity is None else max(0, int(low - capacity))
@@ -146,7 +146,7 @@ def swept_before(store: Store, session: Session) -> int:
 def sweep(store: Store) -> None:
     """Delete the next open episodes that nobody goes on with.
 
-    That is: nobody has written to them while the buffer was filled twice over.
+    Nobody has written to them while the buffer was filled twice over.
 
     Eviction leaves open episodes, because somebody may go on with them; a writer that does so after
     all finds its episode gone and inserts it again, with what it remembers. Not by a trigger: it

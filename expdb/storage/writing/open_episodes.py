@@ -1,6 +1,6 @@
 """Single steps and batches on their way to their episodes.
 
-Which are open, which a step begins, which it completes.
+This says which are open, which a step begins, and which it completes.
 """
 
 import sys
@@ -30,11 +30,8 @@ MANY_NAMED = 4096  # episodes known by name; others are looked up
 MANY_OPEN = 16_384
 
 
-FLAGS = ("terminated", "truncated")
-# What a row has that does not say it.
-_STEP_COLUMNS = [
-    (name, False if name in ("terminated", "truncated") else None) for name in STEP_KEYS
-]
+# What a row has in the columns of a step that it does not name.
+_USUAL = dict.fromkeys(STEP_KEYS) | {"terminated": False, "truncated": False}
 
 
 class OpenEpisodes:
@@ -91,7 +88,7 @@ class OpenEpisodes:
     ) -> None:
         """Add rows to what is pending, and note which episodes they leave open.
 
-        None for one that they complete.
+        It is None for one that they complete.
         """
         stored = self._stored(rows)
         for row, fields in rows:
@@ -101,7 +98,7 @@ class OpenEpisodes:
                     f"episode {episode.episode_id!r} has ended: give the next step another "
                     "episode_id"
                 )
-            columns = tuple([row.get(name, usual) for name, usual in _STEP_COLUMNS])
+            columns = tuple([row.get(name, usual) for name, usual in _USUAL.items()])
             if pending.add(episode, fields, columns):
                 pending.ended[episode] = "complete"
                 if implicit is not None:
@@ -154,7 +151,7 @@ class OpenEpisodes:
     def _forget_swept(self) -> None:
         """Let go of the episodes that the store has swept away, the oldest first.
 
-        Where there are too many to remember.
+        This happens where there are too many to remember.
         """
         while len(self._open) > MANY_OPEN:
             key, episode = next(iter(self._open.items()))
@@ -172,7 +169,7 @@ class OpenEpisodes:
     ) -> tuple[EpisodeRecord, Key | None]:
         """Return the episode of a step to be stored.
 
-        Its key among the open ones where it was not named.
+        Returns as well its key among the open ones, where it was not named.
         """
         task_id, agent_id = row.get("task_id", "default"), row.get("agent_id", "agent")
         given = {
@@ -325,7 +322,7 @@ class OpenEpisodes:
 def _caller() -> tuple[object, object]:
     """Return the thread and the asyncio task that is running.
 
-    Not their numbers, which later ones are given again.
+    Their numbers would be given again to later ones.
     """
     asyncio = sys.modules.get("asyncio")
     loop = asyncio._get_running_loop() if asyncio is not None else None

@@ -148,7 +148,7 @@ class Pending:
     def retype(self, fields: Fields, tail: dict[str, Any] | None) -> None:
         """Encode the fields anew, as of other types or with another tail.
 
-        Raise and change nothing.
+        If that is refused, it raises and changes nothing.
         """
         before = self.fields, self._types, self.blocks, self.rows, self.nbytes, self.tail
         held = [row for block in self.blocks for row in decoded(block)]
@@ -211,10 +211,7 @@ class Pending:
         return {name: self._types[name] for name in self.tail or ()}
 
     def found_fields(self, known: Fields) -> tuple[dict[str, Field], set[str]]:
-        """Return the fields that the steps have.
-
-        Those of the known ones that some of them lack.
-        """
+        """Return the fields that the steps have, and the known ones that some of them lack."""
         found: dict[str, Field] = {}
         lacking: set[str] = set()
         for block in self.blocks:
@@ -242,7 +239,7 @@ class Pending:
     ) -> tuple[int | None, bool]:
         """Give the steps `mine` of an episode their numbers, in `step`.
 
-        Return the greatest, and whether all came in order.
+        Returns the greatest, and whether all came in order.
         """
         last_step, ordered, numbers = episode.last_step, episode.ordered, self.steps.step
         for place, index in enumerate(mine):
@@ -264,7 +261,7 @@ class Pending:
     def _flattened(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values with mappings that hold arrays taken apart.
 
-        The type of every new field inferred.
+        Infers the type of every new field.
         """
         flat: dict[str, Any] = {}
         nested = self.fields.nested

@@ -1,4 +1,4 @@
-"""Writing: one transaction a call, all or nothing.
+"""Writing: one transaction per call, all or nothing.
 
 Take positions (which locks out other writers), settle the episodes, insert steps, segments and
 chunks, count (which evicts). What is slow and needs no lock, checking and encoding the fields, was
@@ -73,7 +73,7 @@ def write(store: Store, pending: Pending) -> np.ndarray:
 def _in_transaction(store: Store, pending: Pending, again: bool) -> None:
     """Write the pending steps statement by statement.
 
-    With all that may be new or different from what is known.
+    Anything may be new here, or different from what is known.
     """
     writing, positions = (
         Writing(store, WriteOutcome(write_id=pending.write_id or None), locked=again),

@@ -1,6 +1,6 @@
 """Connections to a PostgreSQL server.
 
-A pool, snapshots for readers, and as few round trips as the work allows.
+There is a pool, snapshots for readers, and as few round trips as the work allows.
 
 The connections are in autocommit mode, and transactions are begun and ended by statements of ours:
 so they can travel with the first and the last question of a transaction instead of taking trips of

@@ -17,7 +17,7 @@ _QUOTED = re.compile(
 def _with_names(query: str) -> str:
     """Return a query with names in brackets for those in double quotes.
 
-    Which SQLite takes for text where none is known.
+    SQLite takes these for text where no such name is known.
     """
     return _QUOTED.sub(
         lambda found: found[0] if found["name"] is None else f"[{found['name']}]", query

@@ -1,6 +1,6 @@
-"""Arithmetic on fields that are no numbers, which SQLite computes with 0 in their place.
+"""Arithmetic on fields that are not numbers.
 
-Without a word.
+SQLite computes it with 0 in their place, and does not say so.
 
 The program that SQLite compiles a query to says which values reach an addition or a sum, through
 aliases, subqueries and sorters, which the text of the query does not. Its opcodes are documented

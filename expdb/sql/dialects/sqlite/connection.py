@@ -86,7 +86,7 @@ def prepare_file(connection: Any) -> None:
 def name_file(connection: Any) -> None:
     """Give a file a number of its own.
 
-    By which a log that belongs to another one can be told (see refuse_foreign_log).
+    It tells a log that belongs to another file (see refuse_foreign_log).
     """
     connection.execute(f"PRAGMA user_version={random.getrandbits(31) | 1}").fetchall()
 

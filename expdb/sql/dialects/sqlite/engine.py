@@ -194,7 +194,7 @@ class SqliteEngine(Engine):
     def _refuse_other_path(self) -> None:
         """Raise where this process has the file open by another path, in another folder.
 
-        Where its log would be another one.
+        Its log would be another one there.
         """
         for engine in _fork.engines.list():
             if (
@@ -346,7 +346,7 @@ class SqliteEngine(Engine):
     def end_turn(self, transaction: SqliteTransaction) -> None:
         """Let the next thread write, if it is the turn of this transaction.
 
-        Which may be an old one that is collected now.
+        It may be an old one that is collected now.
         """
         # Asked of the lock, not remembered: an interrupt may come between its being taken and the
         # next instruction.
@@ -374,7 +374,7 @@ class SqliteEngine(Engine):
     def checkpoint_if_due(self) -> None:
         """Fold the log into the file where it is time.
 
-        By who has just written, and whose turn it is.
+        Whoever has just written does it, in their turn.
         """
         size, now = connection_to.wal_bytes(self.path), time.monotonic()
         if size >= self._checkpoint_at or (size and now - self._checkpointed >= CHECKPOINT_SECONDS):
@@ -461,7 +461,7 @@ class SqliteEngine(Engine):
     def _remove_log(self) -> None:
         """Take away the empty log that reading makes.
 
-        That only one who may write removes as the last to leave.
+        Only a connection that may write removes it, as the last to leave.
         """
         if (
             not os.path.exists(self.path + "-wal")
@@ -501,7 +501,7 @@ class SqliteEngine(Engine):
 def refuse_other_library(path: str, module: ModuleType) -> None:
     """Raise where this process has the file open by another SQLite library.
 
-    To be asked before the file is opened at all.
+    Call it before the file is opened at all.
     """
     for engine in _fork.engines.list():
         if engine.path == path and engine.module.connect is not module.connect:

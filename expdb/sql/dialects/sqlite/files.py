@@ -1,6 +1,6 @@
 """What the system knows of an SQLite file.
 
-Which file it is, on what it lies, and who holds which of its locks.
+That is which file it is, on what it lies, and who holds which of its locks.
 
 Never by opening it: a process that opens and closes a file of its own database drops the locks that
 SQLite holds on it.

@@ -155,7 +155,7 @@ def has_index(session: Any, label: str) -> bool:
 def estimate(session: Any, table: str, index: str) -> None:
     """Tell the planner of a new index what the migration told it of the others.
 
-    That it is worth using.
+    The figures say that it is worth using.
     """
     session.ask("DELETE FROM sqlite_stat1 WHERE tbl = ? AND idx = ?", table, index)
     figures = "1000000 1000000 2000" if table == "steps" else "10000 10000 20"
