@@ -25,6 +25,10 @@ from expdb.storage.store import State, Store
 Empty = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 
 
+# Which rows of a layout a key is of.
+_ROWS = {"next": "next_rows", "last": "last_rows", "stack": "stacks", "next_stack": "next_stacks"}
+
+
 class Collator:
     """Makes batches of rows in memory, and of what has to be read for them."""
 
@@ -64,22 +68,14 @@ class Collator:
         arrays: dict[str, dict[str, np.ndarray]] = {"unit": layout.columns, "sampler": drawn}
         if session is not None and state is not None:
             arrays |= self._read(session, state, plan, positions, layout)
-        from_memory = {
-            "next": layout.next_rows,
-            "last": layout.last_rows,
-            "stack": layout.stacks,
-            "next_stack": layout.next_stacks,
-        }
         out: dict[str, np.ndarray] = {}
         for key, source, name in plan.keys:
             if source == "row":
                 column = columns[name]
                 array = column.take(flat, 0) if empty is np.empty else _gather(column, flat, empty)
                 out[key] = array if mask is None else array.reshape(*shape, *array.shape[1:])
-            elif source in from_memory:
-                its_rows = from_memory[source]
-                assert its_rows is not None
-                out[key] = _gather(columns[name], its_rows, empty)
+            elif source in _ROWS:
+                out[key] = _gather(columns[name], getattr(layout, _ROWS[source]), empty)
             elif source == "stored":
                 array = arrays[source][name]
                 out[key] = array if mask is None else array.reshape(*shape, *array.shape[1:])

@@ -49,8 +49,6 @@ def check_unit(unit: Unit, sampler: Sampler, fields: dict[str, Any]) -> None:
         except TypeError as error:
             raise InvalidValue(f"{_name(unit)}: {error}: use a tuple for its list") from None
         _check_names(unit, fields)
-    if unit.is_trusted and sampler.is_trusted:
-        return
     if both := set(unit.keys()) & set(sampler.keys()):
         raise InvalidValue(
             f"{_name(unit)} and {_name(sampler)} both have the key {min(both)!r}: rename one"

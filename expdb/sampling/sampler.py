@@ -104,8 +104,9 @@ class Sampling:
         empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray],
     ) -> Batch:
         """Draw a batch from what is stored at this moment."""
-        check_sampler(sampler, self._store.fields.types)
-        check_unit(unit, sampler, self._store.fields.types)
+        if not (sampler.is_trusted and unit.is_trusted):
+            check_sampler(sampler, self._store.fields.types)
+            check_unit(unit, sampler, self._store.fields.types)
         where = plain_where(where)
         key = None if where is None else key_of_any(where)
         condition = None if key is None else self._populations.condition(key, where)
