@@ -45,6 +45,18 @@ def kept(request, revision, tmp_path):
     server.drop(name)
 
 
+@pytest.fixture
+def open_location(kept, request, tmp_path):
+    """Where there is nothing yet, of the kind of the kept database."""
+    if not kept[0].startswith("postgresql:"):
+        yield str(tmp_path / "new.db")
+        return
+    server = request.getfixturevalue("postgresql")
+    name = server.database()
+    yield server.url(name)
+    server.drop(name)
+
+
 def test_every_revision_has_files_of_its_own():
     assert schema.known_revisions() == REVISIONS
 
@@ -58,6 +70,35 @@ def test_every_value_is_there_after_the_upgrade(kept, revision):
         assert list(found) == list(values)
         for name, wanted in values.items():
             assert_holds(found[name], wanted, name)
+
+
+SCHEMA = {
+    "sqlite": "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_stat%'",
+    "postgresql": """
+        SELECT 'function', proname, pg_get_functiondef(oid) FROM pg_proc
+         WHERE pronamespace = to_regnamespace('expdb')
+        UNION ALL SELECT 'trigger', tgname, pg_get_triggerdef(t.oid) FROM pg_trigger t
+          JOIN pg_class c ON c.oid = t.tgrelid
+         WHERE c.relnamespace = to_regnamespace('expdb') AND NOT tgisinternal
+        UNION ALL SELECT 'view', relname, pg_get_viewdef(oid) FROM pg_class
+         WHERE relnamespace = to_regnamespace('expdb') AND relkind = 'v'
+        UNION ALL SELECT 'index', relname, pg_get_indexdef(oid) FROM pg_class
+         WHERE relnamespace = to_regnamespace('expdb') AND relkind = 'i'""",
+}
+
+
+def schema_of(location, create):
+    with expdb.open(location, create=create) as db, reading(db) as session:
+        kind = "postgresql" if location.startswith("postgresql:") else "sqlite"
+        found = {(kind, name): sql for kind, name, sql in session.ask(SCHEMA[kind])}
+    return {key: sql for key, sql in found.items() if key[1] not in INDEXES}
+
+
+def test_the_schema_of_an_upgraded_database_is_that_of_a_new_one_to_the_byte(kept, open_location):
+    """What a migration made must not change: other versions of expdb compare it."""
+    location, _ = kept
+    expdb.upgrade(location)
+    assert schema_of(location, create=False) == schema_of(open_location, create=True)
 
 
 def assert_holds(found, wanted, where):

@@ -34,14 +34,13 @@ def known_revisions() -> list[str]:
 
 @functools.cache
 def made_by_migrations(dialect: str) -> dict[str, str]:
-    """Return the SQL of every view, trigger and function, as the newest migration makes it."""
+    """Return the SQL of every view, trigger and function, as the newest migration makes it.
+
+    To the byte, but for the comment at the head of each file: that is how databases keep it.
+    """
     files = sorted((migrations_dir() / "sql" / dialect).glob("*.sql"))
-    return {path.stem.split("_", 1)[1]: path.read_text() for path in files}
-
-
-def without_layout(sql: str) -> str:
-    """Return SQL without comments and with one space for any white space, to compare."""
-    return " ".join(re.sub(r"^--.*$", "", sql, flags=re.MULTILINE).split())
+    made = {path.stem.split("_", 1)[1]: path.read_text() for path in files}
+    return {name: re.sub(r"\A(--.*\n)*", "", sql).strip() for name, sql in made.items()}
 
 
 def run_migrations(session: Session, revision: str = "head", *, down: bool = False) -> None:

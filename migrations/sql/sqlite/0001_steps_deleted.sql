@@ -1,8 +1,7 @@
 -- Count the steps that were deleted on purpose, by expdb or by hand.
-CREATE TRIGGER steps_deleted AFTER DELETE ON steps
-WHEN OLD.position >= (SELECT low FROM buffers WHERE id = OLD.buffer_id)
-BEGIN
-    UPDATE buffers SET size = size - 1, holes = holes + 1, deleted = deleted + 1,
-        revision = revision + 1
-     WHERE id = OLD.buffer_id;
-END
+        CREATE TRIGGER steps_deleted AFTER DELETE ON steps
+        WHEN OLD.position >= (SELECT low FROM buffers WHERE id = OLD.buffer_id)
+        BEGIN
+            UPDATE buffers SET size = size - 1, holes = holes + 1, deleted = deleted + 1, revision = revision + 1
+             WHERE id = OLD.buffer_id;
+        END

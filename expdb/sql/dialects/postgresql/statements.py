@@ -50,12 +50,12 @@ def schema_problems(session: Any) -> list[str]:
             "AND relkind = 'v'",
         ),
     )
-    stored = {name: schema.without_layout(body) for name, body in functions}
+    stored = dict(functions)
     cure = "restore a backup, or copy the data into a new database"
     problems = [
         f"{name} of the schema is {'altered' if name in stored else 'missing'}: {cure}"
         for name, body in bodies.items()
-        if stored.get(name) != schema.without_layout(body)
+        if stored.get(name) != body
     ]
     problems += [
         f"the trigger {name} is missing or disabled: {cure}"

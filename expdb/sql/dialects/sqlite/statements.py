@@ -21,12 +21,12 @@ def schema_problems(session: Any) -> list[str]:
     found = session.ask(
         "SELECT type, name, sql FROM sqlite_master WHERE type IN ('trigger', 'view', 'table')"
     )
-    stored = {name: schema.without_layout(sql or "") for kind, name, sql in found if name in made}
+    stored = {name: sql for kind, name, sql in found if name in made}
     cure = "restore a backup, or copy the data into a new database"
     problems = [
         f"{name} of the schema is {'altered' if name in stored else 'missing'}: {cure}"
         for name, sql in made.items()
-        if stored.get(name) != schema.without_layout(sql)
+        if stored.get(name) != sql
     ]
     for kind, name, sql in found:
         if kind == "trigger" and name not in made:
