@@ -23,9 +23,9 @@ COLUMNS = (
 
 
 def sqlalchemy_inserts(url: str, rows: int, batch: int = 64) -> float:
-    """Return seconds a row of inserting the narrow rows alone, through SQLAlchemy Core.
+    """Return the seconds per row of inserting the narrow rows alone, through SQLAlchemy Core.
 
-    `batch` a transaction.
+    Each transaction inserts `batch` rows.
     """
     engine, metadata = (
         sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:")),

@@ -73,7 +73,7 @@ def seconds_a_row(buffer: Any, rows: int) -> float:
 
 
 def ours(rows: int) -> float:
-    """Return seconds a row on expdb."""
+    """Return the seconds per row on expdb."""
     with FORK.Manager() as manager:
         storage = MultiProcMemoryStorage(
             manager.dict(), manager.list(), manager.Lock(), max_capacity=10_000
@@ -86,7 +86,7 @@ def ours(rows: int) -> float:
 
 
 def theirs(rows: int) -> float:
-    """Return seconds a row on pickles in shared memory."""
+    """Return the seconds per row on pickles in shared memory."""
     # one for all: a child's own would remove the segments when the child ends
     resource_tracker.ensure_running()
     with FORK.Manager() as manager:

@@ -16,7 +16,7 @@ from expdb.writer import EpisodeWriter
 class OpenWriters:
     """Ends writers that are left open.
 
-    When the database is closed, the program exits or they are collected.
+    It does when the database is closed, the program exits or they are collected.
     """
 
     def __init__(self, store: Store):
@@ -35,7 +35,7 @@ class OpenWriters:
     def collected(self, writer: EpisodeWriter) -> None:
         """End a writer that nobody holds any more.
 
-        Later, where the collector came in the midst of our own work.
+        It is done later where the collector came in the midst of our own work.
         """
         # First of all: what an interrupt keeps from being done here is done when the handle is
         # closed.

@@ -1,6 +1,6 @@
-"""Pictures of a buffer: returns, lengths and rewards of its episodes, by task, run.
+"""Pictures of a buffer.
 
-Agent or policy version.
+They show returns, lengths and rewards of its episodes by task, run, agent or policy version.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def curves(
 ) -> tuple[list[Curve], int]:
     """Return the curves of those with the most episodes, at most eight.
 
-    How many there are in all.
+    Returns as well how many there are in all.
 
     Tasks are told apart by their name, or by their id where they have none. Each value is the mean
     of the last `smooth` episodes of its curve, by default a fiftieth of them.
@@ -134,7 +134,7 @@ def save(figure: Figure, path: Path) -> None:
 
     if path.suffix.lower() not in ENDINGS:
         raise expdb.InvalidValue(
-            f"{path.name} is no name for a picture: end it with {', '.join(ENDINGS)}"
+            f"{path.name} does not name a picture: end the name with {', '.join(ENDINGS)}"
         )
     with (
         matplotlib.rc_context({"text.parse_math": False, "svg.hashsalt": "expdb"}),
@@ -183,7 +183,7 @@ def characters(found: list[Curve], width: int, height: int = 14) -> Iterator[str
 def _smoothed(values: np.ndarray, window: int) -> np.ndarray:
     """Return the mean of the last `window` values that are known, at each of them.
 
-    NaN where none is.
+    It is NaN where none is.
     """
     if window == 1:
         return values.copy()

@@ -1,6 +1,6 @@
-"""An episode as text: a conversation where there is one, rewards.
+"""An episode as text.
 
-Whatever else the agent saw and did.
+It shows the conversation, where there is one, the rewards, and whatever else the agent saw and did.
 """
 
 from __future__ import annotations

@@ -285,7 +285,10 @@ class Makes(expdb.Unit):
             "few rows": expdb.Layout(rows[:2]),
             "other rows": expdb.Layout(rows[::-1]),
             "next rows": expdb.Layout(trajectories.next_steps(rows)),
-            "list": expdb.Layout(rows.tolist()),
+            "a list": expdb.Layout(rows.tolist()),
+            "unknown next": expdb.Layout(rows, next_rows=np.full(len(rows), -1)),
+            "far next": expdb.Layout(rows, next_rows=np.full(len(rows), 10**9)),
+            "few next": expdb.Layout(rows, next_rows=rows[:2]),
             "mask": expdb.Layout(pairs, mask=np.ones(2, bool)),
             "unknown": expdb.Layout(pairs - 1000, mask=np.ones(pairs.shape, bool)),
             "length": expdb.Layout(rows, {"age": np.ones(len(rows) + 1)}),
@@ -300,7 +303,7 @@ def test_a_unit_that_returns_what_cannot_be_is_refused(buffer, where):
             buffer.sample(6, where, unit=Makes(wrong))
     for wrong in (
         "array", "no mask", "few rows", "other rows", "next rows", "mask", "unknown", "length",
-        "unnamed", "key",
+        "unnamed", "key", "a list", "unknown next", "far next", "few next",
     ):  # fmt: skip
         with pytest.raises(expdb.InvalidValue, match=r"Makes.layout is to return"):
             buffer.sample(6, where, unit=Makes(wrong), rng=0)
@@ -446,3 +449,25 @@ def test_a_missing_member_has_no_return_and_no_task(buffer):
     assert np.isnan(batch["started"][:, 1]).all()
     assert batch["task_id"][:, 1].tolist() == [None] * 5
     assert batch["length"][:, 1].tolist() == [0] * 5
+
+
+@dataclass(frozen=True)
+class Marked(expdb.NStep):
+    """Transitions that leave out those that are too short, with a key of their own."""
+
+    def keys(self):
+        return (*super().keys(), "mark")
+
+    def layout(self, trajectories, rows, rng):
+        layout = super().layout(trajectories, rows, rng)
+        layout.columns["mark"] = trajectories.ordinals(layout.rows)
+        return layout
+
+
+def test_a_unit_may_add_to_one_of_ours_that_leaves_steps_out(buffer):
+    plain = buffer.sample(200, unit=expdb.NStep(2, end="drop"), rng=0)
+    own = buffer.sample(200, unit=Marked(2, end="drop"), rng=0)
+    assert own.size == plain.size < 200
+    for key in plain:
+        np.testing.assert_array_equal(own[key], plain[key])
+    np.testing.assert_array_equal(own["mark"], own["step"])

@@ -11,6 +11,7 @@ import re
 import numpy as np
 import pydantic
 import pytest
+from kept_files import DTYPES
 
 import expdb
 from expdb import Field
@@ -60,20 +61,7 @@ def stored(buffer, **fields):
 
 @pytest.mark.parametrize(
     "dtype",
-    [
-        "bool",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "float16",
-        "float32",
-        "float64",
-    ],
+    DTYPES,
 )
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0,), (2, 0), (1, 1, 1)])
 def test_arrays_of_every_dtype_and_shape_come_back_bit_equal(buffer, dtype, shape):

@@ -2,8 +2,8 @@
 
 `python worker.py SIDE STEPS`.
 
-It imports nothing of the others. It reads lines of JSON, `{"work": name, "calls": n}`, makes what
-the work needs when it is first asked for, and answers with the seconds a call took.
+It imports nothing of the others. It reads lines of JSON, `{"work": name, "calls": n}`, and prints
+the seconds per call. What a work needs is made at its first call.
 """
 
 import json

@@ -42,7 +42,7 @@ def record(
     """Return the environment, recorded: play it as before, and every step of it is stored.
 
     An episode of the environment is one of the buffer, with its last observation. Dict and Tuple
-    spaces become a field a leaf (`obs.image`, `action.0`). `task_id` is by default the
+    spaces become one field per leaf (`obs.image`, `action.0`). `task_id` is by default the
     environment's id, and `task_name` the `task_id`; in a vector environment, in any of the three
     autoreset modes, the k-th one's agent is `<agent_id>/<k>`. `episode_tags` are those of the
     episodes, a seed that `reset` was given among them. `flushing` goes to `buffer.episode`:
@@ -296,7 +296,7 @@ class VectorRecorder(VectorWrapper):
 
 
 def _named(value: Any) -> Any:
-    """Turn tuples into mappings, of which a field a leaf is stored."""
+    """Turn tuples into mappings, which are stored as one field per leaf."""
     if isinstance(value, tuple):
         value = {str(index): part for index, part in enumerate(value)}
     return (
@@ -307,7 +307,7 @@ def _named(value: Any) -> Any:
 def _part(value: Any, k: int, space: gym.Space[Any]) -> Any:
     """Return one environment's part of what a vector environment gives or takes.
 
-    Batched leaf by leaf, else one entry each.
+    It is batched leaf by leaf, or has one entry per environment.
     """
     if isinstance(space, gym.spaces.Tuple):
         return tuple(_part(one, k, part) for one, part in zip(value, space.spaces, strict=True))

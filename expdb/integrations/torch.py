@@ -1,6 +1,6 @@
 """PyTorch: datasets and a loader that draw from a buffer.
 
-Memory from which a device copies directly.
+There is memory as well from which a device copies directly.
 
 >>> from torch.utils.data import DataLoader
 >>> from expdb.integrations.torch import Samples
@@ -33,7 +33,7 @@ Tensors = dict[str, Any]
 class Samples(IterableDataset[Tensors]):
     """Draw batches from a buffer.
 
-    `buffer.sample(size, where, ...)` as tensors, `batches` times a pass, or for ever.
+    It yields `buffer.sample(size, where, ...)` as tensors, `batches` times per pass, or for ever.
 
     Give it to a `DataLoader` with `batch_size=None`, as each item is a batch. In workers, by fork
     or spawn, each draws through a connection of its own from random numbers of its own;
@@ -87,7 +87,7 @@ class Samples(IterableDataset[Tensors]):
     def drawn(self, most: int = 1) -> Iterator[tuple[Tensors, int]]:
         """Draw the batches of this worker, or of this process where there are none.
 
-        Up to `most` at once.
+        Up to `most` are drawn at once.
         """
         info = get_worker_info()
         seed = int(torch.empty((), dtype=torch.int64).random_()) if info is None else info.seed
@@ -117,7 +117,7 @@ class Samples(IterableDataset[Tensors]):
     def divisible(self) -> bool:
         """Whether a large batch is as good as several.
 
-        Draws that know nothing of each other, of equal shapes.
+        That is so where draws are independent of each other and have equal shapes.
         """
         sampler, unit = self.options["sampler"], self.options["unit"]
         independent = (isinstance(sampler, expdb.Uniform) and sampler.replace) or isinstance(

@@ -81,10 +81,7 @@ class Tails:
 
 @dataclass
 class Priorities:
-    """What was known of the priorities of steps from a position on.
-
-    When their rows were forgotten.
-    """
+    """What was known of the priorities of steps when their rows were forgotten."""
 
     first: int
     priority: np.ndarray

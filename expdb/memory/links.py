@@ -1,6 +1,6 @@
 """Links between the steps in memory.
 
-What follows what, where episodes stand, and their last observations.
+They say what follows what, where episodes stand, and what was seen last.
 """
 
 import json
@@ -38,7 +38,7 @@ class Details:
     ) -> "Details":
         """Read what the session sees.
 
-        DatabaseDamaged where an episode is not there, unless it may be `missing`.
+        Raises DatabaseDamaged where an episode is not there, unless it may be `missing`.
         """
         rows = session.ask(
             "SELECT id, status, length, ordered, tail_chunk, tail_row, tail_fields FROM episodes "
@@ -125,9 +125,10 @@ def link(
 
 
 class Ends:
-    """Where episodes stand: id, position of the first step (or -1), of the last.
+    """Where episodes stand.
 
-    Ordinal of the next one, steps held.
+    It has their id, the position of the first step (or -1) and of the last one, the ordinal of the
+    next one, and how many steps are held.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class Ends:
 def settle_loose_ends(r: Resident, rows: np.ndarray) -> None:
     """Say what follows steps that no step and no last observation follows.
 
-    Nothing where they terminate, else it is unknown.
+    Nothing follows them where they terminate; else what follows is unknown.
 
     The one rule for what ends an episode in memory, however it came to be: loaded so, deleted
     behind, or turned by an update.
@@ -223,7 +224,7 @@ def load_tails(store: Store, session: Session, r: Resident, details: Details) ->
 def link_unordered(store: Store, session: Session, r: Resident) -> None:
     """Link the steps of episodes that were written out of order, by (step, position).
 
-    Once all of them are known.
+    This is done once all of them are known.
 
     Where one of them is gone, nobody can say what it stood between, and all of the links are
     unknown.

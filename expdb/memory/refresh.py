@@ -1,6 +1,6 @@
 """Bringing a buffer's rows in memory up to date.
 
-What was evicted, deleted, changed, and what is new.
+This covers what was evicted, deleted or changed, and what is new.
 """
 
 import time

@@ -2,10 +2,10 @@
 
 They are a ring of positions, with one array per column, and links from each step to its neighbours.
 
-Row `position % slots` of every array holds a step. Behind the ring lies the zero row, which stands
-for what is not there, and behind that the tails: the observations after an episode's last step. So
-whatever follows a step is a row, and a batch is one `take` a column. What fills the arrays is in
-refresh.py, what links them in links.py.
+Row `position % slots` of every array holds a step. Behind the ring lies the zero row, which fills
+in for missing steps, and behind that lie the final observations of episodes. So whatever follows a
+step is a row, and a batch takes one `take` per column. refresh.py fills the arrays, links.py links
+them.
 
 Arrays of one entry per row, beside the fields: the columns that every batch has (`episode`, `step`,
 `reward`, `terminated`, `truncated`), and under names that no field can have the links `:after` and
@@ -104,7 +104,7 @@ class Resident:
 
     @property
     def zero(self) -> int:
-        """The row that stands for what is not there."""
+        """The zero row, which fills in for missing steps."""
         return self.slots
 
     def rows(self, positions: np.ndarray) -> np.ndarray:

@@ -16,9 +16,9 @@ from expdb.names import UNKNOWN
 class Trajectories(Protocol):
     """Rows in memory and how they follow each other.
 
-    A row is a place in arrays, and holds a step; behind those of steps lie the zero row, which
-    stands for what is not there, and the final observations of episodes. All methods take and
-    return arrays of rows of any shape.
+    A row is a place in the arrays, and holds a step. The rows behind those of steps are the zero
+    row, which fills in for missing steps, and the final observations of episodes. All methods take
+    and return arrays of rows, of any shape.
     """
 
     @property
@@ -27,7 +27,7 @@ class Trajectories(Protocol):
 
     @property
     def zero(self) -> int:
-        """The row that stands for what is not there: after a terminated step, say."""
+        """The zero row: it holds zeros, and follows a terminated step, for example."""
 
     def successors(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows of what follows: a step, a final observation, zero; UNKNOWN for none."""

@@ -65,7 +65,7 @@ class Listed:
 class Window:
     """All positions from `low` up to, not including, `high`.
 
-    Less those that `allowed` says may not be drawn.
+    Those that `allowed` refuses are left out.
 
     Nothing is listed: a position drawn that is not allowed is drawn again, which leaves every other
     as likely as before. `allowed` None allows all; `all_positions` lists those that are allowed,

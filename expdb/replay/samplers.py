@@ -134,7 +134,7 @@ class Uniform(Sampler):
 class Prioritized(Sampler):
     r"""Draw steps in proportion to their priority.
 
-    Prioritized experience replay (Schaul et al. 2016, arXiv:1511.05952).
+    This is prioritized experience replay (Schaul et al. 2016, arXiv:1511.05952).
 
     P(i) = p_i^alpha / sum_k p_k^alpha with p_i = priority + epsilon, proportional and stratified:
     one draw in each of `size` equal parts of the sum. The batch gets `probability`, P(i), and

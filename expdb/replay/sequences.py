@@ -23,7 +23,7 @@ from expdb.replay.units import Unit
 class Sequence(Unit):
     """`length` consecutive steps of one episode from the drawn one on.
 
-    After up to `burn_in` steps that precede it.
+    Up to `burn_in` steps that precede it come first.
 
     Arrays are [B, burn_in + length]: the drawn step is in column `burn_in`, whatever is there
     before it. Where there is no step, before the episode's first one held or after its last one,

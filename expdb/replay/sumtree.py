@@ -57,7 +57,7 @@ class SumTree:
     def find(self, shares: np.ndarray, first: int = 0) -> np.ndarray:
         """Return the row at each share of the total, from 0 to less than 1.
 
-        Counted from a first row on and around.
+        Shares are counted from a first row on, and around.
 
         Never one of weight 0.
         """

@@ -74,7 +74,7 @@ class Stack(Unit):
 class NStep(Unit):
     """The step, and what its episode came to `n` steps later.
 
-    `next_<field>`, `discount`, `n_steps`.
+    A batch gets `next_<field>`, `discount` and `n_steps`.
 
     `reward` is the sum over the steps taken, each discounted by `gamma` once more than the one
     before; `discount` is what the value of `next_<field>` counts: `gamma ** n_steps`, and 0 where

@@ -1,6 +1,6 @@
 """Drawing by priority: sum trees that follow the rows in memory.
 
-Priorities on their way to the database.
+It writes changed priorities to the database as well.
 """
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
@@ -208,7 +208,7 @@ class ByPriority:
     ) -> None:
         """Give steps that may be drawn now their weight.
 
-        Take that of those that may not be drawn any more.
+        Those that may not be drawn any more lose theirs.
         """
         if not len(positions):
             return

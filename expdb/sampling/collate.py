@@ -155,7 +155,7 @@ class Collator:
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Read the frames of stacks, each once.
 
-        Put together the stacks of steps and of what follows them.
+        Puts together the stacks of steps and of what follows them.
         """
         stacks, following = layout.stacks, layout.next_stacks
         assert stacks is not None
@@ -197,7 +197,7 @@ class Collator:
     ) -> dict[str, np.ndarray]:
         """Read what is not in memory, for what follows steps.
 
-        Other steps, or the last observations of episodes.
+        These are other steps, or the final observations of episodes.
         """
         rows = layout.next_rows
         assert rows is not None
@@ -206,9 +206,9 @@ class Collator:
     def _read_rows(
         self, session: Session, state: State, names: list[str], rows: np.ndarray, before: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """Read fields of rows that are steps.
+        """Read fields of rows.
 
-        Last observations of the episodes of the steps `before`, or nothing.
+        A row is a step, the final observation of the episode of the step `before`, or nothing.
         """
         r = self._resident
         steps, tails = np.flatnonzero(rows < r.slots), np.flatnonzero(rows > r.slots)
@@ -235,9 +235,9 @@ class Collator:
 
 
 def _spread(array: np.ndarray, places: np.ndarray, count: int) -> np.ndarray:
-    """Return an array of `count` entries with some values at their places, and zeros, or None.
+    """Return an array of `count` entries with some values at their places.
 
-    Elsewhere.
+    Elsewhere it has zeros, or None.
     """
     out = (
         np.full((count, *array.shape[1:]), None)

@@ -70,7 +70,9 @@ def _check_names(one: Sampler | Unit, fields: dict[str, Any]) -> None:
     keys: Any = one.keys()
     if not isinstance(keys, tuple) or not _are_names(keys):
         raise InvalidValue(f"{_name(one)}.keys() is to return a tuple of names")
-    if taken := [key for key in keys if key in FIXED or key in fields]:
+    kinds: list[Any] = [kind for kind in type(one).__mro__ if getattr(kind, "is_trusted", False)]
+    known = {key for kind in kinds for key in kind.keys(one)}
+    if taken := [key for key in keys if (key in FIXED or key in fields) and key not in known]:
         raise InvalidValue(
             f"{_name(one)} has the key {taken[0]!r}, which is a column or a field: rename it"
         )
@@ -147,6 +149,8 @@ def checked_layout(unit: Unit, layout: Any, rows: np.ndarray, r: Resident) -> La
     what = f"{_name(unit)}.layout is to return"
     if not isinstance(layout, Layout):
         raise InvalidValue(f"{what} an expdb.Layout, not {type(layout).__name__}")
+    if layout.kept is not None:
+        rows = rows[layout.kept]
     found, mask, count = layout.rows, layout.mask, len(rows)
     if not isinstance(found, np.ndarray) or found.dtype.kind not in "iu" or len(found) != count:
         raise InvalidValue(f"{what} rows that are integers, [{count}] or [{count}, ...]")
@@ -163,6 +167,8 @@ def checked_layout(unit: Unit, layout: Any, rows: np.ndarray, r: Resident) -> La
         raise InvalidValue(f"{what} rows of steps wherever its mask is True")
     else:
         layout.rows = np.where(mask, found, r.zero)
+    for name in ("next_rows", "last_rows"):
+        _check_rows(getattr(layout, name), f"{what} {name}", count, r)
     if layout.columns.keys() != set(unit.keys()) or not all(
         isinstance(array, np.ndarray) and array.shape[:1] == (count,)
         for array in layout.columns.values()
@@ -170,6 +176,16 @@ def checked_layout(unit: Unit, layout: Any, rows: np.ndarray, r: Resident) -> La
         keys = ", ".join(unit.keys()) or "nothing"
         raise InvalidValue(f"{what} columns of arrays [{count}, ...], named as keys() says: {keys}")
     return layout
+
+
+def _check_rows(rows: Any, what: str, count: int, r: Resident) -> None:
+    if rows is not None and (
+        not isinstance(rows, np.ndarray)
+        or rows.shape != (count,)
+        or rows.dtype.kind not in "iu"
+        or not ((rows >= 0) & (rows < len(r.columns["episode"]))).all()
+    ):
+        raise InvalidValue(f"{what} that are known rows, integers [{count}], such as successors")
 
 
 def _name(one: Any) -> str:

@@ -1,6 +1,6 @@
 """A sample, step by step: storage finds and holds, replay chooses.
 
-What `ReplayBuffer` calls to sample.
+`ReplayBuffer` calls this to sample.
 """
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
@@ -83,7 +83,7 @@ class Sampling:
     def nbytes(self) -> int:
         """Bytes of what is held in memory.
 
-        Columns, links, sum trees, lists of positions and chunks.
+        It counts columns, links, sum trees, lists of positions and chunks.
         """
         return (
             self.resident.nbytes

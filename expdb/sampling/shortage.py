@@ -1,6 +1,6 @@
 """Why there is too little to sample from.
 
-What a buffer holds, what matches, and what is missing of it.
+It says what a buffer holds, what matches, and what is missing.
 """
 
 from expdb.errors import TooFewRows

@@ -27,9 +27,9 @@ from expdb.sql.tables import buffers, episodes, steps, view_column
 
 @dataclass(frozen=True)
 class Condition:
-    """A compiled condition, the tables and columns it looks at.
+    """A compiled condition, and the tables and columns it looks at.
 
-    What it requires of episodes alone (None for nothing).
+    `of_episode` is what it requires of episodes alone, None for nothing.
     """
 
     sql: sa.ColumnElement[bool]
@@ -209,7 +209,7 @@ def _comparison(node: Any, dialect: Dialect) -> Condition:
 def _checked(name: str, value: Any) -> Any:
     """Return a value as it can be bound.
 
-    NumPy scalars as Python's, no NaN, no None, no integer beyond 64 bits.
+    NumPy scalars become Python's; NaN, None and integers beyond 64 bits are refused.
     """
     if isinstance(value, np.generic):
         value = value.item()

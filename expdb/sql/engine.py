@@ -21,7 +21,7 @@ class Engine(ABC):
     def examine(self) -> list[tuple[str, str, str]]:
         """Return what the database stands on.
 
-        What, what was found, and what to do about it, empty where all is well.
+        Each entry says what, what was found, and what to do about it, empty where all is well.
         """
 
     @abstractmethod

@@ -247,7 +247,7 @@ def _server_engine(
 def _provide_schema(engine: Engine, *, create: bool) -> None:
     """Make the schema `expdb` where the database has none and it may be made.
 
-    Refuse one that is not ours.
+    Refuses one that is not ours.
     """
     with engine.reading() as session:
         ours = bool(session.ask(engine.dialect.HAS_TABLE, "expdb_version"))

@@ -1,6 +1,6 @@
 """Conditions on experience.
 
-Built by name and value, checked against the columns there are, compiled to bound SQL.
+They are built by name and value; conditions.py checks and compiles them.
 """
 
 import json

@@ -110,6 +110,8 @@ steps = sa.Table(
         "revision", Integer, comment="revision of the buffer at the last change; NULL as written"
     ),
 )
+# What a write inserts; `revision` is set by changes.
+WRITTEN_STEP_COLUMNS = tuple(column.name for column in steps.columns if column.name != "revision")
 # Partial in the database (WHERE revision IS NOT NULL); to say so here would import SQLAlchemy's
 # dialect with expdb.
 sa.Index("steps_by_revision", steps.c.buffer_id, steps.c.revision)

@@ -52,7 +52,7 @@ class TaskSampler(Sampler):
 class RandomTaskSample(TaskSampler):
     """Chooses tasks uniformly among those that have a matching row.
 
-    All of them where there are fewer than asked for.
+    It chooses all of them where there are fewer than asked for.
     """
 
     def sample_task_ids(

@@ -96,7 +96,7 @@ class Dialect(Protocol):
     def insert_steps(
         self, session: Session, buffer_id: int, columns: tuple[Iterable[Any], ...], count: int
     ) -> None:
-        """Insert steps given as columns: position, episode, step, pre_agent, ..., tags."""
+        """Insert `count` steps, given as the columns that a write inserts, but for the first."""
 
     def insert_rows(
         self, session: Session, table: sa.Table, rows: Sequence[tuple[Any, ...]]

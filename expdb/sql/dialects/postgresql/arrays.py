@@ -11,7 +11,7 @@ from psycopg.adapt import Dumper
 class ArrayDumper(Dumper):
     """Sends a 1-D NumPy array of int64 or float64 as PostgreSQL's own.
 
-    64 numbers in 4 us, where a list takes 40.
+    That takes 4 us for 64 numbers, where a list takes 40.
     """
 
     format = psycopg.pq.Format.BINARY
@@ -29,7 +29,7 @@ class ArrayDumper(Dumper):
     def dump(self, obj: np.ndarray) -> bytes:
         """Return the array in PostgreSQL's binary format.
 
-        Header, then size and value of each element.
+        It is a header, then the size and the value of each element.
         """
         pairs = np.empty(len(obj), self.pairs)
         pairs["size"], pairs["value"] = 8, obj

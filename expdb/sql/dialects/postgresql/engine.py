@@ -143,7 +143,7 @@ class PostgresqlSession(Session):
     def end(self) -> bool:
         """End the transaction as it is to be ended, and return whether one was begun.
 
-        CommitUnknown where nobody can tell how.
+        Raises CommitUnknown where nobody can tell how it ended.
         """
         if self._fresh:
             return False
@@ -169,7 +169,7 @@ class PostgresqlSession(Session):
     def release(self, unlock: bool) -> None:
         """Give the connection back to the pool.
 
-        Throw it away if it is in no state to be used again.
+        It is thrown away if it cannot be used again.
 
         `unlock` lets go of advisory locks, which a statement of a user may have taken and no
         ROLLBACK returns.

@@ -1,6 +1,6 @@
 """PostgreSQL: how to ask, compare, append and explain errors there, and nowhere else.
 
-SQL of PostgreSQL 15.
+The SQL is that of PostgreSQL 15.
 """
 
 from collections.abc import Iterable, Sequence
@@ -72,7 +72,7 @@ def schema_problems(session: Any) -> list[str]:
 def lock_migrations(session: Any) -> None:
     """Have processes that migrate at once take turns, until the transaction ends.
 
-    Env.py takes the same lock.
+    `migrations/env.py` takes the same lock.
     """
     session.ask("SELECT pg_advisory_xact_lock(1702391908)")
 
@@ -204,7 +204,7 @@ def tag_text(column: sa.ColumnElement[Any], key: str) -> Tag:
 def tag_number(column: sa.ColumnElement[Any], key: str) -> Tag:
     """Return the value of a key to compare with numbers, exact as JSON has it.
 
-    What holds where it is one.
+    Returns as well what holds where it is one.
     """
     is_number = sa.func.jsonb_typeof(_tag(column, key, "->")) == sa.literal_column("'number'")
     # A CASE, as AND does not promise that the cast waits for the test.
@@ -245,23 +245,9 @@ APPEND = f"SELECT expdb.append({', '.join(f'?::{kind}' for kind in _APPEND)})"
 def insert_steps(
     session: Any, buffer_id: int, columns: tuple[Iterable[Any], ...], count: int
 ) -> None:
-    """Insert `count` steps given as the columns position, episode, step, pre_agent, execute_time.
-
-    Reward, ..., tags.
-    """
-    names = (
-        "position",
-        "episode",
-        "step",
-        "pre_agent",
-        "execute_time",
-        "reward",
-        "terminated",
-        "truncated",
-        "tags",
-    )
+    """Insert `count` steps, given as the columns that a write inserts, but for the first."""
     rows = ((buffer_id, *row) for row in zip(*columns, strict=True))
-    _copy(session, tables.steps, ("buffer_id", *names), rows)
+    _copy(session, tables.steps, tables.WRITTEN_STEP_COLUMNS, rows)
 
 
 def insert_rows(session: Any, table: sa.Table, rows: Iterable[tuple[Any, ...]]) -> None:

@@ -70,7 +70,7 @@ def check(driver: Any, query: str, params: dict[str, Any], not_numbers: set[str]
 class _Flow:
     """Which fields the registers and temporary tables of a program hold.
 
-    Instruction by instruction.
+    It is followed instruction by instruction.
     """
 
     def __init__(self, texts: dict[int, str], not_numbers: set[str]):

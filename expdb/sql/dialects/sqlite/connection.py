@@ -139,7 +139,7 @@ def on_read_only_medium(path: str) -> bool:
 def identify(path: str, module: ModuleType) -> None:
     """Raise if the existing file is not ours.
 
-    Reads through SQLite only: opening the file beside it drops its locks.
+    It reads through SQLite only: opening the file beside it drops its locks.
     """
     if os.stat(path).st_size == 0:
         raise errors.NotAnExperienceDatabase(
@@ -226,7 +226,7 @@ def checkpoint(connection: Any, wait_ms: int) -> bool:
 def data_version(connection: Any) -> int:
     """Return a number that changes when another connection has committed.
 
-    Sqlite.org/pragma.html#pragma_data_version.
+    See sqlite.org/pragma.html#pragma_data_version.
     """
     (version,) = connection.execute("PRAGMA data_version").fetchone()
     return version  # type: ignore[no-any-return]

@@ -1,6 +1,6 @@
 """Connections to an SQLite file.
 
-One writer at a time, snapshots for readers, forks that lose nothing.
+One writer writes at a time, readers see snapshots, and forks lose nothing.
 """
 
 import itertools
@@ -260,7 +260,7 @@ class SqliteEngine(Engine):
     def give_back(self, kind: Kind, session: SqliteSession, usable: bool) -> None:
         """Keep a session for the next one who takes one of its kind.
 
-        Close it where it is in no state for that.
+        It is closed where it cannot be used again.
         """
         if not usable:
             session.close()

@@ -166,7 +166,7 @@ def _holds(point: str, path: str) -> bool:
 def lock_holders(path: str) -> dict[int, set[int]]:
     """Return which processes hold which bytes of the log's index, by byte.
 
-    Empty where the system does not tell.
+    Returns nothing where the system does not tell.
     """
     found = identity(path + "-shm")
     try:
@@ -217,7 +217,7 @@ def named(pids: set[int]) -> list[str]:
 def wal_reset_is_fixed(version: tuple[int, ...]) -> bool:
     """Return whether this SQLite is free of the race that damages a file.
 
-    Sqlite.org/wal.html#walresetbug.
+    See sqlite.org/wal.html#walresetbug.
     """
     return (
         version >= (3, 51, 3)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from expdb.sql import schema
+from expdb.sql import schema, tables
 from expdb.sql.dialects.base import Tag
 from expdb.sql.dialects.sqlite.adhoc import run_sql as run_sql
 
@@ -114,7 +114,7 @@ def tag_number(column: sa.ColumnElement[Any], key: str) -> Tag:
 def bound(value: Any) -> sa.ColumnElement[Any]:
     """Return a parameter of the value's own type.
 
-    Bound as an integer column's, 0.5 would be cut to fit.
+    Bound as the type of an integer column, 0.5 would be cut to fit.
     """
     kind: Any = (
         sa.Text()
@@ -175,21 +175,14 @@ LOCK = "SELECT id FROM buffers WHERE id = ?"
 # There are no round trips to save: every write is done statement by statement.
 ROUND_TRIP_STEPS: int | None = None
 STEPS_AT_ONCE = 32  # multi-row VALUES cost two thirds of executemany; more than 32 gain nothing
-INSERT_STEPS = (
-    "INSERT INTO steps (buffer_id, position, episode, step, pre_agent, execute_time, reward, "
-    "terminated, truncated, tags) "
-    "VALUES "
-)
+INSERT_STEPS = f"INSERT INTO steps ({', '.join(tables.WRITTEN_STEP_COLUMNS)}) VALUES "
 
 
 def insert_steps(
     session: Any, buffer_id: int, columns: tuple[Iterable[Any], ...], count: int
 ) -> None:
-    """Insert `count` steps given as the columns position, episode, step, pre_agent, execute_time.
-
-    Reward, ..., tags.
-    """
-    row = f"({int(buffer_id)}, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    """Insert `count` steps, given as the columns that a write inserts, but for the first."""
+    row = f"({int(buffer_id)}{', ?' * len(columns)})"
     rows = list(zip(*columns, strict=True))
     whole = count - count % STEPS_AT_ONCE
     if whole:
@@ -215,7 +208,7 @@ def insert_rows(session: Any, table: sa.Table, rows: Sequence[tuple[Any, ...]]) 
 def as_block(priorities: np.ndarray) -> bytes:
     """Return a block of priorities as the database keeps it.
 
-    Big-endian, so that its hexadecimal digits read as numbers.
+    It is big-endian, so that its hexadecimal digits read as numbers.
     """
     return priorities.astype(">f8").tobytes()
 
