@@ -3,8 +3,10 @@
 `kept_files.py` says what is in them.
 """
 
+import contextlib
 import json
 import shutil
+import sqlite3
 
 import numpy as np
 import psycopg
@@ -135,3 +137,16 @@ def test_an_upgraded_database_is_written_to_evicts_and_keeps_its_indexes(kept):
         with reading(db) as session:
             held = {label for label in INDEXES if dialect_of(db).has_index(session, label)}
     assert held == INDEXES - {"steps_by_agent_id"}
+
+
+def test_an_upgrade_of_a_damaged_signature_changes_nothing(tmp_path):
+    path = tmp_path / "kept.db"
+    shutil.copy(DATA / "0002.db", path)
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE signatures SET schema = substr(schema, 1, 99) WHERE id = 1")
+    before = path.read_bytes()
+    with pytest.raises(
+        expdb.DatabaseDamaged, match=r"signature 1 of buffer \d .* restore a backup"
+    ):
+        expdb.upgrade(path)
+    assert path.read_bytes() == before

@@ -160,6 +160,8 @@ def test_a_damaged_chunk_is_named_and_the_others_are_read(path):
         ("DELETE FROM episodes", "steps of no episode"),
         ("UPDATE episodes SET episode_return = 7", "return"),
         ("UPDATE signatures SET schema = x'00'", "signature"),
+        ("UPDATE signatures SET fields = replace(fields, '64', '32')", "signature"),
+        ("UPDATE signatures SET crc = crc + 1", "signature"),
         ("DELETE FROM chunks", "segments of no chunk"),
         ("UPDATE steps SET step = 3, revision = NULL WHERE position = 7", "other steps or rewards"),
     ],

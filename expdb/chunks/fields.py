@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from expdb.chunks.flatbuffer import read_schema
 from expdb.errors import ChunkDamaged, InvalidValue, ReservedName, warn
 from expdb.names import BATCH_KEYS, COLUMN_SYNONYMS, COLUMNS, GIVEN_SUCCESSORS, VIEW_COLUMNS
 
@@ -168,7 +167,9 @@ SYSTEM = {
 class Signature:
     """The fields of a chunk, in order: what its message means.
 
-    Kept once in the database, as an Arrow schema.
+    The database keeps it once: as an Arrow schema, with which any Arrow can read the chunks, and
+    as JSON, from which expdb makes it again. Arrow's schema is not read back: pyarrow would run
+    the code of whatever extension types this process has registered.
     """
 
     def __init__(self, fields: Mapping[str, Field], id: int = -1):
@@ -184,34 +185,22 @@ class Signature:
         self.crc = zlib.crc32(self.message)
         self.row_bytes = sum(0 if field.varies else field.nbytes for field in self.fields.values())
 
-    @classmethod
-    def from_message(cls, message: bytes, id: int) -> "Signature":
-        """Read a stored signature; only names and our own metadata are looked at.
+    def stored(self) -> tuple[bytes, str, int]:
+        """Return the columns `schema`, `fields` and `crc` of the table `signatures`."""
+        text = json.dumps({n: f.as_json() for n, f in self.fields.items() if n not in SYSTEM})
+        return self.message, text, zlib.crc32(text.encode(), self.crc)
 
-        Raises ChunkDamaged where it is none.
-        """
-        try:
-            fields = {
-                name: Field.from_json(json.loads(about[b"expdb.field"]))
-                for name, about in read_schema(message)
-                if name not in SYSTEM
-            }
-        except (
-            KeyError,
-            TypeError,
-            IndexError,
-            AttributeError,
-            ValueError,
-            RecursionError,
-            OverflowError,
-        ) as error:
-            raise ChunkDamaged(
-                f"signature {id} cannot be read ({error}): restore a backup"
-            ) from None
-        signature = cls(fields, id)
-        # As another pyarrow may write the same schema in other bytes, the checksum is over the
-        # stored ones.
-        signature.message, signature.crc = message, zlib.crc32(message)
+    @classmethod
+    def from_stored(cls, id: int, message: bytes, text: str, crc: int) -> "Signature":
+        """Return the signature that `stored` gave; raise ChunkDamaged where it was changed."""
+        # As another pyarrow may write the same schema in other bytes, the checksum of the chunks
+        # is over the stored ones.
+        stored_crc = zlib.crc32(message)
+        if zlib.crc32(text.encode(), stored_crc) != crc:
+            raise ChunkDamaged(f"signature {id} does not match its checksum: restore a backup")
+        fields = json.loads(text)
+        signature = cls({name: Field.from_json(value) for name, value in fields.items()}, id)
+        signature.message, signature.crc = message, stored_crc
         return signature
 
 

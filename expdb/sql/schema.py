@@ -100,5 +100,8 @@ def upgrade(engine: Engine) -> tuple[str | None, str]:
                 f"{engine.location} has tables and no schema version: restore a backup"
             )
         if before != known[-1]:
-            run_migrations(session)
+            try:
+                run_migrations(session)
+            except ValueError as error:  # migrations import nothing of expdb, its errors included
+                raise errors.DatabaseDamaged(f"{engine.location}: {error}") from error
         return before, known[-1]

@@ -54,6 +54,8 @@ signatures = sa.Table(
         nullable=False,
         comment="Arrow IPC schema message of the chunks that name it",
     ),
+    sa.Column("fields", Text, nullable=False, comment="type of each field, JSON"),
+    sa.Column("crc", Integer, nullable=False, comment="CRC-32 of schema and fields"),
 )
 
 episodes = sa.Table(

@@ -35,3 +35,11 @@ INSERT_CHUNK = (
     "data) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+
+
+SIGNATURES = "SELECT id, schema, fields, crc FROM signatures WHERE buffer_id = ?"
+
+
+INSERT_SIGNATURE = (
+    "INSERT INTO signatures (buffer_id, id, schema, fields, crc) VALUES (?, ?, ?, ?, ?)"
+)

@@ -23,7 +23,7 @@ from expdb.sql.query import Where
 from expdb.sql.session import Session
 from expdb.storage.catalog import Fields, find_buffer, nearest
 from expdb.storage.records import EpisodeRecord
-from expdb.storage.statements import INSERT_CHUNK
+from expdb.storage.statements import INSERT_CHUNK, INSERT_SIGNATURE, SIGNATURES
 
 
 @dataclass(frozen=True)
@@ -309,21 +309,19 @@ class Store:
         """Return the decoder of a stored signature."""
         known = self._decoders.get(id) or (outcome.decoders.get(id) if outcome else None)
         if known is None:
-            found = session.ask(
-                "SELECT schema FROM signatures WHERE buffer_id = ? AND id = ?", self.id, id
-            )
+            found = session.ask(f"{SIGNATURES} AND id = ?", self.id, id)
             if not found:
                 raise errors.ChunkDamaged(
                     f"signature {id} of buffer {self.name!r} is gone: restore a backup"
                 )
-            known = self._decoder_from(id, found[0][0])
+            known = self._decoder_from(*found[0])
             # What a writer reads may be its own, and be rolled back.
             (self._decoders if outcome is None else outcome.decoders)[id] = known
         return known
 
-    def _decoder_from(self, id: int, message: bytes) -> Decoder:
+    def _decoder_from(self, id: int, *stored: Any) -> Decoder:
         try:
-            return Decoder(Signature.from_message(message, id))
+            return Decoder(Signature.from_stored(id, *stored))
         except Exception as error:
             raise errors.ChunkDamaged(
                 f"signature {id} of buffer {self.name!r} cannot be read ({error}): restore a backup"
@@ -335,18 +333,16 @@ class Store:
         Chunks can then be written without a look at them.
         """
         with self.engine.reading() as session:
-            self.learn_signatures(
-                session.ask("SELECT id, schema FROM signatures WHERE buffer_id = ?", self.id)
-            )
+            self.learn_signatures(session.ask(SIGNATURES, self.id))
 
     def known_signatures(self) -> Any:
         """Return the ids of the signatures that need not be read again, as one parameter."""
         return self.dialect.as_list(np.array(list(self._decoders), np.int64))
 
-    def learn_signatures(self, rows: list[tuple[int, bytes]]) -> None:
+    def learn_signatures(self, rows: list[Any]) -> None:
         """Take in stored signatures."""
-        for id, message in rows:
-            decoder = self._decoders[id] = self._decoder_from(id, message)
+        for id, *stored in rows:
+            decoder = self._decoders[id] = self._decoder_from(id, *stored)
             fields = tuple(
                 (name, field)
                 for name, field in decoder.signature.fields.items()
@@ -375,18 +371,12 @@ class Store:
         if id is not None:
             return self.decoder(session, id, outcome)
         wanted = Signature(fields)
-        stored = session.ask(
-            "SELECT id, schema FROM signatures WHERE buffer_id = ? ORDER BY id", self.id
-        )
-        id = next((id for id, message in stored if message == wanted.message), None)
+        columns = wanted.stored()
+        known = session.ask(f"{SIGNATURES} ORDER BY id", self.id)
+        id = next((id for id, _, text, _ in known if text == columns[1]), None)
         if id is None:
-            id = wanted.id = len(stored)
-            session.ask(
-                "INSERT INTO signatures (buffer_id, id, schema) VALUES (?, ?, ?)",
-                self.id,
-                id,
-                wanted.message,
-            )
+            id = wanted.id = len(known)
+            session.ask(INSERT_SIGNATURE, self.id, id, *columns)
             outcome.decoders[id] = Decoder(wanted)
         outcome.signatures[key] = id
         return self.decoder(session, id, outcome)

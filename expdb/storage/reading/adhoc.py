@@ -121,18 +121,18 @@ class FieldFunction:
             self._chunks.move_to_end(key)
             return self._chunks[key]
         found = self._session.ask(
-            "SELECT c.rows, c.signature, c.crc, c.data, g.schema FROM chunks c JOIN signatures g "
-            "ON g.buffer_id = c.buffer_id AND g.id = c.signature WHERE "
-            "c.buffer_id = ? AND c.id = ?", buffer_id, chunk_id,
+            "SELECT c.rows, c.signature, c.crc, c.data, g.schema, g.fields, g.crc FROM chunks c "
+            "JOIN signatures g ON g.buffer_id = c.buffer_id AND g.id = c.signature "
+            "WHERE c.buffer_id = ? AND c.id = ?", buffer_id, chunk_id,
         )  # fmt: skip
         if not found:
             raise ChunkDamaged(f"chunk {chunk_id} of buffer {buffer_id} is gone: restore a backup")
-        rows, signature, crc, data, schema = found[0]
+        rows, signature, crc, data, *stored = found[0]
         decoder = self._decoders.get((buffer_id, signature))
         if decoder is None:
             try:
                 decoder = self._decoders[buffer_id, signature] = Decoder(
-                    Signature.from_message(schema, signature)
+                    Signature.from_stored(signature, *stored)
                 )
             except Exception as error:
                 raise ChunkDamaged(

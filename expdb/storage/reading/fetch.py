@@ -17,6 +17,7 @@ from expdb.storage.reading.chunk_cache import ChunkCache
 from expdb.storage.reading.columns import MAYBE_INTEGERS, column_arrays, read_columns, table_column
 from expdb.storage.reading.gather import _spans, as_objects, blank, check_spans, gather
 from expdb.storage.reading.segments import Segments, inconsistent, locate
+from expdb.storage.statements import SIGNATURES
 from expdb.storage.store import State, Store, WriteOutcome
 
 
@@ -69,12 +70,7 @@ def locate_and_read(
         )
     rows, schemas = session.ask_all(
         (statement, store.dialect.as_list(np.unique(positions)), store.id, store.id),
-        (
-            "SELECT id, schema FROM signatures WHERE buffer_id = ? AND NOT id "
-            f"{store.dialect.AMONG}",
-            store.id,
-            store.known_signatures(),
-        ),
+        (f"{SIGNATURES} AND NOT id {store.dialect.AMONG}", store.id, store.known_signatures()),
         last=last,
     )
     store.learn_signatures(schemas)
