@@ -4,16 +4,18 @@ They say what follows what, where episodes stand, and what was seen last.
 """
 
 import json
+from dataclasses import dataclass
 
 import numpy as np
 
+from expdb.memory.incoming import Incoming
 from expdb.memory.journal import NONE, Change, OpenEpisode
 from expdb.memory.resident import AFTER, BEFORE, ORDINAL, WHOLE, Resident
 from expdb.names import UNKNOWN
 from expdb.sql.session import Session
 from expdb.storage.reading.fetch import read_chunks
 from expdb.storage.reading.gather import gather
-from expdb.storage.reading.segments import Segments, Spans, inconsistent
+from expdb.storage.reading.segments import Spans, breaks, inconsistent
 from expdb.storage.store import Store
 
 
@@ -50,102 +52,102 @@ class Details:
         return cls(rows)
 
 
-def link(
-    r: Resident,
-    segments: Segments,
-    index: np.ndarray,
-    positions: np.ndarray,
-    details: Details,
-    begin: int,
-) -> np.ndarray:
+def link(r: Resident, new: Incoming, details: Details) -> np.ndarray:
     """Link new steps with each other and with what is loaded.
 
     Return the older positions that this changed.
     """
-    if not len(positions):
+    if not len(new.positions):
         return NONE
-    after, before, rows = r.columns[AFTER], r.columns[BEFORE], r.rows(positions)
-    ordered = details.ordered[np.searchsorted(details.id, segments.episode)]
     for id in details.id[~details.ordered].tolist():
         r.unordered[id] = NONE  # see link_unordered
         r.open.pop(id, None)
-    # Runs of neighbouring steps, by episode and ordinal. Where hands have deleted, a segment has
-    # several.
-    apart = breaks(index, positions)
-    start, stop = np.concatenate(([0], apart)), np.concatenate((apart, [len(positions)])) - 1
-    inside = np.ones(len(positions), np.bool_)
-    inside[stop] = False
-    inside &= ordered[index]
-    steps = np.flatnonzero(inside)
-    after[rows[steps]] = rows[steps + 1]
-    before[rows[steps + 1]] = rows[steps]
-    keep = ordered[index[start]]
-    start, stop = start[keep], stop[keep]
-    if not len(start):
+    ordered = details.ordered[np.searchsorted(details.id, new.segments.episode)]
+    runs = _link_neighbours(r, new, ordered)
+    if not len(runs.start):
         return NONE
-    episode, ordinal = (
-        segments.episode[index[start]],
-        segments.ordinal[index[start]] + positions[start] - segments.first[index[start]],
+    found, heads = _link_runs(r, new, runs)
+    relinked = _link_to_open(
+        r, found, runs.ordinal[heads], r.rows(new.positions[runs.start[heads]])
     )
-    by_ordinal = np.lexsort((ordinal, episode))
-    start, stop, episode, ordinal = (
-        start[by_ordinal],
-        stop[by_ordinal],
-        episode[by_ordinal],
-        ordinal[by_ordinal],
-    )
-    length = stop - start + 1
-    joined = np.flatnonzero(
-        (episode[1:] == episode[:-1]) & (ordinal[1:] == ordinal[:-1] + length[:-1])
-    )
-    after[rows[stop[joined]]] = rows[start[joined + 1]]
-    before[rows[start[joined + 1]]] = rows[stop[joined]]
-    # One entry an episode from here on.
-    heads = np.concatenate(([0], np.flatnonzero(np.diff(episode)) + 1))
-    lasts = np.concatenate((heads[1:], [len(episode)])) - 1
-    found = Ends(
-        episode[heads],
-        np.where(ordinal[heads] == 0, positions[start[heads]], -1),
-        positions[stop[lasts]],
-        ordinal[lasts] + length[lasts],
+    return np.concatenate((relinked, settle_ends(r, found, details, new.begin)))
+
+
+@dataclass
+class _Runs:
+    """Runs of neighbouring steps among the new ones, by episode and ordinal.
+
+    Where hands have deleted, a segment has several.
+    """
+
+    start: np.ndarray  # index of the first step
+    stop: np.ndarray  # and of the last one
+    episode: np.ndarray
+    ordinal: np.ndarray  # of the first step
+
+
+def _link_neighbours(r: Resident, new: Incoming, ordered: np.ndarray) -> _Runs:
+    """Link the steps within runs; return the runs of the episodes that were written in order."""
+    rows, ends = r.rows(new.positions), breaks(new.index, new.positions)
+    start, stop = np.concatenate(([0], ends)), np.concatenate((ends, [len(rows)])) - 1
+    inside = ordered[new.index]
+    inside[stop] = False
+    steps = np.flatnonzero(inside)
+    r.columns[AFTER][rows[steps]] = rows[steps + 1]
+    r.columns[BEFORE][rows[steps + 1]] = rows[steps]
+    kept = ordered[new.index[start]]
+    start, stop = start[kept], stop[kept]
+    episode, ordinal = new.segments.episode[new.index[start]], new.ordinals(start)
+    order = np.lexsort((ordinal, episode))
+    return _Runs(start[order], stop[order], episode[order], ordinal[order])
+
+
+def _link_runs(r: Resident, new: Incoming, runs: _Runs) -> tuple["Ends", np.ndarray]:
+    """Link runs that follow each other; return where their episodes stand, and their first runs."""
+    rows, length = r.rows(new.positions), runs.stop - runs.start + 1
+    follows = runs.ordinal[1:] == runs.ordinal[:-1] + length[:-1]
+    joined = np.flatnonzero((runs.episode[1:] == runs.episode[:-1]) & follows)
+    r.columns[AFTER][rows[runs.stop[joined]]] = rows[runs.start[joined + 1]]
+    r.columns[BEFORE][rows[runs.start[joined + 1]]] = rows[runs.stop[joined]]
+    heads = np.concatenate(([0], np.flatnonzero(np.diff(runs.episode)) + 1))
+    lasts = np.concatenate((heads[1:], [len(runs.episode)])) - 1
+    return Ends(
+        runs.episode[heads],
+        np.where(runs.ordinal[heads] == 0, new.positions[runs.start[heads]], -1),
+        new.positions[runs.stop[lasts]],
+        runs.ordinal[lasts] + length[lasts],
         np.add.reduceat(length, heads),
-    )
+    ), heads
+
+
+def _link_to_open(r: Resident, found: "Ends", ordinal: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Link the first new step of each episode to the last one that is loaded.
+
+    Return the positions of the latter.
+    """
     relinked = []
-    for k in np.flatnonzero(ordinal[heads] > 0).tolist():
+    for k in np.flatnonzero(ordinal > 0).tolist():
         known = r.open.pop(int(found.episode[k]), None)
         if known is None:
             continue
         found.count[k] += known.count
         found.first[k] = known.first if known.first >= r.low else -1
-        if known.ordinal == ordinal[heads[k]] and r.held(np.array([known.last]))[0]:
-            mine, theirs = known.last % r.slots, rows[start[heads[k]]]
-            after[mine], before[theirs] = theirs, mine
+        if known.ordinal == ordinal[k] and r.held(np.array([known.last]))[0]:
+            mine = known.last % r.slots
+            r.columns[AFTER][mine], r.columns[BEFORE][rows[k]] = rows[k], mine
             relinked.append(known.last)
-    return np.concatenate((np.array(relinked, np.int64), settle_ends(r, found, details, begin)))
+    return np.array(relinked, np.int64)
 
 
+@dataclass
 class Ends:
-    """Where episodes stand.
+    """Where episodes stand."""
 
-    It has their id, the position of the first step (or -1) and of the last one, the ordinal of the
-    next one, and how many steps are held.
-    """
-
-    def __init__(
-        self,
-        episode: np.ndarray,
-        first: np.ndarray,
-        last: np.ndarray,
-        ordinal: np.ndarray,
-        count: np.ndarray,
-    ):
-        self.episode, self.first, self.last, self.ordinal, self.count = (
-            episode,
-            first,
-            last,
-            ordinal,
-            count,
-        )
+    episode: np.ndarray
+    first: np.ndarray  # position of the first step, or -1
+    last: np.ndarray  # position of the last step
+    ordinal: np.ndarray  # of the next step
+    count: np.ndarray  # steps held
 
 
 def settle_loose_ends(r: Resident, rows: np.ndarray) -> None:
@@ -247,42 +249,42 @@ def link_unordered(store: Store, session: Session, r: Resident) -> None:
         for name in (AFTER, BEFORE):
             r.columns[name][mine] = UNKNOWN
         r.columns[WHOLE][mine] = 0
-        relinked = positions
         if len(positions) and len(positions) == details.length[0]:
             r.unordered[id] = positions
-            r.columns[AFTER][mine[:-1]] = mine[1:]
-            r.columns[BEFORE][mine[1:]] = mine[:-1]
-            r.columns[ORDINAL][mine] = np.arange(len(mine))
-            r.reserve(r.high, 1, None)
-            settle_ends(
-                r,
-                Ends(
-                    np.array([id]),
-                    positions[:1],
-                    positions[-1:],
-                    details.length[:1],
-                    details.length[:1],
-                ),
-                details,
-                r.high,
-            )
-            r.open.pop(id, None)
+            _link_in_order(r, details, positions)
             load_tails(store, session, r, details)
         else:
             del r.unordered[id]
-            written = session.ask(
-                "SELECT first, last, ordinal FROM segments WHERE buffer_id = ? AND episode = ?",
-                store.id,
-                id,
-            )
-            for first, last, ordinal in written:
-                held = positions[(positions >= first) & (positions <= last)]
-                r.columns[ORDINAL][r.rows(held)] = np.maximum(
-                    ordinal + held - first, 1
-                )  # nor which one was the first
+            _number_what_is_left(store, session, r, id, positions)
         settle_loose_ends(r, mine)
-        if len(relinked):
-            r.record(Change(r.high, r.high, relinked=relinked))
+        if len(positions):
+            r.record(Change(r.high, r.high, relinked=positions))
+
+
+def _link_in_order(r: Resident, details: Details, positions: np.ndarray) -> None:
+    """Link all steps of an episode, given in order."""
+    rows = r.rows(positions)
+    r.columns[AFTER][rows[:-1]] = rows[1:]
+    r.columns[BEFORE][rows[1:]] = rows[:-1]
+    r.columns[ORDINAL][rows] = np.arange(len(rows))
+    r.reserve(r.high, 1, None)
+    ends = Ends(details.id, positions[:1], positions[-1:], details.length, details.length)
+    settle_ends(r, ends, details, r.high)
+    r.open.pop(int(details.id[0]), None)
+
+
+def _number_what_is_left(
+    store: Store, session: Session, r: Resident, id: int, positions: np.ndarray
+) -> None:
+    """Give the steps that are left of an episode their ordinals, none of them 0."""
+    written = session.ask(
+        "SELECT first, last, ordinal FROM segments WHERE buffer_id = ? AND episode = ?",
+        store.id,
+        id,
+    )
+    for first, last, ordinal in written:
+        held = positions[(positions >= first) & (positions <= last)]
+        r.columns[ORDINAL][r.rows(held)] = np.maximum(ordinal + held - first, 1)
 
 
 def terminate(store: Store, session: Session, r: Resident, turned: np.ndarray) -> None:
@@ -294,10 +296,3 @@ def terminate(store: Store, session: Session, r: Resident, turned: np.ndarray) -
     for id in details.id[~details.ordered].tolist():
         r.unordered[id] = NONE  # see link_unordered
     settle_loose_ends(r, rows)
-
-
-def breaks(index: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Return where, among steps of segments, another segment begins, or positions are missing."""
-    if index[-1] == index[0] and positions[-1] - positions[0] == len(positions) - 1:
-        return NONE  # most often, and most often there is one step
-    return np.flatnonzero((index[1:] != index[:-1]) | (positions[1:] != positions[:-1] + 1)) + 1

@@ -17,11 +17,12 @@ from expdb.memory.links import (
     settle_loose_ends,
     terminate,
 )
-from expdb.memory.load import is_held, load_more, overwrite, read_steps
+from expdb.memory.load import load_more, overwrite, read_steps
 from expdb.memory.priorities import load_priorities
 from expdb.memory.resident import AFTER, PRESENT, WHOLE, Resident
 from expdb.names import UNKNOWN
 from expdb.sql.session import Session
+from expdb.storage.reading.fetch import alive
 from expdb.storage.store import State, Store
 
 
@@ -82,7 +83,7 @@ def refresh(
 def _unlink_deleted(store: Store, session: Session, r: Resident) -> None:
     """Take out the steps that were deleted, and part what they stood between."""
     window = np.arange(r.low, r.high)
-    gone = window[r.columns[PRESENT][r.rows(window)] & ~is_held(store, session, r.low, r.high)]
+    gone = window[r.columns[PRESENT][r.rows(window)] & ~alive(store, session, window)]
     rows = r.rows(gone)
     before = r.previous_steps(rows)
     parted = before[before >= 0]

@@ -7,7 +7,7 @@ from __future__ import annotations  # NumPy imports its random module when it is
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from expdb import errors
 from expdb.locks import locked
 from expdb.memory import priorities as held
-from expdb.memory.journal import NONE
+from expdb.memory.journal import NONE, Change
 from expdb.memory.priorities import load_priorities
 from expdb.memory.resident import Resident
 from expdb.replay.population import check_size
@@ -128,69 +128,66 @@ class ByPriority:
 
     def _follow(self, session: Session | None, wanted: Wanted, draws: Draws) -> None:
         """Bring a sum tree up to date with the rows."""
-        r, unit = self._resident, wanted.unit
+        r = self._resident
         changes = r.since(draws.epoch) if draws.epoch >= 0 else None
-        if changes is None:  # nothing is known of what it was made of
-            draws.tree, draws.member, draws.slots = (
-                SumTree(r.slots),
-                np.zeros(r.slots, np.bool_),
-                r.slots,
-            )
-        elif draws.slots != r.slots:
-            held = np.arange(max(draws.low, r.low), draws.high)
-            old, new = held % max(draws.slots, 1), held % max(r.slots, 1)
-            tree, member = SumTree(r.slots), np.zeros(r.slots, np.bool_)
-            tree.weights[new], member[new] = draws.tree.weights[old], draws.member[old]
-            tree.sum_up()
-            draws.tree, draws.member, draws.slots = tree, member, r.slots
-        else:  # evicted, and their rows may hold new steps
-            self._weigh(
-                draws,
-                np.arange(draws.low, min(r.low, draws.high)),
-                lambda rows: np.zeros(len(rows), np.bool_),
-            )
-        again = [*draws.again, *[change.prioritised for change in changes or ()]]
-        reach = unit.reach if unit.is_trusted else None
+        self._lay_out(draws, changes is None)
         looked = self._looked_at(session, wanted, draws.epoch)
-        if (
-            changes is None
-            or looked is None
-            or reach is None
-            or any(change.deleted for change in changes)
-        ):
+        reach = wanted.unit.reach if wanted.unit.is_trusted else None
+        deleted = any(change.deleted for change in changes or ())
+        if changes is None or looked is None or reach is None or deleted:
             chosen = np.zeros(r.slots, np.bool_)
             listed = self._populations.listed(session, wanted).positions
             chosen[r.rows(listed) if len(listed) else listed] = True
             self._weigh(draws, np.arange(r.low, r.high), lambda rows: chosen[rows])
         else:
-            dirty = [np.arange(max(draws.high, r.low), r.high), looked]
-            relinked = np.unique(np.concatenate([change.relinked for change in changes]))
-            relinked = relinked[r.held(relinked)]
-            orphaned = np.unique(
-                np.concatenate([relinked, *[change.orphaned for change in changes]])
-            )
-            orphaned = orphaned[r.held(orphaned)]
-            for _ in range(reach):
-                dirty.append(relinked)
-                before = r.previous_steps(r.rows(relinked))
-                relinked = r.positions(before[before >= 0])
-            for _ in range(unit.lookback):
-                dirty.append(orphaned)
-                after = r.next_steps(r.rows(orphaned))
-                orphaned = r.positions(after[after >= 0])
-            some = np.unique(np.concatenate(dirty))
+            new = np.arange(max(draws.high, r.low), r.high)
+            near = self._near(changes, reach, wanted.unit.lookback)
+            some = np.unique(np.concatenate([new, looked, *near]))
             matches = None if wanted.key is None else self._populations.matches(session, wanted)
-            self._weigh(
-                draws, some[r.held(some)],
-                lambda rows: wanted.may_start(r,
-                    rows) & (True if matches is None else matches.contain(r.positions(rows))),
-            )  # fmt: skip
+
+            def matching(rows: np.ndarray) -> np.ndarray:
+                starts = wanted.may_start(r, rows)
+                return starts if matches is None else starts & matches.contain(r.positions(rows))
+
+            self._weigh(draws, some[r.held(some)], matching)
+        again = [*draws.again, *[change.prioritised for change in changes or ()]]
         if again:
             positions = np.unique(np.concatenate(again))
             rows = r.rows(positions[r.held(positions)])
             rows = rows[draws.member[rows]]
             draws.tree.set(rows, self._mass(draws, rows))
         draws.epoch, draws.low, draws.high, draws.again = r.epoch, r.low, r.high, []
+
+    def _lay_out(self, draws: Draws, anew: bool) -> None:
+        """Have a weight for each row of the ring, as it is now."""
+        r = self._resident
+        if not anew and draws.slots == r.slots:  # evicted, and their rows may hold new steps
+            gone = np.arange(draws.low, min(r.low, draws.high))
+            self._weigh(draws, gone, lambda rows: np.zeros(len(rows), np.bool_))
+            return
+        tree, member = SumTree(r.slots), np.zeros(r.slots, np.bool_)
+        if not anew:
+            held = np.arange(max(draws.low, r.low), draws.high)
+            old, new = held % max(draws.slots, 1), held % max(r.slots, 1)
+            tree.weights[new], member[new] = draws.tree.weights[old], draws.member[old]
+            tree.sum_up()
+        draws.tree, draws.member, draws.slots = tree, member, r.slots
+
+    def _near(self, changes: list[Change], reach: int, lookback: int) -> Iterator[np.ndarray]:
+        """Yield positions from which a unit reaches, or looks back to, what was linked anew."""
+        r = self._resident
+        relinked = np.unique(np.concatenate([NONE, *[change.relinked for change in changes]]))
+        relinked = relinked[r.held(relinked)]
+        orphaned = np.unique(np.concatenate([relinked, *[change.orphaned for change in changes]]))
+        orphaned = orphaned[r.held(orphaned)]
+        for _ in range(reach):
+            yield relinked
+            before = r.previous_steps(r.rows(relinked))
+            relinked = r.positions(before[before >= 0])
+        for _ in range(lookback):
+            yield orphaned
+            after = r.next_steps(r.rows(orphaned))
+            orphaned = r.positions(after[after >= 0])
 
     def _looked_at(self, session: Session | None, wanted: Wanted, epoch: int) -> np.ndarray | None:
         """Return the known positions whose match may have changed since an epoch.

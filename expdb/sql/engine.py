@@ -5,7 +5,7 @@ The dialects make them.
 
 from abc import ABC, abstractmethod
 
-from expdb.sql.dialects.base import Dialect
+from expdb.sql.dialects.base import Dialect, Finding
 from expdb.sql.session import Transaction
 
 
@@ -18,7 +18,7 @@ class Engine(ABC):
     timeout: float
 
     @abstractmethod
-    def examine(self) -> list[tuple[str, str, str]]:
+    def examine(self) -> list[Finding]:
         """Return what the database stands on.
 
         Each entry says what, what was found, and what to do about it, empty where all is well.

@@ -16,6 +16,14 @@ from expdb.sql.session import Session
 # The value of a tag to compare with, and what holds where it is of the kind that is compared.
 Tag = tuple[sa.ColumnElement[Any], sa.ColumnElement[bool]]
 
+# What was examined, what was found, and what is wrong with it and how to mend it, if anything is.
+Finding = tuple[str, str, str]
+
+
+def finding(what: str, found: str, wrong: bool = False, cure: str = "") -> Finding:
+    """Return one line of what `examine` tells, with the cure if something is wrong."""
+    return what, found, cure if wrong else ""
+
 
 class Dialect(Protocol):
     """What differs from database to database."""

@@ -15,8 +15,8 @@ from expdb.chunks.fields import SYSTEM
 from expdb.sql.session import Session
 from expdb.storage.reading.chunk_cache import ChunkCache
 from expdb.storage.reading.columns import MAYBE_INTEGERS, column_arrays, read_columns, table_column
-from expdb.storage.reading.gather import _spans, as_objects, blank, check_spans, gather
-from expdb.storage.reading.segments import Segments, inconsistent, locate
+from expdb.storage.reading.gather import as_objects, blank, check_spans, gather, gather_present
+from expdb.storage.reading.segments import Segments, inconsistent, is_dense, locate
 from expdb.storage.statements import SIGNATURES
 from expdb.storage.store import State, Store, WriteOutcome
 
@@ -107,32 +107,18 @@ def steps(
     names = list(
         dict.fromkeys(("position", "episode", *SYSTEM, *types) if names is None else names)
     )
+    in_chunks = [name for name in names if name in types or (name in SYSTEM and not state.revised)]
     of_tables = [
-        name for name in names if name not in types and (name not in SYSTEM or state.revised)
+        name for name in names if name not in (*in_chunks, "position", "episode", "buffer")
     ]
-    of_tables = [name for name in of_tables if name not in ("position", "episode", "buffer")]
     for name in of_tables:
         if name not in SYSTEM:
             table_column(store, name)
     if not len(positions):
         return {key: array for name in names for key, array in _empty(store, name)}
-    in_chunks = [name for name in names if name in types or (name in SYSTEM and not state.revised)]
-    chunks: dict[int, Chunk] = {}
-    if segments is None and in_chunks and cache is None:
-        segments, chunks = locate_and_read(
-            store, session, positions, last and not of_tables and not state.gaps
-        )
-    elif segments is None:
-        segments = locate(store, session, positions)
-    index = segments.find(positions)
-    spans = _spans(positions, index, segments)
-    if in_chunks and not chunks:
-        ids = np.unique(segments.chunk[index])
-        chunks = (
-            read_chunks(store, session, ids)
-            if cache is None
-            else read_cached(store, session, ids, cache)
-        )
+    last = last and not of_tables and not state.gaps
+    segments, index, chunks = _located(store, session, positions, segments, in_chunks, last, cache)
+    spans = segments.spans(positions, index)
     check_spans(chunks, spans if in_chunks else [])
     rows = read_columns(store, session, positions, of_tables) if of_tables or state.gaps else {}
     out: dict[str, np.ndarray] = {}
@@ -150,12 +136,35 @@ def steps(
         else:
             out[name] = gather(chunks, spans, name, types.get(name) or SYSTEM[name])
             if name in store.fields.optional:
-                present = bytearray().join([chunks[c].present(name, a, b) for c, a, b in spans])
-                out[f"has_{name}"] = np.frombuffer(present, np.bool_)
+                out[f"has_{name}"] = gather_present(chunks, spans, name)
                 blank(out[name], ~out[f"has_{name}"])
     if cache is not None:
         cache.keep(chunks)
     return out
+
+
+def _located(
+    store: Store,
+    session: Session,
+    positions: np.ndarray,
+    segments: Segments | None,
+    in_chunks: list[str],
+    last: bool,
+    cache: ChunkCache | None,
+) -> tuple[Segments, np.ndarray, dict[int, Chunk]]:
+    """Return the segments, the index of each position's, and the chunks if any are needed."""
+    if segments is None and in_chunks and cache is None:
+        segments, chunks = locate_and_read(store, session, positions, last)
+        return segments, segments.find(positions), chunks
+    if segments is None:
+        segments = locate(store, session, positions)
+    index = segments.find(positions)
+    if not in_chunks:
+        return segments, index, {}
+    ids = np.unique(segments.chunk[index])
+    if cache is None:
+        return segments, index, read_chunks(store, session, ids)
+    return segments, index, read_cached(store, session, ids, cache)
 
 
 def _empty(store: Store, name: str) -> Iterable[tuple[str, np.ndarray]]:
@@ -172,10 +181,13 @@ def _empty(store: Store, name: str) -> Iterable[tuple[str, np.ndarray]]:
 
 def alive(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
     """Return which of the positions hold a step, bool in order."""
+    wanted = np.unique(positions)
+    condition, params = f"position {store.dialect.AMONG}", [store.dialect.as_list(wanted)]
+    if is_dense(wanted):
+        condition, params = "position BETWEEN ? AND ?", [int(wanted[0]), int(wanted[-1])]
     found = session.ask(
-        f"SELECT position FROM steps WHERE buffer_id = ? AND position {store.dialect.AMONG}",
-        store.id, store.dialect.as_list(np.unique(positions)),
-    )  # fmt: skip
+        f"SELECT position FROM steps WHERE buffer_id = ? AND {condition}", store.id, *params
+    )
     return np.isin(positions, np.fromiter((row[0] for row in found), np.int64, len(found)))
 
 

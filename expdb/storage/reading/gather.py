@@ -8,7 +8,7 @@ import numpy as np
 from expdb.chunks.chunk import Chunk
 from expdb.chunks.column import Buffer
 from expdb.chunks.fields import Field
-from expdb.storage.reading.segments import Segments, Spans, inconsistent
+from expdb.storage.reading.segments import Spans, inconsistent
 
 
 def check_spans(chunks: dict[int, Chunk], spans: Spans) -> None:
@@ -23,19 +23,6 @@ def check_spans(chunks: dict[int, Chunk], spans: Spans) -> None:
 def blank(array: np.ndarray, missing: np.ndarray | slice) -> None:
     """Write what stands for a value that is not there: NaN, 0, False or None."""
     array[missing] = np.nan if array.dtype.kind == "f" else None if array.dtype == object else 0
-
-
-def _spans(positions: np.ndarray, index: np.ndarray, segments: Segments) -> Spans:
-    """Return the runs of neighbouring rows of one chunk that the positions make, in order."""
-    chunk = segments.chunk[index]
-    row = segments.chunk_row[index] + positions - segments.first[index]
-    breaks = np.flatnonzero((np.diff(chunk) != 0) | (np.diff(row) != 1)) + 1
-    starts, stops = np.concatenate(([0], breaks)), np.concatenate((breaks, [len(positions)]))
-    return list(
-        zip(
-            chunk[starts].tolist(), row[starts].tolist(), (row[stops - 1] + 1).tolist(), strict=True
-        )
-    )
 
 
 def gather(chunks: dict[int, Chunk], spans: Spans, name: str, field: Field) -> np.ndarray:
@@ -53,13 +40,26 @@ def gather(chunks: dict[int, Chunk], spans: Spans, name: str, field: Field) -> n
     try:
         parts = _slices(chunks, spans, name, field, count)
     except KeyError:
-        parts = [
-            chunks[c].raw(name, a, b)
-            if name in chunks[c].signature.fields
-            else bytes(field.nbytes * (b - a))
-            for c, a, b in spans
-        ]
+        parts = [raw_or_zeros(chunks[c], name, field, a, b) for c, a, b in spans]
+    return joined(parts, field, count)
+
+
+def raw_or_zeros(chunk: Chunk, name: str, field: Field, a: int, b: int) -> Buffer:
+    """Return the bytes of a field's values of some rows; zeros where the chunk has it not."""
+    if name in chunk.signature.fields:
+        return chunk.raw(name, a, b)
+    return bytes(field.nbytes * (b - a))
+
+
+def joined(parts: Sequence[Buffer], field: Field, count: int) -> np.ndarray:
+    """Return the values that bytes stand for."""
     return np.frombuffer(bytearray().join(parts), field.numpy).reshape((count, *field.fixed_shape))
+
+
+def gather_present(chunks: dict[int, Chunk], spans: Spans, name: str) -> np.ndarray:
+    """Return which rows of the spans have a value of the field, bool."""
+    parts = [chunks[c].present(name, a, b) for c, a, b in spans]
+    return np.frombuffer(bytearray().join(parts), np.bool_)
 
 
 def _slices(

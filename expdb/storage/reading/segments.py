@@ -66,6 +66,30 @@ class Segments:
             np.cumsum(lengths) - lengths, lengths
         ), index
 
+    def cut(self, low: int) -> None:
+        """Leave out what they cover before `low`."""
+        late = np.maximum(low - self.first, 0)
+        self.first, self.ordinal = self.first + late, self.ordinal + late
+        self.chunk_row = self.chunk_row + late
+
+    def spans(self, positions: np.ndarray, index: np.ndarray) -> Spans:
+        """Return the runs of neighbouring rows of one chunk that positions make, in order."""
+        if index[0] == index[-1] and not breaks(index, positions).size:  # most often one step
+            k = index[0]
+            row = int(self.chunk_row[k] + positions[0] - self.first[k])
+            return [(int(self.chunk[k]), row, row + len(positions))]
+        chunk, row = self.chunk[index], self.chunk_row[index] + positions - self.first[index]
+        ends = breaks(chunk, row)
+        starts, stops = np.concatenate(([0], ends)), np.concatenate((ends, [len(positions)]))
+        return list(
+            zip(
+                chunk[starts].tolist(),
+                row[starts].tolist(),
+                (row[stops - 1] + 1).tolist(),
+                strict=True,
+            )
+        )
+
     def find(self, positions: np.ndarray) -> np.ndarray:
         """Return the index of each position's segment.
 
@@ -77,6 +101,11 @@ class Segments:
         if not inside.all():
             raise evicted(positions[~inside])
         return index
+
+
+def breaks(owners: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Return where a run of neighbouring places of one owner ends and the next begins."""
+    return np.flatnonzero((owners[1:] != owners[:-1]) | (places[1:] != places[:-1] + 1)) + 1
 
 
 def locate(store: Store, session: Session, positions: np.ndarray) -> Segments:

@@ -12,11 +12,11 @@ import numpy as np
 from expdb import checks, errors
 from expdb.checks import LARGEST_REWARD
 from expdb.chunks.codec import Block, Rows, decoded
-from expdb.chunks.fields import Field, check_name, warn_of_likely_column
-from expdb.chunks.infer import holds_array, infer
+from expdb.chunks.fields import Field
 from expdb.chunks.values import encode_tags
 from expdb.storage.catalog import Fields
 from expdb.storage.records import EpisodeRecord
+from expdb.storage.writing.flatten import flattened, new_types
 
 
 class Steps(NamedTuple):
@@ -259,67 +259,9 @@ class Pending:
         return sum(known) if known else None
 
     def _flattened(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values with mappings that hold arrays taken apart.
-
-        Infers the type of every new field.
-        """
-        flat: dict[str, Any] = {}
-        nested = self.fields.nested
-
-        def put(name: str, value: Any) -> None:
-            if (
-                name not in self._types
-                and isinstance(value, Mapping)
-                and (name in nested or holds_array(value))
-            ):
-                for key, inner in value.items():
-                    if not isinstance(key, str):
-                        raise errors.InvalidValue(
-                            f"{name}: the key {key!r} is not text, so it names no field: convert it"
-                        )
-                    put(f"{name}.{key}", inner)
-                return
-            if name in nested and value is not None:
-                raise errors.FieldMismatch(
-                    f"field {name!r} holds mappings with arrays, not {type(value).__name__}: use "
-                    "another name"
-                )
-            if name in flat:
-                raise errors.InvalidValue(
-                    f"field {name!r} is given twice, nested and by its dotted name: give it once"
-                )
-            flat[name] = value
-
-        for name, value in values.items():
-            if not isinstance(name, str):
-                raise errors.InvalidValue(f"a field may not be called {name!r}: use text")
-            if name not in self._types:
-                check_name(name)
-            try:
-                put(name, value)
-            except RecursionError:
-                raise errors.InvalidValue(
-                    f"{name}: nested too deeply, or holding itself: flatten it"
-                ) from None
-        new: dict[str, Field] = {}
-        for name in [name for name in flat if name not in self._types]:
-            if flat[name] is None:
-                del flat[name]  # its type is not known before a first value
-                continue
-            if (
-                isinstance(flat[name], (list, tuple)) and not flat[name]
-            ):  # nothing tells what it is a list of
-                del flat[name]
-                errors.warn(
-                    f"{name!r} is empty before its first value, so its type is not known and the "
-                    "step lacks it: declare it, "
-                    f'db.buffer(name, fields={{{name!r}: "json"}}) for messages, '
-                    'expdb.Field("int64", shape=(None,)) for numbers'
-                )
-                continue
-            check_name(name)
-            new[name] = infer(flat[name], name)
-            warn_of_likely_column(name, new[name])
+        """Return the values with mappings that hold arrays taken apart; learn new fields."""
+        flat = flattened(values, self._types, self.fields.nested)
+        new = new_types(flat, self._types)
         if new:
             # A trial column: the type must not stay if the very value that made it is refused.
             Rows().append({name: flat[name] for name in new}, new)

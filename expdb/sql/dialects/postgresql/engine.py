@@ -20,6 +20,7 @@ import psycopg
 import sqlalchemy as sa
 
 from expdb import errors
+from expdb.sql.dialects.base import Finding
 from expdb.sql.dialects.postgresql import statements as postgresql
 from expdb.sql.dialects.postgresql.arrays import ArrayDumper
 from expdb.sql.dialects.postgresql.examine import examined
@@ -370,7 +371,7 @@ class PostgresqlEngine(Engine):
             )
         return int(size)
 
-    def examine(self) -> list[tuple[str, str, str]]:
+    def examine(self) -> list[Finding]:
         """Return what the server is, and who is at it."""
         with self.reading() as session:
             return examined(session)

@@ -4,73 +4,91 @@ import psycopg
 
 from expdb import errors
 
+_Meaning = tuple[type[errors.ExpDBError], str]
+
+OUT_OF_DATE = errors.OutOfDate, "{said}"
+BUSY = errors.DatabaseBusy, "{location}: {said}: try again"
+DENIED = errors.AccessDenied, "{location}: {said}: check user and password"
+MISSING = errors.DatabaseMissing, "{location}: {said}: make it with createdb"
+NOT_WHOLE = (
+    errors.DatabaseDamaged,
+    "{location}: {said}: the schema expdb is not whole, restore a backup",
+)
+TOO_LARGE = (
+    errors.QueryError,
+    "the query is too large ({said}): use in_ for long lists, or pass positions",
+)
+# By SQLSTATE (postgresql.org/docs, appendix "PostgreSQL Error Codes"): the error of ours, and what
+# it says.
+MEANINGS: dict[str, _Meaning] = {
+    "XD001": OUT_OF_DATE,  # what `append` raises itself
+    "23505": OUT_OF_DATE,  # another episode has taken the name meanwhile
+    "55P03": (
+        errors.DatabaseBusy,
+        "{location} is held by another writer: try again, or open it with a longer timeout",
+    ),
+    "40001": BUSY,
+    "40P01": BUSY,
+    "53100": (
+        errors.StorageFull,
+        "no space left for {location}: free some and go on, nothing acknowledged is lost",
+    ),
+    "53300": (
+        errors.DatabaseBusy,
+        "{location} has no connection left ({said}): raise max_connections, or use PgBouncer",
+    ),
+    "42501": (
+        errors.AccessDenied,
+        "{location}: {said}: have its owner GRANT this user what it needs (docs/many_machines.md)",
+    ),
+    "25006": (
+        errors.DatabaseReadOnly,
+        "{location} cannot be written ({said}): connect to the primary server",
+    ),
+    "28P01": DENIED,
+    "28000": DENIED,
+    "3D000": MISSING,
+    "42P01": NOT_WHOLE,
+    "42883": NOT_WHOLE,
+    "42703": NOT_WHOLE,
+    "3F000": NOT_WHOLE,
+    "22003": (
+        errors.InvalidValue,
+        "{said}: the rewards of an episode must have a sum that is finite",
+    ),
+    "54001": TOO_LARGE,
+    "54011": TOO_LARGE,
+    "54023": TOO_LARGE,
+}
+
 
 def translated(error: BaseException, location: str) -> BaseException:
     """Return the expdb error for a driver's, or the error itself where there is none."""
     if not isinstance(error, psycopg.Error):
         return error
     state, said = error.sqlstate or "", first_line(error)
-    match state:
-        case (
-            "XD001" | "23505"
-        ):  # what `append` raises itself, and a name that another episode has taken meanwhile
-            return errors.OutOfDate(said)
-        case "55P03":
-            return errors.DatabaseBusy(
-                f"{location} is held by another writer: try again, or open it with a longer timeout"
-            )
-        case "40001" | "40P01":
-            return errors.DatabaseBusy(f"{location}: {said}: try again")
-        case "53100":
-            return errors.StorageFull(
-                f"no space left for {location}: free some and go on, nothing acknowledged is lost"
-            )
-        case "53300":
-            return errors.DatabaseBusy(
-                f"{location} has no connection left ({said}): raise max_connections, or use "
-                "PgBouncer"
-            )
-        case "42501":
-            return errors.AccessDenied(
-                f"{location}: {said}: have its owner GRANT this user what it needs "
-                "(docs/many_machines.md)"
-            )
-        case "25006":
-            return errors.DatabaseReadOnly(
-                f"{location} cannot be written ({said}): connect to the primary server"
-            )
-        case "28P01" | "28000":
-            return errors.AccessDenied(f"{location}: {said}: check user and password")
-        case "3D000":
-            return errors.DatabaseMissing(f"{location}: {said}: make it with createdb")
-        case "42P01" | "42883" | "42703" | "3F000":
-            return errors.DatabaseDamaged(
-                f"{location}: {said}: the schema expdb is not whole, restore a backup"
-            )
-        case "22003":
-            return errors.InvalidValue(
-                f"{said}: the rewards of an episode must have a sum that is finite"
-            )
-        case "54001" | "54011" | "54023":
-            return errors.QueryError(
-                f"the query is too large ({said}): use in_ for long lists, or pass positions"
-            )
-    if "number of parameters" in said:
-        return errors.QueryError(
-            f"the query is too large ({said}): use in_ for long lists, or pass positions"
-        )
-    if (
+    kind: type[errors.ExpDBError]
+    if state in MEANINGS:
+        kind, text = MEANINGS[state]
+    elif "number of parameters" in said:
+        kind, text = TOO_LARGE
+    elif (
         state[:2] in ("08", "57")
         or (isinstance(error, psycopg.OperationalError) and not state)
         or state == "25P03"
     ):
-        return errors.ConnectionLost(
-            f"{location}: {said}: nothing of this call was stored, try again when the server is "
-            "there"
+        kind, text = (
+            errors.ConnectionLost,
+            (
+                "{location}: {said}: nothing of this call was stored, try again when the server is "
+                "there"
+            ),
         )
-    if state[:2] == "XX":
-        return errors.DatabaseDamaged(f"{location}: {said}: restore a backup")
-    return error
+    elif state[:2] == "XX":
+        kind, text = errors.DatabaseDamaged, "{location}: {said}: restore a backup"
+    else:
+        return error
+    return kind(text.format(location=location, said=said))
 
 
 def connect_error(error: BaseException, location: str) -> BaseException:

@@ -18,9 +18,11 @@ from sqlalchemy.pool import NullPool
 
 from expdb import errors
 from expdb.living import Living
+from expdb.sql.dialects.base import Finding
 from expdb.sql.dialects.sqlite import connection as connection_to
 from expdb.sql.dialects.sqlite import files as sqlite_files
 from expdb.sql.dialects.sqlite import statements as sqlite
+from expdb.sql.dialects.sqlite.examine import examined
 from expdb.sql.dialects.sqlite.translate import translated
 from expdb.sql.engine import Engine
 from expdb.sql.session import Kind, Session, Transaction
@@ -411,10 +413,10 @@ class SqliteEngine(Engine):
         self.check_file()
         return os.stat(self.path).st_size
 
-    def examine(self) -> list[tuple[str, str, str]]:
+    def examine(self) -> list[Finding]:
         """Return what the file stands on."""
         with self.reading() as session:
-            return sqlite_files.examined(self.path, self.module, session, self.durability)
+            return examined(self.path, self.module, session, self.durability)
 
     def backup(self, target: str) -> None:
         """Copy the database as it is now into a new file, through SQLite's own backup."""

@@ -8,14 +8,11 @@ SQLite holds on it.
 
 import os
 import re
-import shutil
 import stat
 import struct
 from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 # Bytes of the -shm file that stand for the locks of a write-ahead log (sqlite.org/walformat.html,
 # section 2.3).
@@ -224,95 +221,3 @@ def wal_reset_is_fixed(version: tuple[int, ...]) -> bool:
         or (3, 50, 7) <= version < (3, 51, 0)
         or (3, 44, 6) <= version < (3, 45, 0)
     )
-
-
-def examined(
-    path: str, module: ModuleType, session: Any, durability: str
-) -> list[tuple[str, str, str]]:
-    """Return what a file stands on: what, what was found, what to do about it."""
-
-    def pragma(name: str) -> Any:
-        return session.ask(f"PRAGMA {name}")[0][0]
-
-    holders = lock_holders(path)  # before anything is read here, which would be seen as a reader
-    writing, reading = (
-        named(holders.get(WRITER, set())),
-        named({pid for byte in READERS for pid in holders.get(byte, set())}),
-    )
-    connected = named(holders.get(CONNECTED, set()))
-    fixed = wal_reset_is_fixed(module.sqlite_version_info)
-    kind, folder = file_system(path), os.path.dirname(path)
-    log, size = _bytes(path + "-wal"), os.stat(path).st_size
-    free = pragma("freelist_count") * pragma("page_size")
-    room = shutil.disk_usage(folder).free
-    journal, writable = pragma("journal_mode"), may_write(path)
-    return [
-        (
-            "SQLite",
-            f"{module.sqlite_version} ({module.__name__})"
-            + (
-                ""
-                if fixed
-                else (
-                    "; it has the WAL-reset bug, which expdb avoids, and other programs that write "
-                    "this file may not; a newer one: "
-                    "pip install 'expdb[sqlite]', open(..., sqlite_module=pysqlite3.dbapi2)"
-                )
-            ),
-            "",
-        ),
-        (
-            "file",
-            f"{size:,} bytes, {free:,} of them free",
-            "VACUUM it (sqlite3 FILE VACUUM) while nobody uses it"
-            if free > size // 2 > 1 << 24
-            else "",
-        ),
-        (
-            "file system",
-            kind or "unknown",
-            "is a network file system: locks and the log do not work across hosts; use a local "
-            "disk, or PostgreSQL"
-            if kind in NETWORK
-            else "",
-        ),
-        (
-            "room",
-            f"{room:,} bytes",
-            "less than the file and its log: a full disk stops writers"
-            if room < size + log
-            else "",
-        ),
-        (
-            "journal",
-            journal,
-            ""
-            if journal == "wal" or not writable
-            else "is not wal: another program changed it; PRAGMA journal_mode=WAL",
-        ),
-        (
-            "log",
-            f"{log:,} bytes",
-            "more than 256 MB: somebody reads one snapshot all along, see readers"
-            if log > 256 << 20
-            else "",
-        ),
-        ("durability", f"{durability}, of this handle", ""),
-        ("connected", ", ".join(connected) or "nobody that can be seen", ""),
-        ("readers", ", ".join(reading) or "none", ""),
-        ("writer", ", ".join(writing) or "none", ""),
-        (
-            "permission",
-            "read and write" if writable else "read only",
-            ""
-            if writable
-            else "cannot be written by this user: check the file's permissions and its folder's",
-        ),
-    ]
-
-
-def _bytes(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except FileNotFoundError:
-        return 0

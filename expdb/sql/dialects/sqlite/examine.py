@@ -1,0 +1,101 @@
+"""What `examine` tells of a file: what it stands on, and who is at it."""
+
+import os
+import shutil
+from types import ModuleType
+
+from expdb.sql.dialects.base import Finding, finding
+from expdb.sql.dialects.sqlite.files import (
+    CONNECTED,
+    NETWORK,
+    READERS,
+    WRITER,
+    file_system,
+    lock_holders,
+    may_write,
+    named,
+    wal_reset_is_fixed,
+)
+from expdb.sql.session import Session
+
+
+def examined(path: str, module: ModuleType, session: Session, durability: str) -> list[Finding]:
+    """Return what a file stands on: what, what was found, what to do about it."""
+    holders = lock_holders(path)  # before anything is read here, which would be seen as a reader
+    writing, connected = named(holders.get(WRITER, set())), named(holders.get(CONNECTED, set()))
+    reading = named({pid for byte in READERS for pid in holders.get(byte, set())})
+    writable = may_write(path)
+    return [
+        _software(module),
+        *_disk(path, session, writable),
+        finding("durability", f"{durability}, of this handle"),
+        finding("connected", ", ".join(connected) or "nobody that can be seen"),
+        finding("readers", ", ".join(reading) or "none"),
+        finding("writer", ", ".join(writing) or "none"),
+        finding(
+            "permission",
+            "read and write" if writable else "read only",
+            not writable,
+            "cannot be written by this user: check the file's permissions and its folder's",
+        ),
+    ]
+
+
+def _software(module: ModuleType) -> Finding:
+    found = f"{module.sqlite_version} ({module.__name__})"
+    if not wal_reset_is_fixed(module.sqlite_version_info):
+        found += (
+            "; it has the WAL-reset bug, which expdb avoids, and other programs that write this "
+            "file may not; a newer one: pip install 'expdb[sqlite]', "
+            "open(..., sqlite_module=pysqlite3.dbapi2)"
+        )
+    return finding("SQLite", found)
+
+
+def _disk(path: str, session: Session, writable: bool) -> list[Finding]:
+    ((unused,),) = session.ask("PRAGMA freelist_count")
+    ((page,),) = session.ask("PRAGMA page_size")
+    ((journal,),) = session.ask("PRAGMA journal_mode")
+    kind, free = file_system(path), unused * page
+    log, size = _bytes(path + "-wal"), os.stat(path).st_size
+    room = shutil.disk_usage(os.path.dirname(path)).free
+    return [
+        finding(
+            "file",
+            f"{size:,} bytes, {free:,} of them free",
+            free > size // 2 > 1 << 24,
+            "VACUUM it (sqlite3 FILE VACUUM) while nobody uses it",
+        ),
+        finding(
+            "file system",
+            kind or "unknown",
+            kind in NETWORK,
+            "is a network file system: locks and the log do not work across hosts; use a local "
+            "disk, or PostgreSQL",
+        ),
+        finding(
+            "room",
+            f"{room:,} bytes",
+            room < size + log,
+            "less than the file and its log: a full disk stops writers",
+        ),
+        finding(
+            "journal",
+            journal,
+            journal != "wal" and writable,
+            "is not wal: another program changed it; PRAGMA journal_mode=WAL",
+        ),
+        finding(
+            "log",
+            f"{log:,} bytes",
+            log > 256 << 20,
+            "more than 256 MB: somebody reads one snapshot all along, see readers",
+        ),
+    ]
+
+
+def _bytes(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0

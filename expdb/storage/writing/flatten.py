@@ -1,0 +1,77 @@
+"""The fields of a step: mappings that hold arrays are taken apart, and new fields get a type."""
+
+from collections.abc import Container, Iterator, Mapping
+from typing import Any
+
+from expdb import errors
+from expdb.chunks.fields import Field, check_name, warn_of_likely_column
+from expdb.chunks.infer import holds_array, infer
+
+
+def flattened(
+    values: Mapping[str, Any], types: Mapping[str, Field], nested: Container[str]
+) -> dict[str, Any]:
+    """Return the values of a step by field: {"obs": {"x": array}} has the field "obs.x".
+
+    Raise InvalidValue or FieldMismatch where a name is none, or names two things.
+    """
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if not isinstance(name, str):
+            raise errors.InvalidValue(f"a field may not be called {name!r}: use text")
+        if name not in types:
+            check_name(name)
+        try:
+            for field, inner in _leaves(name, value, types, nested):
+                if field in flat:
+                    raise errors.InvalidValue(
+                        f"field {field!r} is given twice, nested and by its dotted name: give it "
+                        "once"
+                    )
+                flat[field] = inner
+        except RecursionError:
+            raise errors.InvalidValue(
+                f"{name}: nested too deeply, or holding itself: flatten it"
+            ) from None
+    return flat
+
+
+def _leaves(
+    name: str, value: Any, types: Mapping[str, Field], nested: Container[str]
+) -> Iterator[tuple[str, Any]]:
+    is_apart = name in nested
+    if name not in types and isinstance(value, Mapping) and (is_apart or holds_array(value)):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise errors.InvalidValue(
+                    f"{name}: the key {key!r} is not text, so it names no field: convert it"
+                )
+            yield from _leaves(f"{name}.{key}", inner, types, nested)
+        return
+    if is_apart and value is not None:
+        raise errors.FieldMismatch(
+            f"field {name!r} holds mappings with arrays, not {type(value).__name__}: use another "
+            "name"
+        )
+    yield name, value
+
+
+def new_types(flat: dict[str, Any], types: Mapping[str, Field]) -> dict[str, Field]:
+    """Return the type of each field that is new, and take out those that have none yet."""
+    new: dict[str, Field] = {}
+    for name in [name for name in flat if name not in types]:
+        value = flat[name]
+        if value is None:
+            del flat[name]  # its type is not known before a first value
+        elif isinstance(value, (list, tuple)) and not value:  # nothing tells what it is a list of
+            del flat[name]
+            errors.warn(
+                f"{name!r} is empty before its first value, so its type is not known and the step "
+                f'lacks it: declare it, db.buffer(name, fields={{{name!r}: "json"}}) for '
+                'messages, expdb.Field("int64", shape=(None,)) for numbers'
+            )
+        else:
+            check_name(name)
+            new[name] = infer(value, name)
+            warn_of_likely_column(name, new[name])
+    return new
