@@ -23,7 +23,7 @@ from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
 from expdb.sampling.sampler import Sampling
 from expdb.sampling.shortage import explained
-from expdb.sampling.tasks import draw_tasks
+from expdb.sampling.tasks import sample_tasks
 from expdb.sql.conditions import Condition
 from expdb.sql.query import Where
 from expdb.storage.reading import fetch, select
@@ -490,11 +490,7 @@ class ReplayBuffer:
             )
         if not isinstance(sampler, Sampler):
             raise errors.InvalidValue(f"sampler is {sampler!r}: give one such as expdb.Uniform()")
-        if fields is not None and not isinstance(fields, Iterable):
-            raise errors.InvalidValue(f"fields is {fields!r}: give a list of names")
-        names = None if fields is None else (fields,) if isinstance(fields, str) else tuple(fields)
-        if names is not None and not all(isinstance(name, str) for name in names):
-            raise errors.InvalidValue(f"fields is {fields!r}: give a list of names")
+        names = None if fields is None else _names(fields)
         if not callable(empty):
             raise errors.InvalidValue(
                 f"empty is {empty!r}: give a function of a shape and a dtype, such as numpy.empty"
@@ -576,37 +572,8 @@ class ReplayBuffer:
         """
         n = checks.whole(n, "the number of tasks", 1)
         checks.choice(rows, "rows", "all", "matching")
-        condition = self._compiled(where)
-        generator = self._generator(rng)
-        store = self._store
-        with store.engine.reading() as session:
-            state = store.state(session)
-            try:
-                chosen = draw_tasks(store, session, n, condition, generator)
-            except errors.TooFewRows as error:
-                raise explained(store, session, condition, error) from None
-            if rows == "all" and not state.gaps:
-                owners, segments = select.segments_of_tasks(store, session, chosen)
-                positions, index = segments.positions(state.oldest)
-                owner = np.array(owners)[index]
-            else:
-                owners, positions = select.steps_of_tasks(
-                    store, session, chosen, condition if rows == "matching" else None
-                )
-                owner, segments = np.array(owners), None
-            keys = None if fields is None else list(dict.fromkeys((*fields, "step")))
-            columns = fetch.steps(store, session, state, positions, keys, segments)
-        parts = {}
-        for task in chosen:
-            mine = np.flatnonzero(owner == task)
-            mine = mine[np.lexsort((positions[mine], columns["step"][mine]))]
-            wanted = (
-                columns
-                if fields is None
-                else {key: columns[key] for key in columns if key != "step" or "step" in fields}
-            )
-            parts[task] = Batch({key: array[mine] for key, array in wanted.items()}, len(mine))
-        return parts
+        condition, whole = self._compiled(where), rows == "all"
+        return sample_tasks(self._store, n, condition, whole, fields, self._generator(rng))
 
     def _generator(self, rng: Seed) -> np.random.Generator:
         if rng is not None:
@@ -666,6 +633,13 @@ def _shard(given: Any) -> tuple[int, int]:
             f"shard is {given!r}: give (k, n), the k-th of n parts, from (0, n) to (n - 1, n)"
         )
     return int(given[0]), int(given[1])
+
+
+def _names(fields: Any) -> tuple[str, ...]:
+    names = (fields,) if isinstance(fields, str) else fields
+    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
+        raise errors.InvalidValue(f"fields is {fields!r}: give a list of names")
+    return tuple(names)
 
 
 def _checked_column(name: str, value: Any) -> Any:

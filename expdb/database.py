@@ -78,12 +78,14 @@ def open(
     ...     db.buffer("train", capacity=100).store(reward=0.5, action="left")
     0
     """
-    checks.choice(durability, "durability", "normal", "full")
-    if not checks.number(timeout, "timeout", 0, 1_000_000):
-        raise errors.InvalidValue(f"timeout is {timeout!r}: give seconds above 0")
-    if resident_bytes is not None:
-        checks.whole(resident_bytes, "resident_bytes", 0)
-    checks.number(max_lag, "max_lag", 0, 1_000_000)
+    options: dict[str, Any] = {
+        "read_only": read_only,
+        "durability": durability,
+        "timeout": timeout,
+        "resident_bytes": resident_bytes,
+        "max_lag": max_lag,
+    }
+    _check_options(**options)
     if sqlite_module is not None and not (
         isinstance(sqlite_module, ModuleType) and hasattr(sqlite_module, "sqlite_version_info")
     ):
@@ -109,22 +111,26 @@ def open(
         if temporary is not None:
             temporary.remove()
         raise
-    options: dict[str, Any] = {
-        "read_only": read_only,
-        "durability": durability,
-        "timeout": timeout,
-        "resident_bytes": resident_bytes,
-        "max_lag": max_lag,
-    }
     if sqlite_module is not None:
         options["sqlite_module"] = sqlite_module.__name__  # by which another process imports it
-    return ExperienceDB(
-        engine,
-        named,
-        os.environ.get("EXPDB_RUN") or None if run is None else run,
-        options,
-        temporary,
-    )
+    run = os.environ.get("EXPDB_RUN") or None if run is None else run
+    return ExperienceDB(engine, named, run, options, temporary)
+
+
+def _check_options(
+    durability: str,
+    timeout: float,
+    resident_bytes: int | None,
+    max_lag: float,
+    **_: object,
+) -> None:
+    """Raise InvalidValue for an option of `open` that cannot be."""
+    checks.choice(durability, "durability", "normal", "full")
+    if not checks.number(timeout, "timeout", 0, 1_000_000):
+        raise errors.InvalidValue(f"timeout is {timeout!r}: give seconds above 0")
+    if resident_bytes is not None:
+        checks.whole(resident_bytes, "resident_bytes", 0)
+    checks.number(max_lag, "max_lag", 0, 1_000_000)
 
 
 class ExperienceDB:

@@ -83,11 +83,12 @@ class Learner:
         self.buffer, self.rng = buffer, np.random.default_rng(seed)
         self.online, self.target = Network(self.rng), Network(self.rng)
         self.target.copy_from(self.online)
-        self.updates = 0
+        self.stored, self.steps, self.updates = len(buffer), 0, 0
         self._batches: list[tuple[np.ndarray, ...]] = []
 
-    def act(self, obs: np.ndarray, epsilon: float) -> int:
-        """Return the best action, or a random one with probability epsilon."""
+    def act(self, obs: np.ndarray) -> int:
+        """Return the best action, or a random one: ever less often, and rarely in a later run."""
+        epsilon = 0.05 if self.stored else max(0.05, 1.0 - self.steps / 2500)
         if self.rng.random() < epsilon:
             return int(self.rng.integers(2))
         return int(self.online.layers(obs[None])[-1][0].argmax())
@@ -130,13 +131,9 @@ def run(
     started = time.monotonic()
     with expdb.open(path) as db:
         buffer = db.buffer("cartpole", capacity=200_000)
-        stored = len(buffer)
-        generation = (
-            len({*db.sql("SELECT DISTINCT run FROM experience").column(0).to_pylist()})
-            if stored
-            else 0
-        )
+        generation = db.sql("SELECT DISTINCT run FROM experience").num_rows
         learner = Learner(buffer, seed + generation)
+        stored = learner.stored
         say(f"{path}: {stored} steps stored; learning for about {seconds:.0f} seconds")
         if stored > WARM_UP_STEPS:
             say("going on from them: the first updates are on stored experience")
@@ -145,33 +142,10 @@ def run(
                 learner.learn()
         env = gymnasium.make(TASK)
         returns: list[float] = []
-        steps = 0
         limit = started + seconds
         while not returns or (time.monotonic() < limit and not _solved(returns)):
             obs, _ = env.reset(seed=seed + 1000 * generation + len(returns))
-            episode_return, done = 0.0, False
-            task_id = f"{TASK}/{len(returns) % 10}"
-            with buffer.episode(
-                task_id, task_name=TASK, agent_id="dqn", policy_version=learner.updates
-            ) as episode:
-                while not done:
-                    epsilon = 0.05 if stored else max(0.05, 1.0 - steps / 2500)
-                    action = learner.act(obs, epsilon)
-                    next_obs, reward, terminated, truncated, _ = env.step(action)
-                    episode.append(
-                        obs=obs,
-                        action=action,
-                        reward=float(reward),
-                        terminated=terminated,
-                        truncated=truncated,
-                    )
-                    obs, done = next_obs, terminated or truncated
-                    episode_return += float(reward)
-                    steps += 1
-                    if stored + steps > WARM_UP_STEPS and len(returns) > 1:
-                        learner.learn()
-                episode.end(obs=obs)
-            returns.append(episode_return)
+            returns.append(_play(buffer, env, obs, learner, len(returns)))
         env.close()
         ever = buffer.episodes({"task_name": TASK}).column("episode_return").to_pylist()
         return {
@@ -187,6 +161,32 @@ def run(
             "returns": returns,
             "learned": verdict(returns, ever, learner.updates),
         }
+
+
+def _play(buffer: expdb.ReplayBuffer, env: Any, obs: Any, learner: Learner, number: int) -> float:
+    """Play one episode and learn with each step; return the return."""
+    episode_return, done = 0.0, False
+    task_id = f"{TASK}/{number % 10}"
+    with buffer.episode(
+        task_id, task_name=TASK, agent_id="dqn", policy_version=learner.updates
+    ) as episode:
+        while not done:
+            action = learner.act(obs)
+            next_obs, reward, terminated, truncated, _ = env.step(action)
+            episode.append(
+                obs=obs,
+                action=action,
+                reward=float(reward),
+                terminated=terminated,
+                truncated=truncated,
+            )
+            obs, done = next_obs, terminated or truncated
+            episode_return += float(reward)
+            learner.steps += 1
+            if number > 1 and learner.stored + learner.steps > WARM_UP_STEPS:
+                learner.learn()
+        episode.end(obs=obs)
+    return episode_return
 
 
 def verdict(returns: list[float], ever: list[float], updates: int) -> bool | None:

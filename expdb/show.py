@@ -106,24 +106,26 @@ def _lines(episode: dict[str, Any], rows: list[dict[str, Any]], full: bool) -> I
     for row in rows:
         yield ""
         yield " ".join(_heading(row))
-        for name, value in row.items():
-            if name in COLUMNS or name == "position" or value is None:
-                continue
-            if _is_conversation(value):
-                before = shown.get(name, [])
-                begin = len(before) if value[: len(before)] == before else 0
-                for message in value[begin:]:
-                    yield from _message(message, full)
-                shown[name] = value
-            elif isinstance(value, dict) and "role" in value:
-                yield from _message(value, full)
-                if shown.get("messages") is not None:
-                    shown["messages"] = [
-                        *shown["messages"],
-                        value,
-                    ]  # what the agent answers opens its next conversation
-            else:
-                yield from _indented(f"{name}: ", _text(value, full))
+        yield from _fields(row, shown, full)
+
+
+def _fields(row: dict[str, Any], shown: dict[str, list[Any]], full: bool) -> Iterator[str]:
+    """Yield the fields of a step; of conversations only what was not `shown` before."""
+    for name, value in row.items():
+        if name in COLUMNS or name == "position" or value is None:
+            continue
+        if _is_conversation(value):
+            before = shown.get(name, [])
+            begin = len(before) if value[: len(before)] == before else 0
+            for message in value[begin:]:
+                yield from _message(message, full)
+            shown[name] = value
+        elif isinstance(value, dict) and "role" in value:
+            yield from _message(value, full)
+            if "messages" in shown:  # what the agent answers opens its next conversation
+                shown["messages"] = [*shown["messages"], value]
+        else:
+            yield from _indented(f"{name}: ", _text(value, full))
 
 
 def _heading(row: dict[str, Any]) -> Iterator[str]:

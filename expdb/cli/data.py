@@ -1,4 +1,4 @@
-"""Verbs that show data: demo, info, sql, query, show, export, plot."""
+"""Verbs that show data: info, sql, query, show, export, plot."""
 
 import json
 import os
@@ -17,93 +17,6 @@ from expdb import show as conversation
 from expdb.cli.conditions import condition_of, value_of
 from expdb.cli.main import as_json, verb
 from expdb.cli.printing import plain, print_rows, print_table
-
-
-@verb
-@click.option(
-    "--file", "path", default="demo.db", show_default=True, help="Where the experience is kept."
-)
-@click.option(
-    "--seconds",
-    default=20.0,
-    show_default=True,
-    type=click.FloatRange(0),
-    help="How long to learn.",
-)
-@as_json
-def demo(path: str, seconds: float, as_json: bool) -> None:
-    """Learn CartPole from a database, and show what can be asked of it.
-
-    Run it twice: the second time it goes on from what is stored. Exits 1 if it did not learn: if
-    the mean return of the last 20 episodes is below 3 times that of the first 20 ever stored. Where
-    too little was played to tell, it says so.
-
-    Example: expdb demo --file demo.db
-    """
-    from expdb import demo as learner
-
-    say = (lambda _: None) if as_json else click.echo
-    figures = learner.run(path, seconds=seconds, say=say)
-    if as_json:
-        click.echo(json.dumps(figures))
-    else:
-        _show_demo(figures, learner.curve(figures["returns"]))
-    sys.exit(1 if figures["learned"] is False else 0)
-
-
-def _show_demo(figures: dict[str, Any], curve: list[str]) -> None:
-    click.echo("\nReturn by episode, this run:")
-    click.echo("\n".join(curve))
-    question = (
-        "SELECT run, count(*) AS episodes, sum(length) AS steps, round(CAST(avg(episode_return) AS "
-        "numeric), 1) AS mean_return "
-        "FROM experience_episodes WHERE buffer = 'cartpole' GROUP BY run ORDER BY min(started)"
-    )
-    with expdb.open(figures["file"], create=False) as db:
-        buffer = db.buffer("cartpole")
-        click.echo(f"\nA question in SQL:\n  {question}")
-        print_rows(db.sql(question).to_pylist())
-        good = (
-            expdb.QueryBuilder()
-            .eq("task_name", "CartPole-v1")
-            .and_()
-            .gte("episode_return", figures["last"])
-        )
-        click.echo(
-            f"\nA query, episode_return >= {figures['last']}: {buffer.count(good)} steps in "
-            f"{len(buffer.tasks(good))} tasks"
-        )
-        tasks = buffer.sample_tasks(
-            min(2, len(buffer.tasks(good))), good, fields=("step", "obs", "action", "reward"), rng=0
-        )
-        click.echo("A sample of tasks among them:")
-        print_rows(
-            [
-                {
-                    "task": task,
-                    "steps": batch.size,
-                    "reward": float(batch["reward"].sum()),
-                    "keys": ", ".join(batch),
-                }
-                for task, batch in tasks.items()
-            ]
-        )
-    if figures["learned"] is None:
-        click.echo(
-            f"\nToo little was played to tell whether it learned: {figures['episodes']} episodes "
-            f"and {figures['updates']:,} updates in "
-            f"{figures['seconds']} seconds. Give it longer, with --seconds, or a machine that is "
-            f"less busy.\n{figures['stored']} steps are stored."
-        )
-        return
-    verdict = "learned" if figures["learned"] else "did NOT learn"
-    click.echo(
-        f"\nIt {verdict}: mean return {figures['first_ever']} in the first 20 episodes ever, "
-        f"{figures['first']} in the first "
-        f"and {figures['last']} in the last 20 of this run.\n{figures['stored_at_start']} steps "
-        "were stored at the start, "
-        f"{figures['stored']} are now. Run it again: it goes on from them."
-    )
 
 
 @verb
@@ -314,19 +227,7 @@ def plot(
     Example: expdb plot runs.db train --by run --to curves.png
     """
     with expdb.open(location, create=False, read_only=True) as db:
-        names = db.buffers()
-        if buffer is None and len(names) != 1:
-            raise click.UsageError(
-                f"name a buffer: there are {', '.join(names)}"
-                if names
-                else f"{location} has no buffer: nothing was stored yet"
-            )
-        if buffer is not None and buffer not in names:
-            raise click.UsageError(
-                f"no buffer {buffer!r} in {location}: there are {', '.join(names) or 'none'}; name "
-                "it before the conditions"
-            )
-        chosen = db.buffer(buffer or names[0])
+        chosen = _only_buffer(db, location, buffer)
         found, count = pictures.curves(
             chosen, by, where=condition_of(conditions, None), smooth=smooth
         )
@@ -338,12 +239,7 @@ def plot(
                 f"{target} cannot be written: {error.strerror or error}"
             ) from None
     if as_json:
-        return click.echo(json.dumps([
-            {"name": one.name, "steps": one.steps.tolist(),
-                **{panel: [None if v != v else v for v in values.tolist()] for panel,
-                    values in one.values.items()}}
-            for one in found
-        ]))  # fmt: skip
+        return click.echo(json.dumps([_plain_curve(one) for one in found]))
     if not found:
         if target is not None:
             raise click.ClickException(f"no complete episode to draw: {target} was not written")
@@ -357,3 +253,28 @@ def plot(
             click.echo(picture)
     if count > len(found):
         click.echo(f"the {len(found)} with the most episodes, of {count}")
+
+
+def _only_buffer(db: expdb.ExperienceDB, location: str, name: str | None) -> expdb.ReplayBuffer:
+    """Return the buffer of a name, or the only one."""
+    names = db.buffers()
+    if name is None and len(names) != 1:
+        raise click.UsageError(
+            f"name a buffer: there are {', '.join(names)}"
+            if names
+            else f"{location} has no buffer: nothing was stored yet"
+        )
+    if name is not None and name not in names:
+        raise click.UsageError(
+            f"no buffer {name!r} in {location}: there are {', '.join(names) or 'none'}; name it "
+            "before the conditions"
+        )
+    return db.buffer(name or names[0])
+
+
+def _plain_curve(curve: pictures.Curve) -> dict[str, Any]:
+    values = {
+        panel: [None if value != value else value for value in values.tolist()]
+        for panel, values in curve.values.items()
+    }
+    return {"name": curve.name, "steps": curve.steps.tolist(), **values}

@@ -1,14 +1,55 @@
-"""Whole tasks: which are drawn."""
+"""Whole tasks: which are drawn, and their steps."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from expdb.batch import Batch
+from expdb.errors import TooFewRows
 from expdb.replay.population import check_size, distinct_draws
+from expdb.sampling.shortage import explained
 from expdb.sql.conditions import Condition
 from expdb.sql.session import Session
-from expdb.storage.reading import select
+from expdb.storage.reading import fetch, select
 from expdb.storage.store import Store
+
+
+def sample_tasks(
+    store: Store,
+    n: int,
+    condition: Condition | None,
+    whole: bool,
+    fields: Sequence[str] | None,
+    rng: np.random.Generator,
+) -> dict[str, Batch]:
+    """Return the steps of `n` tasks, all of them or only the matching ones, by task."""
+    with store.engine.reading() as session:
+        state = store.state(session)
+        try:
+            chosen = draw_tasks(store, session, n, condition, rng)
+        except TooFewRows as error:
+            raise explained(store, session, condition, error) from None
+        segments = None
+        if whole and not state.gaps:
+            owners, segments = select.segments_of_tasks(store, session, chosen)
+            positions, index = segments.positions(state.oldest)
+            owner = np.array(owners)[index]
+        else:
+            matching = None if whole else condition
+            owners, positions = select.steps_of_tasks(store, session, chosen, matching)
+            owner = np.array(owners)
+        keys = None if fields is None else list(dict.fromkeys((*fields, "step")))
+        columns = fetch.steps(store, session, state, positions, keys, segments)
+    order, parts = columns["step"], {}
+    if fields is not None and "step" not in fields:
+        del columns["step"]
+    for task in chosen:
+        mine = np.flatnonzero(owner == task)
+        mine = mine[np.lexsort((positions[mine], order[mine]))]
+        parts[task] = Batch({key: array[mine] for key, array in columns.items()}, len(mine))
+    return parts
 
 
 def draw_tasks(

@@ -258,37 +258,23 @@ def _column_test(
     dialect: Dialect, name: str, column: sa.ColumnElement[Any], op: str, value: Any
 ) -> sa.ColumnElement[bool]:
     head = name.removeprefix("exp_meta.")
-    numeric = head in _NUMBERS or head in _REALS
-    kind: Any = (int, float) if numeric else (bool, int) if head in _FLAGS else str
-    what = "numbers" if numeric else "True and False" if head in _FLAGS else "text"
-
-    def fit(one: Any) -> Any:
-        wrong = (
-            not isinstance(one, kind)
-            or (numeric and isinstance(one, bool))
-            or (head in _FLAGS and one not in (0, 1))
-        )
-        if wrong:
-            raise QueryError(f"{name!r} compares with {what}, not with {one!r}")
-        return one
-
+    numeric, is_flag = head in _NUMBERS or head in _REALS, head in _FLAGS
     if op == "in":
-        values = [fit(one) for one in _values(name, value)]
-        if head in _FLAGS:
+        values = [_fitting(name, head, one) for one in _values(name, value)]
+        if is_flag:
             return column.in_([sa.literal(bool(one), column.type) for one in values])
         if numeric:
             exact = [_exact(head, "eq", one) for one in values]
             values = [one for op, one in exact if op == "eq"]
-        if len(values) > MANY and all(
-            type(one) is type(values[0]) is (str if what == "text" else int) for one in values
-        ):
+        kinds = {type(one) for one in values}
+        if len(values) > MANY and kinds == {int if numeric else str}:
             return dialect.among(column, values)
         return column.in_([dialect.bound(one) for one in values])
     checked = _checked(name, value)
     if op == "like":
-        return dialect.like(column, _pattern(name, None if numeric or head in _FLAGS else checked))
-    fitted = fit(checked)
-    if head in _FLAGS:
+        return dialect.like(column, _pattern(name, None if numeric or is_flag else checked))
+    fitted = _fitting(name, head, checked)
+    if is_flag:
         if op != "eq":
             raise QueryError(f"{name!r} is True or False: use eq or ne")
         return _compared(column, op, sa.literal(bool(fitted), column.type))
@@ -297,6 +283,20 @@ def _column_test(
         if op in ("all", "none"):
             return column.is_not(None) if op == "all" else sa.false()
     return _compared(column, op, dialect.bound(fitted))
+
+
+def _fitting(name: str, head: str, value: Any) -> Any:
+    """Return a value that a column can be compared with; raise QueryError for another kind."""
+    if head in _FLAGS:
+        fits, what = isinstance(value, (bool, int)) and value in (0, 1), "True and False"
+    elif head in _NUMBERS or head in _REALS:
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool)
+        what = "numbers"
+    else:
+        fits, what = isinstance(value, str), "text"
+    if not fits:
+        raise QueryError(f"{name!r} compares with {what}, not with {value!r}")
+    return value
 
 
 _NEXT_UP = {

@@ -37,6 +37,10 @@ class Session:
         """Run a SQLAlchemy statement and return its rows."""
         return list(self.connection.execute(statement).fetchall())
 
+    def execute(self, statement: sa.Executable) -> None:
+        """Run a SQLAlchemy statement that has no answer."""
+        self.connection.execute(statement)
+
     def fetch(self, statement: sa.Select[Any]) -> list[Any]:
         """Run a SELECT and return its rows as the driver gives them.
 

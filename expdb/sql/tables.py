@@ -177,6 +177,9 @@ priorities = sa.Table(
     ),
 )
 
+# What belongs to a buffer, in the order in which it can be deleted.
+OF_BUFFERS = (priorities, steps, segments, chunks, episodes, signatures)
+
 # A view, for queries: `priority` of the steps that have one.
 step_priorities = sa.Table(
     "step_priorities",
@@ -194,6 +197,19 @@ priority = (
     .correlate(steps)
     .scalar_subquery()
 )
+
+# How rows belong together. Segments stand between episodes and steps, so that the steps of an
+# episode are ranges of positions.
+OF_EPISODE = sa.and_(
+    segments.c.buffer_id == episodes.c.buffer_id, segments.c.episode == episodes.c.id
+)
+IN_SEGMENT = sa.and_(
+    steps.c.buffer_id == segments.c.buffer_id,
+    steps.c.position.between(segments.c.first, segments.c.last),
+)
+STEPS_OF_SEGMENTS = segments.join(steps, IN_SEGMENT)
+SEGMENTS_OF_EPISODES = episodes.join(segments, OF_EPISODE)
+STEPS_OF_EPISODES = SEGMENTS_OF_EPISODES.join(steps, IN_SEGMENT)
 
 
 def view_column(name: str) -> tuple[sa.Table, sa.ColumnElement[Any]] | None:

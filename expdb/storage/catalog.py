@@ -13,6 +13,8 @@ from expdb.chunks.fields import Field, check_name
 from expdb.sql import tables
 from expdb.sql.session import Session
 
+B = tables.buffers.c
+
 
 @dataclass
 class Fields:
@@ -76,17 +78,13 @@ def unknown_buffer(session: Session, name: str) -> errors.UnknownBuffer:
 
 def list_buffers(session: Session) -> list[str]:
     """Return the names of all buffers, oldest first."""
-    return [
-        name
-        for (name,) in session.rows(sa.select(tables.buffers.c.name).order_by(tables.buffers.c.id))
-    ]
+    return [name for (name,) in session.rows(sa.select(B.name).order_by(B.id))]
 
 
 def find_buffer(session: Session, name: str) -> tuple[int, int | None, Fields] | None:
     """Return id, capacity and fields of a buffer, None where there is none."""
-    b = tables.buffers.c
     found = session.rows(
-        sa.select(b.id, b.capacity, b.fields, b.fields_version).where(b.name == name)
+        sa.select(B.id, B.capacity, B.fields, B.fields_version).where(B.name == name)
     )
     if not found:
         return None
@@ -142,18 +140,8 @@ def drop_buffer(session: Session, name: str) -> None:
     if found is None:
         raise unknown_buffer(session, name)
     # Nothing is held any more, so that the deleted rows are not taken from the count one by one.
-    session.connection.execute(
-        sa.update(tables.buffers)
-        .values(low=tables.buffers.c.added)
-        .where(tables.buffers.c.id == found[0])
-    )
-    for table in (
-        tables.priorities,
-        tables.steps,
-        tables.segments,
-        tables.chunks,
-        tables.episodes,
-        tables.signatures,
-    ):
-        session.connection.execute(sa.delete(table).where(table.c.buffer_id == found[0]))
-    session.connection.execute(sa.delete(tables.buffers).where(tables.buffers.c.id == found[0]))
+    buffer = B.id == found[0]
+    session.execute(sa.update(tables.buffers).values(low=B.added).where(buffer))
+    for table in tables.OF_BUFFERS:
+        session.execute(sa.delete(table).where(table.c.buffer_id == found[0]))
+    session.execute(sa.delete(tables.buffers).where(buffer))

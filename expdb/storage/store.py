@@ -300,7 +300,7 @@ class Store:
             settled = Fields({**known.types, **new}, optional, known.version + 1)
             b = tables.buffers
             values = {"fields": settled.as_text(), "fields_version": settled.version}
-            session.connection.execute(sa.update(b).where(b.c.id == self.id).values(values))
+            session.execute(sa.update(b).where(b.c.id == self.id).values(values))
             outcome.fields = settled
 
     # -- chunks ------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from expdb.chunks.chunk import Chunk, Decoder
-from expdb.chunks.fields import SYSTEM, Signature
+from expdb.chunks.fields import SYSTEM, Field, Signature
 from expdb.errors import ChunkDamaged, SqlError
 from expdb.sql.engine import Engine
 from expdb.sql.session import Session
@@ -72,24 +72,14 @@ class FieldFunction:
         """Return a field's value, None where the step lacks the field."""
         if payload is None:
             return None
-        try:
-            buffer_id, chunk_id, row = map(int, payload.split(":"))
-        except (AttributeError, ValueError):
-            raise SqlError(
-                f"field({payload!r}, ...): the first argument is the column payload of experience"
-            ) from None
+        chunk, row = self._row(payload)
         if not isinstance(name, str):
             raise SqlError(f"field(payload, {name!r}): name the field in single quotes")
-        chunk = self._chunk(buffer_id, chunk_id)
-        field = chunk.signature.fields.get(name)
         if name in SYSTEM:
             raise SqlError(
                 f"field(payload, {name!r}): {name} is a column of experience, use it as it is"
             )
-        if not 0 <= row < chunk.rows:
-            raise SqlError(
-                f"field({payload!r}, ...): the first argument is the column payload of experience"
-            )
+        field = chunk.signature.fields.get(name)
         if field is None and name not in self._stored():
             known = self._stored()
             raise SqlError(
@@ -98,22 +88,18 @@ class FieldFunction:
             )
         if field is None or not chunk.present(name, row, row + 1)[0]:
             return None
-        if field.varies:
-            (value,) = chunk.objects(name, row, row + 1)
-            if field.dtype in ("text", "bytes"):
-                return value
-            return (
-                _json(value)
-                if isinstance(value, np.ndarray)
-                else json.dumps(value, ensure_ascii=False)
-            )
-        array = np.frombuffer(chunk.raw(name, row, row + 1), field.numpy).reshape(field.fixed_shape)
-        if field.shape:
-            return _json(array)
-        value = array.item()
-        if isinstance(value, int) and value >= 2**63:
-            return str(value)  # SQL's integers end there
-        return int(value) if isinstance(value, bool) else value
+        return _as_sql(chunk, name, field, row)
+
+    def _row(self, payload: Any) -> tuple[Chunk, int]:
+        """Return the chunk and row that a payload names."""
+        try:
+            buffer_id, chunk_id, row = map(int, payload.split(":"))
+        except (AttributeError, ValueError):
+            raise _not_a_payload(payload) from None
+        chunk = self._chunk(buffer_id, chunk_id)
+        if not 0 <= row < chunk.rows:
+            raise _not_a_payload(payload)
+        return chunk, row
 
     def _chunk(self, buffer_id: int, chunk_id: int) -> Chunk:
         key = buffer_id, chunk_id
@@ -142,6 +128,30 @@ class FieldFunction:
         if len(self._chunks) > _CHUNKS_KEPT:
             self._chunks.popitem(last=False)
         return chunk
+
+
+def _not_a_payload(given: Any) -> SqlError:
+    return SqlError(
+        f"field({given!r}, ...): the first argument is the column payload of experience"
+    )
+
+
+def _as_sql(chunk: Chunk, name: str, field: Field, row: int) -> Any:
+    """Return a value of a chunk as SQL has it: arrays and JSON as text."""
+    if field.varies:
+        (value,) = chunk.objects(name, row, row + 1)
+        if field.dtype in ("text", "bytes"):
+            return value
+        if isinstance(value, np.ndarray):
+            return _json(value)
+        return json.dumps(value, ensure_ascii=False)
+    array = np.frombuffer(chunk.raw(name, row, row + 1), field.numpy).reshape(field.fixed_shape)
+    if field.shape:
+        return _json(array)
+    value = array.item()
+    if isinstance(value, int) and value >= 2**63:
+        return str(value)  # SQL's integers end there
+    return int(value) if isinstance(value, bool) else value
 
 
 def _json(array: np.ndarray) -> str:

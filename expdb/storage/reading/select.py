@@ -15,15 +15,8 @@ from expdb.storage.store import State, Store
 
 S, E, G = tables.steps.c, tables.episodes.c, tables.segments.c
 
-_EPISODES = tables.episodes.join(
-    tables.segments, sa.and_(G.buffer_id == E.buffer_id, G.episode == E.id)
-)
-# Segments stand between episodes and steps, so that an episode's steps are ranges of positions;
 # `steps.episode` leads back, so that an index on steps can come first as well.
-_ALL = _EPISODES.join(
-    tables.steps,
-    sa.and_(S.buffer_id == G.buffer_id, S.position.between(G.first, G.last), S.episode == E.id),
-)
+_ALL = tables.SEGMENTS_OF_EPISODES.join(tables.steps, sa.and_(tables.IN_SEGMENT, S.episode == E.id))
 
 
 def _steps(
@@ -49,7 +42,9 @@ def _episodes(store: Store, where: Condition | None, *columns: Any) -> sa.Select
 
     It serves conditions that do not look at steps.
     """
-    statement = sa.select(*columns).select_from(_EPISODES).where(E.buffer_id == store.id)
+    statement = (
+        sa.select(*columns).select_from(tables.SEGMENTS_OF_EPISODES).where(E.buffer_id == store.id)
+    )
     return statement if where is None else statement.where(where.sql)
 
 
@@ -216,14 +211,10 @@ def tasks_among(
     if not candidates:
         return set()
     held: sa.FromClause = tables.segments
-    scope = [G.buffer_id == E.buffer_id, G.episode == E.id]
     if not _by_episode(where, store.state(session)):
-        held = held.join(
-            tables.steps, sa.and_(S.buffer_id == G.buffer_id, S.position.between(G.first, G.last))
-        )
-    matching: sa.Select[Any] = (
-        sa.select(sa.literal_column("1")).select_from(held).where(*scope).correlate(tables.episodes)
-    )
+        held = tables.STEPS_OF_SEGMENTS
+    matching: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(held)
+    matching = matching.where(tables.OF_EPISODE).correlate(tables.episodes)
     if where is not None:
         matching = matching.where(where.sql)
     statement = sa.select(E.task_id).where(
@@ -261,9 +252,7 @@ def episodes(
     """
     columns = [E.id.label("episode"), *[E[name] for name in EPISODE_COLUMNS]]
     held: sa.Select[Any] = (
-        sa.select(sa.literal_column("1"))
-        .where(G.buffer_id == E.buffer_id, G.episode == E.id)
-        .correlate(tables.episodes)
+        sa.select(sa.literal_column("1")).where(tables.OF_EPISODE).correlate(tables.episodes)
     )
     statement = sa.select(*columns).where(E.buffer_id == store.id, held.exists()).order_by(E.id)
     if where is not None:

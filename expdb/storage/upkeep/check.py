@@ -6,14 +6,18 @@ Counters are compared with rows, rows with chunks, chunks with their checksums.
 from collections.abc import Iterator
 
 import numpy as np
+import sqlalchemy as sa
 
 from expdb.chunks.chunk import Chunk
 from expdb.chunks.fields import SYSTEM
 from expdb.errors import DatabaseDamaged, ExpDBError
+from expdb.sql import tables
 from expdb.sql.engine import Engine
 from expdb.sql.session import Session
 from expdb.storage.reading.segments import Segments
 from expdb.storage.store import Store
+
+S, E, G, C = tables.steps.c, tables.episodes.c, tables.segments.c, tables.chunks.c
 
 _CHUNKS_AT_ONCE = 64
 
@@ -33,19 +37,27 @@ def check_buffer(store: Store, session: Session) -> list[str]:
         store.state(session)
     except DatabaseDamaged as error:
         return [str(error)]
-    return [
-        f"buffer {store.name!r}: {problem}"
-        for problem in (*_books(store, session), *_chunks(store, session))
-    ]
-
-
-def _books(store: Store, session: Session) -> Iterator[str]:
-    state = store.state(session)
-    ((size, low, high),) = session.ask(
-        "SELECT count(*), min(position), max(position) FROM steps WHERE buffer_id = ?", store.id
+    segments = Segments.read(session, store.id, "")
+    problems = (
+        *_counters(store, session),
+        *_rows(store, session),
+        *_returns(store, session),
+        *_segments(store, session, segments),
+        *_chunks(store, session, segments),
     )
-    ((nbytes,),) = session.ask(
-        "SELECT coalesce(sum(bytes), 0) FROM chunks WHERE buffer_id = ?", store.id
+    return [f"buffer {store.name!r}: {problem}" for problem in problems]
+
+
+def _counters(store: Store, session: Session) -> Iterator[str]:
+    """Compare what the buffer counts with what it holds."""
+    state = store.state(session)
+    ((size, low, high),) = session.rows(
+        sa.select(sa.func.count(), sa.func.min(S.position), sa.func.max(S.position)).where(
+            S.buffer_id == store.id
+        )
+    )
+    ((nbytes,),) = session.rows(
+        sa.select(sa.func.coalesce(sa.func.sum(C.bytes), 0)).where(C.buffer_id == store.id)
     )
     if size != state.size:
         yield f"it counts {state.size} steps and holds {size}"
@@ -55,50 +67,52 @@ def _books(store: Store, session: Session) -> Iterator[str]:
         yield f"positions {low} to {high} lie outside of {state.oldest} to {state.added - 1}"
     if nbytes != state.nbytes:
         yield f"it counts {state.nbytes} bytes and its chunks hold {nbytes}"
-    for statement, problem in (
+
+
+def _rows(store: Store, session: Session) -> Iterator[str]:
+    """Look for rows that stand alone."""
+    episode = tables.steps.outerjoin(
+        tables.episodes, sa.and_(E.buffer_id == S.buffer_id, E.id == S.episode)
+    )
+    chunk = tables.segments.outerjoin(
+        tables.chunks, sa.and_(C.buffer_id == G.buffer_id, C.id == G.chunk)
+    )
+    segment = tables.episodes.outerjoin(tables.segments, tables.OF_EPISODE)
+    used = sa.exists().where(
+        G.buffer_id == C.buffer_id, G.last.between(C.first, C.id), G.chunk == C.id
+    )
+    observed = sa.exists().where(
+        C.buffer_id == E.buffer_id, C.id == E.tail_chunk, C.rows > E.tail_row
+    )
+    held = sa.select(sa.func.count()).select_from(tables.STEPS_OF_SEGMENTS)
+    held = held.where(tables.OF_EPISODE).correlate(tables.episodes)
+    for of, table, wrong, problem in (
+        (S, episode, E.id.is_(None), "steps of no episode"),
+        (G, chunk, C.id.is_(None), "segments of no chunk"),
+        (C, tables.chunks, ~used, "chunks without a step"),
         (
-            "SELECT count(*) FROM steps s LEFT JOIN episodes e ON e.buffer_id = s.buffer_id AND "
-            "e.id = s.episode "
-            "WHERE s.buffer_id = ? AND e.id IS NULL",
-            "steps of no episode",
-        ),
-        (
-            "SELECT count(*) FROM segments g LEFT JOIN chunks c ON c.buffer_id = g.buffer_id AND "
-            "c.id = g.chunk "
-            "WHERE g.buffer_id = ? AND c.id IS NULL",
-            "segments of no chunk",
-        ),
-        (
-            "SELECT count(*) FROM chunks c WHERE c.buffer_id = ? AND NOT EXISTS (SELECT 1 FROM "
-            "segments g WHERE "
-            "g.buffer_id = c.buffer_id AND g.last BETWEEN c.first AND c.id AND g.chunk = c.id)",
-            "chunks without a step",
-        ),
-        (
-            "SELECT count(*) FROM episodes e LEFT JOIN segments g ON g.buffer_id = e.buffer_id AND "
-            "g.episode = e.id "
-            "WHERE e.buffer_id = ? AND e.status <> 'open' AND g.last IS NULL",
+            E,
+            segment,
+            sa.and_(E.status != "open", G.last.is_(None)),
             "ended episodes without a step",
         ),
         (
-            "SELECT count(*) FROM episodes e WHERE e.buffer_id = ? AND e.tail_chunk IS NOT NULL "
-            "AND NOT EXISTS "
-            "(SELECT 1 FROM chunks c WHERE c.buffer_id = e.buffer_id AND c.id = e.tail_chunk AND "
-            "c.rows > e.tail_row)",
-            "episodes whose last observation is gone",
+            E,
+            tables.episodes,
+            sa.and_(E.tail_chunk.is_not(None), ~observed),
+            "episodes whose final observation is gone",
         ),
         (
-            "SELECT count(*) FROM episodes e WHERE e.buffer_id = ? AND e.length < (SELECT count(*) "
-            "FROM segments g "
-            "JOIN steps s ON s.buffer_id = g.buffer_id AND s.position BETWEEN g.first AND g.last "
-            "WHERE g.buffer_id = e.buffer_id AND g.episode = e.id)",
+            E,
+            tables.episodes,
+            E.length < held.scalar_subquery(),
             "episodes with more steps than were written",
         ),
     ):
-        ((count,),) = session.ask(statement, store.id)
+        statement = sa.select(sa.func.count()).select_from(table)
+        ((count,),) = session.rows(statement.where(of.buffer_id == store.id, wrong))
         if count:
             yield f"{count} {problem}"
-    yield from _returns(store, session)
 
 
 def _returns(store: Store, session: Session) -> Iterator[str]:
@@ -108,13 +122,19 @@ def _returns(store: Store, session: Session) -> Iterator[str]:
 
     Scaled, as a sum that overflows is an error on PostgreSQL.
     """
-    rows = session.ask(
-        "SELECT e.episode_id, e.episode_return, sum(s.reward * 1e-20), sum(abs(s.reward) * 1e-20), "
-        "count(*), e.length FROM episodes e "
-        "JOIN segments g ON g.buffer_id = e.buffer_id AND g.episode = e.id "
-        "JOIN steps s ON s.buffer_id = g.buffer_id AND s.position BETWEEN g.first AND g.last "
-        "WHERE e.buffer_id = ? GROUP BY e.buffer_id, e.id", store.id,
-    )  # fmt: skip
+    rows = session.rows(
+        sa.select(
+            E.episode_id,
+            E.episode_return,
+            sa.func.sum(S.reward * 1e-20),
+            sa.func.sum(sa.func.abs(S.reward) * 1e-20),
+            sa.func.count(),
+            E.length,
+        )
+        .select_from(tables.STEPS_OF_EPISODES)
+        .where(E.buffer_id == store.id)
+        .group_by(E.buffer_id, E.id)
+    )
     for episode_id, whole, found, size, count, length in rows:
         total = None if whole is None else whole * 1e-20
         exact = total == found or abs((total or 0.0) - (found or 0.0)) <= 1e-6 * max(
@@ -127,41 +147,37 @@ def _returns(store: Store, session: Session) -> Iterator[str]:
             )
 
 
-def _chunks(store: Store, session: Session) -> Iterator[str]:
-    segments = Segments.read(session, store.id, "")
+def _segments(store: Store, session: Session, segments: Segments) -> Iterator[str]:
+    """Compare segments with the steps that they cover."""
     if len(segments.last) and not (segments.first[1:] > segments.last[:-1]).all():
         yield "segments overlap"
-    positions = np.array(
-        [p for (p,) in session.ask("SELECT position FROM steps WHERE buffer_id = ?", store.id)],
-        np.int64,
-    )
+    rows = session.fetch(sa.select(S.position, S.episode).where(S.buffer_id == store.id))
+    positions = np.array([position for position, _ in rows], np.int64)
+    owners = np.array([episode for _, episode in rows], np.int64)
     try:
         index = segments.find(positions)
     except ExpDBError as error:
         yield f"steps in no segment: {error}"
         return
-    owner = dict(session.ask("SELECT position, episode FROM steps WHERE buffer_id = ?", store.id))
-    if any(
-        owner[p] != e
-        for p, e in zip(positions.tolist(), segments.episode[index].tolist(), strict=True)
-    ):
+    if (owners != segments.episode[index]).any():
         yield "steps in a segment of another episode"
-    covered = int((segments.last - segments.first + 1).sum()) if len(segments.last) else 0
     state = store.state(session)
-    evicted = int(np.maximum(state.oldest - segments.first, 0).sum()) if len(segments.last) else 0
-    if covered - evicted - len(positions) > state.gaps:
+    covered = int(np.maximum(segments.last - np.maximum(segments.first, state.oldest) + 1, 0).sum())
+    if covered - len(positions) > state.gaps:
         yield (
-            f"segments cover {covered - evicted - len(positions)} steps that are gone, "
-            f"{state.gaps} of them known"
+            f"segments cover {covered - len(positions)} steps that are gone, {state.gaps} of them "
+            "known"
         )
-    ids = [
-        id
-        for (id,) in session.ask("SELECT id FROM chunks WHERE buffer_id = ? ORDER BY id", store.id)
-    ]
+
+
+def _chunks(store: Store, session: Session, segments: Segments) -> Iterator[str]:
+    """Decode every chunk and compare it with its segments and steps."""
+    listed = sa.select(C.id).where(C.buffer_id == store.id).order_by(C.id)
+    ids = [id for (id,) in session.rows(listed)]
     for start in range(0, len(ids), _CHUNKS_AT_ONCE):
-        listed = store.dialect.as_list(np.array(ids[start : start + _CHUNKS_AT_ONCE], np.int64))
+        some = store.dialect.as_list(np.array(ids[start : start + _CHUNKS_AT_ONCE], np.int64))
         for id, rows, signature, crc, data in session.ask(
-            store.dialect.READ_CHUNKS, listed, store.id
+            store.dialect.READ_CHUNKS, some, store.id
         ):
             mine = segments.chunk == id
             ends = segments.chunk_row[mine] + segments.last[mine] - segments.first[mine]
@@ -169,36 +185,39 @@ def _chunks(store: Store, session: Session) -> Iterator[str]:
                 yield f"chunk {id} has fewer rows than its segments say"
             try:
                 chunk = store.decoder(session, signature).chunk(id, rows, crc, data)
-                if not _agrees(store, session, chunk, segments, mine):
+                if not _agrees(store, session, chunk, segments.last[mine]):
                     yield (
                         f"chunk {id} has other steps or rewards than its rows: its segments point "
                         "to wrong rows"
                     )
-                for name, field in chunk.signature.fields.items():
-                    chunk.present(name, 0, rows)
-                    (chunk.objects if field.varies else chunk.raw)(name, 0, rows)
-                    known = store.fields.types.get(name, SYSTEM.get(name))
-                    if known != field:
-                        yield f"chunk {id} holds {name!r} as {field}, the buffer as {known}"
+                yield from _fields(store, id, chunk)
             except ExpDBError as error:
                 yield str(error)
 
 
-def _agrees(
-    store: Store, session: Session, chunk: Chunk, segments: Segments, mine: np.ndarray
-) -> bool:
+def _fields(store: Store, id: int, chunk: Chunk) -> Iterator[str]:
+    """Decode every field of a chunk."""
+    for name, field in chunk.signature.fields.items():
+        chunk.present(name, 0, chunk.rows)
+        (chunk.objects if field.varies else chunk.raw)(name, 0, chunk.rows)
+        known = store.fields.types.get(name, SYSTEM.get(name))
+        if known != field:
+            yield f"chunk {id} holds {name!r} as {field}, the buffer as {known}"
+
+
+def _agrees(store: Store, session: Session, chunk: Chunk, segments: np.ndarray) -> bool:
     """Return whether a chunk's own step numbers and rewards are those of its steps.
 
     Steps that were changed since are left out.
     """
     steps = np.frombuffer(chunk.raw("step", 0, chunk.rows), np.int64)
     rewards = np.frombuffer(chunk.raw("reward", 0, chunk.rows), np.float64)
-    rows = session.ask(
-        "SELECT g.chunk_row + s.position - g.first, s.step, s.reward FROM segments g JOIN steps s "
-        "ON s.buffer_id = g.buffer_id AND s.position BETWEEN g.first AND g.last "
-        f"WHERE g.buffer_id = ? AND g.last {store.dialect.AMONG} AND s.revision IS NULL",
-        store.id, store.dialect.as_list(segments.last[mine]),
-    )  # fmt: skip
+    rows = session.fetch(
+        sa.select(G.chunk_row + S.position - G.first, S.step, S.reward)
+        .select_from(tables.STEPS_OF_SEGMENTS)
+        .where(G.buffer_id == store.id, store.dialect.among(G.last, segments.tolist()))
+        .where(S.revision.is_(None))
+    )
     for row, step, reward in rows:
         if steps[row] != step or not (
             rewards[row] == reward or (reward is None and rewards[row] != rewards[row])

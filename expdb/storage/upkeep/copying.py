@@ -11,7 +11,6 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import sqlalchemy as sa
 
 from expdb import errors
@@ -19,6 +18,11 @@ from expdb.sql import tables
 from expdb.sql.engine import Engine
 from expdb.sql.session import Session
 from expdb.storage import catalog
+
+B, E, S, G = tables.buffers.c, tables.episodes.c, tables.steps.c, tables.segments.c
+C, P = tables.chunks.c, tables.priorities
+
+_PLACE = {column.name: place for place, column in enumerate(tables.chunks.columns)}
 
 BATCH_BYTES = 4 << 20
 BATCH_CHUNKS = 512
@@ -32,51 +36,44 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
     Raise TargetExists where the target has one of that name.
     """
     with source.reading() as reader:
-        found = reader.rows(sa.select(tables.buffers).where(tables.buffers.c.name == name))
+        found = reader.rows(sa.select(tables.buffers).where(B.name == name))
         if not found:
             raise catalog.unknown_buffer(reader, name)
         counters = dict(found[0]._mapping)
         old = counters.pop("id")
-        sizes = reader.ask("SELECT id, bytes FROM chunks WHERE buffer_id = ? ORDER BY id", old)
+        sizes = reader.rows(sa.select(C.id, C.bytes).where(C.buffer_id == old).order_by(C.id))
         new, done = _draft(reader, old, source, target, counters)
         left = [(id, size) for id, size in sizes if id > done]
         progress(len(sizes) - len(left), len(sizes))
         while left:
-            count = total = 0
-            while (
-                count < len(left)
-                and count < BATCH_CHUNKS
-                and (not count or total + left[count][1] <= BATCH_BYTES)
-            ):
-                total += left[count][1]
-                count += 1
-            _copy_chunks(reader, old, source, target, new, [id for id, _ in left[:count]])
-            left = left[count:]
+            batch = _next_batch(left)
+            _copy_chunks(reader, old, source, target, new, batch)
+            left = left[len(batch) :]
             progress(len(sizes) - len(left), len(sizes))
         with target.writing() as writer:
             _require_free(writer, name, target)
-            _insert(
-                writer,
-                source,
-                target,
-                tables.episodes,
-                new,
-                _rows(reader, tables.episodes, "WHERE buffer_id = ?", old),
-            )
-            for block, version, data in reader.ask(
-                "SELECT block, version, data FROM priorities WHERE buffer_id = ?", old
-            ):
-                stored = target.dialect.as_block(source.dialect.from_block(data))
-                writer.ask(
-                    "INSERT INTO priorities (buffer_id, block, version, data) VALUES (?, ?, ?, ?)",
-                    new,
-                    block,
-                    version,
-                    stored,
-                )
-            b = tables.buffers
-            writer.connection.execute(sa.update(b).where(b.c.id == new).values(**counters))
+            episodes = reader.fetch(sa.select(tables.episodes).where(E.buffer_id == old))
+            _insert(writer, target, tables.episodes, new, episodes)
+            from_block, as_block = source.dialect.from_block, target.dialect.as_block
+            blocks = [
+                (*row, as_block(from_block(data)))
+                for *row, data in reader.fetch(sa.select(P).where(P.c.buffer_id == old))
+            ]
+            _insert(writer, target, P, new, blocks)
+            writer.execute(sa.update(tables.buffers).where(B.id == new).values(**counters))
     return int(counters["size"])
+
+
+def _next_batch(left: list[tuple[int, int]]) -> list[int]:
+    """Return the ids of the next chunks, at least one, of those left (id, bytes)."""
+    ids: list[int] = []
+    total = 0
+    for id, size in left[:BATCH_CHUNKS]:
+        total += size
+        if ids and total > BATCH_BYTES:
+            break
+        ids.append(id)
+    return ids
 
 
 def _require_free(writer: Session, name: str, target: Engine) -> None:
@@ -95,9 +92,9 @@ def _draft(
     Drafts of other states are dropped.
     """
     name = counters["name"]
-    (sums,) = reader.ask(
-        "SELECT count(*), sum(crc), min(id), max(id) FROM chunks WHERE buffer_id = ?", old
-    )
+    f = sa.func
+    columns = f.count(), f.sum(C.crc), f.min(C.id), f.max(C.id)
+    (sums,) = reader.rows(sa.select(*columns).where(C.buffer_id == old))
     state = hashlib.sha256(
         repr([sorted(counters.items()), list(map(str, sums))]).encode()
     ).hexdigest()[:16]
@@ -113,11 +110,11 @@ def _draft(
             catalog.create_buffer(writer, draft, None, {})
             found = catalog.find_buffer(writer, draft)
             assert found is not None
-            rows = _rows(reader, tables.signatures, "WHERE buffer_id = ?", old)
-            _insert(writer, source, target, tables.signatures, found[0], rows)
-        ((done,),) = writer.ask(
-            "SELECT coalesce(max(id), -1) FROM chunks WHERE buffer_id = ?", found[0]
-        )
+            known = tables.signatures
+            rows = reader.fetch(sa.select(known).where(known.c.buffer_id == old))
+            _insert(writer, target, known, found[0], rows)
+        last = f.coalesce(f.max(C.id), -1)
+        ((done,),) = writer.rows(sa.select(last).where(C.buffer_id == found[0]))
     return found[0], int(done)
 
 
@@ -125,45 +122,29 @@ def _copy_chunks(
     reader: Session, old: int, source: Engine, target: Engine, new: int, ids: list[int]
 ) -> None:
     """Copy chunks with their segments and steps, in one transaction."""
-    among, listed = source.dialect.AMONG, source.dialect.as_list(np.array(ids, np.int64))
-    chunks = _rows(
-        reader, tables.chunks, f"WHERE buffer_id = ? AND id {among} ORDER BY id", old, listed
+    among = source.dialect.among
+    mine = sa.select(tables.chunks).where(C.buffer_id == old, among(C.id, ids)).order_by(C.id)
+    chunks = reader.fetch(mine)
+    low = min(row[_PLACE["first"]] for row in chunks)
+    within = sa.and_(G.buffer_id == old, G.last.between(low, ids[-1]), among(G.chunk, ids))
+    segments = reader.fetch(sa.select(tables.segments).where(within).order_by(G.last))
+    steps = reader.fetch(
+        sa.select(tables.steps)
+        .select_from(tables.STEPS_OF_SEGMENTS)
+        .where(within)
+        .order_by(S.position)
     )
-    columns = [column.name for column in tables.chunks.columns]
-    low, high = min(row[columns.index("first")] for row in chunks), ids[-1]
-    of_chunks = f"WHERE buffer_id = ? AND last BETWEEN ? AND ? AND chunk {among}"
-    segments = _rows(reader, tables.segments, f"{of_chunks} ORDER BY last", old, low, high, listed)
-    lasts = source.dialect.as_list(np.array([row[1] for row in segments], np.int64))
-    steps = reader.ask(
-        f"SELECT {', '.join(f's.{column.name}' for column in tables.steps.columns)} FROM segments "
-        "g "
-        "JOIN steps s ON s.buffer_id = g.buffer_id AND s.position BETWEEN g.first AND g.last "
-        f"WHERE g.buffer_id = ? AND g.last {among} ORDER BY s.position",
-        old, lasts,
-    )  # fmt: skip
     with target.writing() as writer:
         for table, rows in (
             (tables.steps, steps),
             (tables.segments, segments),
             (tables.chunks, chunks),
         ):
-            _insert(writer, source, target, table, new, rows)
-
-
-def _rows(reader: Session, table: sa.Table, where: str, *params: Any) -> list[Any]:
-    return reader.ask(
-        f"SELECT {', '.join(column.name for column in table.columns)} FROM {table.name} {where}",
-        *params,
-    )
+            _insert(writer, target, table, new, rows)
 
 
 def _insert(
-    writer: Session,
-    source: Engine,
-    target: Engine,
-    table: sa.Table,
-    buffer_id: int,
-    rows: list[Any],
+    writer: Session, target: Engine, table: sa.Table, buffer_id: int, rows: list[Any]
 ) -> None:
     """Insert rows as they were read, under another buffer's id.
 

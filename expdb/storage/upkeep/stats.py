@@ -2,8 +2,13 @@
 
 from typing import Any
 
+import sqlalchemy as sa
+
+from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.store import Store
+
+E = tables.episodes.c
 
 
 def buffer_stats(store: Store, session: Session) -> dict[str, Any]:
@@ -12,15 +17,13 @@ def buffer_stats(store: Store, session: Session) -> dict[str, Any]:
     `bytes` is what the chunks hold; rows, indexes and free pages come on top in the file.
     """
     state = store.state(session)
-    by_status = dict(
-        session.ask(
-            "SELECT status, count(*) FROM episodes WHERE buffer_id = ? GROUP BY status", store.id
+    by_status: dict[str, int] = dict(
+        session.fetch(
+            sa.select(E.status, sa.func.count()).where(E.buffer_id == store.id).group_by(E.status)
         )
     )
-    ((tasks,),) = session.ask(
-        "SELECT count(DISTINCT task_id) FROM episodes WHERE buffer_id = ?", store.id
-    )
-    ((chunks,),) = session.ask("SELECT count(*) FROM chunks WHERE buffer_id = ?", store.id)
+    tasks = sa.select(sa.func.count(E.task_id.distinct())).where(E.buffer_id == store.id)
+    chunks = sa.select(sa.func.count()).where(tables.chunks.c.buffer_id == store.id)
     return {
         "name": store.name,
         "capacity": state.capacity,
@@ -30,8 +33,8 @@ def buffer_stats(store: Store, session: Session) -> dict[str, Any]:
         "episodes": {
             status: by_status.get(status, 0) for status in ("open", "complete", "aborted")
         },
-        "tasks": tasks,
-        "chunks": chunks,
+        "tasks": session.rows(tasks)[0][0],
+        "chunks": session.rows(chunks)[0][0],
         "bytes": state.nbytes,
         "revision": state.revision,
         "fields": {name: str(field) for name, field in store.fields.types.items()},

@@ -16,7 +16,7 @@ from expdb.storage.reading.segments import locate
 from expdb.storage.store import Store
 from expdb.storage.writing.compact import rewrite
 
-S, E = tables.steps.c, tables.episodes.c
+S, E, G, B = tables.steps.c, tables.episodes.c, tables.segments.c, tables.buffers.c
 
 
 def update(store: Store, where: Condition, changes: dict[str, Any], last: bool) -> int:
@@ -33,14 +33,11 @@ def update(store: Store, where: Condition, changes: dict[str, Any], last: bool) 
             _warn_of_open_episodes(store, session, found)
         elif changes.get("reward") and len(found):
             _warn_of_repeated_rewards(store, session, found)
-        matching = sa.and_(S.buffer_id == store.id, store.dialect.among(S.position, found.tolist()))
         if of_episodes and len(found):
-            mine = E.id.in_(sa.select(S.episode).where(matching))
-            session.connection.execute(
-                sa.update(tables.episodes).where(E.buffer_id == store.id, mine).values(of_episodes)
-            )
+            mine = sa.and_(E.buffer_id == store.id, E.id.in_(_episodes_of(store, found)))
+            session.execute(sa.update(tables.episodes).where(mine).values(of_episodes))
         if of_steps and len(found):
-            session.connection.execute(sa.update(tables.steps).where(matching).values(of_steps))
+            session.execute(sa.update(tables.steps).where(_at(store, found)).values(of_steps))
         if "reward" in of_steps and len(found):
             _sum_returns(store, session, found)
     return len(found)
@@ -51,14 +48,12 @@ def _last_steps(store: Store, session: Session, positions: np.ndarray) -> np.nda
 
     The one of the greatest `step`, of equal ones the newest.
     """
-    among = store.dialect.AMONG
-    rows = session.ask(
-        "SELECT g.episode, s.step, s.position FROM segments g JOIN steps s ON s.buffer_id = "
-        "g.buffer_id AND s.position BETWEEN g.first "
-        "AND g.last AND s.episode = g.episode WHERE g.buffer_id = ? AND g.episode IN (SELECT "
-        f"episode FROM steps WHERE buffer_id = ? AND position {among})",
-        store.id, store.id, store.dialect.as_list(positions),
-    )  # fmt: skip
+    rows = session.fetch(
+        sa.select(G.episode, S.step, S.position)
+        .select_from(tables.STEPS_OF_SEGMENTS)
+        .where(G.buffer_id == store.id, S.episode == G.episode)
+        .where(G.episode.in_(_episodes_of(store, positions)))
+    )
     last = {episode: position for episode, _, position in sorted(rows)}
     return np.array(sorted(last.values()), np.int64)
 
@@ -66,11 +61,11 @@ def _last_steps(store: Store, session: Session, positions: np.ndarray) -> np.nda
 def _warn_of_open_episodes(store: Store, session: Session, positions: np.ndarray) -> None:
     if store.warned_of_open or not len(positions):
         return
-    ((count,),) = session.ask(
-        f"SELECT count(*) FROM episodes WHERE buffer_id = ? AND status = 'open' AND id IN "
-        f"(SELECT episode FROM steps WHERE buffer_id = ? AND position {store.dialect.AMONG})",
-        store.id, store.id, store.dialect.as_list(positions),
-    )  # fmt: skip
+    ((count,),) = session.rows(
+        sa.select(sa.func.count())
+        .where(E.buffer_id == store.id, E.status == "open")
+        .where(E.id.in_(_episodes_of(store, positions)))
+    )
     if count:
         store.warned_of_open = True
         errors.warn(
@@ -84,11 +79,9 @@ def _warn_of_open_episodes(store: Store, session: Session, positions: np.ndarray
 def _warn_of_repeated_rewards(store: Store, session: Session, positions: np.ndarray) -> None:
     if store.warned_of_rewards:
         return
-    ((steps, episodes),) = session.ask(
-        "SELECT count(*), count(DISTINCT episode) FROM steps WHERE buffer_id = ? AND position "
-        f"{store.dialect.AMONG}",
-        store.id, store.dialect.as_list(positions),
-    )  # fmt: skip
+    ((steps, episodes),) = session.rows(
+        sa.select(sa.func.count(), sa.func.count(S.episode.distinct())).where(_at(store, positions))
+    )
     if steps > episodes:
         store.warned_of_rewards = True
         errors.warn(
@@ -103,59 +96,61 @@ def _sum_returns(store: Store, session: Session, positions: np.ndarray) -> None:
 
     The trigger adds differences, which round, and that is for the others.
     """
-    among = store.dialect.AMONG
-    rows = session.ask(
-        "SELECT e.id, e.length, count(*), sum(s.reward) FROM episodes e "
-        "JOIN segments g ON g.buffer_id = e.buffer_id AND g.episode = e.id "
-        "JOIN steps s ON s.buffer_id = g.buffer_id AND s.position BETWEEN g.first AND g.last "
-        "WHERE e.buffer_id = ? AND e.id IN (SELECT episode FROM steps WHERE buffer_id = ? AND "
-        f"position {among}) GROUP BY e.buffer_id, e.id",
-        store.id, store.id, store.dialect.as_list(positions),
-    )  # fmt: skip
+    rows = session.rows(
+        sa.select(E.id, E.length, sa.func.count(), sa.func.sum(S.reward))
+        .select_from(tables.STEPS_OF_EPISODES)
+        .where(E.buffer_id == store.id, E.id.in_(_episodes_of(store, positions)))
+        .group_by(E.buffer_id, E.id)
+    )
     whole = [(total, store.id, id) for id, length, count, total in rows if length == count]
     session.many("UPDATE episodes SET episode_return = ? WHERE buffer_id = ? AND id = ?", whole)
 
 
+def _at(store: Store, positions: np.ndarray) -> sa.ColumnElement[bool]:
+    return sa.and_(S.buffer_id == store.id, store.dialect.among(S.position, positions.tolist()))
+
+
+def _episodes_of(store: Store, positions: np.ndarray) -> sa.Select[Any]:
+    """Return a SELECT of the episodes of steps, to be used within another statement."""
+    steps = tables.steps.alias()
+    among = store.dialect.among(steps.c.position, positions.tolist())
+    return sa.select(steps.c.episode).where(steps.c.buffer_id == store.id, among)
+
+
 def delete(store: Store, where: Condition) -> int:
     """Delete the matching steps, and rewrite the chunks they leave; return how many there were."""
-    among = store.dialect.AMONG
     with store.writing() as (session, outcome):
         found = select.positions(store, session, where)
         if not len(found):
             return 0
         segments = locate(store, session, found)
         index = segments.find(found)
-        listed = store.dialect.as_list(found)
-        session.ask(f"DELETE FROM steps WHERE buffer_id = ? AND position {among}", store.id, listed)
+        session.execute(sa.delete(tables.steps).where(_at(store, found)))
         for chunk in np.unique(segments.chunk[index]).tolist():
             rewrite(store, session, outcome, [chunk])
-        listed = store.dialect.as_list(np.unique(segments.episode[index]))
-        session.ask(
-            "UPDATE episodes SET tail_chunk = NULL, tail_row = NULL, tail_fields = NULL WHERE "
-            "buffer_id = ? "
-            f"AND id {among} AND last_position "
-            f"{among}", store.id, listed, store.dialect.as_list(found),
-        )  # fmt: skip
-        session.ask(
-            "UPDATE episodes SET last_position = coalesce((SELECT max(last) FROM segments g WHERE "
-            "g.buffer_id = "
-            "episodes.buffer_id AND g.episode = episodes.id), -1) WHERE buffer_id = ? AND id "
-            f"{among}",
-            store.id, listed,
-        )  # fmt: skip
-        # Who holds the episodes in memory may never have seen the steps that are gone, and what
-        # they made of them: out of order.
-        session.ask(
-            "UPDATE episodes SET revision = (SELECT revision FROM buffers WHERE id = ?) WHERE "
-            f"buffer_id = ? AND id {among}",
-            store.id, store.id, listed,
-        )  # fmt: skip
-        session.ask(
-            "DELETE FROM episodes WHERE buffer_id = ? AND last_position < 0 AND status <> 'open' "
-            f"AND id {among}",
-            store.id, listed,
-        )  # fmt: skip
+        _settle_episodes(store, session, np.unique(segments.episode[index]), found)
     return len(found)
+
+
+def _settle_episodes(
+    store: Store, session: Session, episodes: np.ndarray, gone: np.ndarray
+) -> None:
+    """Have episodes end where they end now; delete the ended ones of which no step is left."""
+    among = store.dialect.among
+    mine = sa.and_(E.buffer_id == store.id, among(E.id, episodes.tolist()))
+    episode = sa.update(tables.episodes).where(mine)
+    no_observation = dict.fromkeys(("tail_chunk", "tail_row", "tail_fields"))
+    session.execute(episode.where(among(E.last_position, gone.tolist())).values(no_observation))
+    last = sa.select(sa.func.coalesce(sa.func.max(G.last), -1)).where(tables.OF_EPISODE)
+    # Who holds the episodes in memory may never have seen the steps that are gone, and what they
+    # made of them: out of order. So they are told.
+    revision = sa.select(B.revision).where(B.id == store.id).scalar_subquery()
+    session.execute(
+        episode.values(
+            last_position=last.correlate(tables.episodes).scalar_subquery(), revision=revision
+        )
+    )
+    session.execute(sa.delete(tables.episodes).where(mine, E.last_position < 0, E.status != "open"))
 
 
 def clear(store: Store) -> int:
@@ -163,17 +158,16 @@ def clear(store: Store) -> int:
 
     Positions go on where they were.
     """
+    buffer = sa.update(tables.buffers).where(B.id == store.id)
     with store.writing() as (session, _):
-        ((size,),) = session.ask("SELECT size FROM buffers WHERE id = ?", store.id)
+        ((size,),) = session.rows(sa.select(B.size).where(B.id == store.id))
         # As if evicted: with `low` past every position no trigger takes the rows from the count one
         # by one.
-        session.ask(
-            "UPDATE buffers SET low = added, holes = 0, revision = revision + 1 WHERE id = ?",
-            store.id,
-        )
-        for table in ("priorities", "steps", "segments", "chunks", "episodes"):
-            session.ask(f"DELETE FROM {table} WHERE buffer_id = ?", store.id)
-        session.ask("UPDATE buffers SET size = 0, bytes = 0 WHERE id = ?", store.id)
+        session.execute(buffer.values(low=B.added, holes=0, revision=B.revision + 1))
+        for table in tables.OF_BUFFERS:
+            if table is not tables.signatures:
+                session.execute(sa.delete(table).where(table.c.buffer_id == store.id))
+        session.execute(buffer.values(size=0, bytes=0))
     return int(size)
 
 
@@ -183,8 +177,8 @@ def declare(store: Store, fields: dict[str, Field]) -> None:
     Raise FieldMismatch where they are stored otherwise.
     """
     with store.writing() as (session, outcome):
-        ((version, added),) = session.ask(
-            "SELECT fields_version, added FROM buffers WHERE id = ?", store.id
+        ((version, added),) = session.rows(
+            sa.select(B.fields_version, B.added).where(B.id == store.id)
         )
         store.settle_fields(
             session, store.fields_at(session, version), fields, set(), added == 0, outcome
@@ -197,7 +191,7 @@ def raise_capacity(store: Store, capacity: int | None) -> int | bool | None:
     Return the stored one where that would lower it.
     """
     with store.writing() as (session, _):
-        ((stored,),) = session.ask("SELECT capacity FROM buffers WHERE id = ?", store.id)
+        ((stored,),) = session.rows(sa.select(B.capacity).where(B.id == store.id))
         if stored is None or (capacity is not None and capacity < stored):
             return True if stored == capacity else stored
         _set_capacity(session, store, capacity)
@@ -211,8 +205,7 @@ def set_capacity(store: Store, capacity: int | None) -> None:
 
 
 def _set_capacity(session: Session, store: Store, capacity: int | None) -> None:
-    statement = sa.update(tables.buffers).where(tables.buffers.c.id == store.id)
-    session.connection.execute(statement.values(capacity=capacity))
+    session.execute(sa.update(tables.buffers).where(B.id == store.id).values(capacity=capacity))
 
 
 def index(store: Store, name: str) -> None:

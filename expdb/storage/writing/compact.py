@@ -57,6 +57,19 @@ def compact_episode(
         "AND e.id = ?",
         store.id, episode,
     ) or [(None,)]  # fmt: skip
+    groups = _groups(store, session, outcome, own)
+    if tail and last_chunk is not None and not any(last_chunk in group for group in groups):
+        groups.append([last_chunk])  # one that the episode shares with others
+    for group in groups:
+        keeps = (episode, tail) if tail and last_chunk in group else None
+        if len(group) > 1 or keeps:
+            rewrite(store, session, outcome, group, keeps, tail_types)
+
+
+def _groups(
+    store: Store, session: Session, outcome: WriteOutcome, own: list[tuple[int, int, int]]
+) -> list[list[int]]:
+    """Return which chunks of an episode are merged with each other, of (id, signature, bytes)."""
     groups: list[list[int]] = [[]]
     for id, signature, size in own:
         fields = store.decoder(session, signature, outcome).signature.fields
@@ -68,12 +81,7 @@ def compact_episode(
             groups[-1].append(id)
         else:
             groups += [[id], []]
-    if tail and last_chunk is not None and not any(last_chunk in group for group in groups):
-        groups.append([last_chunk])  # one that the episode shares with others
-    for group in groups:
-        keeps = (episode, tail) if tail and last_chunk in group else None
-        if len(group) > 1 or keeps:
-            rewrite(store, session, outcome, group, keeps, tail_types)
+    return groups
 
 
 def rewrite(

@@ -58,7 +58,7 @@ def put(session: Session, store: Store, write: EpisodeWrite, first: int, now: fl
         return True
     if write.details:
         statement = sa.update(tables.episodes).where(E.buffer_id == store.id, E.id == before.id)
-        session.connection.execute(statement.values(**write.details))
+        session.execute(statement.values(**write.details))
     return bool(
         session.ask(
             ADVANCE, len(write.rows), write.status, ended, after.ordered, after.last_step,

@@ -171,55 +171,73 @@ class OpenEpisodes:
 
         Returns as well its key among the open ones, where it was not named.
         """
-        task_id, agent_id = row.get("task_id", "default"), row.get("agent_id", "agent")
         given = {
             name: row[name]
             for name in ("task_name", "group_id", "policy_version", "episode_tags")
             if row.get(name) is not None
         }
-        episode_id = row.get("episode_id")
         key = None
-        if episode_id is None:
-            key = (task_id, agent_id)
-            try:
-                episode = opened[key] if key in opened else self._open.get(key)
-            except TypeError:
-                episode = None  # not text: said below
-            if episode is None:
-                episode = self.new(task_id, agent_id, None, given)
-                self._callers[key] = _caller()
-            elif not self._warned and self._callers.setdefault(key, _caller()) != _caller():
-                self._warned = True
-                errors.warn(
-                    f"two threads or asyncio tasks store steps of task {task_id!r} and agent "
-                    f"{agent_id!r} without an episode_id, which makes one "
-                    "episode of them: give each attempt an episode_id, or use `with "
-                    "buffer.episode(...)`"
-                )
-            opened[key] = episode
+        if row.get("episode_id") is None:
+            key = (row.get("task_id", "default"), row.get("agent_id", "agent"))
+            episode = opened[key] = self._unnamed(key, opened, given)
         else:
-            episode = named.get(episode_id) or self._named.get(episode_id)
-            if episode is None and episode_id in stored:
-                episode, status = stored[episode_id]
-                if status != "open":
-                    raise errors.EpisodeEnded(
-                        f"episode {episode_id!r} is {status}: give the step another episode_id"
-                    )
-            if episode is None:
-                episode = self.new(task_id, agent_id, episode_id, given)
-            named[episode_id] = episode
-            if (row.get("task_id", episode.task_id), row.get("agent_id", episode.agent_id)) != (
-                episode.task_id,
-                episode.agent_id,
-            ):
-                raise errors.EpisodeMismatch(
-                    f"episode {episode_id!r} is of task {episode.task_id!r} and agent "
-                    f"{episode.agent_id!r}: "
-                    "give that task_id and agent_id, or another episode_id"
-                )
+            episode = self._by_name(row, named, stored, given)
         if given:
             self._add_details(episode, given, pending)
         return episode, key
+
+    def _unnamed(
+        self, key: Key, opened: dict[Key, EpisodeRecord | None], given: dict[str, Any]
+    ) -> EpisodeRecord:
+        """Return the open episode of a task and an agent, or a new one."""
+        task_id, agent_id = key
+        try:
+            episode = opened[key] if key in opened else self._open.get(key)
+        except TypeError:
+            episode = None  # not text: a new one says so
+        if episode is None:
+            episode = self.new(task_id, agent_id, None, given)
+            self._callers[key] = _caller()
+        elif not self._warned and self._callers.setdefault(key, _caller()) != _caller():
+            self._warned = True
+            errors.warn(
+                f"two threads or asyncio tasks store steps of task {task_id!r} and agent "
+                f"{agent_id!r} without an episode_id, which makes one "
+                "episode of them: give each attempt an episode_id, or use `with "
+                "buffer.episode(...)`"
+            )
+        return episode
+
+    def _by_name(
+        self,
+        row: Mapping[str, Any],
+        named: dict[str, EpisodeRecord],
+        stored: dict[str, tuple[EpisodeRecord, str]],
+        given: dict[str, Any],
+    ) -> EpisodeRecord:
+        """Return the episode that a step names, or a new one."""
+        episode_id = row["episode_id"]
+        episode = named.get(episode_id) or self._named.get(episode_id)
+        if episode is None and episode_id in stored:
+            episode, status = stored[episode_id]
+            if status != "open":
+                raise errors.EpisodeEnded(
+                    f"episode {episode_id!r} is {status}: give the step another episode_id"
+                )
+        if episode is None:
+            task_id, agent_id = row.get("task_id", "default"), row.get("agent_id", "agent")
+            episode = self.new(task_id, agent_id, episode_id, given)
+        named[episode_id] = episode
+        if (row.get("task_id", episode.task_id), row.get("agent_id", episode.agent_id)) != (
+            episode.task_id,
+            episode.agent_id,
+        ):
+            raise errors.EpisodeMismatch(
+                f"episode {episode_id!r} is of task {episode.task_id!r} and agent "
+                f"{episode.agent_id!r}: "
+                "give that task_id and agent_id, or another episode_id"
+            )
+        return episode
 
     def _stored(self, rows: Sequence[Row]) -> dict[str, tuple[EpisodeRecord, str]]:
         """Look up, all at once, the episodes that rows name and this handle does not know."""

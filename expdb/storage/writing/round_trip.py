@@ -84,14 +84,7 @@ def _parameters(
         }
         for write in plan.episodes
     ]
-    numbers: list[int] = []
-    messages: list[bytes] = []
-    for chunk, decoder in zip(plan.chunks, decoders, strict=True):
-        message = chunk.block.message(decoder.templates, *chunk.system)
-        rows, signature = chunk.block.rows, decoder.signature
-        crc = crc_of(signature, 0, rows, message)
-        numbers += (chunk.last, chunk.first, chunk.episode, rows, signature.id, crc)
-        messages.append(message)
+    numbers, messages = _chunks(plan, decoders)
     final: tuple[int | None, int | None, str | None] = (None, None, None)
     if plan.final is not None:
         final = (*plan.final[:2], json.dumps(plan.final[2]))
@@ -116,6 +109,19 @@ def _parameters(
         messages,
         *final,
     )
+
+
+def _chunks(plan: WritePlan, decoders: list[Decoder]) -> tuple[list[int], list[bytes]]:
+    """Return the numbers of each chunk, one after another, and the messages."""
+    numbers: list[int] = []
+    messages: list[bytes] = []
+    for chunk, decoder in zip(plan.chunks, decoders, strict=True):
+        message = chunk.block.message(decoder.templates, *chunk.system)
+        rows, signature = chunk.block.rows, decoder.signature
+        crc = crc_of(signature, 0, rows, message)
+        numbers += (chunk.last, chunk.first, chunk.episode, rows, signature.id, crc)
+        messages.append(message)
+    return numbers, messages
 
 
 def _unless_usual(column: tuple[Any, ...], usual: Any) -> list[Any] | None:

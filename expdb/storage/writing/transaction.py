@@ -10,16 +10,20 @@ import time
 import uuid
 
 import numpy as np
+import sqlalchemy as sa
 
 from expdb import errors
+from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.records import EpisodeRecord
 from expdb.storage.statements import COUNT, INSERT_SEGMENT, KEEP_TAIL, TAKE, TAKE_EPISODE
 from expdb.storage.store import Store, WriteOutcome, Writing
 from expdb.storage.writing import compact, episodes
 from expdb.storage.writing.pending import Pending
-from expdb.storage.writing.plan import EpisodeWrite, WritePlan, make_plan
+from expdb.storage.writing.plan import ChunkWrite, EpisodeWrite, WritePlan, make_plan
 from expdb.storage.writing.round_trip import write_at_once
+
+E, B = tables.episodes.c, tables.buffers.c
 
 RETRY_SECONDS = 0.1
 
@@ -100,43 +104,40 @@ def _end_only(store: Store, pending: Pending, again: bool) -> None:
     if episode is None or episode.id is None:
         pending.stored = nothing
         return
-    status = pending.ended[episode]
     writing = Writing(store)
     try:
         with writing as (session, outcome):
-            current = [
-                status
-                for (status,) in session.ask(
-                    "SELECT status FROM episodes WHERE buffer_id = ? AND id = ?",
-                    store.id,
-                    episode.id,
-                )
-            ]
-            was_swept = not current and 0 <= episode.last_position < episodes.swept_before(
-                store, session
-            )
-            if not was_swept and not (again and current == [status]):
-                if pending.tail:
-                    ((version,),) = session.ask(
-                        "SELECT fields_version FROM buffers WHERE id = ?", store.id
-                    )
-                    store.settle_fields(
-                        session,
-                        store.fields_at(session, version),
-                        pending.tail_types,
-                        set(),
-                        False,
-                        outcome,
-                    )
-                episodes.end(
-                    store, session, outcome, episode.id, status, pending.tail, pending.tail_types
-                )
+            _end_stored(store, session, outcome, pending, episode, again)
         pending.stored = nothing
     except BaseException as error:
         writing.__exit__(type(error), error, None)
         if writing.committed:
             pending.stored = nothing
         raise
+
+
+def _end_stored(
+    store: Store,
+    session: Session,
+    outcome: WriteOutcome,
+    pending: Pending,
+    episode: EpisodeRecord,
+    again: bool,
+) -> None:
+    """End an episode whose steps are stored; nothing where that is done, or it is swept away."""
+    assert episode.id is not None
+    status, mine = pending.ended[episode], (E.buffer_id == store.id, E.id == episode.id)
+    current = [found for (found,) in session.rows(sa.select(E.status).where(*mine))]
+    if not current and 0 <= episode.last_position < episodes.swept_before(store, session):
+        return
+    if again and current == [status]:
+        return
+    types = pending.tail_types
+    if pending.tail:
+        version = session.rows(sa.select(B.fields_version).where(B.id == store.id))[0][0]
+        known = store.fields_at(session, version)
+        store.settle_fields(session, known, types, set(), False, outcome)
+    episodes.end(store, session, outcome, episode.id, status, pending.tail, types)
 
 
 def _written(store: Store, session: Session, pending: Pending) -> np.ndarray | None:
@@ -185,18 +186,7 @@ def _write(store: Store, session: Session, pending: Pending, outcome: WriteOutco
         steps.execute_time, steps.reward, steps.terminated, steps.truncated, steps.tags,
     )  # fmt: skip
     store.dialect.insert_steps(session, store.id, columns, count)
-    nbytes = 0
-    for chunk in plan.chunks:
-        episode = ids[chunk.episode] if chunk.episode else None
-        nbytes += store.insert_chunk(
-            session,
-            outcome,
-            chunk.block,
-            chunk.system,
-            id=first + chunk.last,
-            first=first + chunk.first,
-            episode=episode,
-        )
+    nbytes = sum(_insert_chunk(store, session, outcome, one, first, ids) for one in plan.chunks)
     segments = [
         (store.id, first + last, first + begin, ids[place], ordinal, first + chunk_id, row)
         for last, begin, place, ordinal, chunk_id, row in plan.segments
@@ -208,6 +198,25 @@ def _write(store: Store, session: Session, pending: Pending, outcome: WriteOutco
         if write.status != "open":
             _end(store, session, pending, plan, write, first, outcome)
     return np.arange(first, added, dtype=np.int64)
+
+
+def _insert_chunk(
+    store: Store,
+    session: Session,
+    outcome: WriteOutcome,
+    chunk: ChunkWrite,
+    first: int,
+    ids: list[int],
+) -> int:
+    return store.insert_chunk(
+        session,
+        outcome,
+        chunk.block,
+        chunk.system,
+        id=first + chunk.last,
+        first=first + chunk.first,
+        episode=ids[chunk.episode] if chunk.episode else None,
+    )
 
 
 def _put_episodes(

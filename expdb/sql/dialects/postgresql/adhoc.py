@@ -67,31 +67,11 @@ def run_sql(
     """
     uses_field = re.search(r"\bfield\s*\(", query, re.IGNORECASE) is not None
     text, names = _placeholders(query)
-    missing = sorted(names - params.keys())
-    if missing:
-        raise errors.SqlError(
-            f"no value for :{missing[0]}: give every :name of the query in params"
-        )
-    if "\0" in query or any(isinstance(value, str) and "\0" in value for value in params.values()):
-        raise errors.SqlError("NUL in the query or in params: no stored text has one")
-    if _WRITING.match(re.sub(r"--[^\n]*|/\*.*?\*/", " ", query, flags=re.DOTALL)):
-        raise errors.SqlRefused(
-            "db.sql runs one SELECT (or WITH ... SELECT): change data with the methods of the "
-            "buffer"
-        )
+    _refuse(query, params, names)
     given = {name: params[name] for name in names}
     try:
         if uses_field:
-            session.ask(
-                "CREATE TEMPORARY TABLE expdb_fields (payload text NOT NULL, name text NOT NULL, "
-                "value text, "
-                "known boolean NOT NULL, PRIMARY KEY (payload, name)) ON COMMIT DROP"
-            )
-            kinds = field.kinds()
-            text = _FIELD.sub(
-                lambda match: FIELD_TYPES.get(kinds.get(match["name"], ""), "{}").format(match[0]),
-                text,
-            )
+            text = _prepare_fields(session, text, field.kinds())
         session.ask("SET TRANSACTION READ ONLY")
         while True:
             session.driver.execute(f"DECLARE expdb_sql NO SCROLL CURSOR FOR {text}", given)
@@ -106,19 +86,52 @@ def run_sql(
             "a lone surrogate in the query or in params: no stored text has one"
         ) from None
     except psycopg.Error as error:
-        state, said = error.sqlstate or "", first_line(error)
-        if state in ("25006", "0A000", "25001", "42501") or "multiple commands" in said:
-            raise errors.SqlRefused(
-                f"db.sql only reads, one statement ({said}): change data with the methods of the "
-                "buffer"
-            ) from error
-        if state == "57014":
-            raise errors.SqlError(
-                f"the query took too long ({said}): open the database with a longer timeout"
-            ) from error
-        if state and state[:2] not in ("08", "53", "57", "58", "XX"):
-            raise errors.SqlError(f"{said}: {views_for_people()}") from error
-        raise
+        meant = _meant(error)
+        if meant is None:
+            raise
+        raise meant from error
+
+
+def _refuse(query: str, params: dict[str, Any], names: set[str]) -> None:
+    """Raise where the query needs not be sent to know that it fails."""
+    if missing := sorted(names - params.keys()):
+        raise errors.SqlError(
+            f"no value for :{missing[0]}: give every :name of the query in params"
+        )
+    if "\0" in query or any(isinstance(value, str) and "\0" in value for value in params.values()):
+        raise errors.SqlError("NUL in the query or in params: no stored text has one")
+    if _WRITING.match(re.sub(r"--[^\n]*|/\*.*?\*/", " ", query, flags=re.DOTALL)):
+        raise errors.SqlRefused(
+            "db.sql runs one SELECT (or WITH ... SELECT): change data with the methods of the "
+            "buffer"
+        )
+
+
+def _prepare_fields(session: Any, text: str, kinds: dict[str, str]) -> str:
+    """Make the table in which `field` notes; return the query with its values cast."""
+    session.ask(
+        "CREATE TEMPORARY TABLE expdb_fields (payload text NOT NULL, name text NOT NULL, "
+        "value text, known boolean NOT NULL, PRIMARY KEY (payload, name)) ON COMMIT DROP"
+    )
+    return _FIELD.sub(
+        lambda match: FIELD_TYPES.get(kinds.get(match["name"], ""), "{}").format(match[0]), text
+    )
+
+
+def _meant(error: psycopg.Error) -> errors.ExpDBError | None:
+    """Return what a server's error says of the query, None where it says nothing of it."""
+    state, said = error.sqlstate or "", first_line(error)
+    if state in ("25006", "0A000", "25001", "42501") or "multiple commands" in said:
+        return errors.SqlRefused(
+            f"db.sql only reads, one statement ({said}): change data with the methods of the buffer"
+        )
+    if state == "57014":
+        return errors.SqlError(
+            f"the query took too long ({said}): open the database with a longer timeout"
+        )
+    if state and state[:2] not in ("08", "53", "57", "58", "XX"):
+        return errors.SqlError(f"{said}: {views_for_people()}")
+    return None
 
 
 def _answer(session: Any, field: Any) -> bool:

@@ -54,31 +54,35 @@ def run_sql(
         raise errors.SqlError(
             "a lone surrogate in the query or in params: no stored text has one"
         ) from None
-    except (driver.DataError, OverflowError) as error:
-        raise errors.SqlError(
-            f"{_one_line(error)}: a value is too large for the database"
-        ) from error
-    except (driver.ProgrammingError, driver.Warning) as error:
-        if "one statement" in str(error):
-            raise errors.SqlRefused(
-                "db.sql runs one statement: remove what follows the first semicolon"
-            ) from error
-        raise errors.SqlError(
-            f"{_one_line(error)}: give every :name of the query in params"
-        ) from error
-    except driver.DatabaseError as error:
-        code = cast(int, getattr(error, "sqlite_errorcode", 0)) & 0xFF
-        refused = any(text in str(error) for text in ("prohibited", "not authorized"))
-        if code in (sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY) or refused:
-            raise errors.SqlRefused(
-                f"db.sql only reads ({_one_line(error)}): change data with the methods of the "
-                "buffer"
-            ) from error
-        if failed is not None:
+    except (driver.Error, driver.Warning, OverflowError) as error:
+        meant = _meant(driver, error)
+        if failed is not None and not isinstance(meant, errors.SqlRefused):
             raise failed from None
-        if code == sqlite3.SQLITE_ERROR:
-            raise errors.SqlError(f"{_one_line(error)}: {views_for_people()}") from error
-        raise
+        if meant is None:
+            raise
+        raise meant from error
+
+
+def _meant(driver: Any, error: BaseException) -> errors.ExpDBError | None:
+    """Return what a driver's error says of the query, None where it says nothing of it."""
+    said = _one_line(error)
+    if isinstance(error, (driver.DataError, OverflowError)):
+        return errors.SqlError(f"{said}: a value is too large for the database")
+    if isinstance(error, (driver.ProgrammingError, driver.Warning)):
+        if "one statement" in said:
+            return errors.SqlRefused(
+                "db.sql runs one statement: remove what follows the first semicolon"
+            )
+        return errors.SqlError(f"{said}: give every :name of the query in params")
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    refused = any(text in said for text in ("prohibited", "not authorized"))
+    if code in (sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY) or refused:
+        return errors.SqlRefused(
+            f"db.sql only reads ({said}): change data with the methods of the buffer"
+        )
+    if code == sqlite3.SQLITE_ERROR:
+        return errors.SqlError(f"{said}: {views_for_people()}")
+    return None
 
 
 def _one_line(error: BaseException) -> str:

@@ -24,6 +24,25 @@ MINIMUM_VERSION = (3, 37, 0)
 CONNECT_MS = 30_000
 
 
+# Not trusted_schema=OFF: before SQLite 3.41 it forbids json_extract in an index, which is what
+# indexes of tags are; instead our own triggers and view are compared with what the migrations made
+# (schema_problems). The mode of the journal is a property of the file: made WAL once, when the file
+# is made (prepare_file).
+PRAGMAS = (
+    # Until all is set: a file whose last user is just leaving, or whose log is being recovered, is
+    # locked for a moment.
+    f"busy_timeout={CONNECT_MS}",
+    "wal_autocheckpoint=0",
+    "mmap_size=0",
+    "recursive_triggers=ON",
+    "secure_delete=OFF",
+    "journal_size_limit=67108864",
+    "cell_size_check=ON",
+    # More costs a reader of large files more in fresh pages than it saves: the system has a cache.
+    "cache_size=-16384",
+)
+
+
 def connect(
     path: str,
     module: ModuleType,
@@ -48,27 +67,9 @@ def connect(
         check_same_thread=False,
         cached_statements=256,
     )
-    # Not trusted_schema=OFF: before SQLite 3.41 it forbids json_extract in an index, which is what
-    # indexes of tags are; instead our own triggers and view are compared with what the migrations
-    # made (schema_problems). The mode of the journal is a property of the file: made WAL once, when
-    # the file is made (prepare_file).
+    synchronous = "FULL" if durability == "full" else "NORMAL"
     try:
-        for pragma in (
-            # a file whose last user is just leaving, or whose log is being recovered, is locked for
-            # a moment
-            f"busy_timeout={CONNECT_MS}",
-            f"synchronous={'FULL' if durability == 'full' else 'NORMAL'}",
-            "wal_autocheckpoint=0",
-            "mmap_size=0",
-            "recursive_triggers=ON",
-            "secure_delete=OFF",
-            "journal_size_limit=67108864",
-            "cell_size_check=ON",
-            # more costs a reader of large files more in fresh pages than it saves: the system has a
-            # cache too
-            "cache_size=-16384",
-            f"busy_timeout={busy_ms}",
-        ):
+        for pragma in (*PRAGMAS, f"synchronous={synchronous}", f"busy_timeout={busy_ms}"):
             connection.execute(f"PRAGMA {pragma}").fetchall()
     except BaseException:
         connection.close()

@@ -1,0 +1,101 @@
+"""The verb demo: learn CartPole, and ask the database about it."""
+
+import json
+import sys
+from typing import Any
+
+import click
+
+import expdb
+from expdb.cli.main import as_json, verb
+from expdb.cli.printing import print_rows
+
+QUESTION = (
+    "SELECT run, count(*) AS episodes, sum(length) AS steps, round(CAST(avg(episode_return) AS "
+    "numeric), 1) AS mean_return "
+    "FROM experience_episodes WHERE buffer = 'cartpole' GROUP BY run ORDER BY min(started)"
+)
+
+
+@verb
+@click.option(
+    "--file", "path", default="demo.db", show_default=True, help="Where the experience is kept."
+)
+@click.option(
+    "--seconds",
+    default=20.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="How long to learn.",
+)
+@as_json
+def demo(path: str, seconds: float, as_json: bool) -> None:
+    """Learn CartPole from a database, and show what can be asked of it.
+
+    Run it twice: the second time it goes on from what is stored. Exits 1 if it did not learn: if
+    the mean return of the last 20 episodes is below 3 times that of the first 20 ever stored. Where
+    too little was played to tell, it says so.
+
+    Example: expdb demo --file demo.db
+    """
+    from expdb import demo as learner
+
+    say = (lambda _: None) if as_json else click.echo
+    figures = learner.run(path, seconds=seconds, say=say)
+    if as_json:
+        click.echo(json.dumps(figures))
+    else:
+        _show_demo(figures, learner.curve(figures["returns"]))
+    sys.exit(1 if figures["learned"] is False else 0)
+
+
+def _show_demo(figures: dict[str, Any], curve: list[str]) -> None:
+    click.echo("\nReturn by episode, this run:")
+    click.echo("\n".join(curve))
+    with expdb.open(figures["file"], create=False) as db:
+        buffer = db.buffer("cartpole")
+        click.echo(f"\nA question in SQL:\n  {QUESTION}")
+        print_rows(db.sql(QUESTION).to_pylist())
+        good = (
+            expdb.QueryBuilder()
+            .eq("task_name", "CartPole-v1")
+            .and_()
+            .gte("episode_return", figures["last"])
+        )
+        click.echo(
+            f"\nA query, episode_return >= {figures['last']}: {buffer.count(good)} steps in "
+            f"{len(buffer.tasks(good))} tasks"
+        )
+        tasks = buffer.sample_tasks(
+            min(2, len(buffer.tasks(good))), good, fields=("step", "obs", "action", "reward"), rng=0
+        )
+        click.echo("A sample of tasks among them:")
+        print_rows(
+            [
+                {
+                    "task": task,
+                    "steps": batch.size,
+                    "reward": float(batch["reward"].sum()),
+                    "keys": ", ".join(batch),
+                }
+                for task, batch in tasks.items()
+            ]
+        )
+    click.echo(_outcome(figures))
+
+
+def _outcome(figures: dict[str, Any]) -> str:
+    if figures["learned"] is None:
+        return (
+            f"\nToo little was played to tell whether it learned: {figures['episodes']} episodes "
+            f"and {figures['updates']:,} updates in {figures['seconds']} seconds. Give it longer, "
+            "with --seconds, or a machine that is less busy.\n"
+            f"{figures['stored']} steps are stored."
+        )
+    verdict = "learned" if figures["learned"] else "did NOT learn"
+    return (
+        f"\nIt {verdict}: mean return {figures['first_ever']} in the first 20 episodes ever, "
+        f"{figures['first']} in the first and {figures['last']} in the last 20 of this run.\n"
+        f"{figures['stored_at_start']} steps were stored at the start, {figures['stored']} are "
+        "now. Run it again: it goes on from them."
+    )
