@@ -20,7 +20,7 @@ from expdb.buffer import ReplayBuffer, checked_capacity
 from expdb.chunks.fields import Field
 from expdb.living import Living
 from expdb.locks import locked
-from expdb.memory.budget import Budget
+from expdb.memory.budget import Budget, process_budget
 from expdb.sql import opening
 from expdb.sql.engine import Engine
 from expdb.storage import catalog
@@ -157,7 +157,7 @@ class ExperienceDB:
         self._given_run = run
         self.run = checks.text(run, "run") if run is not None else uuid.uuid4().hex
         self._budget = (
-            _of_process()
+            process_budget()
             if options["resident_bytes"] is None
             else Budget(options["resident_bytes"])
         )
@@ -404,19 +404,6 @@ class ExperienceDB:
             self.run = uuid.uuid4().hex
         for buffer in self._buffers.values():
             buffer._forked(self.run)
-
-
-@functools.cache
-def _of_process() -> Budget:
-    """Return the budget that all handles share which have none of their own.
-
-    A quarter of the memory, at most 4 GiB.
-    """
-    try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not everywhere
-        memory = 8 << 30
-    return Budget(min(memory // 4, 4 << 30))
 
 
 _handles: Living[ExperienceDB] = Living()

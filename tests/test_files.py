@@ -21,6 +21,7 @@ import expdb
 from expdb.cli import main
 from expdb.sql.dialects.sqlite import engine as sqlite_engine
 from expdb.sql.dialects.sqlite import files as sqlite_files
+from expdb.sql.dialects.sqlite import log as sqlite_log
 from expdb.storage.reading import adhoc
 
 
@@ -439,9 +440,9 @@ def test_the_doctor_names_who_reads_and_who_writes(path, holder):
 
 
 def test_a_reader_that_keeps_the_log_from_being_folded_in_is_named(path, holder, monkeypatch):
-    monkeypatch.setattr(sqlite_engine, "CHECKPOINT_BYTES", 1 << 20)
-    monkeypatch.setattr(sqlite_engine, "PINNED_BYTES", 1 << 20)
-    monkeypatch.setattr(sqlite_engine, "CHECKPOINT_WAIT_MS", 50)
+    monkeypatch.setattr(sqlite_log, "CHECKPOINT_BYTES", 1 << 20)
+    monkeypatch.setattr(sqlite_log, "PINNED_BYTES", 1 << 20)
+    monkeypatch.setattr(sqlite_log, "CHECKPOINT_WAIT_MS", 50)
     reader = holder("BEGIN")
     with expdb.open(path) as db:
         db.buffer("b").store_batch([{"y": os.urandom(50_000)} for _ in range(50)])
@@ -451,14 +452,14 @@ def test_a_reader_that_keeps_the_log_from_being_folded_in_is_named(path, holder,
             )  # before anything of it is written, as a filter may make an error of it
         assert os.stat(path + "-wal").st_size > 2 << 20
         reader.communicate()
-        monkeypatch.setattr(sqlite_engine, "CHECKPOINT_SECONDS", 0.0)
+        monkeypatch.setattr(sqlite_log, "CHECKPOINT_SECONDS", 0.0)
         db.buffer("b").store(y=b"")
         assert os.stat(path + "-wal").st_size == 0
 
 
 @pytest.mark.slow
 def test_the_log_stays_short_under_readers_that_never_stop(path, monkeypatch):
-    monkeypatch.setattr(sqlite_engine, "CHECKPOINT_BYTES", 1 << 20)
+    monkeypatch.setattr(sqlite_log, "CHECKPOINT_BYTES", 1 << 20)
     stop, longest = threading.Event(), 0
 
     def read():

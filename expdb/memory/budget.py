@@ -1,8 +1,13 @@
 """Bytes of memory that several buffers share."""
 
+import functools
+import os
+from collections.abc import Container
 from typing import Protocol
 
+from expdb.chunks.fields import Field
 from expdb.living import Living
+from expdb.storage.catalog import Fields
 
 
 class Holder(Protocol):
@@ -29,3 +34,29 @@ class Budget:
         """Note what one of them holds."""
         holder.field_bytes = nbytes
         self._holders.add(holder)
+
+
+def fitting(fields: Fields, row_bytes: float, left_out: Container[str]) -> dict[str, Field]:
+    """Return the fields of fixed width that fit so many bytes per row, the narrowest first."""
+    fixed = {
+        name: one for name, one in fields.types.items() if not one.varies and name not in left_out
+    }
+    chosen, width = {}, 0
+    for name, one in sorted(fixed.items(), key=lambda item: item[1].nbytes):
+        extra = one.nbytes + (name in fields.optional)
+        if width + extra <= row_bytes:
+            chosen[name], width = one, width + extra
+    return chosen
+
+
+@functools.cache
+def process_budget() -> Budget:
+    """Return the budget that all handles share which have none of their own.
+
+    A quarter of the memory, at most 4 GiB.
+    """
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not everywhere
+        memory = 8 << 30
+    return Budget(min(memory // 4, 4 << 30))

@@ -97,7 +97,10 @@ def _copy_each(
     for id, count, signature, crc, data in session.each(
         store.dialect.READ_CHUNKS, listed, store.id
     ):
-        chunk, mine = store.decoder(session, signature).chunk(id, count, crc, data), places.pop(id)
+        chunk, mine = (
+            store.signatures.decoder(session, signature).chunk(id, count, crc, data),
+            places.pop(id),
+        )
         check_spans({id: chunk}, [(id, a, b) for a, b, _ in mine])
         for a, b, rows in mine:
             order.append(rows)

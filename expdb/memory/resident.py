@@ -24,7 +24,7 @@ import numpy as np
 
 from expdb import errors
 from expdb.chunks.fields import Field
-from expdb.memory.budget import Budget
+from expdb.memory.budget import Budget, fitting
 from expdb.memory.journal import (
     ENTRY_BYTES,
     JOURNAL,
@@ -86,9 +86,8 @@ class Resident:
         self.fields: dict[str, Field] = {}  # those with an array
         self.known: Fields | None = None
         self.open: dict[int, OpenEpisode] = {}
-        self.unordered: dict[
-            int, np.ndarray
-        ] = {}  # positions of episodes whose steps came out of order
+        # Positions of episodes whose steps came out of order.
+        self.unordered: dict[int, np.ndarray] = {}
         self.tails = Tails()
         self.tail_fields: set[str] = set()  # fields that an end() was ever given
         self.revision = self.deleted = 0
@@ -209,10 +208,8 @@ class Resident:
 
     def _known_priorities(self) -> Priorities:
         window = self.rows(np.arange(self.low, self.high))
-        priority, start, unsaved = (
-            self.columns[name][window] for name in ("priority", START, UNSAVED)
-        )
-        return Priorities(self.low, priority, start, unsaved, self.started)
+        held = (self.columns[name][window] for name in ("priority", START, UNSAVED))
+        return Priorities(self.low, *held, started=self.started)
 
     # -- room --------------------------------------------------------------------------------------
 
@@ -222,9 +219,8 @@ class Resident:
 
         Rows that were never written take no memory, and do not count.
         """
-        entries = (
-            len(self.open) + len(self.tails.taken) + len(self.tails.free) // 8 + len(self.unordered)
-        )
+        entries = len(self.open) + len(self.unordered)
+        entries += len(self.tails.taken) + len(self.tails.free) // 8
         used = (min(self.high, self.slots) + 1 + self.tail_rows) / (self.slots + 1 + self.tail_rows)
         arrays = int(used * sum(array.nbytes for array in self.columns.values()))
         arrays += 0 if self.kept is None else self.kept.nbytes
@@ -235,25 +231,16 @@ class Resident:
         return rows * self._width() > self.budget.left_for(self)
 
     def _width(self) -> int:
-        return sum(
-            one.nbytes + (f"has_{name}" in self.columns) for name, one in self.fields.items()
-        )
+        return sum(one.nbytes + (f"has_{n}" in self.columns) for n, one in self.fields.items())
 
     def settle_fields(self, fields: Fields, rows: int) -> None:
         """Have arrays for the fields of fixed width, the narrowest first.
 
         As many have one as fit the budget with `rows` rows.
         """
-        chosen, width, budget = {}, 0, self.budget.left_for(self)
-        for name, one in sorted(
-            fields.types.items(),
-            key=lambda item: (item[1].varies, 0 if item[1].varies else item[1].nbytes),
-        ):
-            extra = 0 if one.varies else one.nbytes + (name in fields.optional)
-            # A field that was left out stays out: what is loaded has it not.
-            late = self.known is not None and name in self.known.types and name not in self.fields
-            if not one.varies and not late and (width + extra) * rows <= budget:
-                chosen[name], width = one, width + extra
+        # A field that was left out stays out: what is loaded has it not.
+        left_out = set() if self.known is None else self.known.types.keys() - self.fields.keys()
+        chosen = fitting(fields, self.budget.left_for(self) / max(rows, 1), left_out)
         total = self.slots + 1 + self.tail_rows
         for name, one in chosen.items():
             if name not in self.columns:

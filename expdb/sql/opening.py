@@ -16,7 +16,8 @@ from expdb import errors
 from expdb.sql import schema
 from expdb.sql.dialects.sqlite import connection as connection_to
 from expdb.sql.dialects.sqlite import files as sqlite_files
-from expdb.sql.dialects.sqlite.engine import FileUse, SqliteEngine, refuse_other_library
+from expdb.sql.dialects.sqlite.engine import SqliteEngine
+from expdb.sql.dialects.sqlite.open_files import FileUse, refuse_other_library
 from expdb.sql.dialects.sqlite.translate import translated
 from expdb.sql.engine import Engine
 

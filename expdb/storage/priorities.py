@@ -9,6 +9,7 @@ import numpy as np
 
 from expdb.sql.session import Session
 from expdb.storage.reading import fetch
+from expdb.storage.statements import PUT_PRIORITIES
 from expdb.storage.store import Store
 
 BLOCK_BITS = 10
@@ -50,11 +51,7 @@ def write(store: Store, session: Session, positions: np.ndarray, priorities: np.
         values = stored[block] if block in stored else np.full(BLOCK, np.nan)
         values[positions[start:stop] & (BLOCK - 1)] = priorities[start:stop]
         rows.append((store.id, block, version, store.dialect.as_block(values)))
-    session.many(
-        "INSERT INTO priorities (buffer_id, block, version, data) VALUES (?, ?, ?, ?) "
-        "ON CONFLICT (buffer_id, block) DO UPDATE SET version = excluded.version, data = "
-        "excluded.data", rows,
-    )  # fmt: skip
+    session.many(PUT_PRIORITIES, rows)
     return int(version)
 
 

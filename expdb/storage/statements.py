@@ -1,4 +1,4 @@
-"""The statements of the hot paths that both ways of writing use."""
+"""The statements of the hot paths, once each."""
 
 TAKE = (
     "UPDATE buffers SET added = added + ?, episodes_added = episodes_added + ? WHERE id = ? "
@@ -42,4 +42,10 @@ SIGNATURES = "SELECT id, schema, fields, crc FROM signatures WHERE buffer_id = ?
 
 INSERT_SIGNATURE = (
     "INSERT INTO signatures (buffer_id, id, schema, fields, crc) VALUES (?, ?, ?, ?, ?)"
+)
+
+
+PUT_PRIORITIES = (
+    "INSERT INTO priorities (buffer_id, block, version, data) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (buffer_id, block) DO UPDATE SET version = excluded.version, data = excluded.data"
 )

@@ -3,9 +3,9 @@
 The other rooms write and read with it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -13,17 +13,19 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb import errors
-from expdb.chunks.chunk import Decoder, crc_of
+from expdb.chunks.chunk import crc_of
 from expdb.chunks.codec import Block
-from expdb.chunks.fields import SYSTEM, Field, Signature
+from expdb.chunks.fields import Field
 from expdb.sql import tables
 from expdb.sql.conditions import Condition, compile_where
 from expdb.sql.engine import Engine
 from expdb.sql.query import Where
 from expdb.sql.session import Session
-from expdb.storage.catalog import Fields, find_buffer, nearest
-from expdb.storage.records import EpisodeRecord
-from expdb.storage.statements import INSERT_CHUNK, INSERT_SIGNATURE, SIGNATURES
+from expdb.storage.catalog import Fields, find_buffer
+from expdb.storage.outcome import WriteOutcome
+from expdb.storage.signatures import Signatures
+from expdb.storage.statements import INSERT_CHUNK
+from expdb.storage.tags import Tags
 
 
 @dataclass(frozen=True)
@@ -40,19 +42,6 @@ class State:
     nbytes: int
     deleted: int  # steps deleted on purpose, ever
     priorities: int  # counts writes of priorities
-
-
-@dataclass
-class WriteOutcome:
-    """What a transaction has made; the process may know it only once it is committed."""
-
-    write_id: str | None = None
-    fields: Fields | None = None
-    signatures: dict[tuple[tuple[str, Field], ...], int] = field(default_factory=dict)
-    decoders: dict[int, Decoder] = field(default_factory=dict)
-    episodes: list[tuple[EpisodeRecord, EpisodeRecord]] = field(
-        default_factory=list
-    )  # as it was, as it is now
 
 
 class Writing(AbstractContextManager[tuple[Session, WriteOutcome]]):
@@ -116,12 +105,11 @@ class Store:
     def __init__(self, engine: Engine, id: int, name: str, fields: Fields):
         self.engine, self.id, self.name, self.fields = engine, id, name, fields
         self.dialect = engine.dialect
-        self._decoders: dict[int, Decoder] = {}
-        self._signatures: dict[tuple[tuple[str, Field], ...], int] = {}
+        self.signatures = Signatures(engine, id, name)
         self.warned_of_rewards = self.warned_of_open = False
         self.begun = 0  # episodes, since the last sweep: see write.py
         self.swept = self.sweep_from = 0
-        self._looked_at: set[str] = set()  # tags that are there, or were warned of
+        self.tags = Tags(engine, id, name)
 
     def writing(self, timeout: float | None = None) -> "Writing":
         """Return a context with a transaction that holds the buffer's row.
@@ -136,8 +124,7 @@ class Store:
         """Take in what a committed transaction has made."""
         if outcome.fields is not None:
             self._adopt(outcome.fields)
-        self._signatures.update(outcome.signatures)
-        self._decoders.update(outcome.decoders)
+        self.signatures.learn(outcome)
         for before, after in outcome.episodes:
             before.become(after)
 
@@ -148,55 +135,8 @@ class Store:
         """
         condition = compile_where(where, self.dialect)
         if condition is not None:
-            self.warn_of_unknown_tags(condition.tags)
+            self.tags.warn_of_unknown(condition.tags)
         return condition
-
-    def warn_of_unknown_tags(self, names: Iterable[str]) -> None:
-        """Warn once of each tag, such as "tags.difficulty", that no step or episode has.
-
-        The key may be misspelt.
-        """
-        fresh = [name for name in names if name not in self._looked_at]
-        if not fresh:
-            return
-        with self.engine.reading() as session:
-            if not session.ask("SELECT 1 FROM episodes WHERE buffer_id = ? LIMIT 1", self.id):
-                return  # nothing was stored yet
-            told = {name: self._unknown_tag(session, *name.split(".")) for name in fresh}
-        self._looked_at.update(told)
-        for message in filter(None, told.values()):
-            errors.warn(message)
-
-    def _unknown_tag(self, session: Session, column: str, key: str) -> str | None:
-        table, other = (
-            (tables.steps, "episode_tags") if column == "tags" else (tables.episodes, "tags")
-        )
-        held = self.dialect.tag_value(table.c[column], key).is_not(None)
-        if session.rows(
-            sa.select(sa.literal(1)).where(table.c.buffer_id == self.id, held).limit(1)
-        ):
-            return None
-        keys = {
-            name: {one for (one,) in session.ask(statement, self.id)}
-            for name, statement in self.dialect.TAG_KEYS.items()
-        }
-        if key in keys[column]:  # null wherever it is
-            return None
-        if key in keys[other]:
-            cure = (
-                f"{other}.{key} is there: `{other}` are those of "
-                f"{'an episode' if other == 'episode_tags' else 'a step'}"
-            )
-        else:
-            cure = (
-                f"there are {', '.join(sorted(keys[column])[:20])}"
-                if keys[column]
-                else "there are no such tags at all"
-            )
-        return (
-            f"nothing in buffer {self.name!r} has the tag "
-            f"{column}.{key}{nearest(key, keys[column]) or ':'} {cure}"
-        )
 
     def dropped(self) -> errors.UnknownBuffer:
         """Return the error for a buffer that is no more."""
@@ -305,82 +245,6 @@ class Store:
 
     # -- chunks ------------------------------------------------------------------------------------
 
-    def decoder(self, session: Session, id: int, outcome: WriteOutcome | None = None) -> Decoder:
-        """Return the decoder of a stored signature."""
-        known = self._decoders.get(id) or (outcome.decoders.get(id) if outcome else None)
-        if known is None:
-            found = session.ask(f"{SIGNATURES} AND id = ?", self.id, id)
-            if not found:
-                raise errors.ChunkDamaged(
-                    f"signature {id} of buffer {self.name!r} is gone: restore a backup"
-                )
-            known = self._decoder_from(*found[0])
-            # What a writer reads may be its own, and be rolled back.
-            (self._decoders if outcome is None else outcome.decoders)[id] = known
-        return known
-
-    def _decoder_from(self, id: int, *stored: Any) -> Decoder:
-        try:
-            return Decoder(Signature.from_stored(id, *stored))
-        except Exception as error:
-            raise errors.ChunkDamaged(
-                f"signature {id} of buffer {self.name!r} cannot be read ({error}): restore a backup"
-            ) from error
-
-    def read_signatures(self) -> None:
-        """Read the signatures that are not known yet.
-
-        Chunks can then be written without a look at them.
-        """
-        with self.engine.reading() as session:
-            self.learn_signatures(session.ask(SIGNATURES, self.id))
-
-    def known_signatures(self) -> Any:
-        """Return the ids of the signatures that need not be read again, as one parameter."""
-        return self.dialect.as_list(np.array(list(self._decoders), np.int64))
-
-    def learn_signatures(self, rows: list[Any]) -> None:
-        """Take in stored signatures."""
-        for id, *stored in rows:
-            decoder = self._decoders[id] = self._decoder_from(id, *stored)
-            fields = tuple(
-                (name, field)
-                for name, field in decoder.signature.fields.items()
-                if name not in SYSTEM
-            )
-            self._signatures.setdefault(fields, id)
-
-    def known_decoder(self, fields: Mapping[str, Field]) -> Decoder | None:
-        """Return the decoder of the signature that these fields make.
-
-        None where it has yet to be read or stored.
-        """
-        id = self._signatures.get(tuple(fields.items()))
-        return None if id is None else self._decoders.get(id)
-
-    def _decoder_of(
-        self, session: Session, fields: Mapping[str, Field], outcome: WriteOutcome
-    ) -> Decoder:
-        """Return the decoder of the signature that these fields make.
-
-        Stores the signature where it is new.
-        """
-        key = tuple(fields.items())
-        id = self._signatures.get(key)
-        id = outcome.signatures.get(key) if id is None else id
-        if id is not None:
-            return self.decoder(session, id, outcome)
-        wanted = Signature(fields)
-        columns = wanted.stored()
-        known = session.ask(f"{SIGNATURES} ORDER BY id", self.id)
-        id = next((id for id, _, text, _ in known if text == columns[1]), None)
-        if id is None:
-            id = wanted.id = len(known)
-            session.ask(INSERT_SIGNATURE, self.id, id, *columns)
-            outcome.decoders[id] = Decoder(wanted)
-        outcome.signatures[key] = id
-        return self.decoder(session, id, outcome)
-
     def insert_chunk(
         self,
         session: Session,
@@ -393,7 +257,7 @@ class Store:
         episode: int | None,
     ) -> int:
         """Insert a chunk of a block and its steps' system columns; return its bytes."""
-        decoder = self._decoder_of(session, block.fields, outcome)
+        decoder = self.signatures.settle(session, block.fields, outcome)
         data = block.message(decoder.templates, *system)
         crc = crc_of(decoder.signature, id, block.rows, data)
         values = (

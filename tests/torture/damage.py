@@ -240,7 +240,8 @@ def _mutated(place: Place, count: int, *, forged: bool) -> Outcome:
                 "SELECT id, rows, signature, crc, data FROM chunks WHERE buffer_id = ?", store.id
             )
             decoders = {
-                signature: store.decoder(session, signature) for _, _, signature, _, _ in chunks
+                signature: store.signatures.decoder(session, signature)
+                for _, _, signature, _, _ in chunks
             }
     whole = path.read_bytes()
 

@@ -20,7 +20,7 @@ from typing import Any
 from unittest import mock
 
 import expdb
-from expdb.sql.dialects.sqlite import engine as sqlite_engine
+from expdb.sql.dialects.sqlite import log as sqlite_log
 from torture.disk import FULL, IOERR_WRITE, OK, Disk, library
 from torture.kills import FORK
 from torture.oracle import BUFFER, Log, step, verify
@@ -73,7 +73,7 @@ def fill_disk(place: Place, rounds: int) -> Outcome:
     path = place.folder / "full.db"
     with (
         Disk(str(path)) as disk,
-        mock.patch.object(sqlite_engine, "CHECKPOINT_BYTES", 64 << 10),
+        mock.patch.object(sqlite_log, "CHECKPOINT_BYTES", 64 << 10),
         expdb.open(path) as db,
     ):
         writer = Writer(db)
@@ -180,7 +180,7 @@ def fail_disk(place: Place, times: int) -> Outcome:
         acknowledged = dict[int, tuple[int, int]]()
         with (
             Disk(str(path)) as disk,
-            mock.patch.object(sqlite_engine, "CHECKPOINT_BYTES", 32 << 10),
+            mock.patch.object(sqlite_log, "CHECKPOINT_BYTES", 32 << 10),
         ):
             try:
                 with expdb.open(path, durability=rng.choice(("normal", "full"))) as db:
@@ -246,7 +246,7 @@ def pin_log(place: Place, rounds: int) -> Outcome:
         reader.start()
         held.wait()
         with (
-            mock.patch.multiple(sqlite_engine, **limits),
+            mock.patch.multiple(sqlite_log, **limits),
             expdb.open(path) as db,
             warnings.catch_warnings(record=True) as told,
         ):

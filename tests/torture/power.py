@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 import expdb
-from expdb.sql.dialects.sqlite import engine as sqlite_engine
+from expdb.sql.dialects.sqlite import log as sqlite_log
 from torture.disk import Disk, Images, library
 from torture.oracle import BUFFER, step, verify
 from torture.table import Outcome, Place, fault
@@ -35,7 +35,7 @@ def history(
             list[tuple[int, dict[int, tuple[int, int]]]](),
         )
         with (
-            mock.patch.object(sqlite_engine, "CHECKPOINT_BYTES", CHECKPOINT),
+            mock.patch.object(sqlite_log, "CHECKPOINT_BYTES", CHECKPOINT),
             expdb.open(path, create=False, durability=durability) as db,
         ):
             buffer = db.buffer(BUFFER)

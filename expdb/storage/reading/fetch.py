@@ -13,12 +13,13 @@ import numpy as np
 from expdb.chunks.chunk import Chunk
 from expdb.chunks.fields import SYSTEM
 from expdb.sql.session import Session
+from expdb.storage.outcome import WriteOutcome
 from expdb.storage.reading.chunk_cache import ChunkCache
 from expdb.storage.reading.columns import MAYBE_INTEGERS, column_arrays, read_columns, table_column
 from expdb.storage.reading.gather import as_objects, blank, check_spans, gather, gather_present
 from expdb.storage.reading.segments import Segments, inconsistent, is_dense, locate
 from expdb.storage.statements import SIGNATURES
-from expdb.storage.store import State, Store, WriteOutcome
+from expdb.storage.store import State, Store
 
 
 def read_chunks(
@@ -29,7 +30,7 @@ def read_chunks(
     for id, rows, signature, crc, data in session.ask(
         store.dialect.READ_CHUNKS, store.dialect.as_list(ids), store.id
     ):
-        found[id] = store.decoder(session, signature, outcome).chunk(id, rows, crc, data)
+        found[id] = store.signatures.decoder(session, signature, outcome).chunk(id, rows, crc, data)
     if len(found) < len(ids):
         gone = next(id for id in ids.tolist() if id not in found)
         raise inconsistent(f"chunk {gone}, which steps lie in, is not there")
@@ -70,15 +71,15 @@ def locate_and_read(
         )
     rows, schemas = session.ask_all(
         (statement, store.dialect.as_list(np.unique(positions)), store.id, store.id),
-        (f"{SIGNATURES} AND NOT id {store.dialect.AMONG}", store.id, store.known_signatures()),
+        (f"{SIGNATURES} AND NOT id {store.dialect.AMONG}", store.id, store.signatures.known_ids()),
         last=last,
     )
-    store.learn_signatures(schemas)
+    store.signatures.take(schemas)
     chunks = {}
     for row in rows:
         if row[6] is not None:
             id, count, signature, crc, _, _, data = row
-            chunks[id] = store.decoder(session, signature).chunk(id, count, crc, data)
+            chunks[id] = store.signatures.decoder(session, signature).chunk(id, count, crc, data)
     return Segments.of(sorted(row[:6] for row in rows if row[6] is None)), chunks
 
 

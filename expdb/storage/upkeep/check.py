@@ -184,7 +184,7 @@ def _chunks(store: Store, session: Session, segments: Segments) -> Iterator[str]
             if len(ends) and int(ends.max()) >= rows:
                 yield f"chunk {id} has fewer rows than its segments say"
             try:
-                chunk = store.decoder(session, signature).chunk(id, rows, crc, data)
+                chunk = store.signatures.decoder(session, signature).chunk(id, rows, crc, data)
                 if not _agrees(store, session, chunk, segments.last[mine]):
                     yield (
                         f"chunk {id} has other steps or rewards than its rows: its segments point "

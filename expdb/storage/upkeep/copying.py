@@ -18,6 +18,7 @@ from expdb.sql import tables
 from expdb.sql.engine import Engine
 from expdb.sql.session import Session
 from expdb.storage import catalog
+from expdb.storage.statements import PUT_PRIORITIES
 
 B, E, S, G = tables.buffers.c, tables.episodes.c, tables.steps.c, tables.segments.c
 C, P = tables.chunks.c, tables.priorities
@@ -56,10 +57,12 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
             _insert(writer, target, tables.episodes, new, episodes)
             from_block, as_block = source.dialect.from_block, target.dialect.as_block
             blocks = [
-                (*row, as_block(from_block(data)))
-                for *row, data in reader.fetch(sa.select(P).where(P.c.buffer_id == old))
+                (new, block, version, as_block(from_block(data)))
+                for _, block, version, data in reader.fetch(
+                    sa.select(P).where(P.c.buffer_id == old)
+                )
             ]
-            _insert(writer, target, P, new, blocks)
+            writer.many(PUT_PRIORITIES, blocks)
             writer.execute(sa.update(tables.buffers).where(B.id == new).values(**counters))
     return int(counters["size"])
 

@@ -219,7 +219,7 @@ def index(store: Store, name: str) -> None:
             f"{name!r} cannot be indexed: choose a column of the tables, or a tag"
         )
     if key is not None:
-        store.warn_of_unknown_tags([name.removeprefix("exp_meta.")])
+        store.tags.warn_of_unknown([name.removeprefix("exp_meta.")])
     expression = column if key is None else store.dialect.tag_value(column, key)
     label = f"{table.name}_by_{name.removeprefix('exp_meta.').replace('.', '_')}"
     with store.writing() as (session, _):

@@ -14,10 +14,11 @@ from expdb.chunks.codec import FIXED_CHUNK_BYTES, Rows, chunk_bytes
 from expdb.chunks.fields import SYSTEM, Field
 from expdb.sql.dialects.base import Dialect
 from expdb.sql.session import Session
+from expdb.storage.outcome import WriteOutcome
 from expdb.storage.reading.fetch import read_chunks, tail_rows
 from expdb.storage.reading.segments import Segments
 from expdb.storage.statements import COUNT, DELETE_SEGMENT, INSERT_SEGMENT, KEEP_TAIL
-from expdb.storage.store import Store, WriteOutcome
+from expdb.storage.store import Store
 
 # A chunk below this part of what a chunk should be is worth merging: its metadata weighs as much as
 # what it holds.
@@ -72,7 +73,7 @@ def _groups(
     """Return which chunks of an episode are merged with each other, of (id, signature, bytes)."""
     groups: list[list[int]] = [[]]
     for id, signature, size in own:
-        fields = store.decoder(session, signature, outcome).signature.fields
+        fields = store.signatures.decoder(session, signature, outcome).signature.fields
         # JSON is merged at any size: what makes it small is that chunks share no elements.
         if (
             any(field.dtype == "json" for field in fields.values())

@@ -15,8 +15,9 @@ from expdb import errors
 from expdb.chunks.fields import Field
 from expdb.sql import tables
 from expdb.sql.session import Session
+from expdb.storage.outcome import WriteOutcome
 from expdb.storage.records import BEGINNING, EpisodeRecord
-from expdb.storage.store import Store, WriteOutcome
+from expdb.storage.store import Store
 from expdb.storage.writing import compact
 from expdb.storage.writing.plan import EpisodeWrite
 

@@ -7,7 +7,8 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -55,19 +56,17 @@ class OpenEpisodes:
 
     def _write(self, rows: Sequence[Row]) -> np.ndarray:
         for attempt in (0, 1):
-            pending = Pending(self._store.fields)
-            opened: dict[Key, EpisodeRecord | None] = {}
-            named: dict[str, EpisodeRecord] = {}
+            found = _Found(pending := Pending(self._store.fields))
             try:
-                self._gather(rows, pending, opened, named)
+                self._gather(rows, found)
                 positions = transaction.write(self._store, pending)
-                self._remember(opened, named, pending)
+                self._remember(found)
                 break
             except BaseException as error:
                 if (
                     pending.stored is not None or pending.is_in_doubt
                 ):  # an interrupt came just after the commit, or nobody knows
-                    self._remember(opened, named, pending)
+                    self._remember(found)
                 elif (
                     isinstance(error, (errors.EpisodeEnded, errors.EpisodeMismatch)) and not attempt
                 ):
@@ -79,20 +78,11 @@ class OpenEpisodes:
         self._forget_swept()
         return positions
 
-    def _gather(
-        self,
-        rows: Sequence[Row],
-        pending: Pending,
-        opened: dict[Key, EpisodeRecord | None],
-        named: dict[str, EpisodeRecord],
-    ) -> None:
-        """Add rows to what is pending, and note which episodes they leave open.
-
-        It is None for one that they complete.
-        """
-        stored = self._stored(rows)
+    def _gather(self, rows: Sequence[Row], found: "_Found") -> None:
+        """Add rows to what is pending, and note which episodes they open and complete."""
+        pending, found.stored = found.pending, self._stored(rows)
         for row, fields in rows:
-            episode, implicit = self._episode_of(row, opened, named, stored, pending)
+            episode, implicit = self._episode_of(row, found)
             if episode in pending.ended:
                 raise errors.EpisodeEnded(
                     f"episode {episode.episode_id!r} has ended: give the next step another "
@@ -102,24 +92,19 @@ class OpenEpisodes:
             if pending.add(episode, fields, columns):
                 pending.ended[episode] = "complete"
                 if implicit is not None:
-                    opened[implicit] = None
+                    found.opened[implicit] = None
 
-    def _remember(
-        self,
-        opened: dict[Key, EpisodeRecord | None],
-        named: dict[str, EpisodeRecord],
-        pending: Pending,
-    ) -> None:
-        for key, episode in opened.items():
+    def _remember(self, found: "_Found") -> None:
+        for key, episode in found.opened.items():
             if episode is None:
                 self._open.pop(key, None)
                 self._callers.pop(key, None)
             else:
                 self._open.pop(key, None)  # in the order of their last steps
                 self._open[key] = episode
-        for name, episode in named.items():
+        for name, episode in found.named.items():
             self._named.pop(name, None)
-            if episode not in pending.ended:
+            if episode not in found.pending.ended:
                 self._named[name] = episode
         while len(self._named) > MANY_NAMED:
             del self._named[next(iter(self._named))]
@@ -160,12 +145,7 @@ class OpenEpisodes:
             self._forget(key)
 
     def _episode_of(
-        self,
-        row: Mapping[str, Any],
-        opened: dict[Key, EpisodeRecord | None],
-        named: dict[str, EpisodeRecord],
-        stored: dict[str, tuple[EpisodeRecord, str]],
-        pending: Pending,
+        self, row: Mapping[str, Any], found: "_Found"
     ) -> tuple[EpisodeRecord, Key | None]:
         """Return the episode of a step to be stored.
 
@@ -179,20 +159,18 @@ class OpenEpisodes:
         key = None
         if row.get("episode_id") is None:
             key = (row.get("task_id", "default"), row.get("agent_id", "agent"))
-            episode = opened[key] = self._unnamed(key, opened, given)
+            episode = found.opened[key] = self._unnamed(key, found, given)
         else:
-            episode = self._by_name(row, named, stored, given)
+            episode = self._by_name(row, found, given)
         if given:
-            self._add_details(episode, given, pending)
+            self._add_details(episode, given, found.pending)
         return episode, key
 
-    def _unnamed(
-        self, key: Key, opened: dict[Key, EpisodeRecord | None], given: dict[str, Any]
-    ) -> EpisodeRecord:
+    def _unnamed(self, key: Key, found: "_Found", given: dict[str, Any]) -> EpisodeRecord:
         """Return the open episode of a task and an agent, or a new one."""
         task_id, agent_id = key
         try:
-            episode = opened[key] if key in opened else self._open.get(key)
+            episode = found.opened[key] if key in found.opened else self._open.get(key)
         except TypeError:
             episode = None  # not text: a new one says so
         if episode is None:
@@ -209,17 +187,13 @@ class OpenEpisodes:
         return episode
 
     def _by_name(
-        self,
-        row: Mapping[str, Any],
-        named: dict[str, EpisodeRecord],
-        stored: dict[str, tuple[EpisodeRecord, str]],
-        given: dict[str, Any],
+        self, row: Mapping[str, Any], found: "_Found", given: dict[str, Any]
     ) -> EpisodeRecord:
         """Return the episode that a step names, or a new one."""
         episode_id = row["episode_id"]
-        episode = named.get(episode_id) or self._named.get(episode_id)
-        if episode is None and episode_id in stored:
-            episode, status = stored[episode_id]
+        episode = found.named.get(episode_id) or self._named.get(episode_id)
+        if episode is None and episode_id in found.stored:
+            episode, status = found.stored[episode_id]
             if status != "open":
                 raise errors.EpisodeEnded(
                     f"episode {episode_id!r} is {status}: give the step another episode_id"
@@ -227,7 +201,7 @@ class OpenEpisodes:
         if episode is None:
             task_id, agent_id = row.get("task_id", "default"), row.get("agent_id", "agent")
             episode = self.new(task_id, agent_id, episode_id, given)
-        named[episode_id] = episode
+        found.named[episode_id] = episode
         if (row.get("task_id", episode.task_id), row.get("agent_id", episode.agent_id)) != (
             episode.task_id,
             episode.agent_id,
@@ -337,6 +311,16 @@ class OpenEpisodes:
         self._named.clear()
 
 
+@dataclass
+class _Found:
+    """The episodes of a write; the handle knows them once it is committed."""
+
+    pending: Pending
+    stored: dict[str, tuple[EpisodeRecord, str]] = field(default_factory=dict)
+    opened: dict[Key, EpisodeRecord | None] = field(default_factory=dict)  # None: completed
+    named: dict[str, EpisodeRecord] = field(default_factory=dict)
+
+
 def _caller() -> tuple[object, object]:
     """Return the thread and the asyncio task that is running.
 
@@ -348,18 +332,15 @@ def _caller() -> tuple[object, object]:
     return threading.current_thread(), task
 
 
-_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+_CHECKS: dict[str, Any] = {
     "policy_version": checks.whole,
     "episode_tags": encode_tags,
 }
 
 
 def _episode_details(given: Mapping[str, Any]) -> dict[str, Any]:
-    checked: dict[str, Any] = {}
-    for name, value in given.items():
-        if value is not None:
-            check: Any = {"policy_version": checks.whole, "episode_tags": encode_tags}.get(
-                name, checks.text
-            )
-            checked[name] = check(value, name)
-    return checked
+    return {
+        name: _CHECKS.get(name, checks.text)(value, name)
+        for name, value in given.items()
+        if value is not None
+    }

@@ -57,11 +57,11 @@ def _known_decoders(store: Store, pending: Pending) -> list[Decoder] | None:
     if found.items() - known.types.items() or lacking - known.optional:
         return None
     for attempt in (0, 1):
-        decoders = [store.known_decoder(block.fields) for block in pending.blocks]
+        decoders = [store.signatures.of_fields(block.fields) for block in pending.blocks]
         if None not in decoders:
             return [decoder for decoder in decoders if decoder is not None]
         if not attempt:
-            store.read_signatures()
+            store.signatures.read()
     return None
 
 

@@ -15,9 +15,10 @@ import sqlalchemy as sa
 from expdb import errors
 from expdb.sql import tables
 from expdb.sql.session import Session
+from expdb.storage.outcome import WriteOutcome
 from expdb.storage.records import EpisodeRecord
 from expdb.storage.statements import COUNT, INSERT_SEGMENT, KEEP_TAIL, TAKE, TAKE_EPISODE
-from expdb.storage.store import Store, WriteOutcome, Writing
+from expdb.storage.store import Store, Writing
 from expdb.storage.writing import compact, episodes
 from expdb.storage.writing.pending import Pending
 from expdb.storage.writing.plan import ChunkWrite, EpisodeWrite, WritePlan, make_plan

@@ -8,180 +8,25 @@ their own.
 """
 
 import os
-import select
 import time
 import weakref
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any
 
-import numpy as np
-import psycopg
 import sqlalchemy as sa
 
 from expdb import errors
 from expdb.sql.dialects.base import Finding
 from expdb.sql.dialects.postgresql import statements as postgresql
-from expdb.sql.dialects.postgresql.arrays import ArrayDumper
+from expdb.sql.dialects.postgresql.connection import pooled
 from expdb.sql.dialects.postgresql.examine import examined
-from expdb.sql.dialects.postgresql.translate import connect_error, first_line, translated
+from expdb.sql.dialects.postgresql.session import PostgresqlSession
+from expdb.sql.dialects.postgresql.translate import connect_error, translated
 from expdb.sql.engine import Engine
 from expdb.sql.session import Session, Transaction
-
-POOL, OVERFLOW = 8, 56
-# a connection idle for longer is asked whether it still lives, as firewalls forget silently
-IDLE_SECONDS = 60.0
 
 READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 # whatever the default: stricter levels fail where writers meet
 WRITING = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
-
-
-class BinaryCursor(psycopg.Cursor[Any]):
-    """A cursor that has results sent in binary: three times as fast to read as text."""
-
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        self.format = psycopg.pq.Format.BINARY
-
-
-class PostgresqlSession(Session):
-    """A session that puts off what nobody waits for.
-
-    It travels with the next question, in one round trip.
-
-    So does the beginning of the transaction.
-    """
-
-    def __init__(
-        self,
-        engine: "PostgresqlEngine",
-        connection: sa.Connection,
-        opening: Sequence[str],
-        closing: str,
-    ):
-        super().__init__(connection)
-        self._engine, self._closing = engine, closing
-        self._queue: list[tuple[str, Any]] = [(statement, ()) for statement in opening]
-        self._fresh = True  # nothing has been sent yet
-
-    @property
-    def connection(self) -> sa.Connection:
-        """The connection as SQLAlchemy sees it, in its transaction."""
-        self._send()
-        return self._connection
-
-    @property
-    def driver(self) -> psycopg.Connection[Any]:
-        """The driver's connection, in its transaction."""
-        self._send()
-        return self._driver  # type: ignore[no-any-return]
-
-    def ask(self, statement: str, *params: Any) -> list[Any]:
-        """Run a plain statement and fetch all rows."""
-        return self._run(postgresql.translated_statement(statement), params)
-
-    def ask_all(self, *questions: tuple[Any, ...], last: bool = False) -> list[list[Any]]:
-        """Run several plain statements in one round trip; `last` ends the transaction too."""
-        translated = [
-            (postgresql.translated_statement(statement), params) for statement, *params in questions
-        ]
-        closing = [(self._closing, ())] if last else []
-        return self._send(*translated, *closing)[: len(questions)]
-
-    def tell(self, statement: str, *params: Any) -> None:
-        """Run a plain statement before the next one; an error in it is raised there."""
-        self._queue.append((postgresql.translated_statement(statement), params))
-
-    def many(self, statement: str, rows: Any) -> int:
-        """Run a plain statement once a row of parameters.
-
-        Return how many rows of tables it touched.
-        """
-        with self.driver.cursor() as cursor:
-            cursor.executemany(postgresql.translated_statement(statement), list(rows))
-            return max(0, cursor.rowcount)
-
-    def _run(self, statement: str, params: Any) -> list[Any]:
-        return self._send((statement, params))[0]
-
-    def _send(self, *statements: tuple[str, Any]) -> list[list[Any]]:
-        """Run statements, and before them what was put off, in one round trip."""
-        everything = [*self._queue, *statements]
-        if not everything:
-            return []
-        fresh, put_off = self._fresh, len(self._queue)
-        self._fresh, self._queue = False, []
-        try:
-            return self._trip(everything)[put_off:]
-        except psycopg.OperationalError:
-            if not fresh or not self._driver.closed or not self._closing:
-                raise
-        # The server was restarted since this connection was used last. Nothing has happened in this
-        # transaction yet.
-        self._connection = self._engine.another_connection(self._connection)
-        self._driver = self._connection.connection.driver_connection
-        return self._trip(everything)[put_off:]
-
-    def _trip(self, statements: list[tuple[str, Any]]) -> list[list[Any]]:
-        if len(statements) == 1:
-            cursors = [self._driver.execute(*statements[0])]
-        else:
-            with self._driver.pipeline():
-                cursors = [
-                    self._driver.execute(statement, params) for statement, params in statements
-                ]
-        return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
-
-    @property
-    def in_transaction(self) -> bool:
-        """Whether a transaction has begun and not ended."""
-        return (
-            not self._driver.closed
-            and self._driver.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
-        )
-
-    def end(self) -> bool:
-        """End the transaction as it is to be ended, and return whether one was begun.
-
-        Raises CommitUnknown where nobody can tell how it ended.
-        """
-        if self._fresh:
-            return False
-        if self.in_transaction:
-            try:
-                self._send((self._closing, ()))
-            except psycopg.OperationalError as error:
-                if self._closing == "COMMIT" and self._driver.closed:
-                    raise errors.CommitUnknown(
-                        f"{self._engine.location} was lost during the commit "
-                        f"({first_line(error)}): "
-                        "look whether it has happened before you do it again"
-                    ) from error
-                raise
-        return True
-
-    def abandon(self) -> None:
-        """Roll back."""
-        if self.in_transaction:
-            with suppress(psycopg.Error):  # the first error is the one to tell
-                self._driver.execute("ROLLBACK")
-
-    def release(self, unlock: bool) -> None:
-        """Give the connection back to the pool.
-
-        It is thrown away if it cannot be used again.
-
-        `unlock` lets go of advisory locks, which a statement of a user may have taken and no
-        ROLLBACK returns.
-        """
-        if self._connection.closed:  # it was found dead, and there was no other to be had
-            return
-        if unlock and not self._driver.closed:
-            self._driver.execute("SELECT pg_advisory_unlock_all()")
-        if self._driver.closed or self.in_transaction:
-            self._connection.invalidate()
-        self._connection.close()
 
 
 class PostgresqlTransaction(Transaction):
@@ -197,7 +42,11 @@ class PostgresqlTransaction(Transaction):
     def _begin(self) -> Session:
         engine = self._engine
         self._session = session = PostgresqlSession(
-            engine, engine.connect(), self._opening, self._closing
+            engine.connect(),
+            self._opening,
+            self._closing,
+            engine.location,
+            engine.another_connection,
         )
         return session
 
@@ -253,36 +102,11 @@ class PostgresqlEngine(Engine):
             "SELECT set_config('search_path', 'expdb, public, pg_temp', true), "
             f"set_config('statement_timeout', '{milliseconds}', true)",
         )
-        self._connections = self._sqlalchemy_engine(url)
+        self._connections = pooled(url, timeout)
         weakref.finalize(
             self, self._connections.dispose
         )  # a handle that is dropped without being closed
         _engines.add(self)
-
-    def _sqlalchemy_engine(self, url: sa.URL) -> sa.Engine:
-        seconds = max(2, int(self.timeout))
-        network: dict[str, Any] = {
-            "connect_timeout": seconds, "keepalives_idle": max(1, seconds // 2),
-            "keepalives_interval": max(1, seconds // 6),
-            "keepalives_count": 3, "tcp_user_timeout": seconds * 1000, "application_name": "expdb",
-        }  # fmt: skip
-        engine = sa.create_engine(
-            url,
-            isolation_level="AUTOCOMMIT",
-            pool_size=POOL, max_overflow=OVERFLOW, pool_timeout=self.timeout, pool_use_lifo=True,
-            use_native_hstore=False,
-            # No prepared statements: PgBouncer hands each transaction to another server process.
-            connect_args={
-                **{name: value for name, value in network.items() if name not in url.query},
-                "prepare_threshold": None, "cursor_factory": BinaryCursor,
-            },
-        )  # fmt: skip
-        sa.event.listen(
-            engine, "connect", _greet, insert=True
-        )  # before SQLAlchemy looks at the server itself
-        sa.event.listen(engine, "checkout", _check_alive)
-        sa.event.listen(engine, "checkin", _note_time)
-        return engine
 
     # -- sessions ----------------------------------------------------------------------------------
 
@@ -399,57 +223,6 @@ class PostgresqlEngine(Engine):
         New ones are made as they are needed.
         """
         self._connections.dispose(close=False)
-
-
-def _greet(driver: Any, record: Any) -> None:
-    """Refuse a server that is too old, and a database that cannot hold every text."""
-    try:
-        record.info["used"] = time.monotonic()
-        driver.adapters.register_dumper(np.ndarray, ArrayDumper)
-        version = driver.info.server_version
-        if version < postgresql.MINIMUM_VERSION:
-            raise errors.ServerTooOld(
-                f"the server is PostgreSQL {version // 10_000}: expdb works with "
-                f"{postgresql.MINIMUM_VERSION // 10_000} or newer"
-            )
-        if driver.info.parameter_status("server_encoding") not in ("UTF8", None):
-            raise errors.NotAnExperienceDatabase(
-                "the database is not in UTF-8: make one with createdb --encoding=UTF8 "
-                "--template=template0"
-            )
-    except BaseException:
-        driver.close()
-        raise
-
-
-def _check_alive(driver: Any, record: Any, proxy: Any) -> None:
-    """Have a connection replaced if the server has hung up meanwhile.
-
-    Looking at the socket takes no round trip, and tells of every server that was stopped or
-    restarted: it has said good-bye, which nobody has read. Only after a long pause, when a firewall
-    may have forgotten the connection, is it asked.
-    """
-    alive = not _readable(driver.fileno())
-    if alive and time.monotonic() - record.info.get("used", 0.0) > IDLE_SECONDS:
-        try:
-            driver.execute("SELECT 1")
-        except psycopg.Error:
-            alive = False
-    if not alive:
-        raise sa.exc.DisconnectionError
-
-
-def _readable(socket: int) -> bool:
-    """Return whether there is something to read at this moment."""
-    if not hasattr(select, "poll"):  # Windows
-        return bool(select.select([socket], [], [], 0)[0])
-    poll = select.poll()  # select() takes no more than 1,024 files
-    poll.register(socket, select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def _note_time(driver: Any, record: Any) -> None:
-    record.info["used"] = time.monotonic()
 
 
 _engines: "weakref.WeakSet[PostgresqlEngine]" = weakref.WeakSet()

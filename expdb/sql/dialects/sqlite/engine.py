@@ -3,81 +3,33 @@
 One writer writes at a time, readers see snapshots, and forks lose nothing.
 """
 
-import itertools
 import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from types import ModuleType
-from typing import Any
-
-import sqlalchemy as sa
-from sqlalchemy.pool import NullPool
 
 from expdb import errors
-from expdb.living import Living
 from expdb.sql.dialects.base import Finding
 from expdb.sql.dialects.sqlite import connection as connection_to
 from expdb.sql.dialects.sqlite import files as sqlite_files
 from expdb.sql.dialects.sqlite import statements as sqlite
+from expdb.sql.dialects.sqlite.backup import copy_into
 from expdb.sql.dialects.sqlite.examine import examined
+from expdb.sql.dialects.sqlite.log import WriteAheadLog, remove_empty_log
+from expdb.sql.dialects.sqlite.open_files import (
+    FileUse,
+    open_files,
+    refuse_other_library,
+    refuse_other_path,
+)
+from expdb.sql.dialects.sqlite.session import SqliteSession, connecting
 from expdb.sql.dialects.sqlite.translate import translated
 from expdb.sql.engine import Engine
 from expdb.sql.session import Kind, Session, Transaction
 
-CHECKPOINT_BYTES = (
-    64 << 20
-)  # of write-ahead log; a checkpoint syncs, which single steps would feel at 16 MiB
-CHECKPOINT_SECONDS = (
-    5.0  # bounds what a power loss can take at durability="normal", while anybody writes
-)
-CHECKPOINT_WAIT_MS = 2_000
-PINNED_BYTES = (
-    256 << 20
-)  # of log that cannot be folded in; from here on people are told who holds it
 WATCH_SECONDS = 0.5  # between looks whether the file is still there, of those who only read
-
-
-class SqliteSession(Session):
-    """A session whose rows can be read one by one, in the same memory."""
-
-    def __init__(self, connection: sa.Connection, use: "FileUse"):
-        super().__init__(connection)
-        self._use: FileUse | None = use  # for as long as the connection is open
-        self.serial = next(_serials)  # never used again, as an id() is
-        _fork.sessions.add(self)
-
-    def each(self, statement: str, *params: Any) -> Iterator[Any]:
-        """Run a plain statement and yield its rows; all of them are to be taken."""
-        yield from self.driver.execute(statement, params)
-
-    @property
-    def in_transaction(self) -> bool:
-        """Whether a transaction has begun and not ended."""
-        try:
-            return bool(self.driver.in_transaction)
-        except (
-            self.driver.ProgrammingError
-        ):  # closed: SQLAlchemy does that to a connection that an interrupt met
-            return False
-
-    def close(self) -> None:
-        """Close the connection."""
-        self.connection.close()
-        self._use = None
-
-    def abandon(self) -> None:
-        """Never close the connection: it is the parent process's."""
-        self._use = None
-
-    def __del__(self) -> None:
-        if getattr(self, "_use", None) is not None:  # an interrupt came before it was given back
-            self.close()
-
-
-_serials = itertools.count()
 
 
 class SqliteTransaction(Transaction):
@@ -172,9 +124,10 @@ class SqliteEngine(Engine):
         self.module = module
         self.read_only, self.durability, self.timeout = read_only, durability, timeout
         self.dialect = sqlite
+        how = {"read_only": read_only, "durability": durability}
         self._creators = {
-            "read": self._sqlalchemy_engine(busy_ms=int(timeout * 1000)),
-            "write": self._sqlalchemy_engine(busy_ms=0),
+            "read": connecting(path, module, busy_ms=int(timeout * 1000), **how),
+            "write": connecting(path, module, busy_ms=0, **how),
         }
         self._idle: dict[Kind, list[SqliteSession]] = {
             "read": [],
@@ -185,56 +138,16 @@ class SqliteEngine(Engine):
         self._writer, self._watching = threading.RLock(), threading.Lock()
         self._turn: SqliteTransaction | None = None
         self._closed = False
-        self._warning: str | None = None  # for the next write to give
-        self._checkpoint_at, self._pinned_at = CHECKPOINT_BYTES, PINNED_BYTES
-        self._checkpointed = self._watched = time.monotonic()
+        self._log, self._watched = WriteAheadLog(path), time.monotonic()
         self._file = sqlite_files.identity(path)
         refuse_other_library(path, module)
-        self._refuse_other_path()
-        _fork.engines.add(self)
-
-    def _refuse_other_path(self) -> None:
-        """Raise where this process has the file open by another path, in another folder.
-
-        Its log would be another one there.
-        """
-        for engine in _fork.engines.list():
-            if (
-                engine.path != self.path
-                and self._file is not None
-                and engine.identity == self._file == sqlite_files.identity(engine.path)
-            ):
-                folders = os.path.dirname(engine.path), os.path.dirname(self.path)
-                if not os.path.samefile(*folders) or os.path.basename(
-                    engine.path
-                ) != os.path.basename(self.path):
-                    raise errors.DatabaseReadOnly(
-                        f"{self.path} is open in this process as {engine.path}: open it by that "
-                        "path, as each has a log of its own"
-                    )
+        refuse_other_path(path, self._file)
+        open_files.engines.add(self)
 
     @property
     def identity(self) -> object:
         """What tells the file that is open from every other one on this machine."""
         return self._file
-
-    def _sqlalchemy_engine(self, busy_ms: int) -> sa.Engine:
-        def creator() -> Any:
-            return connection_to.connect(
-                self.path,
-                self.module,
-                read_only=self.read_only,
-                durability=self.durability,
-                busy_ms=busy_ms,
-            )
-
-        return sa.create_engine(
-            "sqlite://",
-            creator=creator,
-            module=self.module,
-            poolclass=NullPool,
-            isolation_level="AUTOCOMMIT",
-        )
 
     # -- sessions ----------------------------------------------------------------------------------
 
@@ -339,11 +252,7 @@ class SqliteEngine(Engine):
                 f"{self.path} is held by another thread's write: try again, or raise timeout"
             )
         self._turn = transaction
-        if (
-            self._warning is not None
-        ):  # before anything is written, as a filter may make it an error
-            warning, self._warning = self._warning, None
-            errors.warn(warning)
+        self._log.warn()  # before anything is written, as a filter may make it an error
 
     def end_turn(self, transaction: SqliteTransaction) -> None:
         """Let the next thread write, if it is the turn of this transaction.
@@ -378,35 +287,12 @@ class SqliteEngine(Engine):
 
         Whoever has just written does it, in their turn.
         """
-        size, now = connection_to.wal_bytes(self.path), time.monotonic()
-        if size >= self._checkpoint_at or (size and now - self._checkpointed >= CHECKPOINT_SECONDS):
+        if self._log.is_due():
             session = self.take("write")
             try:
-                complete = connection_to.checkpoint(session.driver, CHECKPOINT_WAIT_MS)
-            except Exception as error:
-                # The write itself is committed; a full disk is told by the next one.
-                complete = False
-                if not isinstance(self.translated(error), errors.ExpDBError):
-                    raise
+                self._log.checkpoint(session.driver, self.translated)
             finally:
                 self.give_back("write", session, usable=True)
-            # A reader pins the log: do not make every write wait for it, only one in each further
-            # 64 MiB or 5 s.
-            self._checkpoint_at = CHECKPOINT_BYTES if complete else size + CHECKPOINT_BYTES
-            self._checkpointed = time.monotonic()
-            if complete:
-                self._pinned_at = PINNED_BYTES
-            elif size >= self._pinned_at:
-                self._pinned_at = 2 * size
-                self._tell_who_pins(size)
-
-    def _tell_who_pins(self, size: int) -> None:
-        who = " and ".join(sqlite_files.readers(self.path)) or "a reader that cannot be told here"
-        self._warning = (
-            f"the write-ahead log of {self.path} has {size >> 20:,} MB and cannot be folded in: "
-            f"{who} has been reading one snapshot "
-            "all along; end that, or the log grows on"
-        )
 
     def nbytes(self) -> int:
         """Return the size of the file."""
@@ -420,29 +306,9 @@ class SqliteEngine(Engine):
 
     def backup(self, target: str) -> None:
         """Copy the database as it is now into a new file, through SQLite's own backup."""
-        if os.path.exists(target):
-            raise errors.TargetExists(f"{target} exists: name a new file for the backup")
-        if not os.path.isdir(os.path.dirname(target)):
-            raise errors.DatabaseMissing(
-                f"the folder {os.path.dirname(target)} does not exist: create it first"
-            )
         session = self.take("read")
         try:
-            with FileUse(target):
-                copy = connection_to.connect(
-                    target, self.module, create=True, durability="full", busy_ms=0
-                )
-                try:
-                    session.driver.backup(copy)
-                    connection_to.name_file(copy)
-                finally:
-                    copy.close()
-        except Exception as error:
-            with suppress(
-                OSError
-            ):  # what is there is no backup, and would be in the way of the next one
-                os.unlink(target)
-            raise translated(error, target) from error
+            copy_into(target, session, self.module)
         finally:
             self.give_back("read", session, usable=True)
 
@@ -457,31 +323,8 @@ class SqliteEngine(Engine):
         self._closed = True
         self.close_idle()
         if self.read_only:
-            self._remove_log()
-        _fork.engines.discard(self)
-
-    def _remove_log(self) -> None:
-        """Take away the empty log that reading makes.
-
-        Only a connection that may write removes it, as the last to leave.
-        """
-        if (
-            not os.path.exists(self.path + "-wal")
-            or connection_to.wal_bytes(self.path)
-            or not sqlite_files.may_write(self.path)
-        ):
-            return
-        with (
-            suppress(self.module.Error, OSError),
-            FileUse(self.path),
-        ):  # not ours to insist on: others may be at it
-            connection = connection_to.connect(
-                self.path, self.module, durability="normal", busy_ms=0
-            )
-            try:
-                connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
-            finally:
-                connection.close()
+            remove_empty_log(self.path, self.module)
+        open_files.engines.discard(self)
 
     def close_idle(self) -> None:
         """Close the connections that nobody uses."""
@@ -498,88 +341,3 @@ class SqliteEngine(Engine):
         """
         self._idle = {kind: [] for kind in self._idle}
         self._writer, self._watching = threading.RLock(), threading.Lock()
-
-
-def refuse_other_library(path: str, module: ModuleType) -> None:
-    """Raise where this process has the file open by another SQLite library.
-
-    Call it before the file is opened at all.
-    """
-    for engine in _fork.engines.list():
-        if engine.path == path and engine.module.connect is not module.connect:
-            raise errors.InvalidValue(
-                f"{path} is open in this process by {engine.module.__name__}, another SQLite "
-                "library: two of them on one file undo "
-                "each other's locks; use one sqlite_module for all handles"
-            )
-
-
-# -- fork ------------------------------------------------------------------------------------------
-
-
-class _Fork:
-    """Keeps forks from losing rows.
-
-    SQLite keeps its locks a process, in a table that a fork copies: a child that inherits an open
-    file believes that it holds the parent's locks, and loses rows silently, even through a new
-    connection. So nothing is open at a fork but what a thread is using, and a file that is in use
-    then is refused in the child, by whatever handle.
-    """
-
-    def __init__(self) -> None:
-        self.turn = threading.Lock()
-        self.engines: Living[SqliteEngine] = Living()
-        self.uses: Living[FileUse] = Living()
-        self.sessions: Living[SqliteSession] = Living()
-        self.refused: set[str] = set()
-        # Never closed: that would drop the parent's locks, or wait for a thread that is not there.
-        self.inherited: list[SqliteSession] = []
-
-    def before(self) -> None:
-        self.turn.acquire()  # until after the fork; forks of several threads take turns
-        for engine in self.engines.list():
-            engine.close_idle()
-
-    def in_parent(self) -> None:
-        self.turn.release()
-
-    def in_child(self) -> None:
-        self.turn = threading.Lock()
-        self.refused |= {use.path for use in self.uses.list()}
-        self.inherited += self.sessions.list()
-        self.uses, self.sessions = Living(), Living()
-        for session in self.inherited:
-            session.abandon()
-        for engine in self.engines.list():
-            engine.begin_anew()
-
-
-_fork = _Fork()
-
-
-class FileUse:
-    """Says, for as long as it lives, that a connection to a file is being opened, used or closed.
-
-    Or use it with `with`.
-    """
-
-    def __init__(self, path: str):
-        if path in _fork.refused:
-            raise errors.ForkedWithOpenConnection(
-                f"this process was forked while a thread used {path}: start processes by spawn or "
-                "forkserver"
-            )
-        self.path = path
-        _fork.uses.add(self)
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        _fork.uses.discard(self)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_fork.before, after_in_parent=_fork.in_parent, after_in_child=_fork.in_child
-    )

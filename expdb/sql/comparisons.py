@@ -1,0 +1,202 @@
+"""Comparisons of a column or a tag with a value, alike on every database."""
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from expdb.errors import QueryError
+from expdb.sql.dialects.base import Dialect
+from expdb.sql.query import MANY, MAX_VALUES
+
+_NUMBERS = {"position", "episode", "step", "length", "policy_version"}
+
+
+_REALS = {"execute_time", "reward", "priority", "episode_return", "started", "ended"}
+
+
+_FLAGS = {"terminated", "truncated"}
+
+
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "eq": operator.eq, "gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le,
+}  # fmt: skip
+
+
+def _checked(name: str, value: Any) -> Any:
+    """Return a value as it can be bound.
+
+    NumPy scalars become Python's; NaN, None and integers beyond 64 bits are refused.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        raise QueryError(
+            f"{name!r} compared with {value}, which nothing equals: use is_null or is_not_null"
+        )
+    if not isinstance(value, (str, int, float)):
+        raise QueryError(
+            f"{name!r} compared with a {type(value).__name__}: compare with text, a number or a "
+            "bool"
+        )
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise QueryError(
+            f"{name!r} compared with {value}, which does not fit 64 bits: nothing stored is that "
+            "large"
+        )
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise QueryError(
+                f"{name!r} compared with a lone surrogate: no stored text has one"
+            ) from None
+        if "\0" in value:
+            raise QueryError(
+                f"{name!r} compared with a text that has a NUL: no stored text has one"
+            )
+    return value
+
+
+def _values(name: str, values: Any) -> list[Any]:
+    if isinstance(values, np.ndarray):
+        values = values.tolist()
+    if not isinstance(values, (list, tuple, set, frozenset)):
+        raise QueryError(f"in_ of {name!r} takes a list of values, not a {type(values).__name__}")
+    if len(values) > MAX_VALUES:
+        raise QueryError(
+            f"in_ of {name!r} with {len(values)} values, at most {MAX_VALUES}: tag the rows, or "
+            "pass positions"
+        )
+    return [_checked(name, value) for value in values]
+
+
+def column_test(
+    dialect: Dialect, name: str, column: sa.ColumnElement[Any], op: str, value: Any
+) -> sa.ColumnElement[bool]:
+    """Compare a column with a value of its own kind; raise QueryError for another kind."""
+    head = name.removeprefix("exp_meta.")
+    numeric, is_flag = head in _NUMBERS or head in _REALS, head in _FLAGS
+    if op == "in":
+        values = [_fitting(name, head, one) for one in _values(name, value)]
+        if is_flag:
+            return column.in_([sa.literal(bool(one), column.type) for one in values])
+        if numeric:
+            exact = [_exact(head, "eq", one) for one in values]
+            values = [one for op, one in exact if op == "eq"]
+        kinds = {type(one) for one in values}
+        if len(values) > MANY and kinds == {int if numeric else str}:
+            return dialect.among(column, values)
+        return column.in_([dialect.bound(one) for one in values])
+    checked = _checked(name, value)
+    if op == "like":
+        return dialect.like(column, _pattern(name, None if numeric or is_flag else checked))
+    fitted = _fitting(name, head, checked)
+    if is_flag:
+        if op != "eq":
+            raise QueryError(f"{name!r} is True or False: use eq or ne")
+        return _compared(column, op, sa.literal(bool(fitted), column.type))
+    if numeric:
+        op, fitted = _exact(head, op, fitted)
+        if op in ("all", "none"):
+            return column.is_not(None) if op == "all" else sa.false()
+    return _compared(column, op, dialect.bound(fitted))
+
+
+def _fitting(name: str, head: str, value: Any) -> Any:
+    """Return a value that a column can be compared with; raise QueryError for another kind."""
+    if head in _FLAGS:
+        fits, what = isinstance(value, (bool, int)) and value in (0, 1), "True and False"
+    elif head in _NUMBERS or head in _REALS:
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool)
+        what = "numbers"
+    else:
+        fits, what = isinstance(value, str), "text"
+    if not fits:
+        raise QueryError(f"{name!r} compares with {what}, not with {value!r}")
+    return value
+
+
+_NEXT_UP = {
+    "gt": "gt",
+    "gte": "gt",
+    "lt": "lte",
+    "lte": "lte",
+}  # for a bound that lies just below the value
+
+
+_NEXT_DOWN = {"gt": "gte", "gte": "gte", "lt": "lt", "lte": "lt"}  # just above
+
+
+def _exact(head: str, op: str, value: int | float) -> tuple[str, int | float]:
+    """Return a comparison with a value of the column's own type that means exactly the same.
+
+    It is "all" or "none" where all values compare so, or no value does.
+
+    Databases differ in how they compare integers with floats beyond 2**53.
+    """
+    if head in _REALS:
+        try:
+            near = float(value)
+        except OverflowError:
+            near = math.inf if value > 0 else -math.inf
+        if near == value:  # Python compares exactly
+            return op, near
+        return "none" if op == "eq" else (_NEXT_DOWN if near > value else _NEXT_UP)[op], near
+    if isinstance(value, int):
+        return op, value
+    if not -(2.0**63) <= value < 2.0**63:
+        return ("all" if op in (("lt", "lte") if value > 0 else ("gt", "gte")) else "none"), value
+    whole = math.floor(value)
+    return (op if whole == value else "none" if op == "eq" else _NEXT_UP[op]), whole
+
+
+def _compared(left: sa.ColumnElement[Any], op: str, right: Any) -> sa.ColumnElement[bool]:
+    found: sa.ColumnElement[bool] = _OPERATORS[op](left, right)
+    return found
+
+
+def _pattern(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise QueryError(f"like compares text with a pattern, not {name!r} with {value!r}: use eq")
+    if (len(value) - len(value.rstrip("\\"))) % 2:
+        raise QueryError(
+            f"the pattern {value!r} ends in a backslash that escapes nothing: double it"
+        )
+    return value
+
+
+def tag_test(
+    dialect: Dialect, name: str, column: sa.ColumnElement[Any], key: str, op: str, value: Any
+) -> sa.ColumnElement[bool]:
+    """Compare a tag with values of its own JSON type only.
+
+    A value of another type is simply not equal.
+    """
+    text, is_text = dialect.tag_text(column, key)
+    number, is_number = dialect.tag_number(column, key)
+    if op == "in":
+        values = _values(name, value)
+        tests = [dialect.tag_is_bool(column, key, one) for one in values if isinstance(one, bool)]
+        texts = [dialect.bound(one) for one in values if isinstance(one, str)]
+        numbers = [
+            dialect.bound_number(one)
+            for one in values
+            if isinstance(one, (int, float)) and not isinstance(one, bool)
+        ]
+        tests += [sa.and_(text.in_(texts), is_text)] if texts else []
+        tests += [sa.and_(number.in_(numbers), is_number)] if numbers else []
+        return sa.or_(*tests) if tests else sa.false()
+    checked = _checked(name, value)
+    if isinstance(checked, bool):
+        if op != "eq":
+            raise QueryError(f"{name!r} compared with a bool: use eq or ne")
+        return dialect.tag_is_bool(column, key, checked)
+    if op == "like":
+        return sa.and_(dialect.like(text, _pattern(name, checked)), is_text)
+    if isinstance(checked, str):
+        return sa.and_(_compared(text, op, dialect.bound(checked)), is_text)
+    return sa.and_(_compared(number, op, dialect.bound_number(checked)), is_number)

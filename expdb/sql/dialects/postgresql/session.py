@@ -1,0 +1,153 @@
+"""A session on a connection to a server: as few round trips as the work allows."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+import sqlalchemy as sa
+
+from expdb import errors
+from expdb.sql.dialects.postgresql import statements as postgresql
+from expdb.sql.dialects.postgresql.translate import first_line
+from expdb.sql.session import Session
+
+
+class PostgresqlSession(Session):
+    """A session that puts off what nobody waits for.
+
+    It travels with the next question, in one round trip.
+
+    So does the beginning of the transaction.
+    """
+
+    def __init__(
+        self,
+        connection: sa.Connection,
+        opening: Sequence[str],
+        closing: str,
+        location: str,
+        another: Callable[[sa.Connection], sa.Connection],
+    ):
+        super().__init__(connection)
+        self._closing, self._location, self._another = closing, location, another
+        self._queue: list[tuple[str, Any]] = [(statement, ()) for statement in opening]
+        self._fresh = True  # nothing has been sent yet
+
+    @property
+    def connection(self) -> sa.Connection:
+        """The connection as SQLAlchemy sees it, in its transaction."""
+        self._send()
+        return self._connection
+
+    @property
+    def driver(self) -> psycopg.Connection[Any]:
+        """The driver's connection, in its transaction."""
+        self._send()
+        return self._driver  # type: ignore[no-any-return]
+
+    def ask(self, statement: str, *params: Any) -> list[Any]:
+        """Run a plain statement and fetch all rows."""
+        return self._run(postgresql.translated_statement(statement), params)
+
+    def ask_all(self, *questions: tuple[Any, ...], last: bool = False) -> list[list[Any]]:
+        """Run several plain statements in one round trip; `last` ends the transaction too."""
+        translated = [
+            (postgresql.translated_statement(statement), params) for statement, *params in questions
+        ]
+        closing = [(self._closing, ())] if last else []
+        return self._send(*translated, *closing)[: len(questions)]
+
+    def tell(self, statement: str, *params: Any) -> None:
+        """Run a plain statement before the next one; an error in it is raised there."""
+        self._queue.append((postgresql.translated_statement(statement), params))
+
+    def many(self, statement: str, rows: Any) -> int:
+        """Run a plain statement once a row of parameters.
+
+        Return how many rows of tables it touched.
+        """
+        with self.driver.cursor() as cursor:
+            cursor.executemany(postgresql.translated_statement(statement), list(rows))
+            return max(0, cursor.rowcount)
+
+    def _run(self, statement: str, params: Any) -> list[Any]:
+        return self._send((statement, params))[0]
+
+    def _send(self, *statements: tuple[str, Any]) -> list[list[Any]]:
+        """Run statements, and before them what was put off, in one round trip."""
+        everything = [*self._queue, *statements]
+        if not everything:
+            return []
+        fresh, put_off = self._fresh, len(self._queue)
+        self._fresh, self._queue = False, []
+        try:
+            return self._trip(everything)[put_off:]
+        except psycopg.OperationalError:
+            if not fresh or not self._driver.closed or not self._closing:
+                raise
+        # The server was restarted since this connection was used last. Nothing has happened in this
+        # transaction yet.
+        self._connection = self._another(self._connection)
+        self._driver = self._connection.connection.driver_connection
+        return self._trip(everything)[put_off:]
+
+    def _trip(self, statements: list[tuple[str, Any]]) -> list[list[Any]]:
+        if len(statements) == 1:
+            cursors = [self._driver.execute(*statements[0])]
+        else:
+            with self._driver.pipeline():
+                cursors = [
+                    self._driver.execute(statement, params) for statement, params in statements
+                ]
+        return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction has begun and not ended."""
+        return (
+            not self._driver.closed
+            and self._driver.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
+        )
+
+    def end(self) -> bool:
+        """End the transaction as it is to be ended, and return whether one was begun.
+
+        Raises CommitUnknown where nobody can tell how it ended.
+        """
+        if self._fresh:
+            return False
+        if self.in_transaction:
+            try:
+                self._send((self._closing, ()))
+            except psycopg.OperationalError as error:
+                if self._closing == "COMMIT" and self._driver.closed:
+                    raise errors.CommitUnknown(
+                        f"{self._location} was lost during the commit "
+                        f"({first_line(error)}): "
+                        "look whether it has happened before you do it again"
+                    ) from error
+                raise
+        return True
+
+    def abandon(self) -> None:
+        """Roll back."""
+        if self.in_transaction:
+            with suppress(psycopg.Error):  # the first error is the one to tell
+                self._driver.execute("ROLLBACK")
+
+    def release(self, unlock: bool) -> None:
+        """Give the connection back to the pool.
+
+        It is thrown away if it cannot be used again.
+
+        `unlock` lets go of advisory locks, which a statement of a user may have taken and no
+        ROLLBACK returns.
+        """
+        if self._connection.closed:  # it was found dead, and there was no other to be had
+            return
+        if unlock and not self._driver.closed:
+            self._driver.execute("SELECT pg_advisory_unlock_all()")
+        if self._driver.closed or self.in_transaction:
+            self._connection.invalidate()
+        self._connection.close()

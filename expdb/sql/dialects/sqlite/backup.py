@@ -1,0 +1,33 @@
+"""Copying a file while others use it."""
+
+import os
+from contextlib import suppress
+from types import ModuleType
+
+from expdb import errors
+from expdb.sql.dialects.sqlite.connection import connect, name_file
+from expdb.sql.dialects.sqlite.open_files import FileUse
+from expdb.sql.dialects.sqlite.translate import translated
+from expdb.sql.session import Session
+
+
+def copy_into(target: str, session: Session, module: ModuleType) -> None:
+    """Copy what a session sees into a new file, through SQLite's own backup."""
+    if os.path.exists(target):
+        raise errors.TargetExists(f"{target} exists: name a new file for the backup")
+    if not os.path.isdir(os.path.dirname(target)):
+        raise errors.DatabaseMissing(
+            f"the folder {os.path.dirname(target)} does not exist: create it first"
+        )
+    try:
+        with FileUse(target):
+            copy = connect(target, module, create=True, durability="full", busy_ms=0)
+            try:
+                session.driver.backup(copy)
+                name_file(copy)
+            finally:
+                copy.close()
+    except Exception as error:
+        with suppress(OSError):  # what is there is no backup, and would be in the way of the next
+            os.unlink(target)
+        raise translated(error, target) from error

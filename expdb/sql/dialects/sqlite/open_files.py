@@ -1,0 +1,141 @@
+"""Which files this process has open, and what becomes of them in a fork."""
+
+import os
+import threading
+from types import ModuleType
+from typing import Protocol
+
+from expdb import errors
+from expdb.living import Living
+from expdb.sql.dialects.sqlite.files import identity
+
+
+class OpenFile(Protocol):
+    """All connections of one handle to one file: an engine."""
+
+    path: str
+    module: ModuleType
+
+    @property
+    def identity(self) -> object:
+        """What tells the file that is open from every other one on this machine."""
+
+    def close_idle(self) -> None:
+        """Close the connections that nobody uses."""
+
+    def begin_anew(self) -> None:
+        """Begin anew in a forked child."""
+
+
+class Inherited(Protocol):
+    """A connection that a forked child has of its parent."""
+
+    def abandon(self) -> None:
+        """Never close the connection."""
+
+
+class OpenFiles:
+    """Keeps forks from losing rows.
+
+    SQLite keeps its locks a process, in a table that a fork copies: a child that inherits an open
+    file believes that it holds the parent's locks, and loses rows silently, even through a new
+    connection. So nothing is open at a fork but what a thread is using, and a file that is in use
+    then is refused in the child, by whatever handle.
+    """
+
+    def __init__(self) -> None:
+        self.turn = threading.Lock()
+        self.engines: Living[OpenFile] = Living()
+        self.uses: Living[FileUse] = Living()
+        self.sessions: Living[Inherited] = Living()
+        self.refused: set[str] = set()
+        # Never closed: that would drop the parent's locks, or wait for a thread that is not there.
+        self.inherited: list[Inherited] = []
+
+    def before(self) -> None:
+        """Close what nobody uses."""
+        self.turn.acquire()  # until after the fork; forks of several threads take turns
+        for engine in self.engines.list():
+            engine.close_idle()
+
+    def in_parent(self) -> None:
+        """Let the next thread fork."""
+        self.turn.release()
+
+    def in_child(self) -> None:
+        """Refuse what is in use, and begin anew with everything else."""
+        self.turn = threading.Lock()
+        self.refused |= {use.path for use in self.uses.list()}
+        self.inherited += self.sessions.list()
+        self.uses, self.sessions = Living(), Living()
+        for session in self.inherited:
+            session.abandon()
+        for engine in self.engines.list():
+            engine.begin_anew()
+
+
+open_files = OpenFiles()
+
+
+class FileUse:
+    """Says, for as long as it lives, that a connection to a file is being opened, used or closed.
+
+    Or use it with `with`.
+    """
+
+    def __init__(self, path: str):
+        if path in open_files.refused:
+            raise errors.ForkedWithOpenConnection(
+                f"this process was forked while a thread used {path}: start processes by spawn or "
+                "forkserver"
+            )
+        self.path = path
+        open_files.uses.add(self)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        open_files.uses.discard(self)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=open_files.before,
+        after_in_parent=open_files.in_parent,
+        after_in_child=open_files.in_child,
+    )
+
+
+def refuse_other_library(path: str, module: ModuleType) -> None:
+    """Raise where this process has the file open by another SQLite library.
+
+    Call it before the file is opened at all.
+    """
+    for engine in open_files.engines.list():
+        if engine.path == path and engine.module.connect is not module.connect:
+            raise errors.InvalidValue(
+                f"{path} is open in this process by {engine.module.__name__}, another SQLite "
+                "library: two of them on one file undo "
+                "each other's locks; use one sqlite_module for all handles"
+            )
+
+
+def refuse_other_path(path: str, file: object) -> None:
+    """Raise where this process has the file open by another path, in another folder.
+
+    Its log would be another one there.
+    """
+    for engine in open_files.engines.list():
+        if (
+            engine.path != path
+            and file is not None
+            and engine.identity == file == identity(engine.path)
+        ):
+            folders = os.path.dirname(engine.path), os.path.dirname(path)
+            names = os.path.basename(engine.path), os.path.basename(path)
+            if not os.path.samefile(*folders) or names[0] != names[1]:
+                raise errors.DatabaseReadOnly(
+                    f"{path} is open in this process as {engine.path}: open it by that path, as "
+                    "each has a log of its own"
+                )

@@ -1,0 +1,105 @@
+"""The signatures of a buffer: what its chunks hold, read once and kept."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from expdb import errors
+from expdb.chunks.chunk import Decoder
+from expdb.chunks.fields import SYSTEM, Field, Signature
+from expdb.sql.engine import Engine
+from expdb.sql.session import Session
+from expdb.storage.outcome import WriteOutcome
+from expdb.storage.statements import INSERT_SIGNATURE, SIGNATURES
+
+
+class Signatures:
+    """The stored signatures of one buffer that this process knows, with their decoders."""
+
+    def __init__(self, engine: Engine, buffer_id: int, buffer: str):
+        self._engine, self._buffer_id, self._buffer = engine, buffer_id, buffer
+        self._decoders: dict[int, Decoder] = {}
+        self._ids: dict[tuple[tuple[str, Field], ...], int] = {}
+
+    def learn(self, outcome: WriteOutcome) -> None:
+        """Take in what a committed transaction has stored."""
+        self._ids.update(outcome.signatures)
+        self._decoders.update(outcome.decoders)
+
+    def decoder(self, session: Session, id: int, outcome: WriteOutcome | None = None) -> Decoder:
+        """Return the decoder of a stored signature."""
+        known = self._decoders.get(id) or (outcome.decoders.get(id) if outcome else None)
+        if known is None:
+            found = session.ask(f"{SIGNATURES} AND id = ?", self._buffer_id, id)
+            if not found:
+                raise errors.ChunkDamaged(
+                    f"signature {id} of buffer {self._buffer!r} is gone: restore a backup"
+                )
+            known = self._decoder_from(*found[0])
+            # What a writer reads may be its own, and be rolled back.
+            (self._decoders if outcome is None else outcome.decoders)[id] = known
+        return known
+
+    def _decoder_from(self, id: int, *stored: Any) -> Decoder:
+        try:
+            return Decoder(Signature.from_stored(id, *stored))
+        except Exception as error:
+            raise errors.ChunkDamaged(
+                f"signature {id} of buffer {self._buffer!r} cannot be read ({error}): restore "
+                "a backup"
+            ) from error
+
+    def read(self) -> None:
+        """Read the signatures that are not known yet.
+
+        Chunks can then be written without a look at them.
+        """
+        with self._engine.reading() as session:
+            self.take(session.ask(SIGNATURES, self._buffer_id))
+
+    def known_ids(self) -> Any:
+        """Return the ids of the signatures that need not be read again, as one parameter."""
+        return self._engine.dialect.as_list(np.array(list(self._decoders), np.int64))
+
+    def take(self, rows: list[Any]) -> None:
+        """Take in stored signatures."""
+        for id, *stored in rows:
+            decoder = self._decoders[id] = self._decoder_from(id, *stored)
+            fields = tuple(
+                (name, field)
+                for name, field in decoder.signature.fields.items()
+                if name not in SYSTEM
+            )
+            self._ids.setdefault(fields, id)
+
+    def of_fields(self, fields: Mapping[str, Field]) -> Decoder | None:
+        """Return the decoder of the signature that these fields make.
+
+        None where it has yet to be read or stored.
+        """
+        id = self._ids.get(tuple(fields.items()))
+        return None if id is None else self._decoders.get(id)
+
+    def settle(
+        self, session: Session, fields: Mapping[str, Field], outcome: WriteOutcome
+    ) -> Decoder:
+        """Return the decoder of the signature that these fields make.
+
+        Stores the signature where it is new.
+        """
+        key = tuple(fields.items())
+        id = self._ids.get(key)
+        id = outcome.signatures.get(key) if id is None else id
+        if id is not None:
+            return self.decoder(session, id, outcome)
+        wanted = Signature(fields)
+        columns = wanted.stored()
+        known = session.ask(f"{SIGNATURES} ORDER BY id", self._buffer_id)
+        id = next((id for id, _, text, _ in known if text == columns[1]), None)
+        if id is None:
+            id = wanted.id = len(known)
+            session.ask(INSERT_SIGNATURE, self._buffer_id, id, *columns)
+            outcome.decoders[id] = Decoder(wanted)
+        outcome.signatures[key] = id
+        return self.decoder(session, id, outcome)

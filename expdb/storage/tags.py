@@ -1,0 +1,67 @@
+"""Warnings of tags in queries that nothing has."""
+
+from collections.abc import Iterable
+
+import sqlalchemy as sa
+
+from expdb import errors
+from expdb.sql import tables
+from expdb.sql.engine import Engine
+from expdb.sql.session import Session
+from expdb.storage.catalog import nearest
+
+
+class Tags:
+    """Which tags of one buffer were looked for."""
+
+    def __init__(self, engine: Engine, buffer_id: int, buffer: str):
+        self._engine, self._buffer_id, self._buffer = engine, buffer_id, buffer
+        self._looked_at: set[str] = set()  # tags that are there, or were warned of
+
+    def warn_of_unknown(self, names: Iterable[str]) -> None:
+        """Warn once of each tag, such as "tags.difficulty", that no step or episode has.
+
+        The key may be misspelt.
+        """
+        fresh = [name for name in names if name not in self._looked_at]
+        if not fresh:
+            return
+        one = sa.select(sa.literal(1)).where(tables.episodes.c.buffer_id == self._buffer_id)
+        with self._engine.reading() as session:
+            if not session.rows(one.limit(1)):
+                return  # nothing was stored yet
+            told = {name: self._unknown_tag(session, *name.split(".")) for name in fresh}
+        self._looked_at.update(told)
+        for message in filter(None, told.values()):
+            errors.warn(message)
+
+    def _unknown_tag(self, session: Session, column: str, key: str) -> str | None:
+        table, other = (
+            (tables.steps, "episode_tags") if column == "tags" else (tables.episodes, "tags")
+        )
+        held = self._engine.dialect.tag_value(table.c[column], key).is_not(None)
+        if session.rows(
+            sa.select(sa.literal(1)).where(table.c.buffer_id == self._buffer_id, held).limit(1)
+        ):
+            return None
+        keys = {
+            name: {one for (one,) in session.ask(statement, self._buffer_id)}
+            for name, statement in self._engine.dialect.TAG_KEYS.items()
+        }
+        if key in keys[column]:  # null wherever it is
+            return None
+        if key in keys[other]:
+            cure = (
+                f"{other}.{key} is there: `{other}` are those of "
+                f"{'an episode' if other == 'episode_tags' else 'a step'}"
+            )
+        else:
+            cure = (
+                f"there are {', '.join(sorted(keys[column])[:20])}"
+                if keys[column]
+                else "there are no such tags at all"
+            )
+        return (
+            f"nothing in buffer {self._buffer!r} has the tag "
+            f"{column}.{key}{nearest(key, keys[column]) or ':'} {cure}"
+        )
