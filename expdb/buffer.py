@@ -17,7 +17,7 @@ from expdb import checks, errors, exits
 from expdb.batch import Batch
 from expdb.chunks.values import encode_tags
 from expdb.memory.budget import Budget
-from expdb.names import EPISODE_KEYS, STEP_KEYS
+from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, EPISODE_KEYS, STEP_COLUMNS, STEP_KEYS
 from expdb.open_writers import OpenWriters
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
@@ -265,7 +265,7 @@ class ReplayBuffer:
             names, rows = select.episodes(self._store, session, condition)
         return pa.Table.from_arrays(
             [
-                pa.array([row[k] for row in rows], _EPISODE_TYPES.get(name, pa.utf8()))
+                pa.array([row[k] for row in rows], _ARROW_TYPES.get(COLUMN_KINDS[name], pa.utf8()))
                 for k, name in enumerate(names)
             ],
             names,
@@ -611,15 +611,10 @@ class _Sink:
         self._buffer._writers.collected(writer)
 
 
-_PAGE = (
-    "position", "episode", "episode_id", "run", "task_id", "task_name", "agent_id", "group_id",
-    "status", "policy_version",
-    "step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "tags",
-)  # fmt: skip
-_EPISODE_TYPES = {
-    **dict.fromkeys(("episode", "length", "policy_version"), pa.int64()),
-    **dict.fromkeys(("episode_return", "started", "ended"), pa.float64()),
-}
+_LEFT_OUT = ("length", "episode_return", "episode_tags", "started", "ended", "priority")  # of pages
+_ALL = (*STEP_COLUMNS[:2], *EPISODE_COLUMNS, *STEP_COLUMNS[2:])
+_PAGE = [name for name in _ALL if name not in _LEFT_OUT]
+_ARROW_TYPES = {"integer": pa.int64(), "integer?": pa.int64(), "real": pa.float64()}
 
 
 def _shard(given: Any) -> tuple[int, int]:

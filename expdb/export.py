@@ -17,13 +17,8 @@ import pyarrow as pa
 import expdb
 
 BATCH_STEPS = 4096
-COLUMNS = {
-    "position": pa.int64(), "episode": pa.int64(), "episode_id": pa.utf8(), "run": pa.utf8(),
-    "task_id": pa.utf8(), "task_name": pa.utf8(),
-    "agent_id": pa.utf8(), "group_id": pa.utf8(), "status": pa.utf8(), "length": pa.int64(),
-    "episode_return": pa.float64(),
-    "policy_version": pa.int64(), "episode_tags": pa.utf8(), "step": pa.int64(),
-    "pre_agent": pa.utf8(), "execute_time": pa.float64(),
+STEP_COLUMNS = {
+    "step": pa.int64(), "pre_agent": pa.utf8(), "execute_time": pa.float64(),
     "reward": pa.float64(), "terminated": pa.bool_(), "truncated": pa.bool_(),
     "priority": pa.float64(), "tags": pa.utf8(),
 }  # fmt: skip
@@ -56,7 +51,8 @@ def export(
     if not path.parent.is_dir():
         raise expdb.DatabaseMissing(f"the folder {path.parent} does not exist: create it first")
     kinds = buffer.stats()["fields"]
-    schema = pa.schema({**COLUMNS, **{name: _arrow_type(kind) for name, kind in kinds.items()}})
+    columns = {"position": pa.int64(), **_episode_columns(buffer), **STEP_COLUMNS}
+    schema = pa.schema({**columns, **{name: _arrow_type(kind) for name, kind in kinds.items()}})
     is_json = {"tags", "episode_tags", *[name for name, kind in kinds.items() if kind == "json"]}
     draft, count = path.with_name(f".{path.name}.{uuid.uuid4().hex}"), 0
     try:
@@ -76,6 +72,11 @@ def export(
         with suppress(OSError):
             draft.unlink()
     return count
+
+
+def _episode_columns(buffer: expdb.ReplayBuffer) -> dict[str, pa.DataType]:
+    schema = buffer.episodes([]).schema
+    return {one.name: one.type for one in schema if one.name not in ("started", "ended")}
 
 
 def _name(draft: Path, path: Path) -> None:

@@ -1,48 +1,45 @@
 """Names that users meet: columns of the views, arguments of `store`, keys of batches."""
 
-# The columns of the view `experience`, by the table they come from.
-STEP_COLUMNS = (
-    "position",
-    "episode",
-    "step",
-    "pre_agent",
-    "execute_time",
-    "reward",
-    "terminated",
-    "truncated",
-    "priority",
-    "tags",
-)
-EPISODE_COLUMNS = (
-    "episode_id",
-    "run",
-    "task_id",
-    "task_name",
-    "agent_id",
-    "group_id",
-    "status",
-    "length",
-    "episode_return",
-    "policy_version",
-    "episode_tags",
-    "started",
-    "ended",
-)
+# The columns of the view `experience`, by the table they come from, and what each holds: integers,
+# "integer?" where some may be missing, reals, flags, text, or JSON.
+_OF_STEPS = {
+    "position": "integer",
+    "episode": "integer",
+    "step": "integer",
+    "pre_agent": "text",
+    "execute_time": "real",
+    "reward": "real",
+    "terminated": "flag",
+    "truncated": "flag",
+    "priority": "real",
+    "tags": "json",
+}
+_OF_EPISODES = {
+    "episode_id": "text",
+    "run": "text",
+    "task_id": "text",
+    "task_name": "text",
+    "agent_id": "text",
+    "group_id": "text",
+    "status": "text",
+    "length": "integer",
+    "episode_return": "real",
+    "policy_version": "integer?",
+    "episode_tags": "json",
+    "started": "real",
+    "ended": "real",
+}
+STEP_COLUMNS, EPISODE_COLUMNS = tuple(_OF_STEPS), tuple(_OF_EPISODES)
+COLUMN_KINDS = {**_OF_STEPS, **_OF_EPISODES}
 VIEW_COLUMNS = ("buffer", *STEP_COLUMNS, *EPISODE_COLUMNS, "payload")
 # Those of the view `experience_episodes`.
 EPISODE_VIEW_COLUMNS = ("buffer", "episode", *EPISODE_COLUMNS, "steps_held")
 
 # Arguments of `store` beside the fields: those of the step, and those of its episode.
 STEP_KEYS = ("step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "tags")
-EPISODE_KEYS = (
-    "task_id",
-    "agent_id",
-    "task_name",
-    "episode_id",
-    "group_id",
-    "policy_version",
-    "episode_tags",
-)
+# What a step may tell of its episode, beside which one that is.
+EPISODE_DETAILS = ("task_name", "group_id", "policy_version", "episode_tags")
+EPISODE_KEYS = ("task_id", "agent_id", "episode_id", *EPISODE_DETAILS)
 
 COLUMNS = (*EPISODE_KEYS, *STEP_KEYS)
 # What others call our columns.

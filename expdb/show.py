@@ -59,6 +59,12 @@ def find(
     )
 
 
+# Columns of episodes that are not in the second line: in the first, or of no use for people.
+ELSEWHERE = {
+    "episode", "episode_id", "status", "length", "episode_return", "started", "ended",
+}  # fmt: skip
+
+
 def steps(buffer: expdb.ReplayBuffer, episode: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the steps of an episode that are held, in order, a dict each."""
     fields = [*COLUMNS, *buffer.stats()["fields"], "position"]
@@ -82,18 +88,7 @@ def lines(episode: dict[str, Any], rows: list[dict[str, Any]], full: bool = Fals
 
 
 def _lines(episode: dict[str, Any], rows: list[dict[str, Any]], full: bool) -> Iterator[str]:
-    about = {
-        name: episode[name]
-        for name in (
-            "task_id",
-            "task_name",
-            "agent_id",
-            "group_id",
-            "policy_version",
-            "episode_tags",
-            "run",
-        )
-    }
+    about = {name: value for name, value in episode.items() if name not in ELSEWHERE}
     gained = "unknown" if episode["episode_return"] is None else f"{episode['episode_return']:g}"
     yield (
         f"episode {episode['episode_id']}: {episode['status']}, {episode['length']} steps, return "

@@ -208,8 +208,8 @@ class Resident:
 
     def _known_priorities(self) -> Priorities:
         window = self.rows(np.arange(self.low, self.high))
-        held = (self.columns[name][window] for name in ("priority", START, UNSAVED))
-        return Priorities(self.low, *held, started=self.started)
+        priority, start, unsaved = (self.columns[n][window] for n in ("priority", START, UNSAVED))
+        return Priorities(self.low, priority, start, unsaved, self.started)
 
     # -- room --------------------------------------------------------------------------------------
 

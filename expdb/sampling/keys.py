@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from expdb import errors
 from expdb.chunks.fields import SYSTEM
 from expdb.memory.resident import Resident
-from expdb.names import EPISODE_COLUMNS, GIVEN_SUCCESSORS
+from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, GIVEN_SUCCESSORS
 from expdb.replay.samplers import Sampler
 from expdb.replay.units import Unit
-from expdb.storage.reading.columns import MAYBE_INTEGERS, table_column
+from expdb.storage.reading.columns import table_column
 from expdb.storage.store import Store
 
 
@@ -65,7 +65,7 @@ def plan_keys(
         if source in read:
             read[source].append(name)
         keys.append((key, source, name))
-        if name in optional or (source in read and name in MAYBE_INTEGERS):
+        if name in optional or (source in read and COLUMN_KINDS.get(name) == "integer?"):
             keys.append((f"has_{key}", source, f"has_{name}"))
 
     for name in usual if fields is None else dict.fromkeys(fields):

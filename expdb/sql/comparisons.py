@@ -9,16 +9,11 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb.errors import QueryError
+from expdb.names import COLUMN_KINDS
 from expdb.sql.dialects.base import Dialect
 from expdb.sql.query import MANY, MAX_VALUES
 
-_NUMBERS = {"position", "episode", "step", "length", "policy_version"}
-
-
-_REALS = {"execute_time", "reward", "priority", "episode_return", "started", "ended"}
-
-
-_FLAGS = {"terminated", "truncated"}
+_NUMERIC = ("integer", "integer?", "real")
 
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
@@ -79,7 +74,8 @@ def column_test(
 ) -> sa.ColumnElement[bool]:
     """Compare a column with a value of its own kind; raise QueryError for another kind."""
     head = name.removeprefix("exp_meta.")
-    numeric, is_flag = head in _NUMBERS or head in _REALS, head in _FLAGS
+    kind = COLUMN_KINDS.get(head, "text")
+    numeric, is_flag = kind in _NUMERIC, kind == "flag"
     if op == "in":
         values = [_fitting(name, head, one) for one in _values(name, value)]
         if is_flag:
@@ -108,9 +104,10 @@ def column_test(
 
 def _fitting(name: str, head: str, value: Any) -> Any:
     """Return a value that a column can be compared with; raise QueryError for another kind."""
-    if head in _FLAGS:
+    kind = COLUMN_KINDS.get(head, "text")
+    if kind == "flag":
         fits, what = isinstance(value, (bool, int)) and value in (0, 1), "True and False"
-    elif head in _NUMBERS or head in _REALS:
+    elif kind in _NUMERIC:
         fits = isinstance(value, (int, float)) and not isinstance(value, bool)
         what = "numbers"
     else:
@@ -138,7 +135,7 @@ def _exact(head: str, op: str, value: int | float) -> tuple[str, int | float]:
 
     Databases differ in how they compare integers with floats beyond 2**53.
     """
-    if head in _REALS:
+    if COLUMN_KINDS[head] == "real":
         try:
             near = float(value)
         except OverflowError:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
+from expdb.names import EPISODE_DETAILS
+
 
 @dataclass(eq=False)
 class EpisodeRecord:
@@ -39,14 +41,4 @@ class EpisodeRecord:
 
 
 _NAMES = tuple(field.name for field in fields(EpisodeRecord))
-BEGINNING = (
-    "episode_id",
-    "run",
-    "task_id",
-    "agent_id",
-    "task_name",
-    "group_id",
-    "policy_version",
-    "episode_tags",
-    "started",
-)
+BEGINNING = ("episode_id", "run", "task_id", "agent_id", *EPISODE_DETAILS, "started")

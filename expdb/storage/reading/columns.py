@@ -7,7 +7,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb import errors
-from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
+from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, STEP_COLUMNS
 from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.reading.gather import as_objects
@@ -55,15 +55,7 @@ def read_columns(
     }
 
 
-_REALS = frozenset(("execute_time", "reward", "priority", "episode_return", "started", "ended"))
-
-
-_INTEGERS = frozenset(("step", "position", "episode", "length"))
-
-
-MAYBE_INTEGERS = frozenset(
-    ("policy_version",)
-)  # 0 where there is none, and `has_<name>` tells, as with fields
+_DTYPES: dict[str | None, Any] = {"integer": np.int64, "real": np.float64, "flag": np.bool_}
 
 
 def column_arrays(name: str, values: list[Any]) -> dict[str, np.ndarray]:
@@ -71,7 +63,7 @@ def column_arrays(name: str, values: list[Any]) -> dict[str, np.ndarray]:
 
     With `has_<name>` where it is of integers that may be missing.
     """
-    if name not in MAYBE_INTEGERS:
+    if COLUMN_KINDS.get(name) != "integer?":
         return {name: column_array(name, values)}
     there = np.array([value is not None for value in values], np.bool_)
     return {name: np.array([value or 0 for value in values], np.int64), f"has_{name}": there}
@@ -79,12 +71,9 @@ def column_arrays(name: str, values: list[Any]) -> dict[str, np.ndarray]:
 
 def column_array(name: str, values: list[Any]) -> np.ndarray:
     """Return a column of the tables: NaN for unknown reals, tags as mappings, None elsewhere."""
-    if name in _REALS:
-        return np.array(values, np.float64)
-    if name in ("terminated", "truncated"):
-        return np.array(values, np.bool_)
-    if name in _INTEGERS:
-        return np.array(values, np.int64)
-    if name in ("tags", "episode_tags"):
+    kind = COLUMN_KINDS.get(name)
+    if kind in _DTYPES:
+        return np.array(values, _DTYPES[kind])
+    if kind == "json":
         values = [None if value is None else json.loads(value) for value in values]
     return as_objects(values)

@@ -12,10 +12,11 @@ import numpy as np
 
 from expdb.chunks.chunk import Chunk
 from expdb.chunks.fields import SYSTEM
+from expdb.names import COLUMN_KINDS
 from expdb.sql.session import Session
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.reading.chunk_cache import ChunkCache
-from expdb.storage.reading.columns import MAYBE_INTEGERS, column_arrays, read_columns, table_column
+from expdb.storage.reading.columns import column_arrays, read_columns, table_column
 from expdb.storage.reading.gather import as_objects, blank, check_spans, gather, gather_present
 from expdb.storage.reading.segments import Segments, inconsistent, is_dense, locate
 from expdb.storage.statements import SIGNATURES
@@ -132,7 +133,7 @@ def steps(
             out[name] = segments.episode[index]
         elif name in rows:
             out[name] = rows[name]
-            if name in MAYBE_INTEGERS:
+            if COLUMN_KINDS.get(name) == "integer?":
                 out[f"has_{name}"] = rows[f"has_{name}"]
         else:
             out[name] = gather(chunks, spans, name, types.get(name) or SYSTEM[name])

@@ -185,11 +185,8 @@ NAMES_AT_ONCE = 500
 
 def find(store: Store, names: Sequence[str]) -> dict[str, tuple[EpisodeRecord, str]]:
     """Return the episodes that there are of these names, and the status of each."""
-    columns = (
-        E.episode_id, E.run, E.task_id, E.agent_id, E.task_name, E.group_id, E.policy_version,
-        E.episode_tags,
-        E.started, E.id, E.length, E.last_step, E.last_position, E.ordered, E.status,
-    )  # fmt: skip
+    known = (*BEGINNING, "id", "length", "last_step", "last_position", "ordered")
+    columns = [E[name] for name in (*known, "status")]
     with store.engine.reading() as session:
         rows = [
             row for start in range(0, len(names), NAMES_AT_ONCE)
@@ -200,8 +197,8 @@ def find(store: Store, names: Sequence[str]) -> dict[str, tuple[EpisodeRecord, s
             )
         ]  # fmt: skip
     found = {}
-    for *values, last_position, ordered, status in rows:
-        episode = EpisodeRecord(*values)
-        episode.ordered, episode.last_position = bool(ordered), last_position
+    for *values, status in rows:
+        episode = EpisodeRecord(**dict(zip(known, values, strict=True)))
+        episode.ordered = bool(episode.ordered)
         found[episode.episode_id] = episode, status
     return found

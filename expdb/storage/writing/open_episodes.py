@@ -16,7 +16,7 @@ import numpy as np
 from expdb import checks, errors
 from expdb.chunks.values import encode_tags
 from expdb.locks import locked
-from expdb.names import STEP_KEYS
+from expdb.names import EPISODE_DETAILS, STEP_KEYS
 from expdb.storage.records import EpisodeRecord
 from expdb.storage.store import Store
 from expdb.storage.writing import episodes, transaction
@@ -151,11 +151,7 @@ class OpenEpisodes:
 
         Returns as well its key among the open ones, where it was not named.
         """
-        given = {
-            name: row[name]
-            for name in ("task_name", "group_id", "policy_version", "episode_tags")
-            if row.get(name) is not None
-        }
+        given = {name: row[name] for name in EPISODE_DETAILS if row.get(name) is not None}
         key = None
         if row.get("episode_id") is None:
             key = (row.get("task_id", "default"), row.get("agent_id", "agent"))
