@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from expdb.sql.dialects.sqlite.connection import connect
+from expdb.sql.dialects.sqlite import connection as connection_to
 from expdb.sql.dialects.sqlite.open_files import FileUse, open_files
 from expdb.sql.session import Session
 
@@ -57,7 +57,7 @@ def connecting(path: str, module: ModuleType, **options: Any) -> sa.Engine:
     """Return what makes connections to a file, as SQLAlchemy sees them."""
     return sa.create_engine(
         "sqlite://",
-        creator=lambda: connect(path, module, **options),
+        creator=lambda: connection_to.connect(path, module, **options),
         module=module,
         poolclass=NullPool,
         isolation_level="AUTOCOMMIT",
