@@ -7,6 +7,9 @@ import multiprocessing
 import traceback
 import warnings
 
+import numpy as np
+from behind import store_of, writing
+
 import expdb
 from expdb import Episode, Group, NStep, QueryBuilder, Sequence, Stack, Step, Uniform
 
@@ -15,7 +18,12 @@ PRIORITIZED = expdb.Prioritized(alpha=1.0, epsilon=0.5, initial=1.0)
 UNITS = {
     "Step": Step(), "NStep(1)": NStep(1, gamma=0.5, next_fields=("n",)),
     "NStep(3)": NStep(3, gamma=0.5, next_fields=("n",)),
-    "Sequence(2)": Sequence(2, pad=False), "Stack(2)": Stack(2, stack_fields=("n",)),
+    "NStep(2, redraw)": NStep(2, gamma=0.5, next_fields=("n",), end="redraw"),
+    "NStep(2, stack)": NStep(2, gamma=0.5, next_fields=("n",), stack=3, stack_fields=("n",)),
+    "Sequence(2)": Sequence(2, pad=False), "Sequence(3)": Sequence(3, pad=False),
+    "Sequence(2, burn-in)": Sequence(2, burn_in=1, pad=False),
+    "Sequence(4, padded)": Sequence(4, burn_in=2),
+    "Stack(2)": Stack(2, stack_fields=("n",)), "Stack(3)": Stack(3, stack_fields=("n",)),
     "Episode": Episode(), "Group(2)": Group(2),
 }  # fmt: skip
 QUERIES = {
@@ -29,8 +37,8 @@ QUERIES = {
 class Actor:
     """A handle and its writers."""
 
-    def __init__(self, location):
-        self.db = expdb.open(location, max_lag=0.0)
+    def __init__(self, location, resident_bytes=None):
+        self.db = expdb.open(location, max_lag=0.0, resident_bytes=resident_bytes)
         self.buffer, self.writers = None, {}
 
     def use(self, name):
@@ -48,6 +56,15 @@ class Actor:
             except expdb.ExpDBError as error:
                 return type(error).__name__
         return found.tolist() if hasattr(found, "tolist") else found
+
+    def delete_by_hand(self, position):
+        """Delete a step as somebody with a database shell would, and nothing else."""
+        with writing(self.db) as session:
+            session.tell(
+                "DELETE FROM steps WHERE buffer_id = ? AND position = ?",
+                store_of(self.buffer).id,
+                position,
+            )
 
     def begin(self, key, task, **options):
         """Begin an episode by a writer, known by a key."""
@@ -89,6 +106,7 @@ class Actor:
         )
         seen = {
             "rows": [tuple(row[key] for key in keys) for row in rows],
+            "texts": [row["text"] for row in rows],
             "episodes": sorted(map(tuple, (one.values() for one in episodes))),
             "count": {name: buffer.count(where) for name, where in QUERIES.items()},
             "tasks": sorted(buffer.tasks()), "size": len(buffer),
@@ -111,26 +129,21 @@ class Actor:
         batch = self.buffer.sample(
             int(said.split(" wanted and ")[1].split()[0]), where, unit=unit, sampler=ALL
         )
-        found = {}
-        for k in range(batch.size):
-            if isinstance(unit, NStep):
-                value = tuple(
-                    float(batch[key][k]) for key in ("n", "reward", "next_n", "discount", "n_steps")
-                )
-                anchor = batch["position"][k]
-            elif isinstance(unit, Stack):
-                anchor, value = batch["position"][k], tuple(batch["n"][k].tolist())
-            elif isinstance(unit, Step):
-                anchor, value = (
-                    batch["position"][k],
-                    (float(batch["n"][k]), float(batch["reward"][k]), bool(batch["terminated"][k])),
-                )
-            else:
-                mask = batch["mask"][k]
-                anchor, value = batch["position"][k][mask][0], tuple(batch["n"][k][mask].tolist())
-            assert int(anchor) not in found
-            found[int(anchor)] = value
+        self._agree(batch)
+        anchors = anchors_of(unit, batch)
+        values = [value_of(unit, batch, k) for k in range(batch.size)]
+        found = dict(zip(anchors.tolist(), values, strict=True))
+        assert len(found) == batch.size
         return found
+
+    def _agree(self, batch):
+        """Compare the other fields of each step with its number."""
+        step = batch["n"] if batch["n"].shape == batch["text"].shape else batch["n"][..., -1]
+        there = batch["mask"] if "mask" in batch else np.ones(step.shape, bool)
+        assert batch["text"][there].tolist() == [str(n) for n in step[there].tolist()]
+        assert (batch["small"][there] == step[there][:, None] % 100).all()
+        assert all(text is None for text in batch["text"][~there].tolist())
+        assert not batch["small"][~there].any()
 
     def _masses(self, unit, where):
         """Return the probability of anchors that were drawn by priority."""
@@ -138,7 +151,7 @@ class Actor:
             batch = self.buffer.sample(24, where, unit=unit, sampler=PRIORITIZED)
         except expdb.TooFewRows:
             return {}
-        anchors = batch["position"].reshape(batch.size, -1)[:, 0]
+        anchors = anchors_of(unit, batch)
         return dict(zip(anchors.tolist(), batch["probability"].tolist(), strict=True))
 
     def close(self):
@@ -146,6 +159,28 @@ class Actor:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", expdb.ExpDBWarning)
             self.db.close()
+
+
+def anchors_of(unit, batch):
+    """Return the position of the step that was drawn, of each item."""
+    position = batch["position"].reshape(batch.size, -1)
+    return position[:, unit.burn_in if isinstance(unit, Sequence) else 0]
+
+
+def value_of(unit, batch, k):
+    """Return what an anchor became, as plain values."""
+    if isinstance(unit, NStep):
+        keys = ("n", "reward", "next_n", "discount", "n_steps")
+        return tuple(float(n) for key in keys for n in np.ravel(batch[key][k]))
+    if isinstance(unit, Stack):
+        return tuple(batch["n"][k].tolist())
+    if isinstance(unit, Step):
+        return (float(batch["n"][k]), float(batch["reward"][k]), bool(batch["terminated"][k]))
+    mask = batch["mask"][k]
+    if isinstance(unit, Sequence) and unit.pad:
+        both = (np.where(mask, batch[key][k], np.nan) for key in ("n", "is_first"))
+        return tuple(n for line in both for n in line.tolist())
+    return tuple(batch["n"][k][mask].tolist())
 
 
 def serve(location, pipe):

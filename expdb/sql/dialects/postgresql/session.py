@@ -33,6 +33,7 @@ class PostgresqlSession(Session):
         self._closing, self._location, self._another = closing, location, another
         self._queue: list[tuple[str, Any]] = [(statement, ()) for statement in opening]
         self._fresh = True  # nothing has been sent yet
+        self._told = False  # and nothing is to be sent
 
     @property
     def connection(self) -> sa.Connection:
@@ -60,6 +61,7 @@ class PostgresqlSession(Session):
 
     def tell(self, statement: str, *params: Any) -> None:
         """Run a plain statement before the next one; an error in it is raised there."""
+        self._told = True
         self._queue.append((postgresql.translated_statement(statement), params))
 
     def many(self, statement: str, rows: Any) -> int:
@@ -115,8 +117,10 @@ class PostgresqlSession(Session):
 
         Raises CommitUnknown where nobody can tell how it ended.
         """
-        if self._fresh:
+        if self._fresh and not self._told:
             return False
+        if self._fresh:
+            self._send()  # apart from the end, as it may be sent again on another connection
         if self.in_transaction:
             try:
                 self._send((self._closing, ()))
