@@ -65,7 +65,7 @@ BELOW = {
         "storage.upkeep",
     },
 }  # fmt: skip
-FACES = {"cli", "demo", "export", "plot", "show", "integrations", "__init__", "__main__"}
+FACES = {"cli", "demo", "export", "plot", "show", "testing", "integrations", "__init__", "__main__"}
 
 
 def room_of(module):
@@ -166,7 +166,7 @@ def test_the_faces_use_the_public_names():
     faces = ("expdb.demo", "expdb.export", "expdb.plot", "expdb.show", "expdb.cli")
 
     def rule(path, relative, named):
-        if relative.parts[0] in ("cli", "demo.py", "export.py", "plot.py", "show.py"):
+        if relative.parts[0] in ("cli", "demo.py", "export.py", "plot.py", "show.py", "testing.py"):
             names = {name for name in named if name.startswith("expdb.")}
             public = {f"expdb.{name}" for name in expdb.__all__}
             return [one for one in names if not one.startswith(faces) and one not in public]

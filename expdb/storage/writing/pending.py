@@ -31,6 +31,10 @@ class Steps(NamedTuple):
     truncated: tuple[bool, ...]
     tags: tuple[str | None, ...]
 
+    def others(self) -> tuple[tuple[Any, ...], ...]:
+        """Return the columns that are stored as they are: those after episode and step."""
+        return self[2:]
+
 
 class Pending:
     """Steps accepted but not yet written; their fields are already encoded chunk by chunk.

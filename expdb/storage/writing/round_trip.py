@@ -14,6 +14,7 @@ import numpy as np
 
 from expdb import errors
 from expdb.chunks.chunk import Decoder, crc_of
+from expdb.names import COLUMN_KINDS
 from expdb.storage.store import Store
 from expdb.storage.writing import compact
 from expdb.storage.writing.pending import Pending
@@ -98,12 +99,7 @@ def _parameters(
         json.dumps(episodes),
         np.array(plan.step, np.int64),
         np.array(plan.place, np.int64) if several else None,
-        _unless_usual(steps.pre_agent, None),
-        np.array(steps.execute_time, np.float64),
-        np.array(steps.reward, np.float64),
-        _unless_usual(steps.terminated, False),
-        _unless_usual(steps.truncated, False),
-        _unless_usual(steps.tags, None),
+        *map(_sent, steps._fields[2:], steps.others()),
         np.array(plan.segments, np.int64).reshape(-1),
         np.array(numbers, np.int64),
         messages,
@@ -124,8 +120,11 @@ def _chunks(plan: WritePlan, decoders: list[Decoder]) -> tuple[list[int], list[b
     return numbers, messages
 
 
-def _unless_usual(column: tuple[Any, ...], usual: Any) -> list[Any] | None:
-    """Return a column; None where every step has the usual value, which the server knows."""
+def _sent(name: str, column: tuple[Any, ...]) -> Any:
+    """Return a column as it is sent; None where every step has the usual value."""
+    if COLUMN_KINDS[name] == "real":
+        return np.array(column, np.float64)
+    usual = False if COLUMN_KINDS[name] == "flag" else None
     return None if column.count(usual) == len(column) else list(column)
 
 

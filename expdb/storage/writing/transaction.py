@@ -181,11 +181,8 @@ def _write(store: Store, session: Session, pending: Pending, outcome: WriteOutco
     outcome.episodes += [(write.record, write.after) for write in plan.episodes]
     ids = [0, *[write.after.id or 0 for write in plan.episodes]]
 
-    steps = pending.steps
-    columns = (
-        range(first, added), [ids[place] for place in plan.place], plan.step, steps.pre_agent,
-        steps.execute_time, steps.reward, steps.terminated, steps.truncated, steps.tags,
-    )  # fmt: skip
+    owners = [ids[place] for place in plan.place]
+    columns = (range(first, added), owners, plan.step, *pending.steps.others())
     store.dialect.insert_steps(session, store.id, columns, count)
     nbytes = sum(_insert_chunk(store, session, outcome, one, first, ids) for one in plan.chunks)
     segments = [

@@ -1,0 +1,259 @@
+"""Contracts that a sampler, a unit or a database of your own can be held to.
+
+Each function raises AssertionError, which says what does not hold. Call them in tests of your own:
+
+>>> from expdb.testing import check_sampler, check_unit
+>>> check_sampler(expdb.Uniform(replace=False))
+>>> check_unit(expdb.NStep(3))
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+import expdb
+
+__all__ = ["check_database", "check_sampler", "check_unit", "fill"]
+
+QUERIES: dict[str, Any] = {
+    "every step": None,
+    "reward >= 2": expdb.QueryBuilder().gte("reward", 2.0),
+    "complete episodes of a task": {"task_id": "t1", "status": "complete"},
+    "a tag": {"tags.kind": "odd"},
+    "long episodes, or rewards of 0": (
+        expdb.QueryBuilder().gt("length", 4).or_().eq("reward", 0.0)
+    ),
+}
+OTHERS = (expdb.Uniform(), expdb.Uniform(replace=False), expdb.Prioritized())
+SEED = 7
+
+
+def fill(buffer: expdb.ReplayBuffer, episodes: int = 24) -> None:
+    """Write episodes of all kinds into a buffer.
+
+    They are complete, aborted and open ones, of three tasks and two agents, in groups and not, with
+    and without final observations, one of them out of order; some steps lack a field or a reward,
+    and some were deleted or changed since.
+    """
+    for number in range(episodes):
+        length = 1 + number * 5 % 8
+        with buffer.episode(
+            f"t{number % 3}",
+            episode_id=f"e{number}",
+            agent_id=f"agent {number % 2}",
+            group_id=f"g{number // 4}" if number % 5 else None,
+            policy_version=number // 6,
+            episode_tags={"level": number % 4},
+            flush_steps=3,
+        ) as episode:
+            for t in range(length):
+                last = t == length - 1
+                extra: dict[str, Any] = {"note": f"{number}.{t}"} if t % 2 else {}
+                episode.append(
+                    obs=np.full(3, 100 * number + t, np.float32),
+                    action=t % 4,
+                    reward=None if (number + t) % 7 == 0 else float((number + t) % 4),
+                    terminated=last and number % 3 == 0,
+                    truncated=last and number % 3 == 1,
+                    tags={"kind": "odd" if t % 2 else "even"},
+                    **extra,
+                )
+            if number % 3 == 2:
+                episode.end(obs=np.full(3, 100 * number + length, np.float32))
+    for step in (2, 0, 1):
+        buffer.store(
+            task_id="t1", episode_id="shuffled", step=step, obs=np.zeros(3, np.float32), action=0
+        )
+    buffer.end_episode("shuffled", "aborted")
+    buffer.store(task_id="t2", episode_id="open", obs=np.ones(3, np.float32), action=1, reward=1.0)
+    buffer.delete({"episode_id": "e5", "step": 2})
+    buffer.update({"episode_id": "e8"}, reward=3.0, which="last")
+
+
+def check_sampler(
+    sampler: expdb.Sampler, buffer: expdb.ReplayBuffer | None = None, *, size: int = 32
+) -> None:
+    """Check that a sampler draws what it may, as often as it is asked, and the same by one seed.
+
+    It draws from a `buffer` of yours, where it needs fields of its own, or from one made by `fill`.
+    """
+    _check_value(sampler)
+    with _filled(buffer) as held:
+        for name, where in QUERIES.items():
+            matching = {row for batch in held.scan(where) for row in batch["position"].tolist()}
+            said = f"{sampler}, {name}"
+            found = _sample(held, size, where, sampler=sampler, unit=expdb.Step())
+            if found is None:
+                continue
+            batch, wanted = found
+            drawn = set(batch["position"].tolist())
+            assert drawn <= matching, f"{said}: drew {min(drawn - matching)}, which does not match"
+            for key in tuple(sampler.keys()):
+                assert len(batch[key]) == batch.size, f"{said}: {key} has {len(batch[key])} rows"
+            _check_again(held, batch, wanted, said, where, sampler=sampler, unit=expdb.Step())
+
+
+def check_unit(
+    unit: expdb.Unit, buffer: expdb.ReplayBuffer | None = None, *, size: int = 8
+) -> None:
+    """Check that a unit makes the same of a step whatever is asked for, and follows what changes.
+
+    It draws from a `buffer` of yours, where it needs fields of its own, or from one made by `fill`.
+    """
+    _check_value(unit)
+    with _filled(buffer) as held:
+        for name, where in QUERIES.items():
+            for sampler in OTHERS:
+                said = f"{unit}, {type(sampler).__name__}, {name}"
+                found = _sample(held, size, where, sampler=sampler, unit=unit)
+                if found is None:
+                    continue
+                batch, wanted = found
+                for key in batch:
+                    assert len(batch[key]) == batch.size, f"{said}: {key} has another length"
+                for key in tuple(unit.keys()):
+                    assert key in batch, f"{said}: lacks {key}, which keys() names"
+                _check_mask(batch, said)
+                _check_again(held, batch, wanted, said, where, sampler=sampler, unit=unit)
+
+
+def check_database(location: str) -> None:
+    """Check that a database cannot be told from SQLite by what it answers.
+
+    `location` is one where nothing is stored yet. The same history is written there and into a
+    private file; every query, every column of batches, every figure is compared.
+    """
+    with expdb.open(":memory:", run="one run") as known, expdb.open(location, run="one run") as db:
+        ours, theirs = known.buffer("b", capacity=90), db.buffer("b", capacity=90)
+        for buffer in (ours, theirs):
+            fill(buffer)
+            buffer.update_priorities(np.arange(60, 100), np.arange(40) % 5)
+        for name, where in {**QUERIES, **_operators()}.items():
+            found = [b.count(where) for b in (ours, theirs)]
+            assert found[0] == found[1], f"{name}: {found[1]} steps match, and {found[0]} on SQLite"
+            pages = [b.page(1, 1000, where) for b in (ours, theirs)]
+            _same(_untimed(pages[1]), _untimed(pages[0]), name)
+            _same(theirs.tasks(where), ours.tasks(where), name)
+        for unit in (expdb.Step(), expdb.NStep(2), expdb.Sequence(3), expdb.Episode()):
+            for sampler in OTHERS:
+                pair = [b.sample(16, sampler=sampler, unit=unit, rng=SEED) for b in (ours, theirs)]
+                _same_batch(pair[1], pair[0], f"{unit}, {sampler}")
+        for statement in _STATEMENTS:
+            _same(db.sql(statement).to_pydict(), known.sql(statement).to_pydict(), statement)
+        figures = [{**b.stats(), "revision": None} for b in (ours, theirs)]
+        _same(figures[1], figures[0], "stats")
+        problems = db.check()
+        assert problems == [], f"check() found {problems}"
+
+
+_STATEMENTS = (
+    "SELECT task_id, count(*) AS steps, sum(reward) AS total FROM experience "
+    "GROUP BY task_id ORDER BY task_id",
+    "SELECT episode_id, status, length, episode_return FROM experience_episodes "
+    "ORDER BY episode_id",
+    "SELECT position, field(payload, 'action') AS action, field(payload, 'note') AS note "
+    "FROM experience ORDER BY position",
+)
+
+
+def _operators() -> dict[str, Any]:
+    """Return a query for each operator, on a column of each kind and on tags."""
+    build = expdb.QueryBuilder
+    return {
+        "ne": build().ne("task_id", "t1"),
+        "in": build().in_("step", [0, 3]),
+        "not in": build().not_in("agent_id", ["agent 0"]),
+        "like": build().like("episode_id", "e1%"),
+        "not like": build().not_like("episode_id", "%\\_%"),
+        "is null": build().is_null("reward"),
+        "is not null": build().is_not_null("group_id"),
+        "a flag": build().eq("terminated", True),
+        "a tag of an episode": build().gte("episode_tags.level", 2),
+        "a priority": build().gt("priority", 2.0),
+        "positions": np.array([3, 70, 71, 10_000]),
+    }
+
+
+def _check_value(one: Any) -> None:
+    """Check that a sampler or unit is a value: hashable, equal to its copies."""
+    assert hash(one) == hash(one), f"{one} has no hash: make it a @dataclass(frozen=True)"
+    again = copy.deepcopy(one)
+    assert again == one, (
+        f"{one} is not equal to a copy of itself: make it a @dataclass(frozen=True)"
+    )
+
+
+@contextmanager
+def _filled(buffer: expdb.ReplayBuffer | None) -> Iterator[expdb.ReplayBuffer]:
+    if buffer is not None:
+        yield buffer
+        return
+    with warnings.catch_warnings(), expdb.open(":memory:") as db:
+        warnings.simplefilter("ignore", expdb.ExpDBWarning)
+        made = db.buffer("b", capacity=90)  # the first episodes are evicted
+        fill(made)
+        yield made
+
+
+def _sample(
+    buffer: expdb.ReplayBuffer, size: int, where: Any, **options: Any
+) -> tuple[expdb.Batch, int] | None:
+    """Return a batch and how many were asked for: one where there are fewer than `size`.
+
+    Return None where nothing can be drawn.
+    """
+    for wanted in (size, 1):
+        try:
+            return buffer.sample(wanted, where, rng=SEED, **options), wanted
+        except expdb.TooFewRows:
+            continue
+    return None
+
+
+def _check_again(
+    buffer: expdb.ReplayBuffer, batch: expdb.Batch, size: int, said: str, where: Any, **options: Any
+) -> None:
+    """Check that a seed gives the same batch, whatever was done with the last one."""
+    kept = {key: np.array(batch[key]) for key in batch}
+    for key in batch:
+        if batch[key].flags.writeable:
+            batch[key][...] = None if batch[key].dtype == object else 0
+    again = buffer.sample(size, where, rng=SEED, **options)
+    _same_batch(again, kept, f"{said}: the same seed")
+    one = buffer.sample(size, where, rng=SEED, fields=["position"], **options)
+    _same(one["position"].tolist(), kept["position"].tolist(), f"{said}: fields=['position']")
+
+
+def _check_mask(batch: expdb.Batch, said: str) -> None:
+    """Check that places which a mask leaves out hold nothing."""
+    if "mask" not in batch:
+        return
+    mask = np.asarray(batch["mask"])
+    assert mask.dtype == bool, f"{said}: the mask is of {mask.dtype}"
+    for key in ("obs", "action"):
+        if key in batch and batch[key].shape[: mask.ndim] == mask.shape:
+            assert not np.asarray(batch[key])[~mask].any(), f"{said}: {key} where the mask is False"
+
+
+def _untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: row[key] for key in row if key != "execute_time"} for row in rows]
+
+
+def _same_batch(found: Any, wanted: Any, said: str) -> None:
+    assert set(found) == set(wanted), f"{said}: other keys, {sorted(set(found) ^ set(wanted))}"
+    for key in wanted:
+        _same(found[key], wanted[key], f"{said}: {key}")
+
+
+def _same(found: Any, wanted: Any, said: str) -> None:
+    """Raise where two values differ; NaN is equal to itself."""
+    try:
+        np.testing.assert_equal(found, wanted)
+    except AssertionError as error:
+        raise AssertionError(f"{said}: {error}") from None

@@ -1,0 +1,79 @@
+"""The contracts of `expdb.testing`: ours keep them, and who breaks one is told."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from test_extending import Curriculum, Pairs
+
+import expdb
+from expdb.testing import check_database, check_sampler, check_unit
+
+pytestmark = pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
+
+SAMPLERS = [
+    expdb.Uniform(), expdb.Uniform(replace=False), expdb.Uniform(over="task"),
+    expdb.Prioritized(), expdb.Newest(20), Curriculum(),
+]  # fmt: skip
+UNITS = [
+    expdb.Step(), expdb.NStep(1), expdb.NStep(3, end="drop"), expdb.NStep(2, stack=2),
+    expdb.Sequence(4, burn_in=1), expdb.Sequence(3, pad=False), expdb.Stack(3), expdb.Episode(),
+    expdb.Group(2), Pairs(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=str)
+def test_samplers_keep_the_contract(sampler):
+    check_sampler(sampler)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=str)
+def test_units_keep_the_contract(unit):
+    check_unit(unit)
+
+
+def test_databases_keep_the_contract(location):
+    check_database(location)
+
+
+@dataclass(frozen=True)
+class OwnRandomness(expdb.Step):
+    """Adds a number that no seed decides."""
+
+    def keys(self):
+        return ("noise",)
+
+    def layout(self, trajectories, rows, rng):
+        return expdb.Layout(rows, {"noise": np.random.default_rng().random(len(rows))})
+
+
+@dataclass(frozen=True)
+class OneArray(expdb.Sampler):
+    """Returns the same array each time, which who has a batch may write to."""
+
+    array = np.ones(1000)
+
+    def keys(self):
+        return ("one",)
+
+    def draw(self, population, size, rng):
+        positions = population.positions
+        return positions[rng.integers(len(positions), size=size)], {"one": self.array[:size]}
+
+
+def test_a_unit_that_does_not_keep_to_the_seed_is_told():
+    with pytest.raises(AssertionError, match=r"OwnRandomness.*the same seed: noise"):
+        check_unit(OwnRandomness())
+
+
+def test_a_sampler_that_hands_out_one_array_twice_is_told():
+    with pytest.raises(AssertionError, match=r"OneArray.*the same seed: one"):
+        check_sampler(OneArray())
+
+
+def test_a_database_that_answers_otherwise_is_told(tmp_path, monkeypatch):
+    real = expdb.ReplayBuffer.count
+    calls = iter(range(10**6))
+    monkeypatch.setattr(expdb.ReplayBuffer, "count", lambda *a: real(*a) + next(calls) % 2)
+    with pytest.raises(AssertionError, match="every step: 91 steps match, and 90 on SQLite"):
+        check_database(str(tmp_path / "new.db"))
