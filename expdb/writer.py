@@ -219,7 +219,7 @@ class EpisodeWriter:
                     raise errors.InvalidValue(
                         "end() of an episode without a step: append one first"
                     )
-                pending.add_tail(last)
+                pending.add_final(last)
             pending.end(self._episode, status)
             self._takes_steps, self._last = False, pending
             self._write()

@@ -56,7 +56,7 @@ class Rows:
     def __init__(self) -> None:
         self.columns: dict[str, Column] = {}
         self.count = 0
-        self.tail = False
+        self.has_final = False
         self._varies = False
         self._row_bytes = _SYSTEM_ROW_BYTES
         self._most = FIXED_CHUNK_BYTES  # rows of a chunk of fixed width
@@ -148,7 +148,7 @@ class Rows:
             while column.rows < self.count:
                 column.append_null()
 
-    def append_tail(self, values: Mapping[str, Any], fields: Mapping[str, Field]) -> None:
+    def append_final(self, values: Mapping[str, Any], fields: Mapping[str, Field]) -> None:
         """Add the row that holds the observation after the last step.
 
         Blanks, not nulls, for what was not given.
@@ -163,9 +163,9 @@ class Rows:
                     and column.nulls[-1] == column.rows - 1
                 ):
                     column.nulls.pop()
-            self.tail = True
+            self.has_final = True
         except BaseException:
-            if not self.tail:
+            if not self.has_final:
                 self.count = count
                 self._take_back(columns)
             raise
@@ -198,7 +198,7 @@ class Rows:
             packed = [_compress(buffer) for buffer in buffers]
             compressed = sum(map(len, packed)) < _WORTH * total
             buffers = packed if compressed else buffers
-        return Block(fields, self.count, nodes, buffers, compressed, nullable, self.tail)
+        return Block(fields, self.count, nodes, buffers, compressed, nullable, self.has_final)
 
 
 def _compress(buffer: Buffer) -> Buffer:
@@ -232,12 +232,12 @@ class Block:
     buffers: list[Buffer]
     compressed: bool
     nullable: set[str]
-    tail: bool = False
+    has_final: bool = False
 
     @property
     def steps(self) -> int:
-        """Rows that are steps: all but the tail."""
-        return self.rows - self.tail
+        """Rows that are steps: all but a final observation."""
+        return self.rows - self.has_final
 
     def message(
         self,
@@ -249,7 +249,7 @@ class Block:
     ) -> bytes:
         """Return the record-batch message.
 
-        Columns shorter than the block (the tail has no step) are padded.
+        Columns shorter than the block (a final observation has no step) are padded.
         """
         rows, missing = self.rows, self.rows - len(step)
         system = [

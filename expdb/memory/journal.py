@@ -72,7 +72,7 @@ class OpenEpisode:
 
 
 @dataclass
-class Tails:
+class FinalRows:
     """Which rows behind the zero row are taken, and until which position is evicted."""
 
     free: list[int] = field(default_factory=list)

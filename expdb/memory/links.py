@@ -32,7 +32,7 @@ class Details:
         self.tail_chunk = np.array([-1 if row[4] is None else row[4] for row in rows], np.int64)
         self.tail_row = np.array([-1 if row[5] is None else row[5] for row in rows], np.int64)
         self.tail_fields = [row[6] or "[]" for row in rows]
-        self.place = np.full(len(rows), UNKNOWN)  # of the tail among our rows, once it has one
+        self.place = np.full(len(rows), UNKNOWN)  # row of the final observation, once it has one
 
     @classmethod
     def read(
@@ -171,11 +171,11 @@ def settle_ends(r: Resident, found: Ends, details: Details, begin: int) -> np.nd
     at = np.searchsorted(details.id, found.episode)
     ended = ~details.open[at] & (found.ordinal == details.length[at])
     rows = found.last % r.slots
-    tailed = np.flatnonzero(ended & (details.tail_chunk[at] >= 0))
-    places = [r.tails.free.pop() for _ in tailed]
-    r.tails.taken.extend(zip(found.last[tailed].tolist(), places, strict=True))
-    details.place[at[tailed]] = places
-    r.columns[AFTER][rows[tailed]] = places
+    observed = np.flatnonzero(ended & (details.tail_chunk[at] >= 0))
+    places = [r.finals.free.pop() for _ in observed]
+    r.finals.taken.extend(zip(found.last[observed].tolist(), places, strict=True))
+    details.place[at[observed]] = places
+    r.columns[AFTER][rows[observed]] = places
     whole = (
         ended & details.complete[at] & (found.count == details.length[at]) & (found.first >= r.low)
     )
@@ -188,7 +188,7 @@ def settle_ends(r: Resident, found: Ends, details: Details, begin: int) -> np.nd
     return older[(older >= r.low) & (older < begin)]
 
 
-def load_tails(store: Store, session: Session, r: Resident, details: Details) -> None:
+def load_finals(store: Store, session: Session, r: Resident, details: Details) -> None:
     """Load the observations after last steps into the rows that were given to them."""
     placed = np.flatnonzero(details.place >= 0)
     if not len(placed):
@@ -197,10 +197,10 @@ def load_tails(store: Store, session: Session, r: Resident, details: Details) ->
         text: frozenset(json.loads(text))
         for text in {details.tail_fields[k] for k in placed.tolist()}
     }
-    names = r.tail_fields.union(*given.values())
-    if names != r.tail_fields:
-        r.tail_fields, r.version = names, r.version + 1
-    wanted = [name for name in r.fields if name in r.tail_fields]
+    names = r.final_fields.union(*given.values())
+    if names != r.final_fields:
+        r.final_fields, r.version = names, r.version + 1
+    wanted = [name for name in r.fields if name in r.final_fields]
     if not wanted:
         return
     chunks = read_chunks(store, session, np.unique(details.tail_chunk[placed]))
@@ -252,7 +252,7 @@ def link_unordered(store: Store, session: Session, r: Resident) -> None:
         if len(positions) and len(positions) == details.length[0]:
             r.unordered[id] = positions
             _link_in_order(r, details, positions)
-            load_tails(store, session, r, details)
+            load_finals(store, session, r, details)
         else:
             del r.unordered[id]
             _number_what_is_left(store, session, r, id, positions)

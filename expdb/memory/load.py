@@ -8,7 +8,7 @@ from expdb.chunks.column import Buffer
 from expdb.chunks.fields import SYSTEM
 from expdb.memory.incoming import Incoming
 from expdb.memory.journal import Change
-from expdb.memory.links import Details, link, load_tails, settle_loose_ends
+from expdb.memory.links import Details, link, load_finals, settle_loose_ends
 from expdb.memory.resident import LINKS, ORDINAL, PRESENT, START, UNSAVED, WHOLE, Resident
 from expdb.names import UNKNOWN
 from expdb.sql.session import Session
@@ -43,7 +43,7 @@ def load_more(store: Store, session: Session, r: Resident, state: State) -> Chan
         overwrite(r, *read_steps(store, session, condition, new.begin, new.end - 1))
     relinked = link(r, new, details)
     settle_loose_ends(r, r.rows(np.concatenate((new.positions, relinked))))
-    load_tails(store, session, r, details)
+    load_finals(store, session, r, details)
     return Change(new.begin, new.end, relinked=relinked, advanced=ids)
 
 

@@ -33,7 +33,7 @@ def load_priorities(store: Store, session: Session, r: Resident, state: State) -
 
 def _hold(r: Resident) -> None:
     """Have columns for priorities, and in them what was known before the rows were forgotten."""
-    total = r.slots + 1 + r.tail_rows
+    total = r.slots + 1 + r.final_rows
     for name in ("priority", START):
         r.columns[name] = np.full(total, np.nan)
         r.columns[name][r.slots :] = 0

@@ -12,7 +12,7 @@ from expdb.memory.links import (
     Details,
     Ends,
     link_unordered,
-    load_tails,
+    load_finals,
     settle_ends,
     settle_loose_ends,
     terminate,
@@ -135,7 +135,7 @@ def _revise(
         ends = Ends(*[column[held] for column in (np.array(mine, np.int64), *columns)])
         relinked = np.concatenate((relinked, settle_ends(r, ends, details, r.high)))
         settle_loose_ends(r, r.rows(ends.last))
-        load_tails(store, session, r, details)
+        load_finals(store, session, r, details)
     if details is not None:
         for id in details.id[~details.ordered].tolist():
             r.unordered[id] = NONE  # it may have ended; see link_unordered

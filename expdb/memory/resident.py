@@ -33,9 +33,9 @@ from expdb.memory.journal import (
     NONE,
     Change,
     EpisodeColumns,
+    FinalRows,
     OpenEpisode,
     Priorities,
-    Tails,
 )
 from expdb.names import UNKNOWN
 from expdb.storage.catalog import Fields
@@ -79,7 +79,7 @@ class Resident:
         self.low = self.high = 0
         self.size = 0  # steps held
         self.gaps = False  # whether some of the positions between hold no step
-        self.slots = self.tail_rows = 0
+        self.slots = self.final_rows = 0
         self.columns: dict[str, np.ndarray] = {
             name: np.zeros(1, dtype) for name, dtype in BATCH_COLUMNS.items()
         }
@@ -88,8 +88,8 @@ class Resident:
         self.open: dict[int, OpenEpisode] = {}
         # Positions of episodes whose steps came out of order.
         self.unordered: dict[int, np.ndarray] = {}
-        self.tails = Tails()
-        self.tail_fields: set[str] = set()  # fields that an end() was ever given
+        self.finals = FinalRows()
+        self.final_fields: set[str] = set()  # fields that an end() was ever given
         self.revision = self.deleted = 0
         self.started = 0  # position of the first step that no draw by priority has seen
         self.priorities = None
@@ -220,8 +220,9 @@ class Resident:
         Rows that were never written take no memory, and do not count.
         """
         entries = len(self.open) + len(self.unordered)
-        entries += len(self.tails.taken) + len(self.tails.free) // 8
-        used = (min(self.high, self.slots) + 1 + self.tail_rows) / (self.slots + 1 + self.tail_rows)
+        entries += len(self.finals.taken) + len(self.finals.free) // 8
+        behind = 1 + self.final_rows
+        used = (min(self.high, self.slots) + behind) / (self.slots + behind)
         arrays = int(used * sum(array.nbytes for array in self.columns.values()))
         arrays += 0 if self.kept is None else self.kept.nbytes
         return arrays + ENTRY_BYTES * entries + self.journal_bytes + self.unordered_bytes
@@ -241,7 +242,7 @@ class Resident:
         # A field that was left out stays out: what is loaded has it not.
         left_out = set() if self.known is None else self.known.types.keys() - self.fields.keys()
         chosen = fitting(fields, self.budget.left_for(self) / max(rows, 1), left_out)
-        total = self.slots + 1 + self.tail_rows
+        total = self.slots + 1 + self.final_rows
         for name, one in chosen.items():
             if name not in self.columns:
                 self.columns[name] = np.zeros((total, *one.fixed_shape), one.numpy)
@@ -257,23 +258,23 @@ class Resident:
         self.budget.take(self, rows * self._width())
         self.version += 1
 
-    def reserve(self, high: int, tails: int, capacity: int | None) -> None:
-        """Make room for the positions up to `high` and for more tails."""
+    def reserve(self, high: int, finals: int, capacity: int | None) -> None:
+        """Make room for the positions up to `high` and for more final observations."""
         span = high - self.low
-        slots, tail_rows = self.slots, self.tail_rows
+        slots, final_rows = self.slots, self.final_rows
         if span > slots or not slots:
             slots = max(span, min(slots + slots // 2, capacity or 2 * slots), 64)
-        if len(self.tails.free) < tails:
-            tail_rows = max(tail_rows + tails, tail_rows + tail_rows // 2, 16)
-        if (slots, tail_rows) != (self.slots, self.tail_rows):
-            self._move(slots, tail_rows)
+        if len(self.finals.free) < finals:
+            final_rows = max(final_rows + finals, final_rows + final_rows // 2, 16)
+        if (slots, final_rows) != (self.slots, self.final_rows):
+            self._move(slots, final_rows)
 
     def lay_out(self, slots: int) -> None:
         """Have a ring of so many rows, if that is room enough."""
         if self.high - self.low <= slots != self.slots:
-            self._move(slots, self.tail_rows)
+            self._move(slots, self.final_rows)
 
-    def _move(self, slots: int, tail_rows: int) -> None:
+    def _move(self, slots: int, final_rows: int) -> None:
         positions = np.arange(self.low, self.high)
         old, new = positions % max(self.slots, 1), positions % max(slots, 1)
         shift = slots - self.slots
@@ -281,7 +282,7 @@ class Resident:
         for name, array in self.columns.items():
             # Not zeros: rows are written before they are read, and fresh memory is faster in large
             # pages, which it gets.
-            grown = np.empty((slots + 1 + tail_rows, *array.shape[1:]), array.dtype)
+            grown = np.empty((slots + 1 + final_rows, *array.shape[1:]), array.dtype)
             grown[slots:] = 0
             values = array[old]
             if name in LINKS:
@@ -291,14 +292,14 @@ class Resident:
                 ) % slots
                 values[behind] += shift
             grown[new] = values
-            grown[slots : slots + 1 + self.tail_rows] = array[self.slots :]
+            grown[slots : slots + 1 + self.final_rows] = array[self.slots :]
             columns[name] = grown
         self.columns = columns
-        self.tails.free = [row + shift for row in self.tails.free] + list(
-            range(slots + 1 + self.tail_rows, slots + 1 + tail_rows)
+        self.finals.free = [row + shift for row in self.finals.free] + list(
+            range(slots + 1 + self.final_rows, slots + 1 + final_rows)
         )
-        self.tails.taken = deque((position, row + shift) for position, row in self.tails.taken)
-        self.slots, self.tail_rows = slots, tail_rows
+        self.finals.taken = deque((position, row + shift) for position, row in self.finals.taken)
+        self.slots, self.final_rows = slots, final_rows
 
     def evict(self, low: int) -> np.ndarray:
         """Let go of the positions before `low`; return those held that followed one of them."""
@@ -311,8 +312,8 @@ class Resident:
         self.low, self.high = low, max(low, self.high)
         if len(self.open) > MANY_OPEN:
             self.open = {id: one for id, one in self.open.items() if one.last >= low}
-        while self.tails.taken and self.tails.taken[0][0] < low:
-            self.tails.free.append(self.tails.taken.popleft()[1])
+        while self.finals.taken and self.finals.taken[0][0] < low:
+            self.finals.free.append(self.finals.taken.popleft()[1])
         return orphaned
 
     def write(self, name: str, first: int, stop: int, values: Any) -> None:

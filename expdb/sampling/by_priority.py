@@ -298,7 +298,7 @@ class ByPriority:
             "greatest": r.greatest,
             "priorities": known,
             "calls": dict(self._calls),
-            "ends": sorted(r.tail_fields),
+            "ends": sorted(r.final_fields),
         }
 
     def restore(self, saved: Saved, session: Session | None) -> None:
@@ -316,7 +316,7 @@ class ByPriority:
             self._unsaved = self._unsaved or (differ and writable)
             r.started = saved.started
             r.lay_out(saved.slots)  # sums are added up by row
-        r.tail_fields, r.version = r.tail_fields | saved.ends, r.version + 1
+        r.final_fields, r.version = r.final_fields | saved.ends, r.version + 1
         self._draws.clear()
         self._calls, r.greatest = saved.calls, saved.greatest
 

@@ -211,21 +211,21 @@ class Collator:
         A row is a step, the final observation of the episode of the step `before`, or nothing.
         """
         r = self._resident
-        steps, tails = np.flatnonzero(rows < r.slots), np.flatnonzero(rows > r.slots)
+        steps, finals = np.flatnonzero(rows < r.slots), np.flatnonzero(rows > r.slots)
         found = fetch.steps(
             self._store, session, state, r.positions(rows[steps]), names, cache=self.cache
         )
         if len(steps) == len(rows):
             return found
         out = {name: _spread(array, steps, len(rows)) for name, array in found.items()}
-        episodes = r.episodes(before[tails])  # a transition stays in its episode
-        known = fetch.tails(self._store, session, episodes) if len(tails) else {}
-        for k, episode in zip(tails.tolist(), episodes.tolist(), strict=True):
-            tail = known[episode]
-            for name in set(names) & set(tail.fields):
+        episodes = r.episodes(before[finals])  # a transition stays in its episode
+        known = fetch.final_observations(self._store, session, episodes) if len(finals) else {}
+        for k, episode in zip(finals.tolist(), episodes.tolist(), strict=True):
+            final = known[episode]
+            for name in set(names) & set(final.fields):
                 out[name][k] = gather(
-                    {0: tail.chunk},
-                    [(0, tail.row, tail.row + 1)],
+                    {0: final.chunk},
+                    [(0, final.row, final.row + 1)],
                     name,
                     self._store.fields.types[name],
                 )[0]

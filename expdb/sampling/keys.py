@@ -52,7 +52,7 @@ def plan_keys(
     """
     types, optional = store.fields.types, store.fields.optional
     own = dict.fromkeys(unit.keys(), "unit") | dict.fromkeys(sampler.keys(), "sampler")
-    derived = unit.derived(list(types), r.tail_fields)
+    derived = unit.derived(list(types), r.final_fields)
     stacked = unit.stacked(list(types), derived)
     following = {f"next_{name}": name for name in derived}
     usual = dict.fromkeys(["position", "episode", *SYSTEM, *types, *following, *own])

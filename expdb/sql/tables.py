@@ -146,7 +146,12 @@ chunks = sa.Table(
     sa.Column("id", Integer, primary_key=True, comment="the last position it holds"),
     sa.Column("first", Integer, nullable=False, comment="the first position it holds"),
     sa.Column("episode", Integer, comment="the episode all of its steps belong to, if it is one"),
-    sa.Column("rows", Integer, nullable=False, comment="rows of the message, the tail included"),
+    sa.Column(
+        "rows",
+        Integer,
+        nullable=False,
+        comment="rows of the message, the final observation included",
+    ),
     sa.Column("signature", Integer, nullable=False),
     sa.Column("bytes", Integer, nullable=False),
     sa.Column("crc", Integer, nullable=False),

@@ -12,7 +12,7 @@ TAKE_EPISODE = (
 )
 
 
-KEEP_TAIL = (
+KEEP_FINAL = (
     "UPDATE episodes SET tail_chunk = ?, tail_row = ?, tail_fields = ? "
     "WHERE buffer_id = ? AND id = ?"
 )

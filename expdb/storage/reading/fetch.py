@@ -197,7 +197,7 @@ def alive(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
 
 
 @dataclass
-class Tail:
+class FinalObservation:
     """The observation after an episode's last step."""
 
     chunk: Chunk
@@ -205,7 +205,7 @@ class Tail:
     fields: list[str]
 
 
-def tail_rows(store: Store, session: Session, episodes: np.ndarray) -> list[Any]:
+def final_rows(store: Store, session: Session, episodes: np.ndarray) -> list[Any]:
     """Return id, chunk, row and fields (JSON) of the final observations of some episodes."""
     return session.ask(
         "SELECT id, tail_chunk, tail_row, tail_fields FROM episodes WHERE buffer_id = ? "
@@ -215,8 +215,13 @@ def tail_rows(store: Store, session: Session, episodes: np.ndarray) -> list[Any]
     )
 
 
-def tails(store: Store, session: Session, episodes: np.ndarray) -> dict[int, Tail]:
+def final_observations(
+    store: Store, session: Session, episodes: np.ndarray
+) -> dict[int, FinalObservation]:
     """Return the final observations of those of the episodes that have one, by episode."""
-    rows = tail_rows(store, session, episodes)
+    rows = final_rows(store, session, episodes)
     chunks = read_chunks(store, session, np.unique(np.array([row[1] for row in rows], np.int64)))
-    return {id: Tail(chunks[chunk], row, json.loads(names)) for id, chunk, row, names in rows}
+    return {
+        id: FinalObservation(chunks[chunk], row, json.loads(names))
+        for id, chunk, row, names in rows
+    }

@@ -15,16 +15,16 @@ from expdb.chunks.fields import SYSTEM, Field
 from expdb.sql.dialects.base import Dialect
 from expdb.sql.session import Session
 from expdb.storage.outcome import WriteOutcome
-from expdb.storage.reading.fetch import read_chunks, tail_rows
+from expdb.storage.reading.fetch import final_rows, read_chunks
 from expdb.storage.reading.segments import Segments
-from expdb.storage.statements import COUNT, DELETE_SEGMENT, INSERT_SEGMENT, KEEP_TAIL
+from expdb.storage.statements import COUNT, DELETE_SEGMENT, INSERT_SEGMENT, KEEP_FINAL
 from expdb.storage.store import Store
 
 # A chunk below this part of what a chunk should be is worth merging: its metadata weighs as much as
 # what it holds.
 SMALL = 8
 
-Tail = dict[str, Any]
+Final = dict[str, Any]
 
 
 def compact_episode(
@@ -32,8 +32,8 @@ def compact_episode(
     session: Session,
     outcome: WriteOutcome,
     episode: int,
-    tail: Tail | None,
-    tail_types: dict[str, Field],
+    final: Final | None,
+    final_types: dict[str, Field],
 ) -> None:
     """Merge the small chunks of an episode that has ended.
 
@@ -59,12 +59,12 @@ def compact_episode(
         store.id, episode,
     ) or [(None,)]  # fmt: skip
     groups = _groups(store, session, outcome, own)
-    if tail and last_chunk is not None and not any(last_chunk in group for group in groups):
+    if final and last_chunk is not None and not any(last_chunk in group for group in groups):
         groups.append([last_chunk])  # one that the episode shares with others
     for group in groups:
-        keeps = (episode, tail) if tail and last_chunk in group else None
+        keeps = (episode, final) if final and last_chunk in group else None
         if len(group) > 1 or keeps:
-            rewrite(store, session, outcome, group, keeps, tail_types)
+            rewrite(store, session, outcome, group, keeps, final_types)
 
 
 def _groups(
@@ -90,8 +90,8 @@ def rewrite(
     session: Session,
     outcome: WriteOutcome,
     chunk_ids: list[int],
-    tail: tuple[int, Tail] | None = None,
-    tail_types: dict[str, Field] | None = None,
+    final: tuple[int, Final] | None = None,
+    final_types: dict[str, Field] | None = None,
 ) -> None:
     """Write the steps that are left of some chunks into new ones.
 
@@ -106,23 +106,23 @@ def rewrite(
     where = f"AND last BETWEEN ? AND ? AND chunk {among}"
     segments = Segments.read(session, store.id, where, low, high, listed)
     steps = _Steps.read(session, store.dialect, store.id, segments)
-    tails = [row for row in tail_rows(store, session, segments.episode) if row[1] in chunk_ids]
+    finals = [row for row in final_rows(store, session, segments.episode) if row[1] in chunk_ids]
     ids = np.array(chunk_ids, np.int64)
     chunks = read_chunks(store, session, ids, outcome) if len(steps.position) else {}
-    _remove(store, session, listed, segments, steps, [id for id, *_ in tails])
+    _remove(store, session, listed, segments, steps, [id for id, *_ in finals])
     if not len(steps.position):
         return
     types = {
         name: field for chunk in chunks.values() for name, field in chunk.signature.fields.items()
     }
-    out = _Chunks(store, session, outcome, {**types, **(tail_types or {})})
+    out = _Chunks(store, session, outcome, {**types, **(final_types or {})})
     for start, stop in steps.spans():
         out.add(chunks[int(steps.chunk[start])], steps, start, stop)
-    for id, chunk, row, fields in tails:
+    for id, chunk, row, fields in finals:
         if (steps.episode == id).any():  # it goes with the last step: see change.delete
-            out.copy_tail(id, chunks[chunk], row, json.loads(fields))
-    if tail:
-        out.add_tail(*tail)
+            out.copy_final(id, chunks[chunk], row, json.loads(fields))
+    if final:
+        out.add_final(*final)
     out.write()
 
 
@@ -132,14 +132,14 @@ def _remove(
     chunks: Any,
     segments: Segments,
     steps: "_Steps",
-    tailed: list[int],
+    observed: list[int],
 ) -> None:
     """Delete chunks, their segments, and the ended episodes of which no step is left."""
     among, as_list = store.dialect.AMONG, store.dialect.as_list
     session.tell(f"DELETE FROM chunks WHERE buffer_id = ? AND id {among}", store.id, chunks)
     session.many(DELETE_SEGMENT, [(store.id, last) for last in segments.last.tolist()])
-    for id in tailed:
-        session.tell(KEEP_TAIL, None, None, None, store.id, id)
+    for id in observed:
+        session.tell(KEEP_FINAL, None, None, None, store.id, id)
     # What the segments covered and is not there was deleted, by hand or just now; no segment covers
     # it any more.
     ((low,),) = session.ask("SELECT low FROM buffers WHERE id = ?", store.id)
@@ -232,7 +232,7 @@ class _Chunks:
         self._rows = Rows()
         self._begin = self._end = 0
         self._steps: _Steps | None = None
-        self._tails: list[tuple[int, list[str]]] = []
+        self._finals: list[tuple[int, list[str]]] = []
 
     def add(self, chunk: Chunk, steps: _Steps, start: int, stop: int) -> None:
         """Take steps [start, stop).
@@ -249,23 +249,23 @@ class _Chunks:
             // (4 * max(len(chunk.data), chunk.rows * chunk.signature.row_bytes)),
         )
         for begin in range(start, stop, stride):
-            # Chunks that several episodes share are left in one piece, with the tails of all of
-            # them.
+            # Chunks that several episodes share are left in one piece, with the final
+            # observations of all of them.
             if self._rows.full and self._rows.count and steps.is_of_one_episode:
                 self.write()
             end = min(begin + stride, stop)
             self._rows.copy(chunk, at + begin, at + end, self._types)
             self._end = end
 
-    def add_tail(self, episode: int, tail: Tail) -> None:
+    def add_final(self, episode: int, final: Final) -> None:
         """Put the observation after an episode's last step behind all steps."""
-        self._rows.append_tail(tail, self._types)
-        self._tails.append((episode, sorted(tail)))
+        self._rows.append_final(final, self._types)
+        self._finals.append((episode, sorted(final)))
 
-    def copy_tail(self, episode: int, chunk: Chunk, row: int, fields: list[str]) -> None:
-        """Keep the tail that an old chunk held."""
+    def copy_final(self, episode: int, chunk: Chunk, row: int, fields: list[str]) -> None:
+        """Keep the final observation that an old chunk held."""
         self._rows.copy(chunk, row, row + 1, self._types)
-        self._tails.append((episode, fields))
+        self._finals.append((episode, fields))
 
     def write(self) -> None:
         """Insert the chunk with what was taken so far."""
@@ -295,6 +295,6 @@ class _Chunks:
         ]
         self._session.many(INSERT_SEGMENT, segments)
         self._session.tell(COUNT, 0, nbytes, store.id)
-        for row, (owner, fields) in enumerate(self._tails, end - begin):
-            self._session.tell(KEEP_TAIL, chunk, row, json.dumps(fields), store.id, owner)
+        for row, (owner, fields) in enumerate(self._finals, end - begin):
+            self._session.tell(KEEP_FINAL, chunk, row, json.dumps(fields), store.id, owner)
         self._rows, self._begin = Rows(), end

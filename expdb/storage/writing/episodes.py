@@ -98,10 +98,10 @@ def end(
     outcome: WriteOutcome,
     id: int,
     status: str,
-    tail: dict[str, Any] | None,
-    tail_types: dict[str, Field],
+    final: dict[str, Any] | None,
+    final_types: dict[str, Field],
 ) -> None:
-    """Set an episode's status, merge its chunks, and keep its tail."""
+    """Set an episode's status, merge its chunks, and keep its final observation."""
     ended = session.ask(
         "UPDATE episodes SET status = ?, ended = ? WHERE buffer_id = ? AND id = ? AND status = "
         "'open' RETURNING 1",
@@ -109,7 +109,7 @@ def end(
     )  # fmt: skip
     if not ended:
         raise errors.EpisodeEnded("the episode has ended already, or is gone: start another one")
-    compact.compact_episode(store, session, outcome, id, tail, tail_types)
+    compact.compact_episode(store, session, outcome, id, final, final_types)
 
 
 ENDED_AT_ONCE = 500

@@ -53,7 +53,7 @@ class Pending:
         self.ended: dict[EpisodeRecord, str] = {}  # status
         # The episode that ends here, where there may be no step of it.
         self.ending: EpisodeRecord | None = None
-        self.tail: dict[str, Any] | None = None
+        self.final: dict[str, Any] | None = None
         # What the steps tell of their episodes.
         self.details: dict[EpisodeRecord, dict[str, Any]] = {}
         self.nbytes = 0  # about what its closed chunks hold, before compression
@@ -149,14 +149,14 @@ class Pending:
                 self._types, self.fields = before
             raise
 
-    def retype(self, fields: Fields, tail: dict[str, Any] | None) -> None:
-        """Encode the fields anew, as of other types or with another tail.
+    def retype(self, fields: Fields, final: dict[str, Any] | None) -> None:
+        """Encode the fields anew, as of other types or with another final observation.
 
         If that is refused, it raises and changes nothing.
         """
-        before = self.fields, self._types, self.blocks, self.rows, self.nbytes, self.tail
+        before = self.fields, self._types, self.blocks, self.rows, self.nbytes, self.final
         held = [row for block in self.blocks for row in decoded(block)]
-        if self.tail_is_in_block:
+        if self.final_is_in_block:
             held.pop()
         try:
             self.fields, self._types = fields, fields.types
@@ -165,22 +165,22 @@ class Pending:
                 self._append_new(values)
                 if self.rows.full:
                     self.cut()
-            self.tail = None
-            if tail is not None:
-                self.add_tail(tail)
+            self.final = None
+            if final is not None:
+                self.add_final(final)
             self.close()
         except BaseException:  # else the steps would be written later without their fields
-            self.fields, self._types, self.blocks, self.rows, self.nbytes, self.tail = before
+            self.fields, self._types, self.blocks, self.rows, self.nbytes, self.final = before
             raise
 
-    def add_tail(self, values: Mapping[str, Any]) -> None:
+    def add_final(self, values: Mapping[str, Any]) -> None:
         """Accept the observation after the last step of the only episode here."""
         if not values.keys() <= self._types.keys():
             values = self._flattened(values)
-        tail = {name: value for name, value in values.items() if value is not None}
+        final = {name: value for name, value in values.items() if value is not None}
         trial = Rows()
-        trial.append(tail, self._types)
-        self.tail = tail
+        trial.append(final, self._types)
+        self.final = final
 
     def end(self, episode: EpisodeRecord, status: str) -> None:
         """Have the write end its only episode, also where there are no steps to write."""
@@ -188,15 +188,15 @@ class Pending:
 
     def take_back_end(self) -> None:
         """Be as before the end of its episode, which was refused: more steps may follow."""
-        self.cut()  # the tail may be in the chunk that is under way
-        if self.tail_is_in_block:
-            self.retype(self.fields, tail=None)
-        self.ended, self.ending, self.tail = {}, None, None
+        self.cut()  # the final observation may be in the chunk that is under way
+        if self.final_is_in_block:
+            self.retype(self.fields, final=None)
+        self.ended, self.ending, self.final = {}, None, None
 
     def close(self) -> None:
-        """Close the last chunk, with the tail in it where it holds a step."""
-        if self.tail and self.rows.count and not self.rows.tail:
-            self.rows.append_tail(self.tail, self._types)
+        """Close the last chunk, with the final observation in it where it holds a step."""
+        if self.final and self.rows.count and not self.rows.has_final:
+            self.rows.append_final(self.final, self._types)
         self.cut()
         if len(self.taken) != (held := sum(block.steps for block in self.blocks)):
             raise RuntimeError(
@@ -205,14 +205,14 @@ class Pending:
             )
 
     @property
-    def tail_is_in_block(self) -> bool:
-        """Whether the last chunk holds the tail behind its steps."""
-        return bool(self.blocks) and self.blocks[-1].tail
+    def final_is_in_block(self) -> bool:
+        """Whether the last chunk holds the final observation behind its steps."""
+        return bool(self.blocks) and self.blocks[-1].has_final
 
     @property
-    def tail_types(self) -> dict[str, Field]:
-        """The fields of the tail."""
-        return {name: self._types[name] for name in self.tail or ()}
+    def final_types(self) -> dict[str, Field]:
+        """The fields of the final observation."""
+        return {name: self._types[name] for name in self.final or ()}
 
     def found_fields(self, known: Fields) -> tuple[dict[str, Field], set[str]]:
         """Return the fields that the steps have, and the known ones that some of them lack."""
@@ -222,7 +222,7 @@ class Pending:
             if block.fields.keys() != known.types.keys() or block.nullable:
                 lacking |= block.nullable | (known.types.keys() - block.fields.keys())
             found.update(block.fields)
-        found.update(self.tail_types)
+        found.update(self.final_types)
         for block in self.blocks:
             if len(block.fields) < len(found):
                 lacking |= found.keys() - block.fields.keys()

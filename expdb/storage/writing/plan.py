@@ -96,8 +96,8 @@ def make_plan(
         segments += _runs(place_of, ordinals, row, stop)
         row = stop
     final = None
-    if pending.tail and pending.tail_is_in_block:
-        final = (row - 1, pending.blocks[-1].steps, sorted(pending.tail))
+    if pending.final and pending.final_is_in_block:
+        final = (row - 1, pending.blocks[-1].steps, sorted(pending.final))
     return WritePlan(count, episodes, numbers, place_of, chunks, segments, final)
 
 

@@ -29,7 +29,7 @@ def write_at_once(store: Store, pending: Pending, again: bool) -> bool:
     """
     if len(pending) > (store.dialect.ROUND_TRIP_STEPS or 0) or pending.details:
         return False
-    if pending.tail and not pending.tail_is_in_block:
+    if pending.final and not pending.final_is_in_block:
         return False
     decoders = _known_decoders(store, pending)
     if decoders is None:

@@ -17,7 +17,7 @@ from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.records import EpisodeRecord
-from expdb.storage.statements import COUNT, INSERT_SEGMENT, KEEP_TAIL, TAKE, TAKE_EPISODE
+from expdb.storage.statements import COUNT, INSERT_SEGMENT, KEEP_FINAL, TAKE, TAKE_EPISODE
 from expdb.storage.store import Store, Writing
 from expdb.storage.writing import compact, episodes
 from expdb.storage.writing.pending import Pending
@@ -54,7 +54,7 @@ def write(store: Store, pending: Pending) -> np.ndarray:
                     raise
                 # Another process has typed a field meanwhile; an int, say, still goes into what is
                 # now a float field.
-                pending.retype(store.fields, pending.tail)
+                pending.retype(store.fields, pending.final)
             except errors.ConnectionLost as error:
                 # Nobody knows whether the write was committed, so it is done again under the same
                 # id, once only.
@@ -133,12 +133,12 @@ def _end_stored(
         return
     if again and current == [status]:
         return
-    types = pending.tail_types
-    if pending.tail:
+    types = pending.final_types
+    if pending.final:
         version = session.rows(sa.select(B.fields_version).where(B.id == store.id))[0][0]
         known = store.fields_at(session, version)
         store.settle_fields(session, known, types, set(), False, outcome)
-    episodes.end(store, session, outcome, episode.id, status, pending.tail, types)
+    episodes.end(store, session, outcome, episode.id, status, pending.final, types)
 
 
 def _written(store: Store, session: Session, pending: Pending) -> np.ndarray | None:
@@ -257,10 +257,10 @@ def _end(
     outcome: WriteOutcome,
 ) -> None:
     """Merge the chunks of an episode that this write ends, and keep its final observation."""
-    id, tail = write.after.id or 0, pending.tail
+    id, final = write.after.id or 0, pending.final
     if plan.final is not None:
         chunk, row, names = plan.final
-        session.tell(KEEP_TAIL, first + chunk, row, json.dumps(names), store.id, id)
-        tail = None
-    types = pending.tail_types if tail else {}
-    compact.compact_episode(store, session, outcome, id, tail, types)
+        session.tell(KEEP_FINAL, first + chunk, row, json.dumps(names), store.id, id)
+        final = None
+    types = pending.final_types if final else {}
+    compact.compact_episode(store, session, outcome, id, final, types)
