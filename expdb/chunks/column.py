@@ -1,6 +1,7 @@
 """What all columns of a chunk have in common while it is filled."""
 
 import itertools
+from abc import ABC, abstractmethod
 from array import array as numbers
 from collections.abc import Iterable
 from typing import Any, ClassVar
@@ -34,7 +35,7 @@ def bits_of(flags: list[bool]) -> bytes:
     return np.packbits(np.array(flags, np.bool_), bitorder="little").tobytes()
 
 
-class Column:
+class Column(ABC):
     """Values of one field on their way into a chunk."""
 
     nodes_per_column: ClassVar[int]
@@ -46,12 +47,12 @@ class Column:
         self.nulls: list[int] = []
         self.nbytes = 0  # about what is stored, before compression
 
+    @abstractmethod
     def append(self, value: Any) -> None:
         """Add one value.
 
         Raises FieldMismatch or InvalidValue, and changes nothing, if the field cannot hold it.
         """
-        raise NotImplementedError
 
     def copy(self, stored: Any, present: bytes) -> None:
         """Add rows of another chunk's column: bytes for fixed width, a list otherwise.
@@ -74,8 +75,9 @@ class Column:
         if 0 in present:
             self.nulls += [self.rows + k for k, there in enumerate(present) if not there]
 
+    @abstractmethod
     def _add_blank(self) -> None:
-        raise NotImplementedError
+        """Add what stands for a value that is not there."""
 
     def truncate(self, rows: int) -> None:
         """Keep the first rows.
@@ -87,8 +89,9 @@ class Column:
             self.nulls.pop()
         self._truncate(rows)
 
+    @abstractmethod
     def _truncate(self, rows: int) -> None:
-        raise NotImplementedError
+        """Keep the first values."""
 
     def validity(self) -> tuple[int, bytes]:
         """Return the number of nulls and the validity bitmap, empty where there are none."""
@@ -97,9 +100,9 @@ class Column:
         missing = set(self.nulls)
         return len(missing), bits_of([row not in missing for row in range(self.rows)])
 
+    @abstractmethod
     def encode(self) -> tuple[list[Node], list[Buffer]]:
         """Return the nodes and buffers of the column."""
-        raise NotImplementedError
 
     def mismatch(self, value: Any) -> FieldMismatch:
         """Return the error for a value of another type than the field's."""
