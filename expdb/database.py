@@ -27,7 +27,7 @@ from expdb.storage import catalog
 from expdb.storage.reading.adhoc import run_sql
 from expdb.storage.store import Store
 from expdb.storage.upkeep import copying
-from expdb.storage.upkeep.check import check_schema
+from expdb.storage.upkeep.check import check_owners, check_schema
 from expdb.storage.writing import change
 from expdb.temporary import Folder
 
@@ -307,7 +307,7 @@ class ExperienceDB:
     def check(self) -> list[str]:
         """Return what is wrong with the database, one line each; empty if it is sound."""
         with self._engine.reading() as session:
-            problems = check_schema(self._engine, session)
+            problems = [*check_schema(self._engine, session), *check_owners(session)]
             names = catalog.list_buffers(session)
         for name in names:
             problems += self.buffer(name).check()

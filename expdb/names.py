@@ -1,5 +1,8 @@
 """Names that users meet: columns of the views, arguments of `store`, keys of batches."""
 
+import difflib
+from collections.abc import Iterable
+
 # The columns of the view `experience`, by the table they come from, and what each holds: integers,
 # "integer?" where some may be missing, reals, flags, text, or JSON.
 _OF_STEPS = {
@@ -84,3 +87,12 @@ def views_for_people() -> str:
         f"{', '.join(EPISODE_VIEW_COLUMNS)}; "
         "fields such as action are field(payload, 'action')"
     )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ", did you mean ...?" for the known name that is most like one.
+
+    Returns nothing where none is.
+    """
+    found = difflib.get_close_matches(name, list(known), 1, 0.7)
+    return f", did you mean {found[0]!r}?" if found else ""

@@ -1,6 +1,7 @@
 """Contracts that a sampler, a unit or a database of your own can be held to.
 
-Each function raises AssertionError, which says what does not hold. Call them in tests of your own:
+Each function raises AssertionError, or the error that a sample raises, which says what does not
+hold. Call them in tests of your own:
 
 >>> from expdb.testing import check_sampler, check_unit
 >>> check_sampler(expdb.Uniform(replace=False))
@@ -84,6 +85,7 @@ def check_sampler(
     It draws from a `buffer` of yours, where it needs fields of its own, or from one made by `fill`.
     """
     _check_value(sampler)
+    drawn_at_all = False
     with _filled(buffer) as held:
         for name, where in QUERIES.items():
             matching = {row for batch in held.scan(where) for row in batch["position"].tolist()}
@@ -91,12 +93,13 @@ def check_sampler(
             found = _sample(held, size, where, sampler=sampler, unit=expdb.Step())
             if found is None:
                 continue
-            batch, wanted = found
+            (batch, wanted), drawn_at_all = found, True
             drawn = set(batch["position"].tolist())
             assert drawn <= matching, f"{said}: drew {min(drawn - matching)}, which does not match"
             for key in tuple(sampler.keys()):
                 assert len(batch[key]) == batch.size, f"{said}: {key} has {len(batch[key])} rows"
             _check_again(held, batch, wanted, said, where, sampler=sampler, unit=expdb.Step())
+    assert drawn_at_all, f"{sampler}: nothing could be drawn, so nothing was checked: give a buffer"
 
 
 def check_unit(
@@ -107,6 +110,7 @@ def check_unit(
     It draws from a `buffer` of yours, where it needs fields of its own, or from one made by `fill`.
     """
     _check_value(unit)
+    drawn_at_all = False
     with _filled(buffer) as held:
         for name, where in QUERIES.items():
             for sampler in OTHERS:
@@ -114,13 +118,14 @@ def check_unit(
                 found = _sample(held, size, where, sampler=sampler, unit=unit)
                 if found is None:
                     continue
-                batch, wanted = found
+                (batch, wanted), drawn_at_all = found, True
                 for key in batch:
                     assert len(batch[key]) == batch.size, f"{said}: {key} has another length"
                 for key in tuple(unit.keys()):
                     assert key in batch, f"{said}: lacks {key}, which keys() names"
                 _check_mask(batch, said)
                 _check_again(held, batch, wanted, said, where, sampler=sampler, unit=unit)
+    assert drawn_at_all, f"{unit}: nothing could be drawn, so nothing was checked: give a buffer"
 
 
 def check_database(location: str) -> None:
@@ -224,8 +229,10 @@ def _check_again(
     for key in batch:
         if batch[key].flags.writeable:
             batch[key][...] = None if batch[key].dtype == object else 0
+    spoilt = {key: np.array(batch[key]) for key in batch}
     again = buffer.sample(size, where, rng=SEED, **options)
     _same_batch(again, kept, f"{said}: the same seed")
+    _same_batch(batch, spoilt, f"{said}: the batch before")
     one = buffer.sample(size, where, rng=SEED, fields=["position"], **options)
     _same(one["position"].tolist(), kept["position"].tolist(), f"{said}: fields=['position']")
 
@@ -236,6 +243,7 @@ def _check_mask(batch: expdb.Batch, said: str) -> None:
         return
     mask = np.asarray(batch["mask"])
     assert mask.dtype == bool, f"{said}: the mask is of {mask.dtype}"
+    assert (batch["position"][~mask] == -1).all(), f"{said}: positions where the mask is False"
     for key in ("obs", "action"):
         if key in batch and batch[key].shape[: mask.ndim] == mask.shape:
             assert not np.asarray(batch[key])[~mask].any(), f"{said}: {key} where the mask is False"

@@ -58,6 +58,8 @@ class EpisodeWriter:
     ...     episode.end(obs=last_obs)
     """
 
+    _begun_at = ("?", 0)  # before it was made, too: that may be interrupted
+
     def __init__(
         self, sink: Sink, episode: Any, flush_steps: int, flush_bytes: int, flush_seconds: float
     ):

@@ -1,5 +1,6 @@
 """The contracts of `expdb.testing`: ours keep them, and who breaks one is told."""
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,17 +49,21 @@ class OwnRandomness(expdb.Step):
 
 
 @dataclass(frozen=True)
-class OneArray(expdb.Sampler):
-    """Returns the same array each time, which who has a batch may write to."""
+class InTurn(expdb.Sampler):
+    """Draws what comes next, whatever the seed."""
 
-    array = np.ones(1000)
-
-    def keys(self):
-        return ("one",)
+    calls = itertools.count()
 
     def draw(self, population, size, rng):
-        positions = population.positions
-        return positions[rng.integers(len(positions), size=size)], {"one": self.array[:size]}
+        return np.roll(population.positions, next(self.calls))[:1].repeat(size), {}
+
+
+@dataclass(frozen=True)
+class Nothing(expdb.Unit):
+    """Can start from no step."""
+
+    def may_start(self, trajectories, rows):
+        return np.zeros(len(rows), bool)
 
 
 def test_a_unit_that_does_not_keep_to_the_seed_is_told():
@@ -66,9 +71,14 @@ def test_a_unit_that_does_not_keep_to_the_seed_is_told():
         check_unit(OwnRandomness())
 
 
-def test_a_sampler_that_hands_out_one_array_twice_is_told():
-    with pytest.raises(AssertionError, match=r"OneArray.*the same seed: one"):
-        check_sampler(OneArray())
+def test_a_sampler_that_remembers_its_calls_is_told():
+    with pytest.raises(AssertionError, match=r"InTurn.*the same seed: "):
+        check_sampler(InTurn())
+
+
+def test_a_check_that_draws_nothing_is_told():
+    with pytest.raises(AssertionError, match="nothing could be drawn"):
+        check_unit(Nothing())
 
 
 def test_a_database_that_answers_otherwise_is_told(tmp_path, monkeypatch):

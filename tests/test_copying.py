@@ -216,3 +216,81 @@ def test_the_command_copies_and_says_what(tmp_path, postgresql_url):
     )
     assert one.output.splitlines()[-1] == "b: 373 steps"
     assert everything(source) == everything(str(tmp_path / "back.db"))
+
+
+def small(location, value, name="b"):
+    with expdb.open(location) as db:
+        db.buffer(name).store_batch([{"task_id": "t", "x": value} for _ in range(64)] * 20)
+
+
+@BOTH_WAYS
+def test_two_copies_into_one_name_leave_one_of_them_whole(pair, tmp_path, monkeypatch):
+    source, target = pair
+    other = str(tmp_path / "another.db")
+    small(source, 1.0)
+    small(other, 2.0)
+    monkeypatch.setattr(copying, "BATCH_CHUNKS", 1)
+    once = []
+
+    def meanwhile(name, done, total):
+        if not once:
+            once.append(expdb.copy(other, target))
+
+    with pytest.raises(expdb.DatabaseBusy, match="another process copies a buffer of this name"):
+        expdb.copy(source, target, progress=meanwhile)
+    with expdb.open(target) as db:
+        assert db.buffers() == ["b"]
+        assert set(db.buffer("b").sample(10)["x"].tolist()) == {2.0}
+        assert db.check() == []
+
+
+@BOTH_WAYS
+def test_two_copies_of_one_buffer_at_once_make_one(pair, monkeypatch):
+    source, target = pair
+    small(source, 1.0)
+    monkeypatch.setattr(copying, "BATCH_CHUNKS", 1)
+    once = []
+
+    def meanwhile(name, done, total):
+        if not once and done:
+            once.append(True)
+            expdb.copy(source, target)
+
+    with pytest.raises(expdb.DatabaseBusy, match="another process copies"):
+        expdb.copy(source, target, progress=meanwhile)
+    with expdb.open(target) as db:
+        assert len(db.buffer("b")) == 1280
+        assert db.check() == []
+
+
+def test_a_copy_leaves_buffers_alone_that_are_called_nearly_as_its_draft(tmp_path):
+    source, target = str(tmp_path / "one.db"), str(tmp_path / "two.db")
+    small(source, 1.0)
+    small(target, 2.0, "b (copying notes)")
+    expdb.copy(source, target)
+    with expdb.open(target) as db:
+        assert sorted(db.buffers()) == ["b", "b (copying notes)"]
+
+
+def test_check_names_an_unfinished_copy_in_one_line(tmp_path, monkeypatch):
+    source, target = str(tmp_path / "one.db"), str(tmp_path / "two.db")
+    small(source, 1.0)
+    monkeypatch.setattr(copying, "BATCH_CHUNKS", 1)
+
+    def stop(name, done, total):
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        expdb.copy(source, target, progress=stop)
+    with expdb.open(target) as db:
+        (problem,) = db.check()
+        assert problem.startswith("the copy of 'b' is not finished: copy it again, or drop 'b (co")
+
+
+def test_check_finds_rows_of_no_buffer(tmp_path):
+    with expdb.open(tmp_path / "one.db") as db:
+        db.buffer("b").store(x=1.0)
+        with writing(db) as session:
+            session.tell("UPDATE steps SET buffer_id = 99")
+        assert "1 rows of steps belong to no buffer" in db.check()

@@ -1,5 +1,6 @@
 """Samplers and units that users write, with the public names alone: those of docs/extending.md."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -367,6 +368,9 @@ class Good(expdb.Unit):
 
     reads = ("episode_return",)
 
+    def keys(self):
+        return ("mask",)
+
     def may_start(self, trajectories, rows):
         return trajectories.of_episodes("episode_return", rows) >= 0.5
 
@@ -471,3 +475,94 @@ def test_a_unit_may_add_to_one_of_ours_that_leaves_steps_out(buffer):
     for key in plain:
         np.testing.assert_array_equal(own[key], plain[key])
     np.testing.assert_array_equal(own["mark"], own["step"])
+
+
+@dataclass(frozen=True)
+class Asks(expdb.Unit):
+    """Calls a function of the test."""
+
+    function: Callable
+
+    def keys(self):
+        return ("mask", "one")
+
+    def layout(self, trajectories, rows, rng):
+        return self.function(trajectories, rows)
+
+
+def windows(trajectories, rows, found, mask=None):
+    mask = found >= 0 if mask is None else mask
+    return expdb.Layout(found, {"mask": mask, "one": np.ones(len(rows))}, mask)
+
+
+def test_what_is_asked_of_no_step_is_nothing(buffer):
+    def ask(trajectories, rows):
+        none = np.full(3, -1)
+        for method in ("next_steps", "previous_steps", "successors", "ordinals", "episodes"):
+            assert getattr(trajectories, method)(none).tolist() == [-1, -1, -1], method
+        assert trajectories.positions(none).tolist() == [-1, -1, -1]
+        assert np.isnan(trajectories.rewards(none)).all()
+        assert not (trajectories.terminated(none) | trajectories.truncated(none)).any()
+        assert not trajectories.episode_lengths(none).any()
+        path = [rows]
+        for _ in range(9):
+            path.append(trajectories.next_steps(path[-1]))
+        return windows(trajectories, rows, np.stack(path, 1))
+
+    batch = buffer.sample(50, unit=Asks(ask), rng=0)
+    for position, mask in zip(batch["position"], batch["mask"], strict=True):
+        count = mask.sum()
+        assert mask[:count].all()
+        assert (np.diff(position[:count]) == 1).all()
+        assert (position[count:] == -1).all()
+    buffer.set_capacity(7)  # what is held goes round in the ring
+    play(buffer, "hard", [1.0, 0.0])
+    assert buffer.sample(5, unit=Asks(ask), rng=0).size == 5
+
+
+@pytest.mark.parametrize("what", ["never written", "evicted", "deleted"])
+def test_rows_that_hold_no_step_are_refused(buffer, what):
+    if what == "evicted":
+        buffer.set_capacity(buffer.stats()["steps"] - 2)
+    elif what == "deleted":
+        buffer.delete({"step": 1})
+
+    def ask(trajectories, rows):
+        every = np.arange(trajectories.slots)
+        return windows(trajectories, rows, np.tile(every, (len(rows), 1)))
+
+    buffer.sample(1)  # twice, so that the rows are loaded
+    with pytest.raises(expdb.InvalidValue, match="rows of steps wherever its mask is True"):
+        buffer.sample(4, unit=Asks(ask))
+
+
+def test_rows_that_were_drawn_cannot_be_written_to(buffer):
+    def ask(trajectories, rows):
+        rows[:] = rows[0]
+        return windows(trajectories, rows, rows[:, None])
+
+    with pytest.raises(ValueError, match="read-only"):
+        buffer.sample(4, unit=Asks(ask))
+
+
+def test_a_mask_is_a_key_of_its_unit_and_the_same_there(buffer):
+    def other(trajectories, rows):
+        found = np.column_stack((rows, trajectories.next_steps(rows)))
+        return expdb.Layout(found, {"mask": found < 10**9, "one": np.ones(len(rows))}, found >= 0)
+
+    with pytest.raises(expdb.InvalidValue, match="its mask as the key 'mask'"):
+        buffer.sample(20, unit=Asks(other), rng=0)
+
+
+def test_arrays_that_a_unit_fills_again_leave_earlier_batches_alone(buffer):
+    kept = np.zeros(4)
+
+    def ask(trajectories, rows):
+        kept[:] = rows
+        mask = np.ones((4, 1), bool)
+        return expdb.Layout(rows[:, None], {"mask": mask, "one": kept}, mask)
+
+    first = buffer.sample(4, unit=Asks(ask), rng=0)
+    before = first["one"].tolist()
+    buffer.sample(4, unit=Asks(ask), rng=1)
+    assert first["one"].tolist() == before

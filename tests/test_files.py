@@ -562,3 +562,19 @@ def test_a_copy_with_its_own_log_is_whole_and_one_without_says_what_may_be_missi
         db.buffer("train", create=False)
     result = CliRunner().invoke(main, ["info", str(tmp_path / "without.db")])
     assert "its log was left behind" in result.output
+
+
+def test_an_interrupted_backup_leaves_no_file(path, tmp_path, monkeypatch):
+    from expdb.sql.dialects.sqlite import backup
+
+    def interrupted(connection):
+        raise KeyboardInterrupt
+
+    with expdb.open(path) as db:
+        db.buffer("another").store(x=1.0)
+        with monkeypatch.context() as patched:
+            patched.setattr(backup, "name_file", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                db.backup(tmp_path / "copy.db")
+        assert not (tmp_path / "copy.db").exists()
+        db.backup(tmp_path / "copy.db")

@@ -11,10 +11,11 @@ import sqlite3
 import numpy as np
 import psycopg
 import pytest
-from behind import dialect_of, reading
+from behind import dialect_of, reading, writing
 from kept_files import DATA, read
 
 import expdb
+from expdb.chunks.fields import Signature
 from expdb.sql import schema
 
 REVISIONS = sorted(path.stem for path in DATA.glob("*.db"))
@@ -150,3 +151,21 @@ def test_an_upgrade_of_a_damaged_signature_changes_nothing(tmp_path):
     ):
         expdb.upgrade(path)
     assert path.read_bytes() == before
+
+
+def test_an_older_expdb_that_has_the_database_open_stores_no_signature(kept):
+    """It does not know the columns; one without them could not be read."""
+    location, _ = kept
+    expdb.upgrade(location)
+    with expdb.open(location, create=False) as db, writing(db) as session:
+        with pytest.raises(Exception, match=r"(?i)not.null"):
+            session.ask("INSERT INTO signatures (buffer_id, id, schema) VALUES (1, 99, ?)", b"")
+        session.driver.execute("ROLLBACK")
+
+
+def test_signatures_of_earlier_versions_are_used_again(kept):
+    location, _ = kept
+    expdb.upgrade(location)
+    with expdb.open(location, create=False) as db, reading(db) as session:
+        for id, *stored in session.ask("SELECT id, schema, fields, crc FROM signatures"):
+            assert Signature.from_stored(id, *stored).stored()[1] == stored[1]

@@ -321,3 +321,17 @@ def test_many_episodes_that_were_left_open_are_told_of_at_once(open_db):
     assert len(said) == 11
     assert said[-1].startswith("20 more episodes were never ended")
     assert len(held(open_db)[0]) == 30
+
+
+def test_a_writer_whose_making_was_interrupted_is_dropped_in_silence(open_db, monkeypatch):
+    buffer = open_db().buffer("b")
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(expdb.errors, "calling_frame", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            buffer.episode("t")
+    gc.collect()
+    assert len(buffer) == 0

@@ -266,8 +266,7 @@ def test_too_few_rows_says_what_the_buffer_holds_and_what_is_missing(db):
     writer.flush()
     with pytest.raises(
         expdb.TooFewRows,
-        match="holds 1 step, and 1 of their episodes are still open: no steps with a known "
-        "successor",
+        match="holds 1 step, and 1 of their episodes is open: no steps with a known successor",
     ):
         buffer.sample(1, unit=NStep(1))
     with pytest.raises(

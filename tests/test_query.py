@@ -544,7 +544,7 @@ def test_a_list_of_positions_is_a_query(buffer):
 def test_a_field_that_is_asked_for_as_a_column_is_told_to_be_one(buffer, db):
     buffer.store(action=1)
     with pytest.raises(
-        expdb.QueryError, match=r"known are .*task_id.*such as action, is no column"
+        expdb.QueryError, match=r"known are .*task_id.*such as action, is not a column"
     ):
         buffer.count({"action": 1})
     for query in ("SELECT action FROM experience", "SELECT nope FROM experience_episodes"):

@@ -598,3 +598,29 @@ def test_a_bouncer_in_transaction_mode(server, url):
     finally:
         process.terminate()
         process.wait()
+
+
+def test_an_interrupt_while_a_pipeline_is_left_comes_out_and_nothing_hangs(url, monkeypatch):
+    real, armed = psycopg.Pipeline._exit_gen, []
+
+    def interrupted(self, *arguments):
+        if armed and armed.pop():
+            raise KeyboardInterrupt
+        return real(self, *arguments)
+
+    monkeypatch.setattr(psycopg.Pipeline, "_exit_gen", interrupted)
+    with expdb.open(url, timeout=5) as db:
+        buffer = db.buffer("b")
+        buffer.store(task_id="t", n=1)
+        for call in (
+            lambda: buffer.update({"task_id": "t"}, reward=1.0),
+            lambda: buffer.count({"task_id": "t"}),
+            lambda: buffer.sample(4),
+        ):
+            armed.append(True)
+            with pytest.raises(KeyboardInterrupt):
+                call()
+            assert not armed
+        buffer.store(task_id="t", n=2)
+        assert len(buffer) == 2
+        assert db.check() == []

@@ -177,7 +177,7 @@ class Chunk:
         return self._slices[name]
 
     def bits(self, name: str) -> int:
-        """Return where a bitmap begins in the message; Raises KeyError where it has no place."""
+        """Return where a bitmap begins in the message; raise KeyError where it has no place."""
         return self._bits[name]
 
     def objects(self, name: str, start: int, stop: int) -> list[Any]:

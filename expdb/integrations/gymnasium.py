@@ -41,7 +41,7 @@ def record(
 ) -> Any:
     """Return the environment, recorded: play it as before, and every step of it is stored.
 
-    An episode of the environment is one of the buffer, with its last observation. Dict and Tuple
+    An episode of the environment is one of the buffer, with its final observation. Dict and Tuple
     spaces become one field per leaf (`obs.image`, `action.0`). `task_id` is by default the
     environment's id, and `task_name` the `task_id`; in a vector environment, in any of the three
     autoreset modes, the k-th one's agent is `<agent_id>/<k>`. `episode_tags` are those of the

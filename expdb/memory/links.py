@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from expdb.memory.columns import AFTER, BEFORE, ORDINAL, WHOLE
 from expdb.memory.incoming import Incoming
 from expdb.memory.journal import NONE, Change, OpenEpisode
-from expdb.memory.resident import AFTER, BEFORE, ORDINAL, WHOLE, Resident
+from expdb.memory.resident import Resident
 from expdb.names import UNKNOWN
 from expdb.sql.session import Session
 from expdb.storage.reading.fetch import read_chunks
@@ -151,9 +152,9 @@ class Ends:
 
 
 def settle_loose_ends(r: Resident, rows: np.ndarray) -> None:
-    """Say what follows steps that no step and no last observation follows.
+    """Set the successor of steps that have neither a next step nor a final observation.
 
-    Nothing follows them where they terminate; else what follows is unknown.
+    It is the zero row where they terminate; else it is unknown.
 
     The one rule for what ends an episode in memory, however it came to be: loaded so, deleted
     behind, or turned by an update.

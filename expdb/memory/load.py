@@ -6,10 +6,11 @@ import numpy as np
 
 from expdb.chunks.column import Buffer
 from expdb.chunks.fields import SYSTEM
+from expdb.memory.columns import LINKS, ORDINAL, PRESENT, START, UNSAVED, WHOLE
 from expdb.memory.incoming import Incoming
 from expdb.memory.journal import Change
 from expdb.memory.links import Details, link, load_finals, settle_loose_ends
-from expdb.memory.resident import LINKS, ORDINAL, PRESENT, START, UNSAVED, WHOLE, Resident
+from expdb.memory.resident import Resident
 from expdb.names import UNKNOWN
 from expdb.sql.session import Session
 from expdb.storage.reading.fetch import read_chunks

@@ -79,7 +79,7 @@ class Owners:
         if name not in self._codes:
             return found
         codes = found.astype(np.int64).reshape(-1)
-        count = len(self._codes[name]) + 1  # and one for none, the last, which -1 is the place of
+        count = len(self._codes[name]) + 1  # the last one, at -1, stands for none
         first = np.full(count, len(codes))
         first[codes[::-1]] = np.arange(len(codes))[::-1]  # of several the last counts: the first
         first[-1] = len(codes) + 1

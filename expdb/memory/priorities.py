@@ -6,8 +6,9 @@ priority first saw the step, NaN before; and whether the priority is not written
 
 import numpy as np
 
+from expdb.memory.columns import START, UNSAVED
 from expdb.memory.journal import NONE, Change
-from expdb.memory.resident import START, UNSAVED, Resident
+from expdb.memory.resident import Resident
 from expdb.sql.session import Session
 from expdb.storage import priorities
 from expdb.storage.store import State, Store
@@ -33,7 +34,7 @@ def load_priorities(store: Store, session: Session, r: Resident, state: State) -
 
 def _hold(r: Resident) -> None:
     """Have columns for priorities, and in them what was known before the rows were forgotten."""
-    total = r.slots + 1 + r.final_rows
+    total = r.total
     for name in ("priority", START):
         r.columns[name] = np.full(total, np.nan)
         r.columns[name][r.slots :] = 0

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 
+from expdb.memory.columns import AFTER, PRESENT, WHOLE
 from expdb.memory.journal import NONE, Change
 from expdb.memory.links import (
     Details,
@@ -19,7 +20,7 @@ from expdb.memory.links import (
 )
 from expdb.memory.load import load_more, overwrite, read_steps
 from expdb.memory.priorities import load_priorities
-from expdb.memory.resident import AFTER, PRESENT, WHOLE, Resident
+from expdb.memory.resident import Resident
 from expdb.names import UNKNOWN
 from expdb.sql.session import Session
 from expdb.storage.reading.fetch import alive
@@ -36,7 +37,7 @@ def refresh(
     What is loaded is right at any time, `complete` says whether it is all.
     """
     r, deadline = resident, None if seconds is None else time.perf_counter() + seconds
-    # Of a field that some rows lack from now on it is not known which last observations have it.
+    # Where some rows lack a field from now on, nothing says which final observations have it.
     lacking = any(
         name in r.fields and f"has_{name}" not in r.columns for name in store.fields.optional
     )

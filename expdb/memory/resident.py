@@ -4,15 +4,8 @@ They are a ring of positions, with one array per column, and links from each ste
 
 Row `position % slots` of every array holds a step. Behind the ring lies the zero row, which fills
 in for missing steps, and behind that lie the final observations of episodes. So whatever follows a
-step is a row, and a batch takes one `take` per column. refresh.py fills the arrays, links.py links
-them.
-
-Arrays of one entry per row, beside the fields: the columns that every batch has (`episode`, `step`,
-`reward`, `terminated`, `truncated`), and under names that no field can have the links `:after` and
-`:before` (rows, or UNKNOWN), `:ordinal` (steps of the episode written before), `:whole` (the length
-of a complete episode, at its first step, while every step of it is held), `:present` (not deleted)
-and, from the first use on, `priority`, `:start` (the greatest priority when a draw by priority
-first saw the step, NaN before) and `:unsaved`.
+step is a row, and a batch takes one `take` per column. The last row stands for no step, so that -1
+in gives -1, NaN or False out. refresh.py fills the arrays, links.py links them.
 """
 
 import threading
@@ -25,6 +18,18 @@ import numpy as np
 from expdb import errors
 from expdb.chunks.fields import Field
 from expdb.memory.budget import Budget, fitting
+from expdb.memory.columns import (
+    AFTER,
+    BATCH_COLUMNS,
+    BEFORE,
+    LINKS,
+    NO_STEP,
+    ORDINAL,
+    PRESENT,
+    START,
+    UNSAVED,
+    WHOLE,
+)
 from expdb.memory.journal import (
     ENTRY_BYTES,
     JOURNAL,
@@ -40,18 +45,6 @@ from expdb.memory.journal import (
 from expdb.names import UNKNOWN
 from expdb.storage.catalog import Fields
 from expdb.storage.reading.gather import blank
-
-# Names that no field can have.
-AFTER, BEFORE, ORDINAL, WHOLE, PRESENT = ":after", ":before", ":ordinal", ":whole", ":present"
-START, UNSAVED = ":start", ":unsaved"
-
-BATCH_COLUMNS: dict[str, Any] = {
-    "episode": np.int64, "step": np.int64, "reward": np.float64, "terminated": np.bool_,
-    "truncated": np.bool_,
-    AFTER: np.int64, BEFORE: np.int64, ORDINAL: np.int32, WHOLE: np.int32,
-    PRESENT: np.bool_,
-}  # fmt: skip
-LINKS = (AFTER, BEFORE)
 
 
 class Resident:
@@ -76,12 +69,12 @@ class Resident:
         """Hold nothing, as at the beginning, but for priorities, which may be nowhere else."""
         if self.priorities is not None:
             self.kept = self._known_priorities()
-        self.low = self.high = 0
-        self.size = 0  # steps held
+        self.low = self.high = self.size = 0  # `size` steps are held
         self.gaps = False  # whether some of the positions between hold no step
         self.slots = self.final_rows = 0
         self.columns: dict[str, np.ndarray] = {
-            name: np.zeros(1, dtype) for name, dtype in BATCH_COLUMNS.items()
+            name: np.array([0, NO_STEP.get(name, 0)], dtype)
+            for name, dtype in BATCH_COLUMNS.items()
         }
         self.fields: dict[str, Field] = {}  # those with an array
         self.known: Fields | None = None
@@ -94,8 +87,7 @@ class Resident:
         self.started = 0  # position of the first step that no draw by priority has seen
         self.priorities = None
         self.complete = False  # whether everything stored is loaded
-        self.epoch += 1
-        self.version += 1
+        self.epoch, self.version = self.epoch + 1, self.version + 1
         self.journal: deque[Change] = deque()
         self.journal_bytes = self.unordered_bytes = 0
 
@@ -106,13 +98,20 @@ class Resident:
         """The zero row, which fills in for missing steps."""
         return self.slots
 
+    @property
+    def total(self) -> int:
+        """Rows of each array: the ring, the zero row, final observations, and the one for none."""
+        return self.slots + 1 + self.final_rows + 1
+
     def rows(self, positions: np.ndarray) -> np.ndarray:
         """Return the rows of positions that are held; not to be written to."""
         return positions if self.high <= self.slots else positions % self.slots
 
     def positions(self, rows: np.ndarray) -> np.ndarray:
         """Return the positions of rows of the ring; not to be written to."""
-        return rows if self.high <= self.slots else self.low + (rows - self.low) % self.slots
+        if self.high <= self.slots:
+            return rows
+        return np.where(rows < 0, UNKNOWN, self.low + (rows - self.low) % self.slots)
 
     def held(self, positions: np.ndarray) -> np.ndarray:
         """Return which of the positions hold a step, bool."""
@@ -208,8 +207,8 @@ class Resident:
 
     def _known_priorities(self) -> Priorities:
         window = self.rows(np.arange(self.low, self.high))
-        priority, start, unsaved = (self.columns[n][window] for n in ("priority", START, UNSAVED))
-        return Priorities(self.low, priority, start, unsaved, self.started)
+        one, start, unsaved = (self.columns[name][window] for name in ("priority", START, UNSAVED))
+        return Priorities(self.low, one, start, unsaved, self.started)
 
     # -- room --------------------------------------------------------------------------------------
 
@@ -221,8 +220,8 @@ class Resident:
         """
         entries = len(self.open) + len(self.unordered)
         entries += len(self.finals.taken) + len(self.finals.free) // 8
-        behind = 1 + self.final_rows
-        used = (min(self.high, self.slots) + behind) / (self.slots + behind)
+        behind = self.total - self.slots
+        used = (min(self.high, self.slots) + behind) / self.total
         arrays = int(used * sum(array.nbytes for array in self.columns.values()))
         arrays += 0 if self.kept is None else self.kept.nbytes
         return arrays + ENTRY_BYTES * entries + self.journal_bytes + self.unordered_bytes
@@ -242,7 +241,7 @@ class Resident:
         # A field that was left out stays out: what is loaded has it not.
         left_out = set() if self.known is None else self.known.types.keys() - self.fields.keys()
         chosen = fitting(fields, self.budget.left_for(self) / max(rows, 1), left_out)
-        total = self.slots + 1 + self.final_rows
+        total = self.total
         for name, one in chosen.items():
             if name not in self.columns:
                 self.columns[name] = np.zeros((total, *one.fixed_shape), one.numpy)
@@ -282,7 +281,7 @@ class Resident:
         for name, array in self.columns.items():
             # Not zeros: rows are written before they are read, and fresh memory is faster in large
             # pages, which it gets.
-            grown = np.empty((slots + 1 + final_rows, *array.shape[1:]), array.dtype)
+            grown = np.empty((slots + 1 + final_rows + 1, *array.shape[1:]), array.dtype)
             grown[slots:] = 0
             values = array[old]
             if name in LINKS:
@@ -292,7 +291,8 @@ class Resident:
                 ) % slots
                 values[behind] += shift
             grown[new] = values
-            grown[slots : slots + 1 + self.final_rows] = array[self.slots :]
+            grown[slots : slots + 1 + self.final_rows] = array[self.slots : -1]
+            grown[-1] = array[-1]
             columns[name] = grown
         self.columns = columns
         self.finals.free = [row + shift for row in self.finals.free] + list(

@@ -53,7 +53,7 @@ class Sequence(Unit):
     @property
     def what(self) -> str:
         """Name what may be drawn, for people."""
-        return "sequences"
+        return "sequences" if self.pad else f"sequences of {self.burn_in + self.length} steps"
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:

@@ -76,7 +76,7 @@ class Unit:
 
     @property
     def reach(self) -> int | None:
-        """How many steps, itself and those before, one step's successor decides of.
+        """How many steps, a step and those before it, may be drawn or not by its successor.
 
         None where that is unknown: then all of them are looked at after each change.
         """

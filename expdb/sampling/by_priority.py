@@ -22,7 +22,7 @@ from expdb.memory.resident import Resident
 from expdb.replay.population import check_size
 from expdb.replay.samplers import Prioritized, PriorityTree
 from expdb.replay.sumtree import SumTree
-from expdb.sampling.candidates import Populations, Wanted
+from expdb.sampling.candidates import Candidates, Wanted
 from expdb.sampling.memo import remembered
 from expdb.sampling.saved import Saved, encoded
 from expdb.sql.session import Session
@@ -89,8 +89,8 @@ class ByPriority:
     It has the sum trees that draw by them as well.
     """
 
-    def __init__(self, store: Store, resident: Resident, populations: Populations):
-        self._store, self._resident, self._populations = store, resident, populations
+    def __init__(self, store: Store, resident: Resident, candidates: Candidates):
+        self._store, self._resident, self._candidates = store, resident, candidates
         self._draws: dict[Any, Draws] = {}
         self._calls: dict[str, int] = {}  # of samplers that anneal beta
         self._unsaved = False
@@ -136,14 +136,14 @@ class ByPriority:
         deleted = any(change.deleted for change in changes or ())
         if changes is None or looked is None or reach is None or deleted:
             chosen = np.zeros(r.slots, np.bool_)
-            listed = self._populations.listed(session, wanted).positions
+            listed = self._candidates.listed(session, wanted).positions
             chosen[r.rows(listed) if len(listed) else listed] = True
             self._weigh(draws, np.arange(r.low, r.high), lambda rows: chosen[rows])
         else:
             new = np.arange(max(draws.high, r.low), r.high)
             near = self._near(changes, reach, wanted.unit.lookback)
             some = np.unique(np.concatenate([new, looked, *near]))
-            matches = None if wanted.key is None else self._populations.matches(session, wanted)
+            matches = None if wanted.key is None else self._candidates.matches(session, wanted)
 
             def matching(rows: np.ndarray) -> np.ndarray:
                 starts = wanted.may_start(r, rows)
@@ -198,7 +198,7 @@ class ByPriority:
             return NONE
         if isinstance(wanted.where, np.ndarray):
             return None
-        return self._populations.matches(session, wanted).looked_at(epoch)
+        return self._candidates.matches(session, wanted).looked_at(epoch)
 
     def _weigh(
         self, draws: Draws, positions: np.ndarray, chosen: Callable[[np.ndarray], np.ndarray]
@@ -322,5 +322,5 @@ class ByPriority:
 
 
 def _name_of(wanted: Wanted, sampler: Prioritized) -> tuple[Any, ...]:
-    """Return what a tree depends on: not beta, which some anneal by hand."""
+    """Return what a tree depends on; not beta, which a caller may change at each sample."""
     return (sampler.alpha, sampler.epsilon, sampler.initial, wanted.key, wanted.anchor_key)

@@ -72,9 +72,11 @@ class Wanted:
 
     def may_start(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
         """Return which of the steps may be drawn, each by itself."""
-        found = self.unit.may_start(resident, rows)
-        if not self.unit.is_trusted:
-            found = checked_starts(self.unit, found, len(rows))
+        if self.unit.is_trusted:
+            found = self.unit.may_start(resident, rows)
+        else:
+            given = self.unit.may_start(resident, read_only(rows))
+            found = checked_starts(self.unit, given, len(rows))
         return found if self.shard is None else found & self.in_shard(resident, rows)
 
     def in_shard(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
@@ -99,7 +101,7 @@ class Anchors:
         return self.positions.nbytes + (0 if self.members is None else self.members.nbytes)
 
 
-class Populations:
+class Candidates:
     """The steps to draw from, by query and unit; worked out anew when something has changed."""
 
     def __init__(self, store: Store, resident: Resident):

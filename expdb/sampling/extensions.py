@@ -14,11 +14,10 @@ import numpy as np
 from expdb.chunks.fields import SYSTEM
 from expdb.errors import InvalidValue
 from expdb.memory.resident import Resident
-from expdb.names import EPISODE_COLUMNS
+from expdb.names import EPISODE_COLUMNS, nearest
 from expdb.replay.layout import Layout
 from expdb.replay.samplers import Drawn, Sampler
 from expdb.replay.units import Unit
-from expdb.storage.catalog import nearest
 
 FIXED = ("position", "episode", *SYSTEM)  # keys that nobody may replace
 
@@ -116,7 +115,8 @@ def checked_draw(
             f"{_name(sampler)}.draw returned positions that are not of the population: take them "
             "from population.positions"
         )
-    return positions.astype(np.int64), {name: np.asarray(columns[name]) for name in columns}
+    # Copies: a sampler may fill its arrays again for the next sample.
+    return positions.astype(np.int64), {name: np.array(columns[name]) for name in columns}
 
 
 def checked_starts(unit: Unit, found: Any, count: int) -> np.ndarray:
@@ -151,7 +151,7 @@ def checked_layout(unit: Unit, layout: Any, rows: np.ndarray, r: Resident) -> La
         raise InvalidValue(f"{what} an expdb.Layout, not {type(layout).__name__}")
     if layout.kept is not None:
         rows = rows[layout.kept]
-    found, mask, count = layout.rows, layout.mask, len(rows)
+    found, mask, count, keys = layout.rows, layout.mask, len(rows), tuple(unit.keys())
     if not isinstance(found, np.ndarray) or found.dtype.kind not in "iu" or len(found) != count:
         raise InvalidValue(f"{what} rows that are integers, [{count}] or [{count}, ...]")
     if mask is None:
@@ -163,19 +163,34 @@ def checked_layout(unit: Unit, layout: Any, rows: np.ndarray, r: Resident) -> La
             )
     elif not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.shape != found.shape:
         raise InvalidValue(f"{what} a mask of bool that has the shape of its rows, {found.shape}")
-    elif not ((found[mask] >= 0) & (found[mask] < r.slots)).all():
+    elif not (within(found[mask], r.slots) and r.held(r.positions(found[mask])).all()):
         raise InvalidValue(f"{what} rows of steps wherever its mask is True")
+    elif "mask" not in tuple(unit.keys()) or not np.array_equal(
+        layout.columns.get("mask", mask), mask
+    ):
+        raise InvalidValue(f"{what} its mask as the key 'mask': name it in keys()")
     else:
         layout.rows = np.where(mask, found, r.zero)
+        layout.columns.setdefault("mask", mask)
     for name in ("next_rows", "last_rows"):
         _check_rows(getattr(layout, name), f"{what} {name}", count, r)
-    if layout.columns.keys() != set(unit.keys()) or not all(
+    if layout.columns.keys() != set(keys) or not all(
         isinstance(array, np.ndarray) and array.shape[:1] == (count,)
         for array in layout.columns.values()
     ):
-        keys = ", ".join(unit.keys()) or "nothing"
-        raise InvalidValue(f"{what} columns of arrays [{count}, ...], named as keys() says: {keys}")
+        names = ", ".join(keys) or "nothing"
+        raise InvalidValue(
+            f"{what} columns of arrays [{count}, ...], named as keys() says: {names}"
+        )
+    # Copies: a unit may fill its arrays again for the next sample.
+    layout.rows = layout.rows.copy()
+    layout.columns = {name: array.copy() for name, array in layout.columns.items()}
     return layout
+
+
+def within(rows: np.ndarray, stop: int) -> bool:
+    """Return whether all rows are from 0 to `stop`, not included."""
+    return bool(((rows >= 0) & (rows < stop)).all())
 
 
 def _check_rows(rows: Any, what: str, count: int, r: Resident) -> None:
@@ -183,7 +198,7 @@ def _check_rows(rows: Any, what: str, count: int, r: Resident) -> None:
         not isinstance(rows, np.ndarray)
         or rows.shape != (count,)
         or rows.dtype.kind not in "iu"
-        or not ((rows >= 0) & (rows < len(r.columns["episode"]))).all()
+        or not within(rows, r.total - 1)
     ):
         raise InvalidValue(f"{what} that are known rows, integers [{count}], such as successors")
 

@@ -13,62 +13,62 @@ from expdb.names import EPISODE_COLUMNS
 from expdb.replay.population import Grouped, Listed
 from expdb.replay.samplers import Prioritized, PriorityTree
 from expdb.sampling.by_priority import ByPriority
-from expdb.sampling.candidates import Populations, Wanted
+from expdb.sampling.candidates import Candidates, Wanted
 from expdb.sampling.extensions import read_only, unknown_column
 from expdb.sql.session import Session
 
 STEP_COLUMNS = ("episode", "step", "reward", "terminated", "truncated")
 
 
-class Candidates:
+class MatchingPopulation:
     """The steps that one sample draws from, as replay/samplers.py describes a `Population`."""
 
     def __init__(
         self,
         resident: Resident,
-        populations: Populations,
+        candidates: Candidates,
         by_priority: ByPriority,
         session: Session | None,
         wanted: Wanted,
     ):
-        self._resident, self._populations, self._by_priority = resident, populations, by_priority
+        self._resident, self._candidates, self._by_priority = resident, candidates, by_priority
         self._session, self._wanted = session, wanted
 
     @property
     def positions(self) -> np.ndarray:
         """All positions, ascending."""
-        return read_only(self._populations.positions(self._session, self._wanted).listed())
+        return read_only(self._candidates.positions(self._session, self._wanted).listed())
 
     def uniform(self, size: int, rng: np.random.Generator, replace: bool = True) -> np.ndarray:
         """Return positions, each as likely as every other."""
-        return self._populations.positions(self._session, self._wanted).draw(size, replace, rng)
+        return self._candidates.positions(self._session, self._wanted).draw(size, replace, rng)
 
     def newest(self, k: int) -> Listed:
         """Return the newest positions."""
         checks.whole(k, "k", 1)
-        return self._populations.positions(self._session, self._wanted).newest(k)
+        return self._candidates.positions(self._session, self._wanted).newest(k)
 
     def by(self, over: Literal["episode", "task"]) -> Grouped:
         """Return the positions by episode or task."""
         checks.choice(over, "over", "episode", "task")
-        return self._populations.grouped(self._session, self._wanted, over)
+        return self._candidates.grouped(self._session, self._wanted, over)
 
     def column(self, name: str) -> np.ndarray:
         """Return a column of each position's step or episode."""
         positions, r = self.positions, self._resident
         rows = r.rows(positions) if len(positions) else positions
         if name in STEP_COLUMNS:
-            return r.columns[name].take(rows)
+            return read_only(r.columns[name].take(rows))
         if name not in EPISODE_COLUMNS:
             raise unknown_column(name)
-        return r.of_episodes(name, rows)
+        return read_only(r.of_episodes(name, rows))
 
     def ordered(self, column: str, descending: bool, size: int) -> np.ndarray:
         """Return the first positions in the order of a column of the view."""
         if not self._wanted.sampler.asks_database:
             raise InvalidValue("ordered() asks the database: set asks_database = True")
         assert self._session is not None
-        return self._populations.ordered(self._session, self._wanted, column, descending, size)
+        return self._candidates.ordered(self._session, self._wanted, column, descending, size)
 
     def priorities(self, sampler: Prioritized) -> PriorityTree:
         """Return the weights that a sampler gives to the steps."""

@@ -22,11 +22,17 @@ from expdb.replay.population import Window, check_size
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
 from expdb.sampling.by_priority import ByPriority
-from expdb.sampling.candidates import Populations, Wanted, key_of_any
+from expdb.sampling.candidates import Candidates, Wanted, key_of_any
 from expdb.sampling.collate import Collator
-from expdb.sampling.extensions import check_sampler, check_unit, checked_draw, checked_layout
+from expdb.sampling.extensions import (
+    check_sampler,
+    check_unit,
+    checked_draw,
+    checked_layout,
+    read_only,
+)
 from expdb.sampling.keys import Plan
-from expdb.sampling.population import Candidates
+from expdb.sampling.population import MatchingPopulation
 from expdb.sampling.saved import Saved
 from expdb.sql.query import Where, plain_where
 from expdb.sql.session import Session
@@ -53,8 +59,8 @@ class Sampling:
     def start_anew(self) -> None:
         """Hold nothing, as at the beginning."""
         self.resident = Resident(self._budget)
-        self._populations = Populations(self._store, self.resident)
-        self._by_priority = ByPriority(self._store, self.resident, self._populations)
+        self._candidates = Candidates(self._store, self.resident)
+        self._by_priority = ByPriority(self._store, self.resident, self._candidates)
         self._collator = Collator(self._store, self.resident)
         self._seen: object = None
         self._asked = False  # whether a sample was ever drawn
@@ -88,7 +94,7 @@ class Sampling:
         return (
             self.resident.nbytes
             + self._by_priority.nbytes
-            + self._populations.nbytes
+            + self._candidates.nbytes
             + self._collator.cache.nbytes
         )
 
@@ -109,7 +115,7 @@ class Sampling:
             check_unit(unit, sampler, self._store.fields.types)
         where = plain_where(where)
         key = None if where is None else key_of_any(where)
-        condition = None if key is None else self._populations.condition(key, where)
+        condition = None if key is None else self._candidates.condition(key, where)
         wanted = Wanted(size, where, key, condition, sampler, unit, fields, shard, rng, empty)
         with self.resident.lock: return self._safely(self._sample, wanted)  # fmt: skip
 
@@ -135,7 +141,7 @@ class Sampling:
             with store.engine.reading() as session:
                 return self._from_database(session, store.state(session), wanted, None)
         changed = store.engine.changed_since(self._seen)
-        if changed is None and r.complete and r.size and self._populations.are_current(wanted):
+        if changed is None and r.complete and r.size and self._candidates.are_current(wanted):
             plan = self._collator.plan(wanted.fields, wanted.unit, wanted.sampler)
             if plan.in_memory:
                 return self._batch(None, None, wanted, plan)
@@ -198,19 +204,21 @@ class Sampling:
     def _batch(
         self, session: Session | None, state: State | None, wanted: Wanted, plan: Plan
     ) -> Batch:
-        r, populations, sampler = self.resident, self._populations, wanted.sampler
-        populations.read_owners(session, wanted)
-        candidates = Candidates(r, populations, self._by_priority, session, wanted)
+        r, candidates, sampler = self.resident, self._candidates, wanted.sampler
+        candidates.read_owners(session, wanted)
+        population = MatchingPopulation(r, candidates, self._by_priority, session, wanted)
         if not sampler.is_trusted:
-            check_size(len(candidates.positions), 1, wanted.unit.what, replace=True)
-        drawn = sampler.draw(candidates, wanted.size, wanted.rng)
+            check_size(len(population.positions), 1, wanted.unit.what, replace=True)
+        drawn = sampler.draw(population, wanted.size, wanted.rng)
         if not sampler.is_trusted:
-            drawn = checked_draw(sampler, wanted.size, drawn, lambda: candidates.positions)
+            drawn = checked_draw(sampler, wanted.size, drawn, lambda: population.positions)
         positions, columns = drawn
-        rows = populations.rows(session, wanted, positions)
-        layout = wanted.unit.layout(r, rows, wanted.rng)
-        if not wanted.unit.is_trusted:
-            layout = checked_layout(wanted.unit, layout, rows, r)
+        rows = candidates.rows(session, wanted, positions)
+        if wanted.unit.is_trusted:
+            layout = wanted.unit.layout(r, rows, wanted.rng)
+        else:
+            given = wanted.unit.layout(r, read_only(rows), wanted.rng)
+            layout = checked_layout(wanted.unit, given, rows, r)
         if layout.kept is not None:
             positions = positions[layout.kept]
             columns = {name: array[layout.kept] for name, array in columns.items()}

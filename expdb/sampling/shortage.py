@@ -4,9 +4,10 @@ It says what a buffer holds, what matches, and what is missing.
 """
 
 from expdb.errors import TooFewRows
+from expdb.names import nearest
 from expdb.sql.conditions import Condition
 from expdb.sql.session import Session
-from expdb.storage.catalog import list_buffers, nearest
+from expdb.storage.catalog import list_buffers
 from expdb.storage.reading import select
 from expdb.storage.store import Store
 
@@ -30,5 +31,5 @@ def explained(
         found += f", {select.count(store, session, condition):,} of which match the query"
     open_ones = select.open_episodes(store, session, condition)
     if open_ones:
-        found += f", and {open_ones:,} of their episodes are still open"
+        found += f", and {open_ones:,} of their episodes {'is' if open_ones == 1 else 'are'} open"
     return TooFewRows(f"{found}: {error}")

@@ -89,7 +89,9 @@ def column_test(
         return column.in_([dialect.bound(one) for one in values])
     checked = _checked(name, value)
     if op == "like":
-        return dialect.like(column, _pattern(name, None if numeric or is_flag else checked))
+        if numeric or is_flag:
+            raise QueryError(f"like compares text, and {name!r} is not text: use eq, gte, lte")
+        return dialect.like(column, _pattern(name, checked))
     fitted = _fitting(name, head, checked)
     if is_flag:
         if op != "eq":

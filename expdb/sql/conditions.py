@@ -9,7 +9,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb.errors import QueryError
-from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
+from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS, nearest
 from expdb.sql.comparisons import column_test, tag_test
 from expdb.sql.dialects.base import Dialect
 from expdb.sql.query import (
@@ -145,9 +145,10 @@ def resolve(name: Any) -> tuple[sa.Table, sa.ColumnElement[Any], str | None]:
     found = view_column(head)
     is_tags = head in ("tags", "episode_tags")
     if found is None or bool(dot) != is_tags:
+        hint = nearest(head, (*EPISODE_COLUMNS, *STEP_COLUMNS))
         raise QueryError(
-            f"unknown name {name!r} in a query: {known_names()}; a field, such as action, is no "
-            "column: tag steps by it, or ask db.sql with field(payload, 'action')"
+            f"unknown name {name!r} in a query{hint or ':'} {known_names()}; a field, such as "
+            "action, is not a column: tag steps by it, or ask db.sql with field(payload, 'action')"
         )
     if is_tags and not _KEY.fullmatch(key):
         raise QueryError(

@@ -1,8 +1,8 @@
 """The buffers of a database, and the fields of each."""
 
-import difflib
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from expdb import errors
 from expdb.chunks.fields import Field, check_name
+from expdb.names import nearest
 from expdb.sql import tables
 from expdb.sql.session import Session
 
@@ -54,15 +55,6 @@ class Fields:
         return json.dumps({"types": types, "optional": sorted(self.optional)})
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ", did you mean ...?" for the known name that is most like one.
-
-    Returns nothing where none is.
-    """
-    found = difflib.get_close_matches(name, list(known), 1, 0.7)
-    return f", did you mean {found[0]!r}?" if found else ""
-
-
 LEFT_BEHIND = (
     "if the file was copied while a program had it open, its log was left behind: make copies with "
     "`expdb backup`"
@@ -90,6 +82,12 @@ def find_buffer(session: Session, name: str) -> tuple[int, int | None, Fields] |
         return None
     id, capacity, fields, version = found[0]
     return id, capacity, Fields.from_text(fields, version)
+
+
+def copied_name(name: str) -> str | None:
+    """Return which buffer one of this name is an unfinished copy of, None for other buffers."""
+    found = re.fullmatch(r"(.*) \(copying [0-9a-f]{16}\)", name, re.DOTALL)
+    return found and found[1]
 
 
 def check_buffer_name(name: Any) -> None:

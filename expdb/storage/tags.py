@@ -5,10 +5,10 @@ from collections.abc import Iterable
 import sqlalchemy as sa
 
 from expdb import errors
+from expdb.names import nearest
 from expdb.sql import tables
 from expdb.sql.engine import Engine
 from expdb.sql.session import Session
-from expdb.storage.catalog import nearest
 
 
 class Tags:

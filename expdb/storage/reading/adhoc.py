@@ -14,9 +14,10 @@ import pyarrow as pa
 from expdb.chunks.chunk import Chunk, Decoder
 from expdb.chunks.fields import SYSTEM, Field, Signature
 from expdb.errors import ChunkDamaged, SqlError
+from expdb.names import nearest
 from expdb.sql.engine import Engine
 from expdb.sql.session import Session
-from expdb.storage.catalog import Fields, nearest
+from expdb.storage.catalog import Fields
 
 _CHUNKS_KEPT = 16
 

@@ -193,7 +193,7 @@ def alive(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
     return np.isin(positions, np.fromiter((row[0] for row in found), np.int64, len(found)))
 
 
-# -- last observations -----------------------------------------------------------------------------
+# -- final observations ----------------------------------------------------------------------------
 
 
 @dataclass

@@ -14,6 +14,7 @@ from expdb.errors import DatabaseDamaged, ExpDBError
 from expdb.sql import tables
 from expdb.sql.engine import Engine
 from expdb.sql.session import Session
+from expdb.storage import catalog
 from expdb.storage.reading.segments import Segments
 from expdb.storage.store import Store
 
@@ -31,8 +32,22 @@ def check_schema(engine: Engine, session: Session) -> list[str]:
     return [*problems, *engine.dialect.file_problems(session)]
 
 
+def check_owners(session: Session) -> list[str]:
+    """Return which rows belong to no buffer, one line per table."""
+    known, problems = sa.select(tables.buffers.c.id), []
+    for table in tables.OF_BUFFERS:
+        lost = sa.select(sa.func.count()).where(table.c.buffer_id.not_in(known))
+        ((count,),) = session.rows(lost.select_from(table))
+        if count:
+            problems.append(f"{count} rows of {table.name} belong to no buffer")
+    return problems
+
+
 def check_buffer(store: Store, session: Session) -> list[str]:
     """Return what is wrong with a buffer, one line each; empty if it is sound."""
+    original = catalog.copied_name(store.name)
+    if original is not None:
+        return [f"the copy of {original!r} is not finished: copy it again, or drop {store.name!r}"]
     try:
         store.state(session)
     except DatabaseDamaged as error:

@@ -9,6 +9,7 @@ it was, as long as the source is what it was: the draft's name tells of which st
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -43,27 +44,28 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
         counters = dict(found[0]._mapping)
         old = counters.pop("id")
         sizes = reader.rows(sa.select(C.id, C.bytes).where(C.buffer_id == old).order_by(C.id))
-        new, done = _draft(reader, old, source, target, counters)
-        left = [(id, size) for id, size in sizes if id > done]
+        draft = _begin(reader, old, target, counters)
+        left = [(id, size) for id, size in sizes if id > draft.last]
         progress(len(sizes) - len(left), len(sizes))
         while left:
             batch = _next_batch(left)
-            _copy_chunks(reader, old, source, target, new, batch)
+            _copy_chunks(reader, old, source, target, draft, batch)
             left = left[len(batch) :]
             progress(len(sizes) - len(left), len(sizes))
         with target.writing() as writer:
+            draft.hold(writer, target)
             _require_free(writer, name, target)
             episodes = reader.fetch(sa.select(tables.episodes).where(E.buffer_id == old))
-            _insert(writer, target, tables.episodes, new, episodes)
+            _insert(writer, target, tables.episodes, draft.id, episodes)
             from_block, as_block = source.dialect.from_block, target.dialect.as_block
             blocks = [
-                (new, block, version, as_block(from_block(data)))
+                (draft.id, block, version, as_block(from_block(data)))
                 for _, block, version, data in reader.fetch(
                     sa.select(P).where(P.c.buffer_id == old)
                 )
             ]
             writer.many(PUT_PRIORITIES, blocks)
-            writer.execute(sa.update(tables.buffers).where(B.id == new).values(**counters))
+            writer.execute(sa.update(tables.buffers).where(B.id == draft.id).values(**counters))
     return int(counters["size"])
 
 
@@ -87,10 +89,31 @@ def _require_free(writer: Session, name: str, target: Engine) -> None:
         )
 
 
-def _draft(
-    reader: Session, old: int, source: Engine, target: Engine, counters: dict[str, Any]
-) -> tuple[int, int]:
-    """Return the id of the draft in the target, and the last chunk that it has.
+@dataclass
+class _Draft:
+    """The buffer that is being made, under a name that tells of which state it is a copy."""
+
+    id: int
+    name: str
+    last: int  # chunk that it has
+
+    def hold(self, writer: Session, target: Engine) -> None:
+        """Keep others from it until the transaction ends; raise DatabaseBusy where they were at it.
+
+        They may have added chunks, finished it, or dropped it for a copy of another state.
+        """
+        writer.ask(target.dialect.LOCK, self.id)
+        last = sa.select(sa.func.coalesce(sa.func.max(C.id), -1)).where(C.buffer_id == self.id)
+        found = writer.rows(sa.select(B.name, last.scalar_subquery()).where(B.id == self.id))
+        if [tuple(row) for row in found] != [(self.name, self.last)]:
+            raise errors.DatabaseBusy(
+                f"another process copies a buffer of this name to {target.location}: wait until "
+                "it is done, then copy again if the buffer is not there"
+            )
+
+
+def _begin(reader: Session, old: int, target: Engine, counters: dict[str, Any]) -> _Draft:
+    """Return the draft in the target, and begin it where there is none.
 
     Drafts of other states are dropped.
     """
@@ -101,12 +124,11 @@ def _draft(
     state = hashlib.sha256(
         repr([sorted(counters.items()), list(map(str, sums))]).encode()
     ).hexdigest()[:16]
-    prefix = f"{name} (copying "
-    draft = f"{prefix}{state})"
+    draft = f"{name} (copying {state})"
     with target.writing() as writer:
         _require_free(writer, name, target)
         for other in catalog.list_buffers(writer):
-            if other.startswith(prefix) and other != draft:
+            if catalog.copied_name(other) == name and other != draft:
                 catalog.drop_buffer(writer, other)
         found = catalog.find_buffer(writer, draft)
         if found is None:
@@ -118,11 +140,11 @@ def _draft(
             _insert(writer, target, known, found[0], rows)
         last = f.coalesce(f.max(C.id), -1)
         ((done,),) = writer.rows(sa.select(last).where(C.buffer_id == found[0]))
-    return found[0], int(done)
+    return _Draft(found[0], draft, int(done))
 
 
 def _copy_chunks(
-    reader: Session, old: int, source: Engine, target: Engine, new: int, ids: list[int]
+    reader: Session, old: int, source: Engine, target: Engine, draft: _Draft, ids: list[int]
 ) -> None:
     """Copy chunks with their segments and steps, in one transaction."""
     among = source.dialect.among
@@ -138,12 +160,14 @@ def _copy_chunks(
         .order_by(S.position)
     )
     with target.writing() as writer:
+        draft.hold(writer, target)
         for table, rows in (
             (tables.steps, steps),
             (tables.segments, segments),
             (tables.chunks, chunks),
         ):
-            _insert(writer, target, table, new, rows)
+            _insert(writer, target, table, draft.id, rows)
+    draft.last = ids[-1]
 
 
 def _insert(

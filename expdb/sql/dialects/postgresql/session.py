@@ -98,10 +98,17 @@ class PostgresqlSession(Session):
         if len(statements) == 1:
             cursors = [self._driver.execute(*statements[0])]
         else:
-            with self._driver.pipeline():
-                cursors = [
-                    self._driver.execute(statement, params) for statement, params in statements
-                ]
+            try:
+                with self._driver.pipeline():
+                    cursors = [
+                        self._driver.execute(statement, params) for statement, params in statements
+                    ]
+            except psycopg.Error as error:
+                # The driver cannot leave a pipeline that an interrupt has met, and says only that.
+                interrupt = _interrupt_before(error)
+                if interrupt is None:
+                    raise
+                raise interrupt from None
         return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
     @property
@@ -135,7 +142,15 @@ class PostgresqlSession(Session):
         return True
 
     def abandon(self) -> None:
-        """Roll back."""
+        """Roll back; close a connection that is in the midst of something, as an interrupt may be.
+
+        A statement sent on it would wait for an answer that never comes.
+        """
+        if not self._driver.closed and (
+            self._driver.pgconn.pipeline_status != psycopg.pq.PipelineStatus.OFF
+            or self._driver.info.transaction_status == psycopg.pq.TransactionStatus.ACTIVE
+        ):
+            self._driver.close()
         if self.in_transaction:
             with suppress(psycopg.Error):  # the first error is the one to tell
                 self._driver.execute("ROLLBACK")
@@ -155,3 +170,11 @@ class PostgresqlSession(Session):
         if self._driver.closed or self.in_transaction:
             self._connection.invalidate()
         self._connection.close()
+
+
+def _interrupt_before(error: BaseException) -> BaseException | None:
+    """Return the interrupt in whose handling an error was raised, None where there was none."""
+    before = error.__context__
+    while before is not None and isinstance(before, Exception):
+        before = before.__context__
+    return before

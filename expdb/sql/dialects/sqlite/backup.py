@@ -27,7 +27,7 @@ def copy_into(target: str, session: Session, module: ModuleType) -> None:
                 name_file(copy)
             finally:
                 copy.close()
-    except Exception as error:
+    except BaseException as error:  # an interrupt too
         with suppress(OSError):  # what is there is no backup, and would be in the way of the next
             os.unlink(target)
         raise translated(error, target) from error
