@@ -164,12 +164,13 @@ class Batch(Mapping[str, np.ndarray]):
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
 
+# Columns whose NaN stands for a value that is not known.
 UNKNOWN_AS_NAN = (
     "reward",
     "priority",
     "episode_return",
     "ended",
-)  # columns whose NaN stands for a value that is not known
+)
 
 
 def _cells(array: np.ndarray) -> list[Any]:

@@ -363,9 +363,8 @@ class ExperienceDB:
                 # An interrupt: after another one the handle stays open, and nothing is lost.
                 except BaseException as error:
                     failed = failed or error
-                    clear_frames(
-                        error.__traceback__
-                    )  # which may hold a transaction that it kept from ending
+                    # Its frames may hold a transaction that it kept from ending.
+                    clear_frames(error.__traceback__)
                     end()
         finally:
             for message in told[:MOST_TOLD]:
@@ -379,9 +378,8 @@ class ExperienceDB:
             raise failed
 
     def _complete(self) -> None:
-        with suppress(
-            errors.DatabaseReplaced
-        ):  # whoever wrote since was told; the file that was there keeps what it has
+        with suppress(errors.DatabaseReplaced):
+            # Whoever wrote since was told; the file that was there keeps what it has.
             for buffer in self._buffers.values():
                 buffer._complete_open_episodes()
             self._save_priorities(wait=True)

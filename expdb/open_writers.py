@@ -113,9 +113,8 @@ def _interrupted_frame() -> Any:
 
     None where no Python code was running.
     """
-    frame: Any = sys._getframe(
-        1
-    )  # OpenWriters.collected, called by the writer's sink, called by the finalizer
+    # OpenWriters.collected, called by the writer's sink, called by the finalizer.
+    frame: Any = sys._getframe(1)
     for _ in range(3):
         frame = frame and frame.f_back
     return frame

@@ -91,9 +91,8 @@ def draw(found: list[Curve], title: str) -> Figure:
         from matplotlib.figure import Figure
     except ImportError:
         raise expdb.DriverMissing("a picture needs matplotlib: pip install 'expdb[plot]'") from None
-    with matplotlib.rc_context(
-        {"text.parse_math": False, "svg.hashsalt": "expdb"}
-    ):  # a name may hold a dollar
+    with matplotlib.rc_context({"text.parse_math": False, "svg.hashsalt": "expdb"}):
+        # A name may hold a dollar.
         figure = Figure(figsize=(10, 3.4), layout="constrained")
         for axes, (panel, label) in zip(
             figure.subplots(1, len(PANELS)), PANELS.items(), strict=True
@@ -140,9 +139,8 @@ def save(figure: Figure, path: Path) -> None:
         matplotlib.rc_context({"text.parse_math": False, "svg.hashsalt": "expdb"}),
         warnings.catch_warnings(),
     ):
-        warnings.filterwarnings(
-            "ignore", "Glyph"
-        )  # a name in letters that the font lacks is drawn as boxes
+        # A name in letters that the font lacks is drawn as boxes.
+        warnings.filterwarnings("ignore", "Glyph")
         figure.savefig(
             path,
             dpi=150,
@@ -188,9 +186,8 @@ def _smoothed(values: np.ndarray, window: int) -> np.ndarray:
     if window == 1:
         return values.copy()
     known = ~np.isnan(values)
-    sums = np.cumsum(
-        np.where(known, values, 0.0), dtype=np.longdouble
-    )  # differences of sums lose digits
+    # Differences of sums lose digits.
+    sums = np.cumsum(np.where(known, values, 0.0), dtype=np.longdouble)
     total, count = (np.concatenate(([0.0], one)) for one in (sums, np.cumsum(known)))
     index = np.arange(1, len(values) + 1)
     first = np.maximum(index - window, 0)

@@ -78,14 +78,14 @@ class EpisodeWriter:
         self._last: Any = None  # what is, or was to be, the write that ends the episode
         self._given_up = self._in_block = False
         self._pid = os.getpid()
-        self._lock = (
-            threading.RLock()
-        )  # the database may be closed by another thread than the one that appends
+        # The database may be closed by another thread than the one that appends.
+        self._lock = threading.RLock()
         frame, _ = errors.calling_frame()
+        # Put together only where it is told.
         self._begun_at = (
             frame.f_code.co_filename,
             frame.f_lineno,
-        )  # put together only where it is told
+        )
 
     @property
     def begun_at(self) -> str:
@@ -294,9 +294,8 @@ class EpisodeWriter:
         return left if left.length else None
 
     def __del__(self) -> None:
-        if (
-            getattr(self, "_pid", None) is not None and self.is_open
-        ):  # else its making was interrupted
+        # Without `_pid` its making was interrupted.
+        if getattr(self, "_pid", None) is not None and self.is_open:
             self._sink.collected(self)
 
     def _refuse(self) -> None:

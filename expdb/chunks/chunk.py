@@ -20,9 +20,8 @@ MAX_LAYOUTS = 256  # of chunks, each about 1 KB of memory
 
 CODEC = pa.Codec("zstd", compression_level=3)
 
-Slices = dict[
-    str, tuple[int, int]
-]  # field -> where its first value lies in the message, bytes from one to the next
+# Field -> where its first value lies in the message, bytes from one to the next.
+Slices = dict[str, tuple[int, int]]
 
 
 class Decoder:

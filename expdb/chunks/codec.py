@@ -28,12 +28,10 @@ FIXED_CHUNK_BYTES = 8 << 10
 VARYING_CHUNK_BYTES = 512 << 10
 FIRST_ROWS = 4
 MAX_CHUNK_BYTES = 64 << 20
-_COMPRESS_ROW_BYTES = (
-    1024  # narrower rows of fixed width are read one by one, and raw floats do not shrink
-)
-_COMPRESS_BYTES = (
-    1024  # a smaller chunk gains less than the call costs; an episode's are merged when it ends
-)
+# Narrower rows of fixed width are read one by one, and raw floats do not shrink.
+_COMPRESS_ROW_BYTES = 1024
+# A smaller chunk gains less than the call costs; an episode's are merged when it ends.
+_COMPRESS_BYTES = 1024
 _SAMPLE_BYTES = 16 << 10
 _WORTH = 0.9
 
@@ -173,9 +171,8 @@ class Rows:
     def block(self) -> "Block":
         """Return the columns as buffers, compressed where it pays."""
         for column in self.columns.values():
-            column.truncate(
-                self.count
-            )  # whatever happened, no column has more rows than the others
+            # Whatever happened, no column has more rows than the others.
+            column.truncate(self.count)
             if column.rows < self.count:
                 raise RuntimeError(
                     f"field {column.name!r} has {column.rows} values for {self.count} steps: "

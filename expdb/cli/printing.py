@@ -59,9 +59,8 @@ def print_rows(rows: list[dict[str, Any]]) -> None:
     for name in names:
         table.add_column(Text(name))
     for line in cells:
-        table.add_row(
-            *map(Text, line)
-        )  # Text, not markup: what agents said may hold square brackets
+        # Text, not markup: what agents said may hold square brackets.
+        table.add_row(*map(Text, line))
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160).print(table)
 
 

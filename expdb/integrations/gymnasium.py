@@ -125,9 +125,8 @@ class _Tape:
             truncated=bool(truncated),
             **fields,
         )
-        self.obs = _named(
-            copy.deepcopy(after)
-        )  # some environments write each observation over the one before
+        # Some environments write each observation over the one before.
+        self.obs = _named(copy.deepcopy(after))
         if terminated or truncated:
             self.episode.end(obs=self.obs)
             self.episode, self.begun = None, False
@@ -209,9 +208,10 @@ class VectorRecorder(VectorWrapper):
         mask = (options or {}).get("reset_mask")  # gymnasium takes it out of the options
         obs, info = self.env.reset(seed=seed, options=options)
         for k in range(self.num_envs) if mask is None else np.flatnonzero(mask).tolist():
+            # One seed counts up over the environments, as in Gymnasium.
             given = (
                 seed[k] if isinstance(seed, (list, tuple)) else None if seed is None else seed + k
-            )  # as gymnasium does
+            )
             self._tapes[k].begin(self._seen(obs, k), self.policy_version, given)
             self._ended[k] = False
         return obs, info
@@ -233,9 +233,8 @@ class VectorRecorder(VectorWrapper):
         fields, self._fields = self._fields, {}
         for k, tape in enumerate(self._tapes):
             if self._ended[k]:
-                tape.begin(
-                    self._seen(after, k), self.policy_version, None
-                )  # this step only reset it, and its action was ignored
+                # This step only reset it, and its action was ignored.
+                tape.begin(self._seen(after, k), self.policy_version, None)
                 self._ended[k] = False
                 continue
             ends = bool(terminated[k] or truncated[k])

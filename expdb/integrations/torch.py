@@ -95,9 +95,8 @@ class Samples(IterableDataset[Tensors]):
         rng = np.random.default_rng((seed, self._passes))
         self._passes += 1  # workers that persist are not given another seed
         (part, parts), left = self.shard, self.batches
-        if (
-            self.disjoint
-        ):  # episodes go to parts by remainder, so these parts are parts of that part
+        # Episodes go to parts by remainder, so these parts are parts of that part.
+        if self.disjoint:
             part, parts = part + parts * worker, parts * workers
         if left is not None:
             left = left // workers + (worker < left % workers)

@@ -29,20 +29,16 @@ class Change:
 
     begin: int
     end: int
-    revised: np.ndarray = field(
-        default_factory=_none
-    )  # rows that were loaded before and say something else now
-    relinked: np.ndarray = field(
-        default_factory=_none
-    )  # rows that were loaded before and have another successor, or whose episode has ended
-    prioritised: np.ndarray = field(
-        default_factory=_none
-    )  # rows whose priority another process has set
+    # Rows that were loaded before and say something else now.
+    revised: np.ndarray = field(default_factory=_none)
+    # Rows that were loaded before and have another successor, or whose episode has ended.
+    relinked: np.ndarray = field(default_factory=_none)
+    # Rows whose priority another process has set.
+    prioritised: np.ndarray = field(default_factory=_none)
     episodes: np.ndarray = field(default_factory=_none)  # episodes whose own columns were changed
     advanced: np.ndarray = field(default_factory=_none)  # episodes that have new steps
-    orphaned: np.ndarray = field(
-        default_factory=_none
-    )  # rows held of which the step before was evicted
+    # Rows held of which the step before was evicted.
+    orphaned: np.ndarray = field(default_factory=_none)
     deleted: bool = False
 
     @property

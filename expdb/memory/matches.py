@@ -28,9 +28,8 @@ class Matches:
         self.epoch = -1  # of the resident, at which they are right
         self._found = np.empty(0, np.int64)  # with room at the end
         self._begin = self._end = 0
-        self._looked: deque[tuple[int, np.ndarray | None]] = deque(
-            maxlen=JOURNAL
-        )  # epoch, known positions looked at again
+        # Epoch, known positions looked at again.
+        self._looked: deque[tuple[int, np.ndarray | None]] = deque(maxlen=JOURNAL)
         self._looked_bytes = 0
 
     @property

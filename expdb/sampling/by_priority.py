@@ -48,9 +48,8 @@ class Draws:
     slots: int = 0
     low: int = 0
     high: int = 0
-    again: list[np.ndarray] = field(
-        default_factory=list
-    )  # positions given a priority while the tree was behind
+    # Positions given a priority while the tree was behind.
+    again: list[np.ndarray] = field(default_factory=list)
 
     @property
     def nbytes(self) -> int:

@@ -163,9 +163,8 @@ class Collator:
         rows, place = np.unique(wanted, return_inverse=True)
         place = place.reshape(wanted.shape)
         before = np.empty(len(rows), np.int64)
-        before[place] = layout.rows[
-            :, None
-        ]  # any of the steps that want a row: a stack stays in its episode
+        # Any of the steps that want a row: a stack stays in its episode.
+        before[place] = layout.rows[:, None]
         found = self._read_rows(session, state, names, rows, before)
         width = stacks.shape[1]
         mine, theirs = (

@@ -150,9 +150,8 @@ class Sampling:
             if not r.complete and _is_plain(wanted):
                 return self._from_database(session, state, wanted, changed)
             self._refresh(session, state, changed)
-            check_size(
-                state.size, 1, wanted.unit.what, replace=True
-            )  # before fields are asked for that nobody has stored yet
+            # Before fields are asked for that nobody has stored yet.
+            check_size(state.size, 1, wanted.unit.what, replace=True)
             cache = self._collator.cache
             cache.evict(r.low)
             cache.limit = max(0, self._budget.left_for(r) - (self.nbytes - cache.nbytes))

@@ -119,12 +119,13 @@ def _fitting(name: str, head: str, value: Any) -> Any:
     return value
 
 
+# For a bound that lies just below the value.
 _NEXT_UP = {
     "gt": "gt",
     "gte": "gt",
     "lt": "lte",
     "lte": "lte",
-}  # for a bound that lies just below the value
+}
 
 
 _NEXT_DOWN = {"gt": "gte", "gte": "gte", "lt": "lt", "lte": "lt"}  # just above

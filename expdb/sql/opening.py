@@ -63,9 +63,8 @@ def real_path(path: str) -> str:
 def _is_unicode(text: str) -> bool:
     try:
         text.encode()
-    except (
-        UnicodeEncodeError
-    ):  # a file name that is none in UTF-8, which SQLite cannot open by its URI
+    except UnicodeEncodeError:
+        # A file name that is none in UTF-8, which SQLite cannot open by its URI.
         return False
     return True
 
@@ -108,9 +107,8 @@ def open_engine(
         refuse_other_library(location, library)
         _refuse_other_names(location, read_only)  # before it is opened at all, which makes a log
         _provide_file(location, library, create=create and not read_only, cure=not read_only)
-        if not read_only and not os.access(
-            location, os.W_OK
-        ):  # SQLite would open it all the same, for reading
+        # SQLite would open it all the same, for reading.
+        if not read_only and not os.access(location, os.W_OK):
             raise errors.DatabaseReadOnly(
                 f"{location} cannot be written by this user: open it with read_only=True, or check "
                 "its permissions"

@@ -16,6 +16,5 @@ class WriteOutcome:
     fields: Fields | None = None
     signatures: dict[tuple[tuple[str, Field], ...], int] = field(default_factory=dict)
     decoders: dict[int, Decoder] = field(default_factory=dict)
-    episodes: list[tuple[EpisodeRecord, EpisodeRecord]] = field(
-        default_factory=list
-    )  # as it was, as it is now
+    # As it was, as it is now.
+    episodes: list[tuple[EpisodeRecord, EpisodeRecord]] = field(default_factory=list)

@@ -82,9 +82,8 @@ class Writing(AbstractContextManager[tuple[Session, WriteOutcome]]):
         try:
             self._transaction.__exit__(kind, error, traceback)
             self._learn()
-        except (
-            BaseException
-        ) as found:  # an interrupt may come just before the end, or just after the commit
+        except BaseException as found:
+            # An interrupt may come just before the end, or just after the commit.
             self._transaction.__exit__(type(found), found, None)
             self._learn()
             raise

@@ -140,10 +140,11 @@ def _from_arrow(column: pa.ChunkedArray) -> Any:
     elif (
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     ) and _is_number(kind.value_type):
+        # As lists, whose length may vary from row to row.
         if kind.value_type in (
             pa.int64(),
             pa.float64(),
-        ):  # as lists, whose length may vary from row to row
+        ):
             return array.to_pylist()
         return [
             cell.values.to_numpy(zero_copy_only=False) if there else None

@@ -225,9 +225,8 @@ def index(store: Store, name: str) -> None:
     with store.writing() as (session, _):
         if store.dialect.has_index(session, label):
             return
-        definition = sa.Index(
-            label, table.c.buffer_id, expression
-        )  # leads with the buffer, as every query does
+        # Leads with the buffer, as every query does.
+        definition = sa.Index(label, table.c.buffer_id, expression)
         try:
             definition.create(session.connection, checkfirst=False)
         finally:

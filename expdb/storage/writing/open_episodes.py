@@ -42,9 +42,8 @@ class OpenEpisodes:
         self._store, self._run = store, run
         self._open: dict[Key, EpisodeRecord] = {}
         self._named: dict[str, EpisodeRecord] = {}
-        self._callers: dict[
-            Key, tuple[object, object]
-        ] = {}  # who stored the steps of an open episode without a name
+        # Who stored the steps of an open episode without a name.
+        self._callers: dict[Key, tuple[object, object]] = {}
         self._warned = self._warned_of_versions = False
         self._lock = threading.RLock()
 
@@ -63,9 +62,8 @@ class OpenEpisodes:
                 self._remember(found)
                 break
             except BaseException as error:
-                if (
-                    pending.stored is not None or pending.is_in_doubt
-                ):  # an interrupt came just after the commit, or nobody knows
+                # An interrupt came just after the commit, or nobody knows.
+                if pending.stored is not None or pending.is_in_doubt:
                     self._remember(found)
                 elif (
                     isinstance(error, (errors.EpisodeEnded, errors.EpisodeMismatch)) and not attempt

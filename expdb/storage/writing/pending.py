@@ -57,9 +57,8 @@ class Pending:
         # What the steps tell of their episodes.
         self.details: dict[EpisodeRecord, dict[str, Any]] = {}
         self.nbytes = 0  # about what its closed chunks hold, before compression
-        self.write_id = (
-            ""  # of an attempt to write this, of which nobody knows whether it was committed
-        )
+        # Of an attempt to write this, of which nobody knows whether it was committed.
+        self.write_id = ""
         self.stored: np.ndarray | None = None  # the positions, once it is committed
 
     def __len__(self) -> int:

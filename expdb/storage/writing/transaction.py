@@ -91,9 +91,8 @@ def _in_transaction(store: Store, pending: Pending, again: bool) -> None:
                 positions = _write(store, session, pending, outcome)
         pending.stored = positions
     except BaseException as error:
-        writing.__exit__(
-            type(error), error, None
-        )  # an interrupt may have come just before that, or just after the commit
+        # An interrupt may have come just before that, or just after the commit.
+        writing.__exit__(type(error), error, None)
         if writing.committed:
             pending.stored = positions
         raise

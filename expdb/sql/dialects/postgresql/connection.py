@@ -44,9 +44,8 @@ def pooled(url: sa.URL, timeout: float) -> sa.Engine:
             "prepare_threshold": None, "cursor_factory": BinaryCursor,
         },
     )  # fmt: skip
-    sa.event.listen(
-        engine, "connect", _greet, insert=True
-    )  # before SQLAlchemy looks at the server itself
+    # Before SQLAlchemy looks at the server itself.
+    sa.event.listen(engine, "connect", _greet, insert=True)
     sa.event.listen(engine, "checkout", _check_alive)
     sa.event.listen(engine, "checkin", _note_time)
     return engine

@@ -103,9 +103,8 @@ class PostgresqlEngine(Engine):
             f"set_config('statement_timeout', '{milliseconds}', true)",
         )
         self._connections = pooled(url, timeout)
-        weakref.finalize(
-            self, self._connections.dispose
-        )  # a handle that is dropped without being closed
+        # A handle that is dropped without being closed.
+        weakref.finalize(self, self._connections.dispose)
         _engines.add(self)
 
     # -- sessions ----------------------------------------------------------------------------------
@@ -150,9 +149,8 @@ class PostgresqlEngine(Engine):
         It commits when the block is left, and rolls back when that raises.
         """
         self._refuse_to_write_read_only()
-        milliseconds = max(
-            1, int(1000 * (self.timeout if timeout is None else timeout))
-        )  # 0 would wait for ever
+        # 0 would wait for ever.
+        milliseconds = max(1, int(1000 * (self.timeout if timeout is None else timeout)))
         return PostgresqlTransaction(self, (WRITING, self._limits.format(milliseconds)), "COMMIT")
 
     def appending(self) -> Transaction:

@@ -26,9 +26,8 @@ HAS_TABLE = (
     "SELECT 1 FROM pg_class WHERE relnamespace = to_regnamespace('expdb') AND relkind = 'r' AND "
     "relname = ?"
 )
-VERSION = (
-    "SELECT version_num FROM expdb.expdb_version"  # qualified: a role without rights is told so
-)
+# Qualified: a role without rights is told so.
+VERSION = "SELECT version_num FROM expdb.expdb_version"
 
 
 def schema_problems(session: Any) -> list[str]:

@@ -33,9 +33,8 @@ COMPUTING = {
     "ceiling",
 }
 PASSING = {"coalesce", "ifnull", "nullif", "min", "max"}  # which return one of their arguments
-COALESCE = (
-    8  # instructions that its second value takes at most; beyond, the branch is something else
-)
+# Instructions that its second value takes at most; beyond, the branch is something else.
+COALESCE = 8
 WRITES_P2 = {
     "Integer",
     "Int64",
@@ -76,21 +75,18 @@ class _Flow:
     def __init__(self, texts: dict[int, str], not_numbers: set[str]):
         self.texts, self.not_numbers = texts, not_numbers
         self.registers: dict[int, Names] = defaultdict(frozenset)
-        self.records: dict[
-            int, list[Names]
-        ] = {}  # of a register that holds a row, what its columns hold
+        # Of a register that holds a row, what its columns hold.
+        self.records: dict[int, list[Names]] = {}
         self.tables: dict[int, list[Names]] = {}  # the same of a temporary table, by cursor
-        self.kept: dict[
-            int, tuple[int, Names]
-        ] = {}  # by address, what a register may still hold from before a branch
+        # By address, what a register may still hold from before a branch.
+        self.kept: dict[int, tuple[int, Names]] = {}
         self.same: dict[int, int] = {}  # cursors that are another one's table
 
     def follow(self, address: int, opcode: str, p1: int, p2: int, p3: int, p4: str) -> None:
         """Do with the fields what an instruction does with values."""
         registers = self.registers
-        if (
-            opcode == "NotNull" and 1 < p2 - address <= COALESCE
-        ):  # the other values of coalesce() go into the same register
+        # The other values of coalesce() go into the same register.
+        if opcode == "NotNull" and 1 < p2 - address <= COALESCE:
             self.kept[p2] = (p1, registers[p1])
         if address in self.kept:
             register, fields = self.kept.pop(address)

@@ -100,14 +100,12 @@ def refuse_foreign_log(path: str, module: ModuleType) -> None:
     told = sqlite_files.user_version_in_log(path, APPLICATION_ID)
     if told is None:
         return
-    connection = module.connect(
-        f"file:{urllib.parse.quote(path)}?mode=ro&immutable=1", uri=True
-    )  # the file without its log
+    # The file without its log.
+    connection = module.connect(f"file:{urllib.parse.quote(path)}?mode=ro&immutable=1", uri=True)
     try:
         (own,) = connection.execute("PRAGMA user_version").fetchone()
-    except (
-        module.DatabaseError
-    ):  # damaged, or a checkpoint that a power loss cut off and that the log will make good
+    except module.DatabaseError:
+        # Damaged, or a checkpoint that a power loss cut off and that the log will make good.
         return
     finally:
         connection.close()

@@ -97,9 +97,8 @@ class SqliteTransaction(Transaction):
 
     def _translated(self, error: BaseException) -> BaseException:
         translated = self._engine.translated(error)
-        if (
-            translated is error and self._kind == "read"
-        ):  # what cannot be, such as NULL where there is none, may come from the file
+        # What cannot be, such as NULL where there is none, may come from the file.
+        if translated is error and self._kind == "read":
             return self._engine.damage() or error
         return translated
 

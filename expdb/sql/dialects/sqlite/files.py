@@ -112,9 +112,8 @@ def user_version_in_log(path: str, wanted: int) -> int | None:
                 if number == 1:
                     page = log.read(72)
                     user_version, application_id = struct.unpack_from(">I4xI", page, 60)
-                    is_whole = (
-                        page.startswith(b"SQLite format 3\0") and application_id == wanted
-                    )  # a power loss may have taken it
+                    # A power loss may have taken it.
+                    is_whole = page.startswith(b"SQLite format 3\0") and application_id == wanted
                     return int(user_version) if is_whole else None
                 log.seek(page_bytes, os.SEEK_CUR)
     except (OSError, struct.error):  # gone meanwhile, or no log at all, which SQLite will tell
@@ -173,9 +172,8 @@ def lock_holders(path: str) -> dict[int, set[int]]:
     holders: dict[int, set[int]] = {}
     for line in lines:
         parts = line.split()
-        if (
-            len(parts) != 8 or parts[1] != "POSIX" or not parts[7].isdigit()
-        ):  # a waiter has one part more
+        # A waiter has one part more.
+        if len(parts) != 8 or parts[1] != "POSIX" or not parts[7].isdigit():
             continue
         major, minor, inode = parts[5].split(":")
         if found is None or (os.makedev(int(major, 16), int(minor, 16)), int(inode)) != found:

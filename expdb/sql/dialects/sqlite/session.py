@@ -31,9 +31,8 @@ class SqliteSession(Session):
         """Whether a transaction has begun and not ended."""
         try:
             return bool(self.driver.in_transaction)
-        except (
-            self.driver.ProgrammingError
-        ):  # closed: SQLAlchemy does that to a connection that an interrupt met
+        except self.driver.ProgrammingError:
+            # Closed: SQLAlchemy does that to a connection that an interrupt met.
             return False
 
     def close(self) -> None:
