@@ -697,11 +697,22 @@ class Handles(RuleBasedStateMachine):
                 db.drop(self.name)
 
 
-@pytest.mark.parametrize("steps", [240, pytest.param(STEPS or 640, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [240, pytest.param(STEPS or 480, marks=pytest.mark.slow)])
 @pytest.mark.timeout(0)
 @pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
-def test_handles_and_a_plain_model_see_the_same(location, steps):
-    steps = steps if location.startswith("/") else steps // 3 * 2  # a server takes longer
+def test_handles_of_a_file_and_a_plain_model_see_the_same(tmp_path, steps):
+    compare(str(tmp_path / "runs.db"), steps)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+@pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
+def test_handles_of_a_server_and_a_plain_model_see_the_same(postgresql_url):
+    compare(postgresql_url, STEPS // 10 or 160)
+
+
+def compare(location, steps):
+    """Make histories of so many steps in all, and compare after each."""
     actors = [Actor(location), Actor(location, resident_bytes=0), Remote(location)]
     machine = type("Machine", (Handles,), {"actors": actors, "location": location})
     try:

@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 import pytest
-from behind import dialect_of, writing
+from behind import dialect_of, reading, writing
 
 import expdb
 from expdb.storage.writing import episodes
@@ -300,3 +300,11 @@ def test_the_end_of_an_episode_that_was_swept_away_is_no_error(open_db):
             buffer.store(task_id=f"fast {n}", n=n)
     assert not writer.is_open
     assert "slow" not in buffer.tasks()
+
+
+def test_handles_share_the_signature_of_their_chunks(open_db):
+    db, other = open_db(), open_db()
+    db.buffer("b").store(x=1.0)
+    other.buffer("b").store(x=2.0)
+    with reading(db) as session:
+        assert list(map(tuple, session.ask("SELECT count(*) FROM signatures"))) == [(1,)]

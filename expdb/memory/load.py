@@ -34,7 +34,7 @@ def load_more(store: Store, session: Session, r: Resident, state: State) -> Chan
     ids = np.unique(new.segments.episode)
     details = Details.read(store, session, ids)
     r.reserve(new.end, int((details.tail_chunk >= 0).sum()), state.capacity)
-    _give_rows(r, new)
+    _clear_rows(r, new)
     _load_fields(store, session, r, new)
     if not r.fields:  # no chunk is read for what the table says as well
         condition = "position BETWEEN ? AND ?"
@@ -48,8 +48,8 @@ def load_more(store: Store, session: Session, r: Resident, state: State) -> Chan
     return Change(new.begin, new.end, relinked=relinked, advanced=ids)
 
 
-def _give_rows(r: Resident, new: Incoming) -> None:
-    """Give new steps their rows, linked to nothing yet."""
+def _clear_rows(r: Resident, new: Incoming) -> None:
+    """Write what the rows of new steps say before their fields and neighbours are known."""
     r.gaps = r.gaps or not new.is_whole
     r.high = new.end  # from here on the rows of these positions are known
     blanks: dict[str, Any] = {ORDINAL: 0, WHOLE: 0, **dict.fromkeys(LINKS, UNKNOWN)}
