@@ -13,14 +13,17 @@ What agents saw, did and earned, kept in SQL. `open` is the front door:
 
 from expdb.batch import Batch
 from expdb.buffer import ReplayBuffer
+from expdb.checks import KEEP
 from expdb.chunks.fields import Field
-from expdb.database import KEEP, ExperienceDB, copy, open, upgrade
+from expdb.consumer import Consumer, Lease
+from expdb.database import ExperienceDB, copy, open, upgrade
 from expdb.errors import (
     AccessDenied,
     CapacityMismatch,
     ChunkDamaged,
     CommitUnknown,
     ConnectionLost,
+    ConsumerMismatch,
     DatabaseBusy,
     DatabaseClosed,
     DatabaseDamaged,
@@ -37,8 +40,10 @@ from expdb.errors import (
     FieldMismatch,
     ForkedWithOpenConnection,
     InvalidValue,
+    LeaseLost,
     NotAnExperienceDatabase,
     QueryError,
+    ReplayMismatch,
     ReservedName,
     SchemaOutdated,
     SchemaTooNew,
@@ -49,6 +54,7 @@ from expdb.errors import (
     TargetExists,
     TooFewRows,
     UnknownBuffer,
+    UnknownConsumer,
     UnknownEpisode,
 )
 from expdb.replay.layout import Layout, Trajectories
@@ -69,6 +75,8 @@ __all__ = [
     "ChunkDamaged",
     "CommitUnknown",
     "ConnectionLost",
+    "Consumer",
+    "ConsumerMismatch",
     "DatabaseBusy",
     "DatabaseClosed",
     "DatabaseDamaged",
@@ -91,6 +99,8 @@ __all__ = [
     "Group",
     "InvalidValue",
     "Layout",
+    "Lease",
+    "LeaseLost",
     "NStep",
     "Newest",
     "NotAnExperienceDatabase",
@@ -100,6 +110,7 @@ __all__ = [
     "QueryBuilder",
     "QueryError",
     "ReplayBuffer",
+    "ReplayMismatch",
     "ReservedName",
     "Sampler",
     "SchemaOutdated",
@@ -117,6 +128,7 @@ __all__ = [
     "Uniform",
     "Unit",
     "UnknownBuffer",
+    "UnknownConsumer",
     "UnknownEpisode",
     "copy",
     "open",

@@ -15,17 +15,22 @@ import pyarrow as pa
 
 from expdb import checks, errors, exits
 from expdb.batch import Batch
+from expdb.checks import KEEP, Keep
 from expdb.chunks.values import encode_tags
+from expdb.consumer import Consumer
 from expdb.memory.budget import Budget
 from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, EPISODE_KEYS, STEP_COLUMNS, STEP_KEYS
 from expdb.open_writers import OpenWriters
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
+from expdb.sampling.leasing import Leasing
+from expdb.sampling.replaying import replayed
 from expdb.sampling.sampler import Sampling
 from expdb.sampling.shortage import explained
 from expdb.sampling.tasks import sample_tasks
 from expdb.sql.conditions import Condition
 from expdb.sql.query import Where
+from expdb.storage.ledger import consumers
 from expdb.storage.reading import fetch, select
 from expdb.storage.store import Store, evicted
 from expdb.storage.upkeep.check import check_buffer
@@ -58,6 +63,7 @@ class ReplayBuffer:
         self._sampling = Sampling(store, budget)
         self._rng: np.random.Generator | None = None
         self._writers = OpenWriters(store)
+        self._consumers: dict[int, Consumer] = {}
 
     def __repr__(self) -> str:
         return f"<ReplayBuffer {self.name!r}: {len(self)} steps, capacity {self.capacity}>"
@@ -553,6 +559,75 @@ class ReplayBuffer:
                 f"no state of sampling_state(): {error!r}; give what it returned, unchanged"
             ) from error
         self._rng = generator
+
+    # -- consumption -------------------------------------------------------------------------------
+
+    def consumer(
+        self,
+        name: str,
+        *,
+        max_times_sampled: int | Keep | None = KEEP,
+        min_size: int | Keep = KEEP,
+        new_only: bool | Keep = KEEP,
+        seed: int | Keep = KEEP,
+    ) -> Consumer:
+        """Return the consumer of a name, made where there is none.
+
+        It hands out batches to learners that share the work. `max_times_sampled` is how often a
+        step, an episode or a group may be handed out at most, None for ever again. Nothing is
+        handed out before the buffer holds `min_size` steps. With `new_only` it sees only what is
+        stored after it was made. `seed` decides what is drawn. A setting that is left out stays as
+        it is stored; raises ConsumerMismatch for one that is stored otherwise.
+        """
+        given = {
+            "max_times_sampled": None
+            if max_times_sampled is None
+            else checks.kept(max_times_sampled, checks.whole, "max_times_sampled", 1),
+            "min_size": checks.kept(min_size, checks.whole, "min_size", 1),
+            "new_only": checks.kept(new_only, checks.flag, "new_only"),
+            "seed": checks.kept(seed, checks.whole, "seed", 0),
+        }
+        record = consumers.open_consumer(
+            self._store,
+            checks.name(name, "a consumer"),
+            {key: value for key, value in given.items() if value is not KEEP},
+            int(np.random.default_rng().integers(2**63)),
+        )
+        known = self._consumers.get(record.id)
+        if known is None or known.name != record.name:
+            known = Consumer(Leasing(self._store, self._sampling, record), record.name)
+            self._consumers[record.id] = known
+        return known
+
+    def consumers(self) -> list[str]:
+        """Return the names of all consumers, oldest first."""
+        with self._store.engine.reading() as session:
+            return consumers.list_consumers(session, self._store)
+
+    def drop_consumer(self, name: str) -> None:
+        """Delete a consumer and its ledger; raise UnknownConsumer where there is none."""
+        consumers.drop_consumer(self._store, name)
+
+    def replay(
+        self,
+        consumer: str,
+        steps: Iterable[int] | None = None,
+        *,
+        last: int | None = None,
+        unit: Unit | None = None,
+    ) -> Iterator[Batch]:
+        """Yield the batches again that a consumer's learners have acknowledged, as they were.
+
+        In the order of their acknowledgement: those of the trainer's `steps`, the `last` so many,
+        or all. Raises Evicted, which names the positions, for a batch of which some is gone, and
+        ReplayMismatch for one of which rewards or episodes have changed since. A `unit` of your own
+        has to be given again.
+        """
+        wanted = None if steps is None else {checks.whole(step, "step") for step in steps}
+        newest = None if last is None else checks.whole(last, "last", 1)
+        return replayed(self._store, self._sampling, consumer, wanted, newest, unit)
+
+    # ----------------------------------------------------------------------------------------------
 
     def sample_tasks(
         self,

@@ -4,13 +4,24 @@ Each returns the value as Python's own type, or raises InvalidValue with the cur
 """
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
 
 from expdb.errors import InvalidValue
 
 LARGEST_REWARD = 1e300
+
+
+class Keep:
+    """Leave a setting as it is stored."""
+
+    def __repr__(self) -> str:
+        return "expdb.KEEP"
+
+
+KEEP: Final = Keep()
 
 
 def whole(value: Any, name: str, least: int = -(2**63), most: int = 2**63 - 1) -> int:
@@ -95,3 +106,16 @@ def names(value: Any, name: str) -> tuple[str, ...]:
     if not isinstance(value, (tuple, list)) or not all(isinstance(one, str) for one in value):
         raise InvalidValue(f"{name} is {value!r}: give a tuple of names")
     return tuple(value)
+
+
+def kept(value: Any, check: Callable[..., Any], *arguments: Any) -> Any:
+    """Return a checked setting; KEEP where it is to stay as it is stored."""
+    return value if isinstance(value, Keep) else check(value, *arguments)
+
+
+def name(value: Any, what: str) -> str:
+    """Return a name that every database can keep."""
+    found = text(value, f"the name of {what}")
+    if not 0 < len(found.encode()) <= 255:
+        raise InvalidValue(f"{what} may not be called {value!r}: use text of 1 to 255 bytes")
+    return found

@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from traceback import clear_frames
 from types import ModuleType, TracebackType
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from expdb import checks, errors, exits
 from expdb.buffer import ReplayBuffer, checked_capacity
+from expdb.checks import KEEP, Keep
 from expdb.chunks.fields import Field
 from expdb.living import Living
 from expdb.locks import locked
@@ -30,16 +31,6 @@ from expdb.storage.upkeep import copying
 from expdb.storage.upkeep.check import check_owners, check_schema
 from expdb.storage.writing import change
 from expdb.temporary import Folder
-
-
-class _Keep:
-    """Keep the capacity as it is."""
-
-    def __repr__(self) -> str:
-        return "expdb.KEEP"
-
-
-KEEP: Final = _Keep()
 
 
 def open(
@@ -206,7 +197,7 @@ class ExperienceDB:
         name: str,
         *,
         create: bool = True,
-        capacity: int | _Keep | None = KEEP,
+        capacity: int | Keep | None = KEEP,
         fields: Mapping[str, Field | str] | None = None,
     ) -> ReplayBuffer:
         """Return the buffer of a name, made where there is none.
@@ -220,12 +211,12 @@ class ExperienceDB:
         FieldMismatch where they are stored otherwise.
         """
         catalog.check_buffer_name(name)
-        wanted = KEEP if isinstance(capacity, _Keep) else checked_capacity(capacity)
+        wanted = KEEP if isinstance(capacity, Keep) else checked_capacity(capacity)
         declared = catalog.check_declared(fields or {})
         return locked(self._lock, self._get_or_create, name, create, wanted, declared)
 
     def _get_or_create(
-        self, name: str, create: bool, capacity: int | _Keep | None, declared: dict[str, Field]
+        self, name: str, create: bool, capacity: int | Keep | None, declared: dict[str, Field]
     ) -> ReplayBuffer:
         known = self._buffers.get(name)
         with self._engine.reading() as session:
@@ -240,7 +231,7 @@ class ExperienceDB:
             with self._engine.writing() as session:
                 if catalog.find_buffer(session, name) is None:
                     catalog.create_buffer(
-                        session, name, None if isinstance(capacity, _Keep) else capacity, declared
+                        session, name, None if isinstance(capacity, Keep) else capacity, declared
                     )
                 found = catalog.find_buffer(session, name)
             known = None
@@ -250,7 +241,7 @@ class ExperienceDB:
             known = ReplayBuffer(
                 Store(self._engine, id, name, stored_fields), self.run, self, self._budget
             )
-        if not isinstance(capacity, _Keep) and capacity != stored:
+        if not isinstance(capacity, Keep) and capacity != stored:
             kept = change.raise_capacity(known._store, capacity)
             if kept is not True:
                 raise errors.CapacityMismatch(

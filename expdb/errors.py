@@ -175,3 +175,19 @@ class TooFewRows(ExpDBError, ValueError):
 
 class Evicted(ExpDBError, LookupError):
     """Rows asked for by position have been evicted or deleted, or were never written."""
+
+
+class UnknownConsumer(ExpDBError, LookupError):
+    """No consumer of the buffer has this name."""
+
+
+class ConsumerMismatch(ExpDBError, ValueError):
+    """The consumer exists with other settings than those asked for."""
+
+
+class LeaseLost(ExpDBError, RuntimeError):
+    """The lease is not held: it was acknowledged, given back, or has expired."""
+
+
+class ReplayMismatch(ExpDBError, ValueError):
+    """A batch that is replayed differs from what was handed out."""

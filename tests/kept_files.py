@@ -59,6 +59,7 @@ def write(location: str) -> None:
         _evicted(db.buffer("evicted", capacity=64), rng)
         _agents(db.buffer("agents"))
         db.buffer("empty", capacity=10)
+        _consumed(db.buffer("consumed"), rng)
     with expdb.open(location, run="second run") as db:
         db.buffer("agents").store(
             task_id="again", episode_id="never ended", late_field=2.5, pre_agent="planner"
@@ -163,6 +164,24 @@ def _agents(buffer: expdb.ReplayBuffer) -> None:
     buffer.index("episode_tags.open")
 
 
+def _consumed(buffer: expdb.ReplayBuffer, rng: np.random.Generator) -> None:
+    for number in range(6):
+        with buffer.episode(
+            f"task {number % 2}", group_id=f"group {number % 3}", episode_id=f"consumed {number}"
+        ) as episode:
+            for step in range(5):
+                episode.append(obs=rng.standard_normal(2), reward=float(number + step))
+    trainer = buffer.consumer("trainer", max_times_sampled=3, min_size=4, seed=11)
+    units = expdb.Step(), expdb.NStep((1, 2), gamma=0.5), expdb.Episode(), expdb.Group(2)
+    for step, unit in enumerate(units):
+        with trainer.lease(2, unit=unit, step=step):
+            pass
+    with trainer.lease(4, {"task_id": "task 1"}, sampler=expdb.Prioritized(), fields=["obs"]):
+        pass
+    trainer.lease(3).give_back()
+    buffer.consumer("evaluation", new_only=True)
+
+
 def read(db: expdb.ExperienceDB) -> dict[str, Any]:
     """Return all that a database holds, as plain JSON values."""
     found: dict[str, Any] = {}
@@ -203,6 +222,11 @@ def read(db: expdb.ExperienceDB) -> dict[str, Any]:
             ],
             "following": dict(sorted(following.items(), key=lambda item: int(item[0]))),
         }
+        for consumer in buffer.consumers():
+            found[name][f"consumer {consumer}"] = [
+                {key: _json(array) for key, array in batch.items() if array.dtype != object}
+                for batch in buffer.replay(consumer)
+            ]
     return found
 
 

@@ -234,6 +234,9 @@ class Server:
                 "segments",
                 "chunks",
                 "priorities",
+                "consumers",
+                "requests",
+                "leases",
             )
         ]
         self.execute(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY", name)

@@ -38,7 +38,7 @@ def complaints(rule):
 
 
 # The rooms of docs/architecture.md, from the ground up, and those below that each may import from.
-GROUND = {"errors", "exits", "living", "locks", "names", "checks", "temporary"}
+GROUND = {"errors", "exits", "living", "locks", "names", "checks", "processes", "temporary"}
 BELOW = {
     "replay": set(),
     "chunks": set(),
@@ -49,16 +49,21 @@ BELOW = {
     "storage.reading": {"storage", "chunks", "sql"},
     "storage.priorities": {"storage.reading", "storage", "sql"},
     "storage.writing": {"storage.reading", "storage", "chunks", "sql"},
-    "storage.upkeep": {"storage.reading", "storage", "chunks", "sql"},
-    "memory": {"storage.priorities", "storage.reading", "storage", "chunks", "sql"},
-    "sampling": {
-        "memory", "storage.priorities", "storage.reading", "storage", "chunks", "sql", "replay",
-        "batch",
+    "storage.upkeep": {"storage.ledger", "storage.reading", "storage", "chunks", "sql"},
+    "memory": {
+        "storage.ledger", "storage.priorities", "storage.reading", "storage", "chunks", "sql",
     },
+    "storage.ledger": {"storage", "chunks", "sql"},
+    "sampling": {
+        "memory", "storage.ledger", "storage.priorities", "storage.reading", "storage", "chunks",
+        "sql", "replay", "batch",
+    },
+    "consumer": {"sampling", "batch", "replay", "sql"},
     "open_writers": {"writer", "storage"},
     "buffer": {
-        "open_writers", "writer", "sampling", "memory", "batch", "replay", "sql", "chunks",
-        "storage", "storage.reading", "storage.writing", "storage.upkeep",
+        "open_writers", "consumer", "writer", "sampling", "memory", "batch", "replay", "sql",
+        "chunks", "storage", "storage.ledger", "storage.reading", "storage.writing",
+        "storage.upkeep",
     },
     "database": {
         "buffer", "memory", "sql", "chunks", "storage", "storage.reading", "storage.writing",
@@ -146,7 +151,7 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 
 LONG_FILES = {
     # The two classes that people hold: two thirds of each are signatures and docstrings.
-    "buffer.py": 690,
+    "buffer.py": 760,
     "database.py": 520,
     # One page for one framework: two datasets and a loader.
     "integrations/torch.py": 390,

@@ -19,10 +19,12 @@ from expdb.memory import priorities as held
 from expdb.memory.journal import NONE, Change
 from expdb.memory.priorities import load_priorities
 from expdb.memory.resident import Resident
+from expdb.memory.usage import Usage
 from expdb.replay.population import check_size
 from expdb.replay.samplers import Prioritized, PriorityTree
 from expdb.replay.sumtree import SumTree
 from expdb.sampling.candidates import Candidates, Wanted
+from expdb.sampling.drawing import surplus
 from expdb.sampling.memo import remembered
 from expdb.sampling.saved import Saved, encoded
 from expdb.sql.session import Session
@@ -45,6 +47,7 @@ class Draws:
     tree: SumTree = field(default_factory=lambda: SumTree(0))
     member: np.ndarray = field(default_factory=lambda: np.zeros(0, np.bool_))  # by row
     epoch: int = -1  # of the resident, at which the tree is right
+    used: int = -1  # epoch of what a consumer has used, likewise
     slots: int = 0
     low: int = 0
     high: int = 0
@@ -64,8 +67,9 @@ class Draws:
 class _Tree:
     """A sum tree that is drawn from by position."""
 
-    def __init__(self, tree: SumTree, resident: Resident):
+    def __init__(self, tree: SumTree, resident: Resident, wanted: Wanted):
         self._tree, self._resident, self.total = tree, resident, tree.total
+        self._wanted = wanted
 
     def draw(self, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return positions and weights at shares of the total.
@@ -73,9 +77,28 @@ class _Tree:
         From the oldest step on, wherever in the ring that is: so that the ring's size decides
         nothing.
         """
-        r = self._resident
+        r, limits = self._resident, self._wanted.limits
         rows = self._tree.find(shares, r.low % r.slots)
+        if limits is not None and limits.usage.most is not None:
+            return self._draw_within(limits.usage, rows)
         return r.positions(rows), self._tree.weights.take(rows)
+
+    def _draw_within(self, usage: Usage, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Draw again, of the others, what comes more often than it may be handed out."""
+        r, tree = self._resident, self._tree
+        weights = tree.weights.take(rows)
+        blocked: list[tuple[np.ndarray, np.ndarray]] = []
+        while (again := np.flatnonzero(surplus(usage, r.positions(rows)))).size:
+            full = np.unique(rows[again])
+            blocked.append((full, tree.weights.take(full)))
+            tree.set(full, 0.0)
+            if not tree.total > 0.0:
+                break  # what is too much is left out of the batch
+            rows[again] = tree.find(self._wanted.rng.random(len(again)))
+            weights[again] = tree.weights.take(rows[again])
+        for full, before in reversed(blocked):
+            tree.set(full, before)
+        return r.positions(rows), weights
 
     def minimum(self) -> float:
         """Return the least weight above 0."""
@@ -110,12 +133,12 @@ class ByPriority:
         draws = remembered(self._draws, _name_of(wanted, sampler), lambda: Draws(sampler))
         if wanted.asks_priorities:
             draws.epoch = -1  # whatever was updated since may match or not
-        if draws.epoch != r.epoch or draws.again:
+        if (draws.epoch, draws.used) != wanted.epoch(r) or draws.again:
             self._follow(session, wanted, draws)
         if not draws.tree.total > 0.0:
             what = wanted.unit.what + " of a priority above 0"
             check_size(0, wanted.size, what, replace=True)
-        return _Tree(draws.tree, r)
+        return _Tree(draws.tree, r, wanted)
 
     def count_call(self, wanted: Wanted, sampler: Prioritized) -> int:
         """Count a call of a sampler that anneals beta, and return how many there were before."""
@@ -131,9 +154,10 @@ class ByPriority:
         changes = r.since(draws.epoch) if draws.epoch >= 0 else None
         self._lay_out(draws, changes is None)
         looked = self._looked_at(session, wanted, draws.epoch)
+        used = NONE if wanted.limits is None else wanted.limits.usage.since(draws.used)
         reach = wanted.unit.reach if wanted.unit.is_trusted else None
         deleted = any(change.deleted for change in changes or ())
-        if changes is None or looked is None or reach is None or deleted:
+        if changes is None or looked is None or used is None or reach is None or deleted:
             chosen = np.zeros(r.slots, np.bool_)
             listed = self._candidates.listed(session, wanted).positions
             chosen[r.rows(listed) if len(listed) else listed] = True
@@ -141,7 +165,7 @@ class ByPriority:
         else:
             new = np.arange(max(draws.high, r.low), r.high)
             near = self._near(changes, reach, wanted.unit.lookback)
-            some = np.unique(np.concatenate([new, looked, *near]))
+            some = np.unique(np.concatenate([new, looked, used, *near]))
             matches = None if wanted.key is None else self._candidates.matches(session, wanted)
 
             def matching(rows: np.ndarray) -> np.ndarray:
@@ -155,7 +179,8 @@ class ByPriority:
             rows = r.rows(positions[r.held(positions)])
             rows = rows[draws.member[rows]]
             draws.tree.set(rows, self._mass(draws, rows))
-        draws.epoch, draws.low, draws.high, draws.again = r.epoch, r.low, r.high, []
+        draws.epoch, draws.used = wanted.epoch(r)
+        draws.low, draws.high, draws.again = r.low, r.high, []
 
     def _lay_out(self, draws: Draws, anew: bool) -> None:
         """Have a weight for each row of the ring, as it is now."""

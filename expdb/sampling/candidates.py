@@ -13,6 +13,7 @@ from expdb.memory.journal import NONE
 from expdb.memory.matches import Matches
 from expdb.memory.owners import Owners
 from expdb.memory.resident import Resident
+from expdb.memory.usage import Usage
 from expdb.names import UNKNOWN
 from expdb.replay.population import Grouped, Listed, Positions, Window, check_size
 from expdb.replay.samplers import Sampler
@@ -22,8 +23,21 @@ from expdb.sampling.memo import remember, remembered
 from expdb.sql.conditions import Condition
 from expdb.sql.query import Where, key_of
 from expdb.sql.session import Session
+from expdb.storage.ledger.packed import Drawn
 from expdb.storage.reading import select
 from expdb.storage.store import Store
+
+
+@dataclass
+class Limits:
+    """What a consumer may be handed out, beside what the query and the unit allow."""
+
+    name: str
+    usage: Usage
+    min_size: int
+    at_least: int  # rows, where there are fewer than asked for
+    layout_rng: np.random.Generator  # for the unit
+    drawn: Drawn | None = None  # in the end
 
 
 @dataclass
@@ -40,6 +54,7 @@ class Wanted:
     shard: tuple[int, int] | None
     rng: np.random.Generator
     empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
+    limits: Limits | None = None  # of the consumer that it is for
     # The columns of episodes that the unit and the sampler look at.
     reads: tuple[str, ...] = ()
 
@@ -53,7 +68,8 @@ class Wanted:
         """What decides, beside the query, which steps may be drawn."""
         # Of a unit that derives from one of ours nobody knows what else it depends on.
         key = self.unit.anchor_key if self.unit.is_trusted else (self.unit,)
-        return key if self.shard is None else (*key, "shard", *self.shard)
+        key = key if self.shard is None else (*key, "shard", *self.shard)
+        return key if self.limits is None else (*key, "consumer", self.limits.name)
 
     @property
     def name(self) -> tuple[Any, ...]:
@@ -77,7 +93,13 @@ class Wanted:
         else:
             given = self.unit.may_start(resident, read_only(rows))
             found = checked_starts(self.unit, given, len(rows))
+        if self.limits is not None:
+            found = found & self.limits.usage.may_be_drawn(resident, rows)
         return found if self.shard is None else found & self.in_shard(resident, rows)
+
+    def epoch(self, resident: Resident) -> tuple[int, int]:
+        """Return what counts the changes of the steps that may be drawn."""
+        return resident.epoch, 0 if self.limits is None else self.limits.usage.epoch
 
     def in_shard(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
         """Return which of the steps are of the episodes that are drawn from."""
@@ -108,8 +130,8 @@ class Candidates:
         self._store, self._resident = store, resident
         self._conditions: dict[str, Condition | None] = {}
         self._matches: dict[str, Matches] = {}
-        # Epoch of the resident, and what was right then.
-        self._lists: dict[Any, tuple[int, Anchors | Grouped]] = {}
+        # Epochs, and what was right then.
+        self._lists: dict[Any, tuple[tuple[int, int], Anchors | Grouped]] = {}
         self._owners: dict[tuple[str, ...], Owners] = {}
 
     @property
@@ -178,7 +200,7 @@ class Candidates:
         """Return what may be drawn; worked out anew when something has changed."""
         r, unit = self._resident, wanted.unit
         known = self._lists.get(wanted.name)
-        if known is not None and known[0] == r.epoch and not wanted.asks_priorities:
+        if known is not None and known[0] == wanted.epoch(r) and not wanted.asks_priorities:
             assert isinstance(known[1], Anchors)
             return known[1]
         matching = self._matching(session, wanted)
@@ -188,7 +210,7 @@ class Candidates:
             found = Anchors(matching[wanted.may_start(r, r.rows(matching))])
         else:
             found = Anchors(matching)
-        remember(self._lists, wanted.name, (r.epoch, found))
+        remember(self._lists, wanted.name, (wanted.epoch(r), found))
         return found
 
     def _matching(self, session: Session | None, wanted: Wanted) -> np.ndarray:
@@ -211,6 +233,8 @@ class Candidates:
         """Ask the unit what it draws, given the steps that match."""
         r, unit = self._resident, wanted.unit
         rows = r.rows(matching)
+        if wanted.limits is not None:
+            rows = rows[wanted.limits.usage.may_be_drawn(r, rows)]
         if unit.is_trusted:
             found = unit.anchors(r, rows)
         else:
@@ -255,14 +279,14 @@ class Candidates:
         r = self._resident
         name = (*wanted.name, wanted.unit.what, over)
         known = self._lists.get(name)
-        if known is not None and known[0] == r.epoch and not wanted.asks_priorities:
+        if known is not None and known[0] == wanted.epoch(r) and not wanted.asks_priorities:
             assert isinstance(known[1], Grouped)
             return known[1]
         positions = self.positions(session, wanted).listed()
         rows = r.rows(positions) if len(positions) else positions
         groups = r.of_episodes("task_id", rows) if over == "task" else r.episodes(rows)
         found = Grouped(positions, groups, f"{over}s with {wanted.unit.what}")
-        remember(self._lists, name, (r.epoch, found))
+        remember(self._lists, name, (wanted.epoch(r), found))
         return found
 
     def ordered(

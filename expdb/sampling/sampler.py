@@ -18,29 +18,27 @@ from expdb.locks import locked
 from expdb.memory.budget import Budget
 from expdb.memory.refresh import refresh
 from expdb.memory.resident import Resident
+from expdb.names import UNKNOWN
 from expdb.replay.population import Window, check_size
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
 from expdb.sampling.by_priority import ByPriority
-from expdb.sampling.candidates import Candidates, Wanted, key_of_any
+from expdb.sampling.candidates import Candidates, Limits, Wanted, key_of_any
 from expdb.sampling.collate import Collator
-from expdb.sampling.extensions import (
-    check_sampler,
-    check_unit,
-    checked_draw,
-    checked_layout,
-    read_only,
-)
+from expdb.sampling.drawing import Recorded, draw, draw_within, lay_out, positions_of
+from expdb.sampling.extensions import check_sampler, check_unit
 from expdb.sampling.keys import Plan
 from expdb.sampling.population import MatchingPopulation
 from expdb.sampling.saved import Saved
 from expdb.sql.query import Where, plain_where
 from expdb.sql.session import Session
 from expdb.storage import priorities
+from expdb.storage.ledger.packed import Drawn
 from expdb.storage.reading import fetch, select
-from expdb.storage.store import State, Store
+from expdb.storage.store import State, Store, evicted
 
 Result = TypeVar("Result")
+
 
 FILL_SECONDS = 0.01  # of loading at each sample that can do without what is not loaded yet
 
@@ -108,15 +106,18 @@ class Sampling:
         shard: tuple[int, int] | None,
         rng: np.random.Generator,
         empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray],
+        limits: Limits | None = None,
     ) -> Batch:
-        """Draw a batch from what is stored at this moment."""
+        """Draw a batch from what is stored at this moment, within the limits of a consumer."""
         if not (sampler.is_trusted and unit.is_trusted):
             check_sampler(sampler, self._store.fields.types)
             check_unit(unit, sampler, self._store.fields.types)
         where = plain_where(where)
         key = None if where is None else key_of_any(where)
         condition = None if key is None else self._candidates.condition(key, where)
-        wanted = Wanted(size, where, key, condition, sampler, unit, fields, shard, rng, empty)
+        wanted = Wanted(
+            size, where, key, condition, sampler, unit, fields, shard, rng, empty, limits
+        )
         with self.resident.lock: return self._safely(self._sample, wanted)  # fmt: skip
 
     def _safely(self, work: Callable[..., Result], *arguments: Any) -> Result:
@@ -203,27 +204,82 @@ class Sampling:
     def _batch(
         self, session: Session | None, state: State | None, wanted: Wanted, plan: Plan
     ) -> Batch:
-        r, candidates, sampler = self.resident, self._candidates, wanted.sampler
+        r, candidates = self.resident, self._candidates
         candidates.read_owners(session, wanted)
         population = MatchingPopulation(r, candidates, self._by_priority, session, wanted)
-        if not sampler.is_trusted:
-            check_size(len(population.positions), 1, wanted.unit.what, replace=True)
-        drawn = sampler.draw(population, wanted.size, wanted.rng)
-        if not sampler.is_trusted:
-            drawn = checked_draw(sampler, wanted.size, drawn, lambda: population.positions)
-        positions, columns = drawn
-        rows = candidates.rows(session, wanted, positions)
-        if wanted.unit.is_trusted:
-            layout = wanted.unit.layout(r, rows, wanted.rng)
+        if wanted.limits is None:
+            positions, columns = draw(population, wanted, wanted.size)
+            rows = candidates.rows(session, wanted, positions)
         else:
-            given = wanted.unit.layout(r, read_only(rows), wanted.rng)
-            layout = checked_layout(wanted.unit, given, rows, r)
+            positions, rows, columns = draw_within(candidates, session, r, population, wanted)
+        return self._made(session, state, wanted, plan, positions, rows, columns)
+
+    def _made(
+        self,
+        session: Session | None,
+        state: State | None,
+        wanted: Wanted,
+        plan: Plan,
+        positions: np.ndarray,
+        rows: np.ndarray,
+        columns: dict[str, np.ndarray],
+    ) -> Batch:
+        """Make a batch of what was drawn."""
+        layout = lay_out(self.resident, wanted, rows)
+        if wanted.limits is not None:
+            wanted.limits.drawn = Drawn(positions_of(self.resident, rows), columns, layout.kept)
         if layout.kept is not None:
             positions = positions[layout.kept]
             columns = {name: array[layout.kept] for name, array in columns.items()}
         return self._collator.collate(
             session, state, plan, positions, layout, columns, wanted.empty
         )
+
+    def load(self) -> None:
+        """Have the rows in memory, so that nobody waits for that under a lock."""
+        locked(self.resident.lock, self._safely, self._load)
+
+    def _load(self) -> None:
+        changed = self._store.engine.changed_since(self._seen)
+        if changed is not None or not self.resident.complete:
+            with self._store.engine.reading() as session:
+                self._refresh(session, self._store.state(session), changed)
+
+    def again(
+        self,
+        drawn: Drawn,
+        unit: Unit,
+        fields: tuple[str, ...] | None,
+        rng: np.random.Generator,
+    ) -> Batch:
+        """Return the batch of what was drawn before; raise Evicted where that is gone."""
+        batch: Batch = locked(
+            self.resident.lock, self._safely, self._again, drawn, unit, fields, rng
+        )
+        return batch
+
+    def _again(
+        self,
+        drawn: Drawn,
+        unit: Unit,
+        fields: tuple[str, ...] | None,
+        rng: np.random.Generator,
+    ) -> Batch:
+        r = self.resident
+        with self._store.engine.reading() as session:
+            state = self._store.state(session)
+            self._refresh(session, state, self._store.engine.changed_since(self._seen))
+            items = drawn.items
+            if not (held := r.held(items)).all():
+                raise evicted(np.unique(items[~held]))
+            wanted = Wanted(1, None, None, None, Recorded(), unit, fields, None, rng, np.empty)
+            self._candidates.read_owners(session, wanted)
+            there = drawn.positions >= 0
+            positions = np.where(there, drawn.positions, r.low)
+            rows = np.where(there, r.rows(positions), UNKNOWN)
+            plan = self._collator.plan(fields, unit, Recorded(tuple(drawn.columns)))
+            names = positions if positions.ndim == 1 else positions[:, 0]
+            return self._made(session, state, wanted, plan, names, rows, drawn.columns)
 
     # -- priorities --------------------------------------------------------------------------------
 
@@ -282,4 +338,4 @@ class Sampling:
 def _is_plain(wanted: Wanted) -> bool:
     """Return whether a sample needs nothing but positions: single steps, uniformly, of all."""
     plain = wanted.sampler == Uniform() and wanted.unit == Step()
-    return plain and wanted.where is None and wanted.shard is None
+    return plain and wanted.where is None and wanted.shard is None and wanted.limits is None

@@ -17,6 +17,7 @@ from expdb.sql.session import Session
 from expdb.storage import catalog
 from expdb.storage.reading.segments import Segments
 from expdb.storage.store import Store
+from expdb.storage.upkeep.check_ledger import check_ledger
 
 S, E, G, C = tables.steps.c, tables.episodes.c, tables.segments.c, tables.chunks.c
 
@@ -59,6 +60,7 @@ def check_buffer(store: Store, session: Session) -> list[str]:
         *_returns(store, session),
         *_segments(store, session, segments),
         *_chunks(store, session, segments),
+        *check_ledger(store, session),
     )
     return [f"buffer {store.name!r}: {problem}" for problem in problems]
 

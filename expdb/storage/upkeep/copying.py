@@ -65,6 +65,9 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
                 )
             ]
             writer.many(PUT_PRIORITIES, blocks)
+            for table in (tables.consumers, tables.requests, tables.leases):
+                rows = reader.fetch(sa.select(table).where(table.c.buffer_id == old))
+                _insert(writer, target, table, draft.id, rows)
             writer.execute(sa.update(tables.buffers).where(B.id == draft.id).values(**counters))
     return int(counters["size"])
 

@@ -108,7 +108,9 @@ def translated_statement(statement: str) -> str:
     return statement.replace("%", "%%").replace("?", "%s")
 
 
-LOCK = "SELECT id FROM buffers WHERE id = ? FOR NO KEY UPDATE"
+FOR_UPDATE = " FOR NO KEY UPDATE"
+LOCK = "SELECT id FROM buffers WHERE id = ?" + FOR_UPDATE
+NOW = "extract(epoch FROM clock_timestamp())::float8"
 AMONG = "= ANY(?::bigint[])"
 LOCATE = """
 SELECT g.last, g.first, g.episode, g.ordinal, g.chunk, g.chunk_row

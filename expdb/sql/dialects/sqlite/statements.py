@@ -172,6 +172,8 @@ VERSION = "SELECT version_num FROM expdb_version"
 # The writers' lock on PostgreSQL; here the transaction is one already, and this tells whether the
 # buffer is there.
 LOCK = "SELECT id FROM buffers WHERE id = ?"
+FOR_UPDATE = ""  # as LOCK
+NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 # There are no round trips to save: every write is done statement by statement.
 ROUND_TRIP_STEPS: int | None = None
 STEPS_AT_ONCE = 32  # multi-row VALUES cost two thirds of executemany; more than 32 gain nothing

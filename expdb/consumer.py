@@ -1,0 +1,233 @@
+"""Consumer: batches for learners that share the work, each handed out to one of them."""
+
+from __future__ import annotations  # NumPy imports its random module when it is first named
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from expdb import checks, errors
+from expdb.batch import Batch
+from expdb.replay.samplers import Sampler, Uniform
+from expdb.replay.units import Step, Unit
+from expdb.sampling.leasing import Leased, Leasing, Request
+from expdb.sql.query import Where
+
+LONGEST_PAUSE = 0.02  # seconds between looks, of those who wait
+
+
+class Lease:
+    """A batch that is held by one learner until it is acknowledged, given back or expires.
+
+    Use it with `with`: leaving the block acknowledges the batch, an exception gives it back.
+    """
+
+    def __init__(self, leasing: Leasing, leased: Leased, seconds: float, step: int | None):
+        self._leasing, self._leased = leasing, leased
+        self._seconds, self._step = seconds, step
+        self._is_over = False
+
+    def __repr__(self) -> str:
+        return f"<Lease {self.id}: {self.batch.size} rows>"
+
+    @property
+    def id(self) -> int:
+        """The number of the lease, counted from 0: no other lease of the consumer has it."""
+        return self._leased.id
+
+    @property
+    def number(self) -> int:
+        """The number of the batch, counted from 0.
+
+        One that was given back is drawn again under the same number.
+        """
+        return self._leased.number
+
+    @property
+    def batch(self) -> Batch:
+        """What was drawn."""
+        return self._leased.batch
+
+    def acknowledge(self, step: int | None = None) -> None:
+        """Have the batch count as trained on, for ever, with the trainer's own step number.
+
+        `step` defaults to the one that the lease was made with. Raises LeaseLost where the lease
+        is not held any more: it was acknowledged or given back, or has expired.
+        """
+        step = self._step if step is None else checks.whole(step, "step")
+        self._leasing.acknowledge(self.id, step)
+        self._is_over = True
+
+    def give_back(self) -> None:
+        """Have the batch drawn again, by whoever leases next; nothing where it is not held."""
+        self._leasing.give_back(self.id)
+        self._is_over = True
+
+    def renew(self, seconds: float | None = None) -> None:
+        """Hold the batch for so many seconds from now, as many as at first by default.
+
+        Raises LeaseLost where the lease is not held any more.
+        """
+        seconds = self._seconds if seconds is None else _seconds(seconds)
+        self._leasing.renew(self.id, seconds)
+
+    def __enter__(self) -> Batch:
+        return self.batch
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._is_over:
+            return
+        if error is None:
+            self.acknowledge()
+        else:
+            self.give_back()
+
+
+class Consumer:
+    """Hand out batches to learners: each row to one of them at a time, as often as the limits say.
+
+    Made by `buffer.consumer(name)`. Its settings and its progress are in the database: learners on
+    any machine that open the consumer of this name share it, and go on where it was after a
+    restart. Threads may share it.
+
+    >>> consumer = buffer.consumer("trainer", max_times_sampled=1)  # doctest: +SKIP
+    >>> with consumer.lease(64, step=100) as batch:  # doctest: +SKIP
+    ...     train(batch)
+    """
+
+    def __init__(self, leasing: Leasing, name: str):
+        self._leasing, self.name = leasing, name
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self.name!r}>"
+
+    @property
+    def last_step(self) -> int | None:
+        """The trainer's step number of the latest acknowledgement, None before any had one."""
+        return self._leasing.record().last_step
+
+    def lease(
+        self,
+        size: int,
+        where: Where = None,
+        *,
+        sampler: Sampler = Uniform(),  # noqa: B008 (frozen)
+        unit: Unit = Step(),  # noqa: B008 (frozen)
+        fields: Sequence[str] | None = None,
+        at_least: int | None = None,
+        seconds: float = 300.0,
+        step: int | None = None,
+        wait: float | None = None,
+        empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray] = np.empty,
+    ) -> Lease:
+        """Draw `size` of what the unit draws, which no other learner of the consumer holds.
+
+        The arguments are those of `ReplayBuffer.sample`. Where there are fewer, `at_least` so many
+        will do. The lease expires after `seconds`, and what it holds may be drawn again then, or as
+        soon as its process has ended, where that can be seen. `step` is the trainer's own number of
+        the step that the batch is for. What is drawn depends on the data, the consumer's seed and
+        the number of the batch alone, so that a batch that is drawn again is the same.
+
+        Raises TooFewRows where there is not enough, with `wait` only after that many seconds.
+        """
+        request = _request(size, where, sampler, unit, fields, at_least, empty)
+        timeout = None if wait is None else checks.number(wait, "wait", 0)
+        return self._lease(request, _seconds(seconds), step, timeout, threading.Event())
+
+    def _lease(
+        self,
+        request: Request,
+        seconds: float,
+        step: int | None,
+        wait: float | None,
+        cancelled: threading.Event,
+    ) -> Lease:
+        number = None if step is None else checks.whole(step, "step")
+        deadline, pause = time.monotonic() + (wait or 0.0), 0.001
+        while True:
+            try:
+                return Lease(self._leasing, self._leasing.lease(request, seconds), seconds, number)
+            except errors.TooFewRows:
+                if time.monotonic() >= deadline or cancelled.wait(pause):
+                    raise
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def lease_async(self, size: int, where: Where = None, **arguments: Any) -> Lease:
+        """Do what `lease` does, while other tasks run."""
+        cancelled = threading.Event()
+
+        def work() -> Lease:
+            wait, seconds = arguments.pop("wait", None), arguments.pop("seconds", 300.0)
+            step = arguments.pop("step", None)
+            request = _request(size, where, **{**_DEFAULTS, **arguments})
+            timeout = None if wait is None else checks.number(wait, "wait", 0)
+            return self._lease(request, _seconds(seconds), step, timeout, cancelled)
+
+        task = asyncio.get_running_loop().run_in_executor(None, work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            cancelled.set()
+            task.add_done_callback(_give_back)
+            raise
+
+    def acknowledge(self, lease: Lease, step: int | None = None) -> None:
+        """Acknowledge a lease; see `Lease.acknowledge`."""
+        _checked(lease).acknowledge(step)
+
+    async def acknowledge_async(self, lease: Lease, step: int | None = None) -> None:
+        """Do what `acknowledge` does, while other tasks run."""
+        await asyncio.to_thread(_checked(lease).acknowledge, step)
+
+
+def _give_back(task: asyncio.Future[Lease]) -> None:
+    """Give back what a call has leased that was cancelled meanwhile."""
+    if not task.cancelled() and task.exception() is None:
+        threading.Thread(target=task.result().give_back).start()
+
+
+_DEFAULTS: dict[str, Any] = {
+    "sampler": Uniform(),
+    "unit": Step(),
+    "fields": None,
+    "at_least": None,
+    "empty": np.empty,
+}
+
+
+def _request(
+    size: int,
+    where: Where,
+    sampler: Sampler,
+    unit: Unit,
+    fields: Sequence[str] | None,
+    at_least: int | None,
+    empty: Any,
+) -> Request:
+    size = checks.whole(size, "the size of a lease", 1)
+    least = size if at_least is None else checks.whole(at_least, "at_least", 1, size)
+    names = None if fields is None else checks.names(fields, "fields")
+    return Request(size, least, where, sampler, unit, names, empty)
+
+
+def _seconds(seconds: Any) -> float:
+    found = checks.number(seconds, "seconds")
+    if found <= 0:
+        raise errors.InvalidValue(f"seconds is {seconds!r}: give a number above 0")
+    return found
+
+
+def _checked(lease: Any) -> Lease:
+    if not isinstance(lease, Lease):
+        raise errors.InvalidValue(f"a lease is what lease() returned, not {lease!r}")
+    return lease

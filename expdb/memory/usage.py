@@ -1,0 +1,155 @@
+"""What was handed out to the learners of one consumer: which steps may be handed out again."""
+
+from __future__ import annotations  # NumPy imports its random module when it is first named
+
+from collections import deque
+
+import numpy as np
+
+from expdb.memory.journal import ENTRY_BYTES, JOURNAL, NONE
+from expdb.memory.resident import Resident
+from expdb.storage.ledger.leases import Lease
+
+UNLIMITED = 2**31  # hand-outs
+ROOM = 1024  # positions that there is room for, at least
+
+
+class Usage:
+    """How often each step was handed out, and which are held, as the ledger says.
+
+    A step stands for what is drawn by it: an episode by its first step. The arrays begin at the
+    position `first`, so that they go on with the rows in memory whatever the size of these.
+    """
+
+    def __init__(self, most: int | None, began: int):
+        self.most, self._began = most, began  # times that a step may be handed out
+        self.epoch = 0  # counts changes, so that sum trees and lists know which they have not seen
+        self.forget()
+
+    def forget(self) -> None:
+        """Know nothing, as at the beginning."""
+        self.version = -1  # of the consumer, at which all of this is right
+        self.last = -1  # lease that is known
+        self.begun = 0
+        self.held: dict[int, Lease] = {}
+        self.returned: dict[int, Lease] = {}  # and not drawn again yet, by number
+        self._first = 0
+        self._times = np.zeros(0, np.int32)  # handed out, what is held included
+        self._holds = np.zeros(0, np.int16)  # by so many leases
+        self._journal: deque[np.ndarray] = deque(maxlen=JOURNAL)
+        self._oldest_entry = self.epoch = self.epoch + 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        entries = sum(array.nbytes + ENTRY_BYTES for array in self._journal)
+        leases = ENTRY_BYTES * (len(self.held) + len(self.returned))
+        return self._times.nbytes + self._holds.nbytes + entries + leases
+
+    # -- what may be handed out ------------------------------------------------------------------
+
+    def may_be_drawn(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
+        """Return which of the steps may be handed out now, bool."""
+        return self.left(resident.positions(rows)) > 0
+
+    def left(self, positions: np.ndarray) -> np.ndarray:
+        """Return how often each of the positions may be handed out in one batch."""
+        place = positions - self._first
+        known = (place >= 0) & (place < len(self._times))
+        if not known.all():
+            place = np.where(known, place, 0)
+        most = UNLIMITED if self.most is None else self.most
+        found = np.full(len(positions), most, np.int64)
+        if len(self._times):
+            found -= np.where(known, self._times.take(place), 0)
+            found[known & (self._holds.take(place) > 0)] = 0
+        found[positions < self._began] = 0
+        return found
+
+    def since(self, epoch: int) -> np.ndarray | None:
+        """Return the positions of which it may have changed since an epoch; None if unknown."""
+        if epoch < self._oldest_entry:
+            return None
+        behind = self.epoch - epoch
+        if behind > len(self._journal):
+            return None
+        recent = list(self._journal)[len(self._journal) - behind :]
+        return np.unique(np.concatenate([NONE, *recent]))
+
+    # -- what the ledger says --------------------------------------------------------------------
+
+    def begin_at(self, oldest: int) -> None:
+        """Know nothing of positions before `oldest`, which are evicted."""
+        self.forget()
+        self._first = oldest
+
+    def take_in(self, lease: Lease) -> None:
+        """Take in a lease that is new, or has changed."""
+        known, items = self.held.pop(lease.id, None), lease.drawn.items
+        counts, counted = lease.status in ("leased", "acknowledged"), known is not None
+        if counts != counted:
+            self._count(items, 1 if counts else -1)
+        if (lease.status == "leased") != counted:
+            self._hold(items, 1 if lease.status == "leased" else -1)
+        again = self.returned.get(lease.number)
+        if again is not None and again.id <= lease.id:
+            del self.returned[lease.number]
+        if lease.status == "leased":
+            self.held[lease.id] = lease
+        elif lease.status == "returned":
+            self.returned[lease.number] = lease
+        self.last = max(self.last, lease.id)
+        self.begun = max(self.begun, lease.number + 1)
+        self._note(items)
+
+    def block(self, positions: np.ndarray) -> None:
+        """Have positions not handed out until they are unblocked."""
+        self._hold(positions, 1)
+        self._note(positions)
+
+    def unblock(self, positions: np.ndarray) -> None:
+        """Undo `block` of the same positions."""
+        self._hold(positions, -1)
+        self._note(positions)
+
+    def _note(self, positions: np.ndarray) -> None:
+        self._journal.append(positions)
+        self.epoch += 1
+
+    def _count(self, items: np.ndarray, by: int) -> None:
+        if self.most is not None:
+            places = self._places(items)  # which may make room
+            np.add.at(self._times, places, by)
+
+    def _hold(self, items: np.ndarray, by: int) -> None:
+        places = np.unique(self._places(items))
+        self._holds[places] += by
+
+    def _places(self, items: np.ndarray) -> np.ndarray:
+        """Return the places of positions in the arrays, which get room for them."""
+        items = items[items >= max(self._first, 0)]
+        needed = int(items.max(initial=self._first - 1)) + 1 - self._first
+        if needed > len(self._times):
+            room = max(ROOM, needed + needed // 4)
+            self._times, self._holds = _grown(self._times, room), _grown(self._holds, room)
+        return items - self._first
+
+    def evict(self, oldest: int) -> None:
+        """Forget the positions before `oldest`, once they are most of what is known."""
+        gone = oldest - self._first
+        if gone > max(ROOM, len(self._times) // 2):
+            self._times, self._holds = self._times[gone:].copy(), self._holds[gone:].copy()
+            self._first = oldest
+
+    # -- what comes next -------------------------------------------------------------------------
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next batch: that of one given back, or a new one."""
+        return min(self.returned, default=self.begun)
+
+
+def _grown(array: np.ndarray, size: int) -> np.ndarray:
+    grown = np.zeros(size, array.dtype)
+    grown[: len(array)] = array
+    return grown

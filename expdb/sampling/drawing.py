@@ -1,0 +1,172 @@
+"""What a sampler draws, and what a unit makes of it; for a consumer, within its limits."""
+
+from __future__ import annotations  # NumPy imports its random module when it is first named
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from expdb.errors import TooFewRows
+from expdb.memory.resident import Resident
+from expdb.memory.usage import Usage
+from expdb.names import UNKNOWN
+from expdb.replay.layout import Layout
+from expdb.replay.population import check_size
+from expdb.replay.samplers import Drawn, Population, Sampler
+from expdb.sampling.candidates import Candidates, Wanted
+from expdb.sampling.extensions import checked_draw, checked_layout, read_only
+from expdb.sql.session import Session
+
+
+@dataclass(frozen=True)
+class Recorded(Sampler):
+    """Stand for the sampler that drew what is replayed."""
+
+    named: tuple[str, ...] = ()
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the keys that the batch had of what was drawn."""
+        return self.named
+
+
+Columns = dict[str, np.ndarray]
+
+
+def draw(population: Population, wanted: Wanted, size: int) -> Drawn:
+    """Have the sampler draw; return positions, and what it says of them."""
+    sampler = wanted.sampler
+    if sampler.is_trusted:
+        return sampler.draw(population, size, wanted.rng)
+    check_size(len(population.positions), 1, wanted.unit.what, replace=True)
+    drawn = sampler.draw(population, size, wanted.rng)
+    return checked_draw(sampler, size, drawn, lambda: population.positions)
+
+
+def lay_out(resident: Resident, wanted: Wanted, rows: np.ndarray) -> Layout:
+    """Return what the unit makes of drawn rows."""
+    unit, rng = wanted.unit, wanted.rng if wanted.limits is None else wanted.limits.layout_rng
+    if unit.is_trusted:
+        return unit.layout(resident, rows, rng)
+    return checked_layout(unit, unit.layout(resident, read_only(rows), rng), rows, resident)
+
+
+def draw_within(
+    candidates: Candidates,
+    session: Session | None,
+    resident: Resident,
+    population: Population,
+    wanted: Wanted,
+) -> tuple[np.ndarray, np.ndarray, Columns]:
+    """Draw what a consumer may be handed out; return positions, rows, and the sampler's columns.
+
+    Where there is not enough, as many as there are, but `at_least` so many. Nothing is drawn more
+    often than it may be handed out: what was is drawn again, with all blocked that may not be drawn
+    any more, as if one was drawn after another.
+    """
+    limits = wanted.limits
+    assert limits is not None
+    if resident.size < limits.min_size:
+        raise TooFewRows(
+            f"{resident.size} steps are stored, and consumer {limits.name!r} has "
+            f"min_size={limits.min_size}: store more first, or wait for them with wait=seconds"
+        )
+    usage, size = limits.usage, wanted.size
+    if usage.most is None and limits.at_least == size:
+        positions, columns = draw(population, wanted, size)
+        return positions, candidates.rows(session, wanted, positions), columns
+    parts = _Parts(usage, resident)
+    next_size, all_once = size, False
+    try:
+        while parts.count < size:
+            try:
+                positions, columns = draw(population, wanted, next_size)
+            except TooFewRows:
+                if next_size > 1 and limits.at_least < size:  # there are fewer: none comes twice
+                    next_size, all_once = next_size // 2, True
+                    continue
+                if parts.count < limits.at_least:
+                    raise
+                break
+            # At once: which rows an anchor is made of may be another matter without the blocked.
+            rows = candidates.rows(session, wanted, positions)
+            full = parts.add(positions, rows, columns)
+            if parts.count < size:
+                parts.block(positions_of(resident, rows) if all_once else full)
+                next_size = min(next_size, size - parts.count)
+    finally:
+        parts.unblock()
+    return parts.joined()
+
+
+def positions_of(resident: Resident, rows: np.ndarray) -> np.ndarray:
+    """Return the positions of rows, UNKNOWN where there is none."""
+    return np.where(rows >= 0, resident.positions(rows), UNKNOWN)
+
+
+class _Parts:
+    """The parts of a batch that were drawn one after another."""
+
+    def __init__(self, usage: Usage, resident: Resident):
+        self._usage, self._resident = usage, resident
+        self._parts: list[tuple[np.ndarray, np.ndarray, Columns]] = []
+        self._items: list[np.ndarray] = []  # positions that were taken
+        self._blocked: list[np.ndarray] = []
+        self.count = 0
+
+    def add(self, positions: np.ndarray, rows: np.ndarray, columns: Columns) -> np.ndarray:
+        """Take what fits, and return the positions that may not be drawn once more."""
+        items = positions_of(self._resident, rows)
+        items = items if items.ndim == 2 else items[:, None]
+        fits, full = _within(self._usage, self._items, items)
+        taken = {name: one[fits] for name, one in columns.items()}
+        self._parts.append((positions[fits], rows[fits], taken))
+        self._items.append(items[fits])
+        self.count += int(fits.sum())
+        return full
+
+    def block(self, positions: np.ndarray) -> None:
+        """Have positions not drawn again."""
+        self._blocked.append(positions.reshape(-1))
+        self._usage.block(self._blocked[-1])
+
+    def unblock(self) -> None:
+        """Let all be drawn again that may be."""
+        for positions in self._blocked:
+            self._usage.unblock(positions)
+
+    def joined(self) -> tuple[np.ndarray, np.ndarray, Columns]:
+        """Return the batch."""
+        positions, rows, columns = zip(*self._parts, strict=True)
+        if len(positions) == 1:
+            return positions[0], rows[0], columns[0]
+        joined = {name: np.concatenate([one[name] for one in columns]) for name in columns[0]}
+        return np.concatenate(positions), np.concatenate(rows), joined
+
+
+def surplus(usage: Usage, positions: np.ndarray) -> np.ndarray:
+    """Return which of the drawn positions come more often than they may be handed out."""
+    fits, _ = _within(usage, [], positions[:, None])
+    return ~fits
+
+
+def _within(
+    usage: Usage, before: list[np.ndarray], drawn: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return which of the drawn ones may be handed out after those before.
+
+    Return as well the positions that may not be drawn once more.
+    """
+    items = np.concatenate([*[part.reshape(-1) for part in before], drawn.reshape(-1)])
+    order = np.argsort(items, kind="stable")
+    ordered = items[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))
+    counts = np.diff(starts, append=len(ordered))
+    rank = np.empty(len(items), np.int64)  # how often it came before
+    rank[order] = np.arange(len(items)) - np.repeat(starts, counts)
+    left = np.full(len(items), len(items))
+    there = items != UNKNOWN
+    left[there] = usage.left(items[there])
+    begin = len(items) - drawn.size
+    fits = np.asarray((rank < left)[begin:].reshape(drawn.shape).all(1))
+    full = items[(rank + 1 >= left) & there]
+    return fits, np.unique(full)

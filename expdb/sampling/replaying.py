@@ -1,0 +1,71 @@
+"""Batches of the ledger, made again."""
+
+from __future__ import annotations  # NumPy imports its random module when it is first named
+
+from collections.abc import Iterator
+from typing import Any
+
+from expdb import errors
+from expdb.batch import Batch
+from expdb.replay.sequences import Episode, Group, Sequence
+from expdb.replay.transitions import NStep, Stack
+from expdb.replay.units import Step, Unit
+from expdb.sampling.leasing import checksum, generator
+from expdb.sampling.sampler import Sampling
+from expdb.storage.ledger import leases
+from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
+from expdb.storage.store import Store
+
+UNITS: dict[str, type[Unit]] = {
+    unit.__name__: unit for unit in (Step, Stack, NStep, Sequence, Episode, Group)
+}
+
+
+def replayed(
+    store: Store,
+    sampling: Sampling,
+    name: str,
+    steps: set[int] | None,
+    newest: int | None,
+    unit: Unit | None,
+) -> Iterator[Batch]:
+    """Yield batches that were acknowledged, in that order."""
+    with store.engine.reading() as session:
+        consumer = find_consumer(session, store, name)
+        if consumer is None:
+            raise unknown_consumer(session, store, name)
+        ids = leases.entries(session, store, consumer, steps, newest)
+    return _each(store, sampling, consumer, ids, unit)
+
+
+def _each(
+    store: Store, sampling: Sampling, consumer: ConsumerRecord, ids: list[int], unit: Unit | None
+) -> Iterator[Batch]:
+    for id in ids:
+        with store.engine.reading() as session:
+            entry = leases.read_entry(session, store, consumer, id)
+        what = f"batch {entry.number} of consumer {consumer.name!r}"
+        asked = entry.request
+        fields = None if asked["fields"] is None else tuple(asked["fields"])
+        rng = generator(consumer.settings.seed, entry.number, 1)
+        try:
+            batch = sampling.again(entry.drawn, unit or _unit(asked["unit"], what), fields, rng)
+        except errors.Evicted as error:
+            raise errors.Evicted(f"{what}: {error}") from None
+        if checksum(batch, store) != entry.checksum:
+            raise errors.ReplayMismatch(
+                f"{what} differs from what was handed out: rewards were changed, or its episodes "
+                "went on since"
+            )
+        yield batch
+
+
+def _unit(settings: dict[str, Any], what: str) -> Unit:
+    given = {key: value for key, value in settings.items() if key != "name"}
+    known = UNITS.get(settings["name"])
+    if known is None:
+        raise errors.InvalidValue(
+            f"{what} was made by the unit {settings['name']}, which is not expdb's: give it as "
+            "unit="
+        )
+    return known(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})

@@ -1,0 +1,1 @@
+"""Consumers of a buffer, and what was handed out to them."""

@@ -1,0 +1,122 @@
+"""The consumers of a buffer: their limits, and how far they have come."""
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import sqlalchemy as sa
+
+from expdb import errors
+from expdb.names import nearest
+from expdb.sql import tables
+from expdb.sql.session import Session
+from expdb.storage.store import Store
+
+K = tables.consumers.c
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What limits the leases of a consumer."""
+
+    seed: int
+    max_times_sampled: int | None = None
+    min_size: int = 1
+    new_only: bool = False
+
+    @classmethod
+    def from_text(cls, text: str, name: str) -> "Settings":
+        """Read the JSON that `consumers.settings` holds."""
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise errors.DatabaseDamaged(
+                f"the settings of consumer {name!r} cannot be read ({error}): restore a backup"
+            ) from error
+
+
+@dataclass(frozen=True)
+class ConsumerRecord:
+    """A consumer as it is stored; its counters as they were when it was read."""
+
+    id: int
+    name: str
+    settings: Settings
+    began: int
+    version: int = 0
+    handed_out: int = 0
+    begun: int = 0
+    acknowledged: int = 0
+    last_step: int | None = None
+
+
+_COLUMNS = [K[field.name] for field in fields(ConsumerRecord)]
+
+
+def find_consumer(session: Session, store: Store, name: str) -> ConsumerRecord | None:
+    """Return the consumer of a name, None where there is none."""
+    found = session.rows(sa.select(*_COLUMNS).where(K.buffer_id == store.id, K.name == name))
+    if not found:
+        return None
+    values = dict(found[0]._mapping)
+    values["settings"] = Settings.from_text(values["settings"], name)
+    return ConsumerRecord(**values)
+
+
+def list_consumers(session: Session, store: Store) -> list[str]:
+    """Return the names of all consumers of a buffer, oldest first."""
+    named = sa.select(K.name).where(K.buffer_id == store.id).order_by(K.id)
+    return [name for (name,) in session.rows(named)]
+
+
+def unknown_consumer(session: Session, store: Store, name: str) -> errors.UnknownConsumer:
+    """Return the error for a name that no consumer has."""
+    names = list_consumers(session, store)
+    there = f"there are {', '.join(names)}" if names else "there are none"
+    return errors.UnknownConsumer(
+        f"buffer {store.name!r} has no consumer {name!r}{nearest(name, names) or ':'} {there}"
+    )
+
+
+def open_consumer(store: Store, name: str, given: dict[str, Any], seed: int) -> ConsumerRecord:
+    """Return the consumer of a name, made where there is none.
+
+    Raise ConsumerMismatch where it has other settings than those given.
+    """
+    with store.engine.reading() as session:
+        found = find_consumer(session, store, name)
+    if found is None:
+        if store.engine.read_only:
+            with store.engine.reading() as session:
+                raise unknown_consumer(session, store, name)
+        with store.writing() as (session, _):
+            found = find_consumer(session, store, name)
+            if found is None:  # nor has another process made it just now
+                settings = Settings(**{"seed": seed, **given})
+                last = sa.select(sa.func.max(K.id)).where(K.buffer_id == store.id)
+                ((newest,),) = session.rows(last)
+                state = store.state(session)
+                found = ConsumerRecord((newest or 0) + 1, name, settings, state.added)
+                values = {**asdict(found), "settings": json.dumps(asdict(settings))}
+                session.execute(sa.insert(tables.consumers).values(buffer_id=store.id, **values))
+    known = asdict(found.settings)
+    for key, value in given.items():
+        if known[key] != value:
+            raise errors.ConsumerMismatch(
+                f"consumer {name!r} has {key}={known[key]!r}, not {value!r}: leave it out, or "
+                "use another name"
+            )
+    return found
+
+
+def drop_consumer(store: Store, name: str) -> None:
+    """Delete a consumer and its ledger."""
+    with store.writing() as (session, _):
+        found = find_consumer(session, store, name)
+        if found is None:
+            raise unknown_consumer(session, store, name)
+        leases = tables.leases.c
+        mine = sa.and_(leases.buffer_id == store.id, leases.consumer == found.id)
+        session.execute(sa.delete(tables.leases).where(mine))
+        one = sa.and_(K.buffer_id == store.id, K.id == found.id)
+        session.execute(sa.delete(tables.consumers).where(one))

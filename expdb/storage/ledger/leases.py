@@ -1,0 +1,295 @@
+"""The ledger: one row per batch that was handed out, and what became of it.
+
+Whoever changes it holds the row of the consumer, so that leases of one consumer are made in turn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from expdb import errors
+from expdb.sql import tables
+from expdb.sql.session import Session
+from expdb.storage.ledger.consumers import ConsumerRecord
+from expdb.storage.ledger.packed import (
+    Drawn,
+    crc_of,
+    damaged,
+    pack_columns,
+    pack_positions,
+    unpack_columns,
+    unpack_positions,
+)
+from expdb.storage.store import Store
+
+_CHANGED = (
+    "SELECT id, number, status, holder, expires, request, positions, columns, crc FROM leases "
+    "WHERE buffer_id = ? AND consumer = ? "
+)
+_INSERT = (
+    "INSERT INTO leases (buffer_id, consumer, id, number, status, request, holder, leased, "
+    "expires, policy_version, rows, first, last, positions, columns, checksum, crc) "
+    "VALUES (?, ?, ?, ?, 'leased', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_COUNT = (
+    "UPDATE consumers SET version = version + 1, handed_out = ?, begun = ? "
+    "WHERE buffer_id = ? AND id = ?"
+)
+_REPEATED = "UPDATE leases SET status = 'repeated' WHERE buffer_id = ? AND consumer = ? AND id = ?"
+
+
+@dataclass(frozen=True)
+class Counters:
+    """A consumer's counters, while its row is held, and the time."""
+
+    version: int
+    handed_out: int
+    begun: int
+    now: float
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A row of the ledger, as far as it says who may be handed out what."""
+
+    id: int
+    number: int
+    status: str
+    holder: str
+    expires: float
+    drawn: Drawn
+
+
+@dataclass(frozen=True)
+class NewLease:
+    """A lease that is made."""
+
+    number: int
+    repeats: int | None  # id of the lease of the same number that was given back
+    request: int
+    holder: str
+    expires: float
+    checksum: int
+    drawn: Drawn
+
+
+def hold(session: Session, store: Store, consumer: ConsumerRecord) -> Counters:
+    """Keep others from the leases of a consumer until the transaction ends."""
+    dialect = store.dialect
+    found = session.ask(
+        f"SELECT version, handed_out, begun, {dialect.NOW} FROM consumers "
+        f"WHERE buffer_id = ? AND id = ? AND name = ?{dialect.FOR_UPDATE}",
+        store.id, consumer.id, consumer.name,
+    )  # fmt: skip
+    if not found:
+        raise errors.UnknownConsumer(
+            f"consumer {consumer.name!r} was dropped: make it again with buffer.consumer"
+        )
+    return Counters(*found[0])
+
+
+def changed(
+    session: Session, store: Store, consumer: ConsumerRecord, after: int, known: Iterable[int]
+) -> list[Lease]:
+    """Return the leases made after one, and those among the known ones, oldest first."""
+    listed = store.dialect.as_list(np.array(sorted(known), np.int64))
+    found = session.ask(
+        f"{_CHANGED} AND (id > ? OR id {store.dialect.AMONG}) ORDER BY id",
+        store.id, consumer.id, after, listed,
+    )  # fmt: skip
+    return [_read(store, consumer, row) for row in found]
+
+
+def open_leases(session: Session, store: Store, consumer: ConsumerRecord) -> list[Lease]:
+    """Return the leases that are held, or were given back and not drawn again yet."""
+    where = "AND status IN ('leased', 'returned') ORDER BY id"
+    found = session.ask(_CHANGED + where, store.id, consumer.id)
+    return [_read(store, consumer, row) for row in found]
+
+
+def acknowledged(
+    session: Session, store: Store, consumer: ConsumerRecord, oldest: int
+) -> Iterator[Lease]:
+    """Yield the acknowledged leases that had a position from `oldest` on."""
+    where = "AND status = 'acknowledged' AND last >= ?"
+    for row in session.each(_CHANGED + where, store.id, consumer.id, oldest):
+        yield _read(store, consumer, row)
+
+
+def _read(store: Store, consumer: ConsumerRecord, row: Any) -> Lease:
+    id, number, status, holder, expires, request, positions, columns, crc = row
+    if crc_of(positions, columns, number, request) != crc:
+        raise damaged(store.name, consumer.name, id, "checksum")
+    try:
+        drawn = unpack_positions(bytes(positions))
+    except (ValueError, struct.error) as error:
+        raise damaged(store.name, consumer.name, id, error) from error
+    return Lease(id, number, status, holder, expires, drawn)
+
+
+def insert(
+    session: Session,
+    store: Store,
+    consumer: ConsumerRecord,
+    counters: Counters,
+    lease: NewLease,
+) -> None:
+    """Write a lease, and count it."""
+    items, key = lease.drawn.items, (store.id, consumer.id)
+    positions, columns = pack_positions(lease.drawn), pack_columns(lease.drawn.columns)
+    begun = max(counters.begun, lease.number + 1)
+    session.tell(_COUNT, counters.handed_out + 1, begun, *key)
+    if lease.repeats is not None:
+        session.tell(_REPEATED, *key, lease.repeats)
+    session.tell(
+        _INSERT, *key, counters.handed_out, lease.number, lease.request, lease.holder,
+        counters.now, lease.expires, None, len(items), int(items.min()),
+        int(items.max()), positions, columns, lease.checksum,
+        crc_of(positions, columns, lease.number, lease.request),
+    )  # fmt: skip
+
+
+def give_back(
+    session: Session, store: Store, consumer: ConsumerRecord, ids: list[int], now: float
+) -> list[int]:
+    """Give back those of the leases that are held still; return which these were."""
+    listed = store.dialect.as_list(np.array(ids, np.int64))
+    found = session.ask(
+        "UPDATE leases SET status = 'returned', ended = ? WHERE buffer_id = ? AND consumer = ? "
+        f"AND id {store.dialect.AMONG} AND status = 'leased' RETURNING id",
+        now, store.id, consumer.id, listed,
+    )  # fmt: skip
+    if found:
+        _count_change(session, store, consumer)
+    return [id for (id,) in found]
+
+
+def acknowledge(
+    session: Session, store: Store, consumer: ConsumerRecord, id: int, now: float, step: int | None
+) -> bool:
+    """Acknowledge a lease and return whether it was held."""
+    found = session.ask(
+        "UPDATE leases SET status = 'acknowledged', ended = ?, trainer_step = ? "
+        "WHERE buffer_id = ? AND consumer = ? AND id = ? AND status = 'leased' AND expires > ? "
+        "RETURNING id",
+        now, step, store.id, consumer.id, id, now,
+    )  # fmt: skip
+    if not found:
+        return False
+    session.tell(
+        "UPDATE consumers SET version = version + 1, acknowledged = acknowledged + 1, "
+        "last_step = coalesce(?, last_step) WHERE buffer_id = ? AND id = ?",
+        step, store.id, consumer.id,
+    )  # fmt: skip
+    return True
+
+
+def renew(
+    session: Session, store: Store, consumer: ConsumerRecord, id: int, now: float, seconds: float
+) -> bool:
+    """Have a lease expire so many seconds from now, and return whether it was held."""
+    found = session.ask(
+        "UPDATE leases SET expires = ? WHERE buffer_id = ? AND consumer = ? AND id = ? "
+        "AND status = 'leased' AND expires > ? RETURNING id",
+        now + seconds, store.id, consumer.id, id, now,
+    )  # fmt: skip
+    if found:
+        _count_change(session, store, consumer)
+    return bool(found)
+
+
+def _count_change(session: Session, store: Store, consumer: ConsumerRecord) -> None:
+    session.tell(
+        "UPDATE consumers SET version = version + 1 WHERE buffer_id = ? AND id = ?",
+        store.id, consumer.id,
+    )  # fmt: skip
+
+
+def status(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> tuple[str, float]:
+    """Return the status of a lease, and when it expires."""
+    found = session.ask(
+        "SELECT status, expires FROM leases WHERE buffer_id = ? AND consumer = ? AND id = ?",
+        store.id, consumer.id, id,
+    )  # fmt: skip
+    return found[0][0], found[0][1]
+
+
+def request_id(text: str) -> int:
+    """Return the id of what is asked for: a hash, so that nobody has to take turns for it."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def insert_request(session: Session, store: Store, id: int, text: str) -> None:
+    """Store what is asked for, unless it is known."""
+    session.tell(
+        "INSERT INTO requests (buffer_id, id, request) VALUES (?, ?, ?) "
+        "ON CONFLICT (buffer_id, id) DO NOTHING",
+        store.id, id, text,
+    )  # fmt: skip
+
+
+def read_request(session: Session, store: Store, id: int) -> str:
+    """Return what was asked for."""
+    r = tables.requests.c
+    ((text,),) = session.rows(sa.select(r.request).where(r.buffer_id == store.id, r.id == id))
+    return str(text)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of the ledger with all that is needed to make its batch again."""
+
+    id: int
+    number: int
+    status: str
+    trainer_step: int | None
+    request: dict[str, Any]
+    checksum: int
+    drawn: Drawn
+
+
+def entries(
+    session: Session,
+    store: Store,
+    consumer: ConsumerRecord,
+    steps: set[int] | None,
+    newest: int | None,
+) -> list[int]:
+    """Return the ids of the acknowledged leases of some trainer steps, or the newest ones."""
+    c = tables.leases.c
+    mine = sa.and_(c.buffer_id == store.id, c.consumer == consumer.id, c.status == "acknowledged")
+    if steps is not None:
+        mine = sa.and_(mine, store.dialect.among(c.trainer_step, sorted(steps)))
+    ordered = sa.select(c.id).where(mine).order_by(c.ended.desc(), c.id.desc()).limit(newest)
+    return [id for (id,) in reversed(session.rows(ordered))]
+
+
+def read_entry(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> Entry:
+    """Return a row of the ledger; raise DatabaseDamaged where it cannot be read."""
+    c, r = tables.leases.c, tables.requests.c
+    same = sa.and_(r.buffer_id == c.buffer_id, r.id == c.request)
+    ((number, status, step, checksum, request, positions, columns, crc, text),) = session.rows(
+        sa.select(
+            c.number, c.status, c.trainer_step, c.checksum, c.request, c.positions, c.columns,
+            c.crc, r.request,
+        )
+        .select_from(tables.leases.join(tables.requests, same))
+        .where(c.buffer_id == store.id, c.consumer == consumer.id, c.id == id)
+    )  # fmt: skip
+    try:
+        if crc_of(positions, columns, number, request) != crc or request_id(text) != request:
+            raise ValueError("checksum")
+        asked = json.loads(text)
+        drawn = unpack_positions(bytes(positions))
+        given = unpack_columns(bytes(columns), asked["columns"], len(drawn.positions))
+    except (ValueError, LookupError, TypeError, struct.error) as error:
+        raise damaged(store.name, consumer.name, id, error) from error
+    return Entry(id, number, status, step, asked, checksum, replace(drawn, columns=given))

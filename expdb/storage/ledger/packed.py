@@ -1,0 +1,123 @@
+"""What was drawn, in few bytes: positions, and the columns that a sampler gives."""
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from expdb import errors
+from expdb.chunks.chunk import CODEC
+from expdb.names import UNKNOWN
+
+# Bytes of a number, rows of an anchor (0 for one), whether some were left out, anchors, least.
+_HEAD = struct.Struct("<BHBIq")
+_WIDTHS = {1: "<u1", 2: "<u2", 4: "<u4", 8: "<u8"}
+
+Columns = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a sampler drew, in its order."""
+
+    # Of the anchors, [B], or [B, n] for those of several rows, UNKNOWN for none.
+    positions: np.ndarray
+    columns: Columns  # that the sampler gives, [B]
+    kept: np.ndarray | None = None  # which of them became part of the batch; None for all
+
+    @property
+    def items(self) -> np.ndarray:
+        """The positions that were handed out, each as often as it was."""
+        kept = self.positions if self.kept is None else self.positions[self.kept]
+        found: np.ndarray = kept.reshape(-1)
+        return found if kept.ndim == 1 else found[found != UNKNOWN]
+
+
+def pack_positions(drawn: Drawn) -> bytes:
+    """Return the positions, as offsets from the least in as few bytes as hold them."""
+    positions = drawn.positions
+    least = int(positions.min(initial=2**62)) if positions.size else 0
+    offsets = positions - least
+    greatest = int(offsets.max(initial=0))
+    width = next(width for width in _WIDTHS if greatest < 1 << 8 * width)
+    members = 0 if positions.ndim == 1 else positions.shape[1]
+    head = _HEAD.pack(width, members, drawn.kept is not None, len(positions), least)
+    data = head + offsets.astype(_WIDTHS[width]).tobytes()
+    return data if drawn.kept is None else data + np.packbits(drawn.kept).tobytes()
+
+
+def unpack_positions(data: bytes) -> Drawn:
+    """Return what `pack_positions` was given, without columns; raise ValueError where it is not."""
+    width, members, left_out, count, least = _HEAD.unpack_from(data)
+    if width not in _WIDTHS:
+        raise ValueError(f"numbers of {width} bytes")
+    end = _HEAD.size + count * max(members, 1) * width
+    if len(data) != end + (left_out and (count + 7) // 8):
+        raise ValueError(f"{len(data)} bytes for {count} anchors")
+    offsets = np.frombuffer(data[_HEAD.size : end], _WIDTHS[width])
+    positions = offsets.astype(np.int64) + least
+    kept = None
+    if left_out:
+        bits = np.frombuffer(data[end:], np.uint8)
+        kept = np.unpackbits(bits, count=count).astype(np.bool_)
+    return Drawn(positions.reshape(count, members) if members else positions, {}, kept)
+
+
+def described(columns: Columns) -> dict[str, Any]:
+    """Return what the packed columns do not say of themselves, as plain JSON values."""
+    return {name: [array.dtype.str, *array.shape[1:]] for name, array in columns.items()}
+
+
+def pack_columns(columns: Columns) -> bytes:
+    """Return the columns, compressed where that helps.
+
+    The bytes of the same rank stand together: signs and exponents of floats are much alike.
+    """
+    parts = []
+    for array in columns.values():
+        flat = np.ascontiguousarray(array).view(np.uint8).reshape(-1, array.dtype.itemsize)
+        parts.append(flat.T.tobytes())
+    whole = b"".join(parts)
+    if not whole:
+        return b""
+    compressed = bytes(CODEC.compress(whole, asbytes=True))
+    if len(compressed) < len(whole):
+        return b"\1" + compressed
+    return b"\0" + whole
+
+
+def unpack_columns(data: bytes, described: dict[str, Any], count: int) -> Columns:
+    """Return the columns of `count` anchors; raise ValueError where they are not these."""
+    dtypes = {name: np.dtype(dtype) for name, (dtype, *_) in described.items()}
+    if any(dtype.kind not in "biuf" for dtype in dtypes.values()):
+        raise ValueError("columns of a kind that is never stored")
+    shapes = {name: (count, *shape) for name, (_, *shape) in described.items()}
+    sizes = {name: int(np.prod(shapes[name])) * dtypes[name].itemsize for name in described}
+    total = sum(sizes.values())
+    whole = data[1:]
+    if data[:1] == b"\1":
+        whole = CODEC.decompress(whole, total, asbytes=True)
+    if len(whole) != total:
+        raise ValueError(f"{len(whole)} bytes of columns, not {total}")
+    found, begin = {}, 0
+    for name, size in sizes.items():
+        ranks = np.frombuffer(whole[begin : begin + size], np.uint8)
+        flat = np.ascontiguousarray(ranks.reshape(dtypes[name].itemsize, -1).T)
+        found[name] = flat.view(dtypes[name]).reshape(shapes[name])
+        begin += size
+    return found
+
+
+def crc_of(positions: bytes, columns: bytes, number: int, request: int) -> int:
+    """Return the checksum of a row of the ledger."""
+    return zlib.crc32(columns, zlib.crc32(positions, zlib.crc32(f"{number} {request}".encode())))
+
+
+def damaged(buffer: str, consumer: str, lease: int, why: object) -> errors.DatabaseDamaged:
+    """Return the error for a row of the ledger that cannot be read."""
+    return errors.DatabaseDamaged(
+        f"lease {lease} of consumer {consumer!r} of buffer {buffer!r} is damaged ({why}): restore "
+        "a backup"
+    )

@@ -1,0 +1,60 @@
+"""Proof that the ledger of a buffer is sound: nothing was handed out beyond the limits."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import sqlalchemy as sa
+
+from expdb.errors import ExpDBError
+from expdb.sql import tables
+from expdb.sql.session import Session
+from expdb.storage.ledger import leases
+from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, list_consumers
+from expdb.storage.store import Store
+
+L = tables.leases.c
+
+
+def check_ledger(store: Store, session: Session) -> Iterator[str]:
+    """Yield what is wrong with the consumers and their leases, one line each."""
+    for name in list_consumers(session, store):
+        try:
+            consumer = find_consumer(session, store, name)
+            assert consumer is not None
+            for problem in _consumer(store, session, consumer):
+                yield f"consumer {name!r} {problem}"
+        except ExpDBError as error:
+            yield str(error)
+
+
+def _consumer(store: Store, session: Session, consumer: ConsumerRecord) -> Iterator[str]:
+    mine = sa.and_(L.buffer_id == store.id, L.consumer == consumer.id)
+    by_status = sa.select(L.status, sa.func.count().label("count")).where(mine).group_by(L.status)
+    found = {row.status: row.count for row in session.rows(by_status)}
+    for counter, count in (
+        ("handed_out", sum(found.values())),
+        ("acknowledged", found.get("acknowledged", 0)),
+    ):
+        if getattr(consumer, counter) != count:
+            yield f"counts {getattr(consumer, counter)} leases as {counter}, and has {count}"
+    held: list[np.ndarray] = []
+    handed_out: list[np.ndarray] = []
+    for (id,) in session.rows(sa.select(L.id).where(mine).order_by(L.id)):
+        entry = leases.read_entry(session, store, consumer, id)
+        if entry.number >= consumer.begun:
+            yield f"has batch {entry.number}, and counts {consumer.begun} begun"
+        if entry.status == "leased":
+            held.append(np.unique(entry.drawn.items))
+        if entry.status in ("leased", "acknowledged"):
+            handed_out.append(entry.drawn.items)
+    for what, parts, most in (
+        ("held", held, 1),
+        ("handed out", handed_out, consumer.settings.max_times_sampled),
+    ):
+        if parts and most is not None:
+            positions, times = np.unique(np.concatenate(parts), return_counts=True)
+            if (times > most).any():
+                worst = int(times.argmax())
+                yield (
+                    f"has position {positions[worst]} {what} {times[worst]} times, {most} at most"
+                )

@@ -1,0 +1,399 @@
+"""Consumers: each row is handed out to one learner at a time, as often as the limits say."""
+
+import asyncio
+import collections
+import multiprocessing
+import os
+import signal
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from behind import writing
+
+import expdb
+
+FORK = multiprocessing.get_context("fork")
+
+
+def fill(buffer, episodes=20, length=10, groups=5):
+    """Store whole episodes, of a few tasks and groups."""
+    for number in range(episodes):
+        with buffer.episode(f"task {number % 3}", group_id=f"group {number % groups}") as episode:
+            for step in range(length):
+                episode.append(
+                    obs=np.full(3, number * length + step, np.float32),
+                    reward=float(number),
+                    terminated=step == length - 1,
+                )
+
+
+def items(batch, unit=None):
+    """Return the positions that a batch counts as handed out: of steps, or of first steps."""
+    found = batch["position"]
+    if found.dtype == object:
+        found = np.array([positions[0] for positions in found])
+    if unit is not None and found.ndim > 1 and isinstance(unit, (expdb.Episode, expdb.Group)):
+        found = found[..., 0]
+    elif found.ndim > 1:
+        found = found[:, unit.burn_in]
+    return found.reshape(-1).tolist()
+
+
+def counted(batches, unit=None):
+    """Return how often each was handed out."""
+    return collections.Counter(one for batch in batches for one in items(batch, unit))
+
+
+def consume(consumer, size, unit=None, **arguments):
+    """Lease and acknowledge until there is nothing left; return the batches."""
+    batches = []
+    unit = expdb.Step() if unit is None else unit
+    while True:
+        try:
+            with consumer.lease(size, unit=unit, at_least=1, **arguments) as batch:
+                batches.append(batch)
+        except expdb.TooFewRows:
+            return batches
+
+
+def same(one, other):
+    """Return whether two batches hold the same bits, in the same order."""
+    return list(one) == list(other) and all(
+        one[name].dtype == other[name].dtype
+        and (
+            all(map(np.array_equal, one[name], other[name]))
+            if one[name].dtype == object
+            else one[name].tobytes() == other[name].tobytes()
+        )
+        for name in one
+    )
+
+
+@dataclass(frozen=True)
+class Longest(expdb.Sampler):
+    """A sampler of somebody else's, with a column of its own."""
+
+    def keys(self):
+        return ("score",)
+
+    def draw(self, population, size, rng):
+        positions = rng.choice(population.positions, size)
+        return positions, {"score": positions * 0.5}
+
+
+SAMPLERS = [
+    expdb.Uniform(),
+    expdb.Uniform(replace=False),
+    expdb.Uniform(over="task"),
+    expdb.Uniform(over="episode"),
+    expdb.Prioritized(),
+    expdb.Prioritized(alpha=3.0, epsilon=0.001, normalise="buffer"),
+    expdb.Newest(5),
+    expdb.Ordered("position"),
+    expdb.Ordered("reward", descending=True),
+    Longest(),
+]
+UNITS = [
+    expdb.Step(),
+    expdb.NStep(1),
+    expdb.NStep((1, 3)),
+    expdb.Stack(2),
+    expdb.Sequence(4, burn_in=2),
+    expdb.Episode(),
+    expdb.Episode(pad=False),
+    expdb.Group(2),
+]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
+def test_each_step_is_handed_out_exactly_as_often_as_the_limit_says(buffer, sampler):
+    fill(buffer)
+    buffer.update_priorities(np.arange(200), np.arange(200) % 7 * 3.0)
+    batches = consume(buffer.consumer("trainer", max_times_sampled=2), 16, sampler=sampler)
+    assert counted(batches) == dict.fromkeys(range(200), 2)
+    again = list(buffer.replay("trainer"))
+    assert len(again) == len(batches)
+    assert all(map(same, again, batches))
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=repr)
+def test_each_thing_that_a_unit_draws_is_handed_out_once(buffer, unit):
+    fill(buffer)
+    whole = isinstance(unit, (expdb.Episode, expdb.Group))
+    batches = consume(buffer.consumer("trainer", max_times_sampled=1), 3 if whole else 16, unit)
+    times = counted(batches, unit)
+    assert set(times.values()) == {1}
+    if whole:
+        assert sorted(times) == list(range(0, 200, 10))
+    elif isinstance(unit, expdb.Sequence):
+        assert len(times) > 100
+    else:
+        assert sorted(times) == list(range(200))
+    assert all(map(same, buffer.replay("trainer"), batches))
+
+
+@pytest.mark.parametrize("unit", [expdb.Group(2), expdb.Episode()], ids=repr)
+def test_whatever_is_drawn_again_within_a_batch_is_drawn_once(unit):
+    for seed in range(30):
+        with expdb.open(":memory:") as db:
+            buffer = db.buffer("train")
+            fill(buffer, length=3)
+            batches = consume(buffer.consumer("trainer", max_times_sampled=1, seed=seed), 3, unit)
+            assert counted(batches, unit) == dict.fromkeys(range(0, 60, 3), 1)
+
+
+def test_what_one_learner_holds_no_other_gets(open_db):
+    fill(open_db().buffer("train"))
+    mine, theirs = (open_db().buffer("train").consumer("trainer") for _ in range(2))
+    held = [one.lease(50, sampler=expdb.Uniform(replace=False)) for one in (mine, theirs, mine)]
+    drawn = [set(items(lease.batch)) for lease in held]
+    assert len(set.union(*drawn)) == 150
+    with pytest.raises(expdb.TooFewRows, match="3 leases hold"):
+        theirs.lease(51, sampler=expdb.Uniform(replace=False))
+    held[0].acknowledge()
+    lease = theirs.lease(100, sampler=expdb.Uniform(replace=False))
+    assert drawn[0] < set(items(lease.batch))
+
+
+def test_an_exception_gives_back_and_the_batch_is_drawn_again_the_same(buffer):
+    fill(buffer)
+    consumer = buffer.consumer("trainer", max_times_sampled=1)
+    with pytest.raises(ZeroDivisionError), consumer.lease(20) as lost:
+        raise ZeroDivisionError
+    with consumer.lease(20, step=7) as batch:
+        assert same(batch, lost)
+    assert consumer.last_step == 7
+    assert [same(one, lost) for one in buffer.replay("trainer", [7])] == [True]
+
+
+def test_the_seed_decides_what_is_drawn(db):
+    drawn = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        buffer = db.buffer(name)
+        fill(buffer)
+        consumer = buffer.consumer("trainer", seed=seed)
+        drawn.append([items(batch) for batch in (consumer.lease(9).batch, consumer.lease(9).batch)])
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert drawn[0][0] != drawn[0][1]
+
+
+def test_a_lease_expires_and_cannot_be_acknowledged_then(open_db):
+    fill(open_db().buffer("train"))
+    mine, theirs = (
+        open_db().buffer("train").consumer("trainer", max_times_sampled=1) for _ in range(2)
+    )
+    late = mine.lease(200, sampler=expdb.Uniform(replace=False), seconds=0.2)
+    with pytest.raises(expdb.TooFewRows):
+        theirs.lease(1)
+    late.renew(0.4)
+    time.sleep(0.2)
+    with pytest.raises(expdb.TooFewRows):
+        theirs.lease(1)
+    time.sleep(0.3)
+    with pytest.raises(expdb.LeaseLost, match="expired"):
+        late.acknowledge()
+    with theirs.lease(200, sampler=expdb.Uniform(replace=False), step=1) as batch:
+        assert same(batch, late.batch)
+    with pytest.raises(expdb.LeaseLost, match="expired"):
+        late.renew()
+
+
+def test_a_batch_is_acknowledged_once(buffer):
+    fill(buffer)
+    consumer = buffer.consumer("trainer")
+    lease = consumer.lease(5)
+    consumer.acknowledge(lease, 3)
+    with pytest.raises(expdb.LeaseLost, match="acknowledged already"):
+        lease.acknowledge(4)
+    assert consumer.last_step == 3
+    back = consumer.lease(5)
+    back.give_back()
+    back.give_back()
+    with pytest.raises(expdb.LeaseLost, match="given back"):
+        back.acknowledge()
+    with pytest.raises(expdb.InvalidValue, match="what lease"):
+        consumer.acknowledge(lease.batch)
+
+
+def die_holding(location, asked, told):
+    consumer = expdb.open(location).buffer("train").consumer("trainer")
+    with consumer.lease(20, step=0):
+        pass
+    told.send(items(consumer.lease(20, step=1).batch))
+    asked.recv()
+
+
+def test_what_a_killed_learner_held_is_drawn_again_at_once(location, open_db):
+    buffer = open_db().buffer("train")
+    fill(buffer)
+    buffer.consumer("trainer", max_times_sampled=1)
+    ours, theirs = FORK.Pipe()
+    process = multiprocessing.get_context("spawn").Process(
+        target=die_holding, args=(location, theirs, theirs)
+    )
+    process.start()
+    held = ours.recv()
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    consumer = open_db().buffer("train").consumer("trainer")
+    assert consumer.last_step == 0
+    lease = consumer.lease(20, step=1)
+    assert items(lease.batch) == held
+    assert lease.number == 1
+    assert lease.id == 2
+    lease.acknowledge()
+    assert consumer.last_step == 1
+
+
+def test_settings_stay_as_they_were_stored(buffer, open_db):
+    fill(buffer)
+    consumer = buffer.consumer("trainer", max_times_sampled=3, min_size=10, seed=5)
+    assert buffer.consumer("trainer") is consumer
+    other = open_db().buffer("train")
+    other.consumer("trainer", max_times_sampled=3)
+    with pytest.raises(expdb.ConsumerMismatch, match="has max_times_sampled=3, not None: leave it"):
+        other.consumer("trainer", max_times_sampled=None)
+    with pytest.raises(expdb.ConsumerMismatch, match="has seed=5"):
+        other.consumer("trainer", seed=6)
+    for wrong in ({"max_times_sampled": 0}, {"min_size": 0}, {"new_only": 1}, {"seed": -1}):
+        with pytest.raises(expdb.InvalidValue):
+            buffer.consumer("other", **wrong)
+    assert buffer.consumers() == ["trainer"]
+    buffer.drop_consumer("trainer")
+    with pytest.raises(expdb.UnknownConsumer, match="was dropped"):
+        consumer.lease(1)
+    with pytest.raises(expdb.UnknownConsumer, match="no consumer 'trainer'"):
+        buffer.drop_consumer("trainer")
+
+
+def test_nothing_is_handed_out_before_there_is_enough(buffer):
+    consumer = buffer.consumer("trainer", min_size=15)
+    fill(buffer, episodes=1)
+    with pytest.raises(expdb.TooFewRows, match="10 steps are stored"):
+        consumer.lease(5)
+    fill(buffer, episodes=1)
+    assert consumer.lease(5).batch.size == 5
+
+
+def test_a_consumer_of_new_experience_sees_what_came_since(buffer):
+    fill(buffer, episodes=3)
+    consumer = buffer.consumer("trainer", new_only=True, max_times_sampled=1)
+    with pytest.raises(expdb.TooFewRows, match="stored since"):
+        consumer.lease(1)
+    fill(buffer, episodes=2)
+    assert sorted(counted(consume(consumer, 7))) == list(range(30, 50))
+
+
+def test_queries_and_consumers_go_together(buffer):
+    fill(buffer)
+    where = {"task_id": "task 1"}
+    batches = consume(buffer.consumer("trainer", max_times_sampled=1), 16, where=where)
+    wanted = np.concatenate([batch["position"] for batch in buffer.scan(where)])
+    assert sorted(counted(batches)) == wanted.tolist()
+    others = consume(buffer.consumer("trainer"), 16)
+    assert sum(counted(others).values()) == 200 - len(wanted)
+
+
+def test_a_replay_names_what_was_evicted(buffer):
+    fill(buffer)
+    consumer = buffer.consumer("trainer")
+    for step in range(4):
+        with consumer.lease(10, sampler=expdb.Ordered("position"), step=step, unit=expdb.NStep(1)):
+            pass
+        buffer.delete(np.arange(step * 3 + 1).tolist() if step == 3 else [199 - step])
+    with pytest.raises(expdb.Evicted, match=r"batch 0 of consumer 'trainer': \d+ positions"):
+        list(buffer.replay("trainer"))
+    with pytest.raises(expdb.UnknownConsumer, match="did you mean 'trainer'"):
+        buffer.replay("trainr")
+
+
+def test_a_replay_says_that_rewards_have_changed(buffer):
+    fill(buffer)
+    with buffer.consumer("trainer").lease(200, sampler=expdb.Uniform(replace=False)) as batch:
+        pass
+    assert same(next(buffer.replay("trainer", last=1)), batch)
+    buffer.update({"position": 17}, reward=100.0)
+    with pytest.raises(expdb.ReplayMismatch, match="rewards were changed"):
+        next(buffer.replay("trainer", last=1))
+
+
+def test_a_replay_gives_the_steps_asked_for(buffer):
+    fill(buffer)
+    consumer = buffer.consumer("trainer")
+    batches = {}
+    for step in (10, 20, 30, 40):
+        with consumer.lease(10, step=step, fields=["obs", "task_id"]) as batch:
+            batches[step] = batch
+    with consumer.lease(10):
+        pass
+    found = list(buffer.replay("trainer", range(15, 35)))
+    assert [same(one, batches[step]) for one, step in zip(found, (20, 30), strict=True)] == [
+        True
+    ] * 2
+    assert len(list(buffer.replay("trainer"))) == 5
+    assert same(next(buffer.replay("trainer", last=2)), batches[40])
+
+
+def test_a_learner_waits_for_what_is_stored_meanwhile(buffer):
+    consumer = buffer.consumer("trainer")
+    began = time.monotonic()
+    with pytest.raises(expdb.TooFewRows):
+        consumer.lease(5, wait=0.2)
+    assert time.monotonic() - began >= 0.2
+
+    async def learn():
+        task = asyncio.create_task(consumer.lease_async(5, wait=30.0, step=1))
+        await asyncio.sleep(0.1)
+        fill(buffer, episodes=1)
+        await consumer.acknowledge_async(await task)
+
+    asyncio.run(learn())
+    assert consumer.last_step == 1
+
+
+def test_a_cancelled_lease_holds_nothing(buffer):
+    consumer = buffer.consumer("trainer")
+
+    async def learn():
+        task = asyncio.create_task(consumer.lease_async(5, wait=30.0))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(learn())
+    fill(buffer, episodes=1)
+    assert consumer.lease(10, sampler=expdb.Uniform(replace=False)).batch.size == 10
+
+
+def test_a_damaged_row_of_the_ledger_is_named(db, buffer):
+    fill(buffer)
+    with buffer.consumer("trainer", max_times_sampled=1).lease(5):
+        pass
+    with writing(db) as session:
+        session.ask("UPDATE leases SET number = 3")
+    with pytest.raises(expdb.DatabaseDamaged, match="lease 0 of consumer 'trainer'"):
+        list(buffer.replay("trainer"))
+    with writing(db) as session:
+        session.ask("UPDATE leases SET number = 0")
+
+
+def learn(location, most, size, report):
+    consumer = expdb.open(location).buffer("train").consumer("trainer", max_times_sampled=most)
+    report.put([items(batch) for batch in consume(consumer, size, wait=1.0)])
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_many_learners_share_what_there_is(location, buffer, most):
+    fill(buffer, episodes=100)
+    report = FORK.Queue()
+    learners = [FORK.Process(target=learn, args=(location, most, 16, report)) for _ in range(4)]
+    for learner in learners:
+        learner.start()
+    shares = [report.get(timeout=60) for _ in learners]
+    for learner in learners:
+        learner.join()
+    times = collections.Counter(one for share in shares for batch in share for one in batch)
+    assert times == dict.fromkeys(range(1000), most)
