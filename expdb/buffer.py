@@ -63,7 +63,7 @@ class ReplayBuffer:
         self._sampling = Sampling(store, budget)
         self._rng: np.random.Generator | None = None
         self._writers = OpenWriters(store)
-        self._consumers: dict[int, Consumer] = {}
+        self._consumers: dict[int, Leasing] = {}
 
     def __repr__(self) -> str:
         return f"<ReplayBuffer {self.name!r}: {len(self)} steps, capacity {self.capacity}>"
@@ -227,6 +227,8 @@ class ReplayBuffer:
             OpenWriters(self._store),
         )
         self._sampling.forked()
+        for consumer in self._consumers.values():
+            consumer.forked()
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -451,7 +453,8 @@ class ReplayBuffer:
     def stats(self) -> dict[str, Any]:
         """Return counts, sizes and fields as plain JSON values."""
         with self._store.engine.reading() as session:
-            return {**buffer_stats(self._store, session), "resident_bytes": self._sampling.nbytes}
+            nbytes = self._sampling.nbytes + sum(one.nbytes for one in self._consumers.values())
+            return {**buffer_stats(self._store, session), "resident_bytes": nbytes}
 
     def check(self) -> list[str]:
         """Return what is wrong with the buffer's counters or chunks, one line each.
@@ -595,9 +598,8 @@ class ReplayBuffer:
         )
         known = self._consumers.get(record.id)
         if known is None or known.name != record.name:
-            known = Consumer(Leasing(self._store, self._sampling, record), record.name)
-            self._consumers[record.id] = known
-        return known
+            known = self._consumers[record.id] = Leasing(self._store, self._sampling, record)
+        return Consumer(known, record.name)
 
     def consumers(self) -> list[str]:
         """Return the names of all consumers, oldest first."""

@@ -5,7 +5,8 @@ from __future__ import annotations  # NumPy imports its random module when it is
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -15,7 +16,8 @@ from expdb import checks, errors
 from expdb.batch import Batch
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
-from expdb.sampling.leasing import Leased, Leasing, Request
+from expdb.sampling.leasing import Leased, Leasing
+from expdb.sampling.request import Request
 from expdb.sql.query import Where
 
 LONGEST_PAUSE = 0.02  # seconds between looks, of those who wait
@@ -29,7 +31,7 @@ class Lease:
 
     def __init__(self, leasing: Leasing, leased: Leased, seconds: float, step: int | None):
         self._leasing, self._leased = leasing, leased
-        self._seconds, self._step = seconds, step
+        self._seconds, self.step = seconds, step
         self._is_over = False
 
     def __repr__(self) -> str:
@@ -59,7 +61,7 @@ class Lease:
         `step` defaults to the one that the lease was made with. Raises LeaseLost where the lease
         is not held any more: it was acknowledged or given back, or has expired.
         """
-        step = self._step if step is None else checks.whole(step, "step")
+        step = self.step if step is None else checks.whole(step, "step")
         self._leasing.acknowledge(self.id, step)
         self._is_over = True
 
@@ -141,25 +143,76 @@ class Consumer:
         Raises TooFewRows where there is not enough, with `wait` only after that many seconds.
         """
         request = _request(size, where, sampler, unit, fields, at_least, empty)
-        timeout = None if wait is None else checks.number(wait, "wait", 0)
-        return self._lease(request, _seconds(seconds), step, timeout, threading.Event())
+        return self._lease(request, _seconds(seconds), _step(step), _wait(wait))
+
+    def batches(
+        self,
+        size: int,
+        where: Where = None,
+        *,
+        sampler: Sampler = Uniform(),  # noqa: B008 (frozen)
+        unit: Unit = Step(),  # noqa: B008 (frozen)
+        fields: Sequence[str] | None = None,
+        at_least: int | None = None,
+        seconds: float = 300.0,
+        first_step: int | None = None,
+        wait: float | None = None,
+        empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray] = np.empty,
+    ) -> Iterator[Batch]:
+        """Yield one leased batch after another, until there is not enough.
+
+        Asking for the next one acknowledges the one before, in the transaction that leases: half
+        the commits of `lease`. The trainer's steps count up from `first_step`, by default from the
+        one after `last_step`. A batch that the loop is left with is given back. The other arguments
+        are those of `lease`.
+
+        >>> for batch in consumer.batches(64, wait=60.0):  # doctest: +SKIP
+        ...     train(batch)
+        """
+        request = _request(size, where, sampler, unit, fields, at_least, empty)
+        if first_step is None:
+            last = self.last_step
+            first_step = 0 if last is None else last + 1
+        step = checks.whole(first_step, "first_step")
+        return self._batches(request, _seconds(seconds), step, _wait(wait))
+
+    def _batches(self, request: Request, seconds: float, step: int, wait: float) -> Iterator[Batch]:
+        lease: Lease | None = None
+        try:
+            while True:
+                try:
+                    lease = self._lease(request, seconds, step, wait, lease)
+                except errors.TooFewRows:
+                    lease = None
+                    return
+                yield lease.batch
+                step += 1
+        finally:
+            if lease is not None:
+                with suppress(errors.DatabaseClosed):  # it is given back when the process ends
+                    lease.give_back()
 
     def _lease(
         self,
         request: Request,
         seconds: float,
         step: int | None,
-        wait: float | None,
-        cancelled: threading.Event,
+        wait: float,
+        done: Lease | None = None,
+        cancelled: threading.Event | None = None,
     ) -> Lease:
-        number = None if step is None else checks.whole(step, "step")
-        deadline, pause = time.monotonic() + (wait or 0.0), 0.001
+        """Lease, waiting so many seconds for what there is to come; acknowledge `done` first."""
+        deadline, pause = time.monotonic() + wait, 0.001
+        acknowledge = None if done is None else (done.id, done.step)
         while True:
             try:
-                return Lease(self._leasing, self._leasing.lease(request, seconds), seconds, number)
+                leased = self._leasing.lease(request, seconds, acknowledge)
+                return Lease(self._leasing, leased, seconds, step)
             except errors.TooFewRows:
-                if time.monotonic() >= deadline or cancelled.wait(pause):
+                acknowledge = None
+                if time.monotonic() >= deadline or (cancelled is not None and cancelled.is_set()):
                     raise
+            time.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
     async def lease_async(self, size: int, where: Where = None, **arguments: Any) -> Lease:
@@ -167,11 +220,10 @@ class Consumer:
         cancelled = threading.Event()
 
         def work() -> Lease:
-            wait, seconds = arguments.pop("wait", None), arguments.pop("seconds", 300.0)
-            step = arguments.pop("step", None)
+            wait, seconds = _wait(arguments.pop("wait", None)), arguments.pop("seconds", 300.0)
+            step = _step(arguments.pop("step", None))
             request = _request(size, where, **{**_DEFAULTS, **arguments})
-            timeout = None if wait is None else checks.number(wait, "wait", 0)
-            return self._lease(request, _seconds(seconds), step, timeout, cancelled)
+            return self._lease(request, _seconds(seconds), step, wait, None, cancelled)
 
         task = asyncio.get_running_loop().run_in_executor(None, work)
         try:
@@ -225,6 +277,14 @@ def _seconds(seconds: Any) -> float:
     if found <= 0:
         raise errors.InvalidValue(f"seconds is {seconds!r}: give a number above 0")
     return found
+
+
+def _step(step: Any) -> int | None:
+    return None if step is None else checks.whole(step, "step")
+
+
+def _wait(wait: Any) -> float:
+    return 0.0 if wait is None else checks.number(wait, "wait", 0)
 
 
 def _checked(lease: Any) -> Lease:

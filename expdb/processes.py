@@ -6,14 +6,17 @@ import socket
 from pathlib import Path
 
 
-def this_process() -> str:
-    """Return a name that no other process has, on this machine or another."""
-    return _named(os.getpid())
+def named(serial: int) -> str:
+    """Return a name that no other process has, on this machine or another, with a number of ours.
+
+    What it is made of: machine, process, when that was started, and the number.
+    """
+    return _named(os.getpid(), serial)
 
 
-@functools.lru_cache(1)
-def _named(pid: int) -> str:
-    return f"{_machine()} {pid} {_started(pid)}"
+@functools.lru_cache
+def _named(pid: int, serial: int) -> str:
+    return f"{_machine()} {pid} {_started(pid)} {serial}"
 
 
 def _machine() -> str:
@@ -40,7 +43,7 @@ def _started(pid: int) -> str:
 
 
 def has_ended(name: str) -> bool:
-    """Return whether a process is known to have ended; what follows its name is left out.
+    """Return whether the process of a name is known to have ended.
 
     Of one on another machine nobody here knows.
     """

@@ -250,7 +250,6 @@ def test_what_a_killed_learner_held_is_drawn_again_at_once(location, open_db):
 def test_settings_stay_as_they_were_stored(buffer, open_db):
     fill(buffer)
     consumer = buffer.consumer("trainer", max_times_sampled=3, min_size=10, seed=5)
-    assert buffer.consumer("trainer") is consumer
     other = open_db().buffer("train")
     other.consumer("trainer", max_times_sampled=3)
     with pytest.raises(expdb.ConsumerMismatch, match="has max_times_sampled=3, not None: leave it"):
@@ -397,3 +396,65 @@ def test_many_learners_share_what_there_is(location, buffer, most):
         learner.join()
     times = collections.Counter(one for share in shares for batch in share for one in batch)
     assert times == dict.fromkeys(range(1000), most)
+
+
+def test_batches_are_acknowledged_as_the_next_is_asked_for(buffer):
+    fill(buffer)
+    consumer = buffer.consumer("trainer", max_times_sampled=1)
+    seen = []
+    for batch in consumer.batches(16, at_least=1, first_step=10):
+        seen.append(batch)
+        assert consumer.last_step == (None if len(seen) == 1 else 8 + len(seen))
+    assert counted(seen) == dict.fromkeys(range(200), 1)
+    assert consumer.last_step == 9 + len(seen)
+    assert all(map(same, buffer.replay("trainer"), seen))
+
+
+def test_a_loop_that_is_left_gives_its_batch_back(buffer):
+    fill(buffer)
+    consumer = buffer.consumer("trainer", max_times_sampled=1)
+    for batch in consumer.batches(150):
+        left = batch
+        break
+    assert consumer.last_step is None
+    steps = iter(consumer.batches(150, at_least=1))
+    assert same(next(steps), left)
+    assert next(steps).size == 50
+    assert consumer.last_step == 0
+    steps.close()
+    assert consumer.lease(50, sampler=expdb.Uniform(replace=False)).batch.size == 50
+
+
+def test_a_batch_that_was_lost_is_not_acknowledged_with_the_next(buffer):
+    fill(buffer)
+    consumer = buffer.consumer("trainer", max_times_sampled=1)
+    batches = consumer.batches(20, seconds=0.1)
+    next(batches)
+    time.sleep(0.2)
+    with pytest.raises(expdb.LeaseLost, match="expired"):
+        next(batches)
+    assert consumer.last_step is None
+    assert counted(consume(consumer, 20)) == dict.fromkeys(range(200), 1)
+
+
+def test_a_forked_child_holds_nothing_of_its_parent(location, buffer):
+    fill(buffer)
+    consumer = buffer.consumer("trainer", max_times_sampled=1)
+    lease = consumer.lease(150, sampler=expdb.Uniform(replace=False))
+    report = FORK.Queue()
+
+    def child():
+        try:
+            lease.acknowledge()
+        except expdb.LeaseLost as error:
+            report.put(str(error))
+        report.put(items(consumer.lease(50, sampler=expdb.Uniform(replace=False)).batch))
+
+    process = FORK.Process(target=child)
+    process.start()
+    assert "another process's" in report.get(timeout=30)
+    theirs = report.get(timeout=30)
+    process.join()
+    assert not set(theirs) & set(items(lease.batch))
+    lease.acknowledge()
+    assert sorted(counted(consume(consumer, 50))) == sorted(theirs)

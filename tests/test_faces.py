@@ -264,6 +264,7 @@ def test_examples_run_again_and_stay_short(name, tmp_path):
 
 PAGES_WITH_CODE = [
     "README.md",
+    "docs/consumption.md",
     "docs/extending.md",
     "docs/reading.md",
     "docs/sampling.md",

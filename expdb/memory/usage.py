@@ -35,7 +35,7 @@ class Usage:
         self.returned: dict[int, Lease] = {}  # and not drawn again yet, by number
         self._first = 0
         self._times = np.zeros(0, np.int32)  # handed out, what is held included
-        self._holds = np.zeros(0, np.int16)  # by so many leases
+        self._holds = np.zeros(0, np.bool_)  # by a lease, or blocked
         self._journal: deque[np.ndarray] = deque(maxlen=JOURNAL)
         self._oldest_entry = self.epoch = self.epoch + 1
 
@@ -50,7 +50,14 @@ class Usage:
 
     def may_be_drawn(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
         """Return which of the steps may be handed out now, bool."""
-        return self.left(resident.positions(rows)) > 0
+        positions = resident.positions(rows)
+        if self.most is not None:
+            return self.left(positions) > 0
+        if not len(self._holds):
+            return positions >= self._began
+        places = positions - self._first
+        free = ~self._holds.take(places, mode="clip")
+        return (free | (places >= len(self._holds))) & (positions >= self._began)
 
     def left(self, positions: np.ndarray) -> np.ndarray:
         """Return how often each of the positions may be handed out in one batch."""
@@ -62,7 +69,7 @@ class Usage:
         found = np.full(len(positions), most, np.int64)
         if len(self._times):
             found -= np.where(known, self._times.take(place), 0)
-            found[known & (self._holds.take(place) > 0)] = 0
+            found[known & self._holds.take(place)] = 0
         found[positions < self._began] = 0
         return found
 
@@ -90,7 +97,7 @@ class Usage:
         if counts != counted:
             self._count(items, 1 if counts else -1)
         if (lease.status == "leased") != counted:
-            self._hold(items, 1 if lease.status == "leased" else -1)
+            self._hold(items, lease.status == "leased")
         again = self.returned.get(lease.number)
         if again is not None and again.id <= lease.id:
             del self.returned[lease.number]
@@ -104,12 +111,12 @@ class Usage:
 
     def block(self, positions: np.ndarray) -> None:
         """Have positions not handed out until they are unblocked."""
-        self._hold(positions, 1)
+        self._hold(positions, True)
         self._note(positions)
 
     def unblock(self, positions: np.ndarray) -> None:
         """Undo `block` of the same positions."""
-        self._hold(positions, -1)
+        self._hold(positions, False)
         self._note(positions)
 
     def _note(self, positions: np.ndarray) -> None:
@@ -121,18 +128,19 @@ class Usage:
             places = self._places(items)  # which may make room
             np.add.at(self._times, places, by)
 
-    def _hold(self, items: np.ndarray, by: int) -> None:
-        places = np.unique(self._places(items))
-        self._holds[places] += by
+    def _hold(self, items: np.ndarray, is_held: bool) -> None:
+        places = self._places(items)  # which may make room
+        self._holds[places] = is_held
 
     def _places(self, items: np.ndarray) -> np.ndarray:
         """Return the places of positions in the arrays, which get room for them."""
-        items = items[items >= max(self._first, 0)]
-        needed = int(items.max(initial=self._first - 1)) + 1 - self._first
+        if self._first:
+            items = items[items >= self._first] - self._first
+        needed = int(items.max(initial=-1)) + 1
         if needed > len(self._times):
             room = max(ROOM, needed + needed // 4)
             self._times, self._holds = _grown(self._times, room), _grown(self._holds, room)
-        return items - self._first
+        return items
 
     def evict(self, oldest: int) -> None:
         """Forget the positions before `oldest`, once they are most of what is known."""

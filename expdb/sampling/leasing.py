@@ -7,66 +7,27 @@ it draws is what nobody else holds; the rows are read before.
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 import itertools
-import json
 import threading
 import time
-import zlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
-
-import numpy as np
 
 from expdb import errors
 from expdb.batch import Batch
 from expdb.locks import locked
 from expdb.memory.usage import Usage
-from expdb.processes import has_ended, this_process
-from expdb.replay.samplers import Sampler
-from expdb.replay.units import Unit
+from expdb.processes import has_ended, named
 from expdb.sampling.candidates import Limits
+from expdb.sampling.repeatable import Philox, checksum
+from expdb.sampling.request import Request
 from expdb.sampling.sampler import Sampling
-from expdb.sql.query import QueryBuilder, Where
 from expdb.sql.session import Session
 from expdb.storage.ledger import leases
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
 from expdb.storage.ledger.leases import Counters, NewLease
 from expdb.storage.ledger.packed import Drawn, described
 from expdb.storage.store import Store
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a lease asks for."""
-
-    size: int
-    at_least: int
-    where: Where
-    sampler: Sampler
-    unit: Unit
-    fields: tuple[str, ...] | None
-    empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
-
-    def as_text(self, drawn: Drawn) -> str:
-        """Return what the ledger says of it."""
-        where = self.where.build() if isinstance(self.where, QueryBuilder) else self.where
-        said = {
-            "unit": _settings(self.unit),
-            "sampler": _settings(self.sampler),
-            "where": where,
-            "fields": self.fields,
-            "columns": described(drawn.columns),
-        }
-        return json.dumps(said, default=_plain)
-
-
-def _settings(one: Sampler | Unit) -> dict[str, Any]:
-    name = type(one).__name__ if one.is_trusted else f"{type(one).__module__}.{type(one).__name__}"
-    return {"name": name, **(asdict(one) if is_dataclass(one) else {})}
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else repr(value)
 
 
 @dataclass(frozen=True)
@@ -80,6 +41,7 @@ class Leased:
 
 _serials = itertools.count()
 
+ACKNOWLEDGED = "acknowledged"
 LOOK_SECONDS = 1.0  # between looks whether a process that holds a lease is there still
 
 
@@ -91,9 +53,11 @@ class Leasing:
         settings = consumer.settings
         began = consumer.began if settings.new_only else 0
         self._usage = Usage(settings.max_times_sampled, began)
+        self._random, self._layout_random = Philox(settings.seed, 0), Philox(settings.seed, 1)
         self._serial = next(_serials)
         self._given: set[int] = set()  # leases that a caller got
-        self._requests: set[str] = set()  # that are stored
+        self._requests: dict[int, int] = {}  # id by hash of what was asked for
+        self._stored: set[int] = set()  # ids of requests
         self._ended: set[str] = set()  # processes
         self._looked: dict[str, float] = {}  # when a process is to be looked for again
         self._lock = threading.RLock()
@@ -106,64 +70,142 @@ class Leasing:
                 raise unknown_consumer(session, self._store, self._consumer.name)
             return found
 
-    def lease(self, request: Request, seconds: float) -> Leased:
-        """Draw a batch that nobody else holds, and record it; raise TooFewRows where none is."""
-        return locked(self._lock, self._lease, request, seconds)
+    def forked(self) -> None:
+        """Begin anew in a forked child: what is leased is the parent's."""
+        self._lock = threading.RLock()
+        self._serial, self._given = next(_serials), set()
+        self._usage.forget()
 
-    def _lease(self, request: Request, seconds: float) -> Leased:
-        store, consumer = self._store, self._consumer
-        self._sampling.load()
+    @property
+    def name(self) -> str:
+        """The name of the consumer."""
+        return self._consumer.name
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is held in memory."""
+        return self._usage.nbytes
+
+    # -- leases ----------------------------------------------------------------------------------
+
+    def lease(
+        self, request: Request, seconds: float, done: tuple[int, int | None] | None = None
+    ) -> Leased:
+        """Draw a batch that nobody else holds, and record it; raise TooFewRows where none is.
+
+        In the same transaction another lease is acknowledged, `done`: its id, and the trainer's
+        step. Raises LeaseLost, and draws nothing, where that is not held.
+        """
+        return locked(self._lock, self._lease, request, seconds, done)
+
+    def _lease(
+        self, request: Request, seconds: float, done: tuple[int, int | None] | None
+    ) -> Leased:
+        if not self._sampling.resident.complete:
+            self._sampling.load()
         if request.sampler.asks_database:
             self._sampling.save()
-        while True:
-            with store.engine.writing() as session:
-                counters = leases.hold(session, store, consumer)
-                self._follow(session, counters)
-                overdue = self._overdue(counters.now)
-                if not overdue:
-                    batch, new, text = self._draw(request, counters.now + seconds)
-                    if text not in self._requests:
-                        leases.insert_request(session, store, new.request, text)
-                    leases.insert(session, store, consumer, counters, new)
-                    break
-                leases.give_back(session, store, consumer, overdue, counters.now)
-        self._requests.add(text)
-        made = counters.handed_out
-        lease = leases.Lease(made, new.number, "leased", new.holder, new.expires, new.drawn)
-        self._take_in(lease, counters)
-        self._given.add(made)
-        return Leased(made, new.number, batch)
+        try:
+            while True:
+                with self._store.engine.writing(outlives=done is not None) as session:
+                    counters = leases.hold(session, self._store, self._consumer)
+                    self._follow(session, counters)
+                    overdue = self._overdue(counters.now)
+                    if overdue:
+                        leases.give_back(
+                            session, self._store, self._consumer, overdue, counters.now
+                        )
+                        continue
+                    if done is not None:
+                        counters = self._acknowledge_first(session, counters, *done)
+                    made = self._hand_out(session, counters, request, seconds, done is not None)
+                break
+        except BaseException:
+            if done is not None:  # nobody knows whether that is acknowledged
+                self._usage.forget()
+            raise
+        if isinstance(made, errors.TooFewRows):
+            raise made
+        lease, request_id, batch = made
+        self._stored.add(request_id)
+        self._take_in(lease, counters.version)
+        self._given.add(lease.id)
+        return Leased(lease.id, lease.number, batch)
+
+    def _acknowledge_first(
+        self, session: Session, counters: Counters, id: int, step: int | None
+    ) -> Counters:
+        """Acknowledge a lease in a transaction that goes on."""
+        held = self._usage.held.get(id)
+        version = leases.acknowledge(session, self._store, self._consumer, id, self._holder, step)
+        if version is None or held is None:
+            raise self._lost(session, id)
+        self._take_in(replace(held, status=ACKNOWLEDGED), counters.version)
+        return replace(counters, version=version)
+
+    def _hand_out(
+        self,
+        session: Session,
+        counters: Counters,
+        request: Request,
+        seconds: float,
+        goes_on: bool,
+    ) -> tuple[leases.Lease, int, Batch] | errors.TooFewRows:
+        """Draw a batch and record it.
+
+        In a transaction that `goes_on` if there is too little, that error is returned.
+        """
+        try:
+            batch, new, text = self._draw(session, request, counters.now + seconds)
+        except errors.TooFewRows as error:
+            if goes_on:
+                return error
+            raise
+        if text is not None:
+            leases.insert_request(session, self._store, new.request, text)
+        leases.insert(session, self._store, self._consumer, counters, new)
+        lease = leases.Lease(
+            counters.handed_out, new.number, "leased", new.holder, new.expires, new.drawn
+        )
+        return lease, new.request, batch
 
     @property
     def _holder(self) -> str:
-        return f"{this_process()} {self._serial}"
+        return named(self._serial)
 
-    def _take_in(self, lease: leases.Lease, counters: Counters) -> None:
+    def _take_in(self, lease: leases.Lease, version: int) -> None:
         """Take in what this process has changed, if it knows all that came before."""
-        if self._usage.version == counters.version:
+        if self._usage.version == version:
             self._usage.take_in(lease)
             self._usage.version += 1
 
-    def _draw(self, request: Request, expires: float) -> tuple[Batch, NewLease, str]:
-        """Draw the next batch; return it, its row of the ledger, and what was asked for."""
+    def _draw(
+        self, session: Session, request: Request, expires: float
+    ) -> tuple[Batch, NewLease, str | None]:
+        """Draw the next batch.
+
+        Return it, its row of the ledger, and what was asked for, None where that is stored.
+        """
         usage, settings = self._usage, self._consumer.settings
         number = usage.next_number
-        rng, layout_rng = (generator(settings.seed, number, part) for part in (0, 1))
+        rng, layout_rng = self._random.of_batch(number), self._layout_random.of_batch(number)
         limits = Limits(self._consumer.name, usage, settings.min_size, request.at_least, layout_rng)
         try:
             batch = self._sampling.sample(
                 request.size, request.where, request.sampler, request.unit, request.fields, None,
-                rng, request.empty, limits,
+                rng, request.empty, limits, session if self._store.dialect.WRITES_ALONE else None,
             )  # fmt: skip
         except errors.TooFewRows as error:
             raise errors.TooFewRows(f"{error}{self._explained()}") from None
         drawn, repeated = limits.drawn, usage.returned.get(number)
         assert drawn is not None
-        text = request.as_text(drawn)
+        if not len(drawn.items):
+            raise errors.TooFewRows(f"the unit left out all that was drawn{self._explained()}")
+        id, text = self._request_id(request, drawn)
         new = NewLease(
             number,
             None if repeated is None else repeated.id,
-            leases.request_id(text),
+            id,
             self._holder,
             expires,
             checksum(batch, self._store),
@@ -171,29 +213,36 @@ class Leasing:
         )
         return batch, new, text
 
+    def _request_id(self, request: Request, drawn: Drawn) -> tuple[int, str | None]:
+        """Return the id of what is asked for, and what that is unless it is stored."""
+        columns = described(drawn.columns)
+        key = hash((request.key, tuple((name, *kind) for name, kind in columns.items())))
+        id = self._requests.get(key)
+        if id is not None and id in self._stored:
+            return id, None
+        text = request.as_text(columns)
+        id = self._requests[key] = leases.request_id(text)
+        return id, text
+
     def acknowledge(self, lease: int, step: int | None) -> None:
         """Have a batch count as trained on, for ever; raise LeaseLost where it is not held."""
-        locked(self._lock, self._acknowledge, lease, step)
-
-    def _acknowledge(self, id: int, step: int | None) -> None:
-        store, consumer = self._store, self._consumer
-        with store.engine.writing() as session:
-            counters = leases.hold(session, store, consumer)
-            if not leases.acknowledge(session, store, consumer, id, counters.now, step):
-                raise self._lost(session, id, counters.now)
-        self._changed(id, counters, status="acknowledged")
+        locked(self._lock, self._change, lease, leases.acknowledge, step, {"status": ACKNOWLEDGED})
 
     def renew(self, lease: int, seconds: float) -> None:
         """Have a lease expire so many seconds from now; raise LeaseLost where it is not held."""
-        locked(self._lock, self._renew, lease, seconds)
+        locked(self._lock, self._change, lease, leases.renew, seconds, {})
 
-    def _renew(self, id: int, seconds: float) -> None:
+    def _change(
+        self, id: int, change: Callable[..., int | None], argument: Any, becomes: dict[str, Any]
+    ) -> None:
         store, consumer = self._store, self._consumer
         with store.engine.writing() as session:
-            counters = leases.hold(session, store, consumer)
-            if not leases.renew(session, store, consumer, id, counters.now, seconds):
-                raise self._lost(session, id, counters.now)
-        self._changed(id, counters, expires=counters.now + seconds)
+            version = change(session, store, consumer, id, self._holder, argument)
+            if version is None:
+                raise self._lost(session, id)
+        lease = self._usage.held.get(id)
+        if lease is not None and becomes:
+            self._take_in(replace(lease, **becomes), version - 1)
 
     def give_back(self, lease: int) -> bool:
         """Have a batch drawn again; return whether it was held still."""
@@ -204,14 +253,10 @@ class Leasing:
         with store.engine.writing() as session:
             counters = leases.hold(session, store, consumer)
             found = leases.give_back(session, store, consumer, [id], counters.now)
-        if found:
-            self._changed(id, counters, status="returned")
-        return bool(found)
-
-    def _changed(self, id: int, counters: Counters, **what: Any) -> None:
         lease = self._usage.held.get(id)
-        if lease is not None:
-            self._take_in(replace(lease, **what), counters)
+        if found and lease is not None:
+            self._take_in(replace(lease, status="returned"), counters.version)
+        return bool(found)
 
     def _explained(self) -> str:
         """Return what the consumer has to do with there being too little."""
@@ -221,16 +266,18 @@ class Leasing:
         said += ["only what was stored since it was made counts"] * self._consumer.settings.new_only
         return f" (consumer {self._consumer.name!r}: {', '.join(said)})" if said else ""
 
-    def _lost(self, session: Session, lease: int, now: float) -> errors.LeaseLost:
+    def _lost(self, session: Session, lease: int) -> errors.LeaseLost:
         """Return the error for a lease that is not held."""
-        status, expires = leases.status(session, self._store, self._consumer, lease)
+        status, late = leases.status(session, self._store, self._consumer, lease)
         what = f"lease {lease} of consumer {self._consumer.name!r}"
         if status == "acknowledged":
             return errors.LeaseLost(f"{what} was acknowledged already: do it once")
-        if status == "leased" or expires <= now:
+        if status == "leased" and late < 0:
+            return errors.LeaseLost(f"{what} is another process's: it alone can acknowledge it")
+        if late >= 0:
             return errors.LeaseLost(
-                f"{what} expired {now - expires:.1f} seconds ago, and its rows may be drawn "
-                "again: lease with more seconds, or with renew=True"
+                f"{what} expired {late:.1f} seconds ago, and its rows may be drawn again: lease "
+                "with more seconds, or renew it in time"
             )
         return errors.LeaseLost(f"{what} was given back: lease another batch")
 
@@ -282,22 +329,3 @@ class Leasing:
                 if lease.holder in self._ended:
                     found.append(lease.id)
         return found
-
-
-def generator(seed: int, number: int, part: int) -> np.random.Generator:
-    """Return the generator of a batch: the same whoever draws it, and whenever.
-
-    Counter-based (Philox: Salmon et al. 2011, doi:10.1145/2063384.2063405), so that one seed gives
-    as many that do not meet as there are batches.
-    """
-    return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, number, part]))
-
-
-def checksum(batch: Batch, store: Store) -> int:
-    """Return a checksum of what may change in a batch; its fields never do."""
-    fields, crc = store.fields.types, 0
-    for name, array in batch.items():
-        if name.removeprefix("next_").removeprefix("has_") not in fields:
-            for part in array if array.dtype == object else (array,):
-                crc = zlib.crc32(part.tobytes() if isinstance(part, np.ndarray) else b"", crc)
-    return crc

@@ -10,7 +10,7 @@ from expdb.batch import Batch
 from expdb.replay.sequences import Episode, Group, Sequence
 from expdb.replay.transitions import NStep, Stack
 from expdb.replay.units import Step, Unit
-from expdb.sampling.leasing import checksum, generator
+from expdb.sampling.repeatable import Philox, checksum
 from expdb.sampling.sampler import Sampling
 from expdb.storage.ledger import leases
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
@@ -47,7 +47,7 @@ def _each(
         what = f"batch {entry.number} of consumer {consumer.name!r}"
         asked = entry.request
         fields = None if asked["fields"] is None else tuple(asked["fields"])
-        rng = generator(consumer.settings.seed, entry.number, 1)
+        rng = Philox(consumer.settings.seed, 1).of_batch(entry.number)
         try:
             batch = sampling.again(entry.drawn, unit or _unit(asked["unit"], what), fields, rng)
         except errors.Evicted as error:

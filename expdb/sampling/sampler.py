@@ -107,8 +107,12 @@ class Sampling:
         rng: np.random.Generator,
         empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray],
         limits: Limits | None = None,
+        session: Session | None = None,
     ) -> Batch:
-        """Draw a batch from what is stored at this moment, within the limits of a consumer."""
+        """Draw a batch from what is stored at this moment, within the limits of a consumer.
+
+        A session that is given sees one snapshot, and is asked in place of another one.
+        """
         if not (sampler.is_trusted and unit.is_trusted):
             check_sampler(sampler, self._store.fields.types)
             check_unit(unit, sampler, self._store.fields.types)
@@ -118,7 +122,7 @@ class Sampling:
         wanted = Wanted(
             size, where, key, condition, sampler, unit, fields, shard, rng, empty, limits
         )
-        with self.resident.lock: return self._safely(self._sample, wanted)  # fmt: skip
+        with self.resident.lock: return self._safely(self._sample, wanted, session)  # fmt: skip
 
     def _safely(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Do something to the rows.
@@ -133,8 +137,10 @@ class Sampling:
             self.resident.forget()
             raise
 
-    def _sample(self, wanted: Wanted) -> Batch:
+    def _sample(self, wanted: Wanted, session: Session | None) -> Batch:
         r, store = self.resident, self._store
+        if session is not None:
+            return self._sample_at(session, store.state(session), wanted, None)
         self._by_priority.save_if_due()
         if wanted.asks_database:
             self._by_priority.save()
@@ -150,18 +156,19 @@ class Sampling:
             state = store.state(session)
             if not r.complete and _is_plain(wanted):
                 return self._from_database(session, state, wanted, changed)
-            self._refresh(session, state, changed)
-            # Before fields are asked for that nobody has stored yet.
-            check_size(state.size, 1, wanted.unit.what, replace=True)
-            cache = self._collator.cache
+            return self._sample_at(session, state, wanted, changed)
+
+    def _sample_at(self, session: Session, state: State, wanted: Wanted, changed: object) -> Batch:
+        """Draw a batch from what a session sees."""
+        r, cache = self.resident, self._collator.cache
+        self._refresh(session, state, changed)
+        # Before fields are asked for that nobody has stored yet.
+        check_size(state.size, 1, wanted.unit.what, replace=True)
+        plan = self._collator.plan(wanted.fields, wanted.unit, wanted.sampler)
+        if not plan.in_memory:
             cache.evict(r.low)
             cache.limit = max(0, self._budget.left_for(r) - (self.nbytes - cache.nbytes))
-            return self._batch(
-                session,
-                state,
-                wanted,
-                self._collator.plan(wanted.fields, wanted.unit, wanted.sampler),
-            )
+        return self._batch(session, state, wanted, plan)
 
     def _refresh(
         self, session: Session, state: State, changed: object, seconds: float | None = None

@@ -29,12 +29,14 @@ class Engine(ABC):
         """Return a context in which everything read is one snapshot."""
 
     @abstractmethod
-    def writing(self, timeout: float | None = None) -> Transaction:
+    def writing(self, timeout: float | None = None, *, outlives: bool = True) -> Transaction:
         """Return a context with a transaction.
 
         It commits when the block is left, and rolls back when that raises.
 
-        Other writers are waited for up to `timeout` seconds, None for the engine's own.
+        Other writers are waited for up to `timeout` seconds, None for the engine's own. What it
+        writes `outlives` a loss of power, as the handle's durability says; or it need not, as it
+        is about processes that end then.
         """
 
     @abstractmethod

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from expdb import errors
 
-Kind = Literal["read", "write", "sql", "watch"]
+Kind = Literal["read", "write", "unsynced", "sql", "watch"]
 
 
 class Session:

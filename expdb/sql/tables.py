@@ -237,7 +237,7 @@ leases = sa.Table(
     sa.Column("positions", Blob, nullable=False, comment="what was drawn, packed"),
     sa.Column("columns", Blob, nullable=False, comment="what the sampler said of it, packed"),
     sa.Column(
-        "checksum", Integer, nullable=False, comment="CRC-32 of the batch but for its fields"
+        "checksum", Integer, nullable=False, comment="CRC-32 of what may change in the batch"
     ),
     sa.Column("crc", Integer, nullable=False, comment="CRC-32 of positions and columns"),
 )

@@ -98,6 +98,8 @@ class Dialect(Protocol):
 
     LOCK: str  # holds the row of a buffer, and gives its id; parameter: the id
     FOR_UPDATE: str  # ends a SELECT that holds its rows until the transaction ends
+    # Whether a transaction that writes keeps all others from writing, and sees one snapshot.
+    WRITES_ALONE: bool
     NOW: str  # Unix seconds by the clock that all who use the database share
     # A write of up to so many steps is carried out in one round trip, by APPEND; None for none.
     ROUND_TRIP_STEPS: int | None

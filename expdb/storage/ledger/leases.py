@@ -90,9 +90,7 @@ def hold(session: Session, store: Store, consumer: ConsumerRecord) -> Counters:
         store.id, consumer.id, consumer.name,
     )  # fmt: skip
     if not found:
-        raise errors.UnknownConsumer(
-            f"consumer {consumer.name!r} was dropped: make it again with buffer.consumer"
-        )
+        raise _dropped(consumer)
     return Counters(*found[0])
 
 
@@ -143,16 +141,16 @@ def insert(
     lease: NewLease,
 ) -> None:
     """Write a lease, and count it."""
-    items, key = lease.drawn.items, (store.id, consumer.id)
-    positions, columns = pack_positions(lease.drawn), pack_columns(lease.drawn.columns)
+    key, columns = (store.id, consumer.id), pack_columns(lease.drawn.columns)
+    positions, first, last = pack_positions(lease.drawn)
     begun = max(counters.begun, lease.number + 1)
     session.tell(_COUNT, counters.handed_out + 1, begun, *key)
     if lease.repeats is not None:
         session.tell(_REPEATED, *key, lease.repeats)
     session.tell(
         _INSERT, *key, counters.handed_out, lease.number, lease.request, lease.holder,
-        counters.now, lease.expires, None, len(items), int(items.min()),
-        int(items.max()), positions, columns, lease.checksum,
+        counters.now, lease.expires, None, len(lease.drawn.items),
+        first, last, positions, columns, lease.checksum,
         crc_of(positions, columns, lease.number, lease.request),
     )  # fmt: skip
 
@@ -173,53 +171,88 @@ def give_back(
 
 
 def acknowledge(
-    session: Session, store: Store, consumer: ConsumerRecord, id: int, now: float, step: int | None
-) -> bool:
-    """Acknowledge a lease and return whether it was held."""
+    session: Session,
+    store: Store,
+    consumer: ConsumerRecord,
+    id: int,
+    holder: str,
+    step: int | None,
+) -> int | None:
+    """Acknowledge a lease; return the consumer's version then, None where it was not held."""
+    now = store.dialect.NOW
+    _hold(session, store, consumer)
     found = session.ask(
-        "UPDATE leases SET status = 'acknowledged', ended = ?, trainer_step = ? "
-        "WHERE buffer_id = ? AND consumer = ? AND id = ? AND status = 'leased' AND expires > ? "
-        "RETURNING id",
-        now, step, store.id, consumer.id, id, now,
+        f"UPDATE leases SET status = 'acknowledged', ended = {now}, trainer_step = ? "
+        "WHERE buffer_id = ? AND consumer = ? AND id = ? AND status = 'leased' AND holder = ? "
+        f"AND expires > {now} RETURNING id",
+        step, store.id, consumer.id, id, holder,
     )  # fmt: skip
     if not found:
-        return False
-    session.tell(
+        return None
+    ((version,),) = session.ask(
         "UPDATE consumers SET version = version + 1, acknowledged = acknowledged + 1, "
-        "last_step = coalesce(?, last_step) WHERE buffer_id = ? AND id = ?",
+        "last_step = coalesce(?, last_step) WHERE buffer_id = ? AND id = ? RETURNING version",
         step, store.id, consumer.id,
     )  # fmt: skip
-    return True
+    return int(version)
 
 
 def renew(
-    session: Session, store: Store, consumer: ConsumerRecord, id: int, now: float, seconds: float
-) -> bool:
-    """Have a lease expire so many seconds from now, and return whether it was held."""
+    session: Session,
+    store: Store,
+    consumer: ConsumerRecord,
+    id: int,
+    holder: str,
+    seconds: float,
+) -> int | None:
+    """Have a lease expire so many seconds from now.
+
+    Return the consumer's version then, None where the lease was not held.
+    """
+    now = store.dialect.NOW
+    _hold(session, store, consumer)
     found = session.ask(
-        "UPDATE leases SET expires = ? WHERE buffer_id = ? AND consumer = ? AND id = ? "
-        "AND status = 'leased' AND expires > ? RETURNING id",
-        now + seconds, store.id, consumer.id, id, now,
+        f"UPDATE leases SET expires = {now} + ? WHERE buffer_id = ? AND consumer = ? AND id = ? "
+        f"AND status = 'leased' AND holder = ? AND expires > {now} RETURNING id",
+        seconds, store.id, consumer.id, id, holder,
     )  # fmt: skip
-    if found:
-        _count_change(session, store, consumer)
-    return bool(found)
+    return _count_change(session, store, consumer) if found else None
 
 
-def _count_change(session: Session, store: Store, consumer: ConsumerRecord) -> None:
-    session.tell(
-        "UPDATE consumers SET version = version + 1 WHERE buffer_id = ? AND id = ?",
+def _hold(session: Session, store: Store, consumer: ConsumerRecord) -> None:
+    """Hold the consumer's row before any lease, as all do; with the next question."""
+    if not store.dialect.WRITES_ALONE:
+        session.tell(
+            f"SELECT id FROM consumers WHERE buffer_id = ? AND id = ?{store.dialect.FOR_UPDATE}",
+            store.id, consumer.id,
+        )  # fmt: skip
+
+
+def _count_change(session: Session, store: Store, consumer: ConsumerRecord) -> int:
+    ((version,),) = session.ask(
+        "UPDATE consumers SET version = version + 1 WHERE buffer_id = ? AND id = ? "
+        "RETURNING version",
         store.id, consumer.id,
     )  # fmt: skip
+    return int(version)
 
 
 def status(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> tuple[str, float]:
-    """Return the status of a lease, and when it expires."""
+    """Return the status of a lease, and how many seconds ago it expired."""
     found = session.ask(
-        "SELECT status, expires FROM leases WHERE buffer_id = ? AND consumer = ? AND id = ?",
+        f"SELECT status, {store.dialect.NOW} - expires FROM leases "
+        "WHERE buffer_id = ? AND consumer = ? AND id = ?",
         store.id, consumer.id, id,
     )  # fmt: skip
+    if not found:
+        raise _dropped(consumer)
     return found[0][0], found[0][1]
+
+
+def _dropped(consumer: ConsumerRecord) -> errors.UnknownConsumer:
+    return errors.UnknownConsumer(
+        f"consumer {consumer.name!r} was dropped: make it again with buffer.consumer"
+    )
 
 
 def request_id(text: str) -> int:

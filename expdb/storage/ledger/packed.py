@@ -3,6 +3,7 @@
 import struct
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ class Drawn:
     columns: Columns  # that the sampler gives, [B]
     kept: np.ndarray | None = None  # which of them became part of the batch; None for all
 
-    @property
+    @cached_property
     def items(self) -> np.ndarray:
         """The positions that were handed out, each as often as it was."""
         kept = self.positions if self.kept is None else self.positions[self.kept]
@@ -35,17 +36,21 @@ class Drawn:
         return found if kept.ndim == 1 else found[found != UNKNOWN]
 
 
-def pack_positions(drawn: Drawn) -> bytes:
-    """Return the positions, as offsets from the least in as few bytes as hold them."""
+def pack_positions(drawn: Drawn) -> tuple[bytes, int, int]:
+    """Return the positions, as offsets from the least in as few bytes as hold them.
+
+    Return the least and the greatest as well.
+    """
     positions = drawn.positions
-    least = int(positions.min(initial=2**62)) if positions.size else 0
-    offsets = positions - least
-    greatest = int(offsets.max(initial=0))
-    width = next(width for width in _WIDTHS if greatest < 1 << 8 * width)
+    least, greatest = int(positions.min()), int(positions.max())
+    span = greatest - least
+    width = 1 if span < 1 << 8 else 2 if span < 1 << 16 else 4 if span < 1 << 32 else 8
     members = 0 if positions.ndim == 1 else positions.shape[1]
     head = _HEAD.pack(width, members, drawn.kept is not None, len(positions), least)
-    data = head + offsets.astype(_WIDTHS[width]).tobytes()
-    return data if drawn.kept is None else data + np.packbits(drawn.kept).tobytes()
+    data = head + (positions - least).astype(_WIDTHS[width]).tobytes()
+    if drawn.kept is not None:
+        data += np.packbits(drawn.kept).tobytes()
+    return data, max(least, 0), greatest
 
 
 def unpack_positions(data: bytes) -> Drawn:

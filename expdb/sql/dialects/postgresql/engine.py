@@ -143,10 +143,11 @@ class PostgresqlEngine(Engine):
         """Return a context with a connection that cannot write whatever it is told."""
         return PostgresqlTransaction(self, self._sql, "ROLLBACK", unlock=True)
 
-    def writing(self, timeout: float | None = None) -> Transaction:
+    def writing(self, timeout: float | None = None, *, outlives: bool = True) -> Transaction:
         """Return a context with a transaction.
 
-        It commits when the block is left, and rolls back when that raises.
+        It commits when the block is left, and rolls back when that raises. All of them are synced:
+        a server may lose its power alone.
         """
         self._refuse_to_write_read_only()
         # 0 would wait for ever.

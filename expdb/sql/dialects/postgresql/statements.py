@@ -109,6 +109,7 @@ def translated_statement(statement: str) -> str:
 
 
 FOR_UPDATE = " FOR NO KEY UPDATE"
+WRITES_ALONE = False
 LOCK = "SELECT id FROM buffers WHERE id = ?" + FOR_UPDATE
 NOW = "extract(epoch FROM clock_timestamp())::float8"
 AMONG = "= ANY(?::bigint[])"

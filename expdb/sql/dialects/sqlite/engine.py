@@ -10,6 +10,8 @@ import time
 from contextlib import suppress
 from types import ModuleType
 
+import sqlalchemy as sa
+
 from expdb import errors
 from expdb.sql.dialects.base import Finding
 from expdb.sql.dialects.sqlite import connection as connection_to
@@ -42,16 +44,17 @@ class SqliteTransaction(Transaction):
 
     def __init__(self, engine: "SqliteEngine", kind: Kind, timeout: float = 0.0):
         self._engine, self._kind, self._timeout = engine, kind, timeout
+        self._writes = kind in ("write", "unsynced")
         self._session: SqliteSession | None = None
         self._ending = False  # whether COMMIT was sent
         self._is_over = False
 
     def _begin(self) -> Session:
         engine, kind = self._engine, self._kind
-        if kind == "write":
+        if self._writes:
             engine.take_turn(self, self._timeout)
         self._session = session = engine.take(kind)
-        if kind == "write":
+        if self._writes:
             connection_to.begin(session.driver, self._timeout)
             engine.check_file(writing=True)
         elif kind == "read":
@@ -61,7 +64,7 @@ class SqliteTransaction(Transaction):
     def _end(self) -> None:
         session = self._session
         assert session is not None
-        if session.in_transaction and self._kind == "write":
+        if session.in_transaction and self._writes:
             try:
                 self._ending = True
                 session.driver.execute("COMMIT")
@@ -69,14 +72,14 @@ class SqliteTransaction(Transaction):
                 self._ending = False
                 raise
         self._let_go(None)
-        if self._kind == "write":
+        if self._writes:
             self._engine.checkpoint_if_due()
 
     def _undo(self, error: BaseException | None) -> None:
         if self._is_over:  # collected, maybe in the midst of another one
             return
         self._let_go(error)
-        if self._kind == "write":
+        if self._writes:
             self._engine.end_turn(self)
         self._is_over = True
 
@@ -124,16 +127,17 @@ class SqliteEngine(Engine):
         self.read_only, self.durability, self.timeout = read_only, durability, timeout
         self.dialect = sqlite
         how = {"read_only": read_only, "durability": durability}
-        self._creators = {
-            "read": connecting(path, module, busy_ms=int(timeout * 1000), **how),
+        reading = connecting(path, module, busy_ms=int(timeout * 1000), **how)
+        self._creators: dict[Kind, sa.Engine] = {
+            "read": reading,
+            "sql": reading,
+            "watch": reading,
             "write": connecting(path, module, busy_ms=0, **how),
+            "unsynced": connecting(
+                path, module, busy_ms=0, read_only=read_only, durability="normal"
+            ),
         }
-        self._idle: dict[Kind, list[SqliteSession]] = {
-            "read": [],
-            "write": [],
-            "sql": [],
-            "watch": [],
-        }
+        self._idle: dict[Kind, list[SqliteSession]] = {kind: [] for kind in self._creators}
         self._writer, self._watching = threading.RLock(), threading.Lock()
         self._turn: SqliteTransaction | None = None
         self._closed = False
@@ -162,9 +166,7 @@ class SqliteEngine(Engine):
                 return self._idle[kind].pop()
             except IndexError:
                 use = FileUse(self.path)
-            session = SqliteSession(
-                self._creators["write" if kind == "write" else "read"].connect(), use
-            )
+            session = SqliteSession(self._creators[kind].connect(), use)
             if kind == "sql":
                 connection_to.guard(session.driver)
             return session
@@ -233,7 +235,7 @@ class SqliteEngine(Engine):
         self.give_back("watch", session, usable=True)
         return None if now == seen else now
 
-    def writing(self, timeout: float | None = None) -> Transaction:
+    def writing(self, timeout: float | None = None, *, outlives: bool = True) -> Transaction:
         """Return a context with a transaction.
 
         It commits when the block is left, and rolls back when that raises.
@@ -242,7 +244,8 @@ class SqliteEngine(Engine):
             raise errors.DatabaseReadOnly(
                 f"{self.path} was opened with read_only=True: open it without to write"
             )
-        return SqliteTransaction(self, "write", self.timeout if timeout is None else timeout)
+        kind: Kind = "write" if outlives or self.durability == "normal" else "unsynced"
+        return SqliteTransaction(self, kind, self.timeout if timeout is None else timeout)
 
     def take_turn(self, transaction: SqliteTransaction, timeout: float) -> None:
         """Wait for the turn of a transaction of this thread to write."""

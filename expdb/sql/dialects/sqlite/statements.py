@@ -173,6 +173,7 @@ VERSION = "SELECT version_num FROM expdb_version"
 # buffer is there.
 LOCK = "SELECT id FROM buffers WHERE id = ?"
 FOR_UPDATE = ""  # as LOCK
+WRITES_ALONE = True
 NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 # There are no round trips to save: every write is done statement by statement.
 ROUND_TRIP_STEPS: int | None = None
