@@ -58,11 +58,12 @@ def act(location: str, actor: int, written: Notes) -> None:
 
 
 def learn(location: str, kind: str, trained: Notes, rest: bool = False) -> None:
-    """Lease and acknowledge for ever, or until nothing is left."""
+    """Lease and acknowledge for ever; the `rest` until nothing is left, or for a minute."""
+    end = time.monotonic() + 60.0
     with expdb.open(location, timeout=120.0) as db:
         consumer = db.buffer(BUFFER).consumer("trainer")
         unit = UNITS[kind]
-        while True:
+        while not rest or time.monotonic() < end:
             try:
                 with consumer.lease(
                     5, unit=unit, at_least=1, wait=0.0 if rest else 60.0, fields=["position"]
