@@ -570,6 +570,7 @@ class ReplayBuffer:
         name: str,
         *,
         max_times_sampled: int | Keep | None = KEEP,
+        max_staleness: int | Keep | None = KEEP,
         min_size: int | Keep = KEEP,
         new_only: bool | Keep = KEEP,
         seed: int | Keep = KEEP,
@@ -577,15 +578,19 @@ class ReplayBuffer:
         """Return the consumer of a name, made where there is none.
 
         It hands out batches to learners that share the work. `max_times_sampled` is how often a
-        step, an episode or a group may be handed out at most, None for ever again. Nothing is
-        handed out before the buffer holds `min_size` steps. With `new_only` it sees only what is
-        stored after it was made. `seed` decides what is drawn. A setting that is left out stays as
-        it is stored; raises ConsumerMismatch for one that is stored otherwise.
+        step, an episode or a group may be handed out at most, None for ever again. `max_staleness`
+        is how far the `policy_version` of its episode may be behind that of the buffer, None for
+        any. Nothing is handed out before the buffer holds `min_size` steps. With `new_only` it sees
+        only what is stored after it was made. `seed` decides what is drawn. A setting that is left
+        out stays as it is stored; raises ConsumerMismatch for one that is stored otherwise.
         """
         given = {
             "max_times_sampled": None
             if max_times_sampled is None
             else checks.kept(max_times_sampled, checks.whole, "max_times_sampled", 1),
+            "max_staleness": None
+            if max_staleness is None
+            else checks.kept(max_staleness, checks.whole, "max_staleness", 0),
             "min_size": checks.kept(min_size, checks.whole, "min_size", 1),
             "new_only": checks.kept(new_only, checks.flag, "new_only"),
             "seed": checks.kept(seed, checks.whole, "seed", 0),
@@ -600,6 +605,20 @@ class ReplayBuffer:
         if known is None or known.name != record.name:
             known = self._consumers[record.id] = Leasing(self._store, self._sampling, record)
         return Consumer(known, record.name)
+
+    @property
+    def policy_version(self) -> int | None:
+        """The version of the policy that is trained now; None before it was ever set.
+
+        Consumers measure by it how stale experience is. It never goes back: setting a smaller one
+        raises InvalidValue.
+        """
+        with self._store.engine.reading() as session:
+            return consumers.policy_version(session, self._store)
+
+    @policy_version.setter
+    def policy_version(self, version: int) -> None:
+        consumers.set_policy_version(self._store, checks.whole(version, "policy_version"))
 
     def consumers(self) -> list[str]:
         """Return the names of all consumers, oldest first."""

@@ -295,6 +295,39 @@ def test_queries_and_consumers_go_together(buffer):
     assert sum(counted(others).values()) == 200 - len(wanted)
 
 
+@pytest.mark.parametrize(
+    "unit", [expdb.Step(), expdb.NStep(1), expdb.Episode(), expdb.Group(1)], ids=repr
+)
+@pytest.mark.parametrize("sampler", [expdb.Uniform(), expdb.Prioritized()], ids=repr)
+def test_nothing_stale_is_handed_out(buffer, unit, sampler):
+    for version in (None, 1, 2, 3, 3, 5):
+        with buffer.episode(f"t{version}", policy_version=version) as episode:
+            for step in range(10):
+                episode.append(obs=0.0, reward=1.0, terminated=step == 9)
+    consumer = buffer.consumer("trainer", max_staleness=2)
+    names = ["policy_version"]
+    whole = isinstance(unit, (expdb.Episode, expdb.Group))
+
+    def versions():
+        batch = consumer.lease(60, unit=unit, sampler=sampler, fields=names)
+        batch.give_back()
+        return {int(one) for one in np.ravel(batch.batch["policy_version"])}
+
+    if not whole:
+        assert versions() == {0, 1, 2, 3, 5}  # 0 stands for none
+    for version, wanted in ((3, {1, 2, 3, 5}), (4, {2, 3, 5}), (5, {3, 5}), (7, {5})):
+        buffer.policy_version = version
+        assert buffer.policy_version == version
+        assert versions() == wanted
+    with pytest.raises(expdb.InvalidValue, match="versions only grow"):
+        buffer.policy_version = 6
+    buffer.policy_version = 8
+    with pytest.raises(expdb.TooFewRows, match="policy_version is to be 6 or newer"):
+        versions()
+    buffer.update({"policy_version": 5}, policy_version=6)
+    assert versions() == {6}
+
+
 def test_a_replay_names_what_was_evicted(buffer):
     fill(buffer)
     consumer = buffer.consumer("trainer")

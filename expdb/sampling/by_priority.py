@@ -19,14 +19,13 @@ from expdb.memory import priorities as held
 from expdb.memory.journal import NONE, Change
 from expdb.memory.priorities import load_priorities
 from expdb.memory.resident import Resident
-from expdb.memory.usage import Usage
 from expdb.replay.population import check_size
 from expdb.replay.samplers import Prioritized, PriorityTree
 from expdb.replay.sumtree import SumTree
 from expdb.sampling.candidates import Candidates, Wanted
-from expdb.sampling.drawing import surplus
 from expdb.sampling.memo import remembered
 from expdb.sampling.saved import Saved, encoded
+from expdb.sampling.tree import TreeByPosition
 from expdb.sql.session import Session
 from expdb.storage import priorities
 from expdb.storage.store import Store
@@ -64,47 +63,6 @@ class Draws:
         )
 
 
-class _Tree:
-    """A sum tree that is drawn from by position."""
-
-    def __init__(self, tree: SumTree, resident: Resident, wanted: Wanted):
-        self._tree, self._resident, self.total = tree, resident, tree.total
-        self._wanted = wanted
-
-    def draw(self, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return positions and weights at shares of the total.
-
-        From the oldest step on, wherever in the ring that is: so that the ring's size decides
-        nothing.
-        """
-        r, limits = self._resident, self._wanted.limits
-        rows = self._tree.find(shares, r.low % r.slots)
-        if limits is not None and limits.usage.most is not None:
-            return self._draw_within(limits.usage, rows)
-        return r.positions(rows), self._tree.weights.take(rows)
-
-    def _draw_within(self, usage: Usage, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Draw again, of the others, what comes more often than it may be handed out."""
-        r, tree = self._resident, self._tree
-        weights = tree.weights.take(rows)
-        blocked: list[tuple[np.ndarray, np.ndarray]] = []
-        while (again := np.flatnonzero(surplus(usage, r.positions(rows)))).size:
-            full = np.unique(rows[again])
-            blocked.append((full, tree.weights.take(full)))
-            tree.set(full, 0.0)
-            if not tree.total > 0.0:
-                break  # what is too much is left out of the batch
-            rows[again] = tree.find(self._wanted.rng.random(len(again)))
-            weights[again] = tree.weights.take(rows[again])
-        for full, before in reversed(blocked):
-            tree.set(full, before)
-        return r.positions(rows), weights
-
-    def minimum(self) -> float:
-        """Return the least weight above 0."""
-        return self._tree.minimum()
-
-
 class ByPriority:
     """The priorities of a buffer's steps as this process has them.
 
@@ -138,7 +96,7 @@ class ByPriority:
         if not draws.tree.total > 0.0:
             what = wanted.unit.what + " of a priority above 0"
             check_size(0, wanted.size, what, replace=True)
-        return _Tree(draws.tree, r, wanted)
+        return TreeByPosition(draws.tree, r, wanted)
 
     def count_call(self, wanted: Wanted, sampler: Prioritized) -> int:
         """Count a call of a sampler that anneals beta, and return how many there were before."""
@@ -156,6 +114,9 @@ class ByPriority:
         looked = self._looked_at(session, wanted, draws.epoch)
         used = NONE if wanted.limits is None else wanted.limits.usage.since(draws.used)
         reach = wanted.unit.reach if wanted.unit.is_trusted else None
+        if wanted.limits is not None and wanted.limits.reads:
+            relabelled = any(len(change.episodes) for change in changes or ())
+            reach = None if relabelled else reach
         deleted = any(change.deleted for change in changes or ())
         if changes is None or looked is None or used is None or reach is None or deleted:
             chosen = np.zeros(r.slots, np.bool_)

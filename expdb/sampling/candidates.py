@@ -13,31 +13,18 @@ from expdb.memory.journal import NONE
 from expdb.memory.matches import Matches
 from expdb.memory.owners import Owners
 from expdb.memory.resident import Resident
-from expdb.memory.usage import Usage
 from expdb.names import UNKNOWN
 from expdb.replay.population import Grouped, Listed, Positions, Window, check_size
 from expdb.replay.samplers import Sampler
 from expdb.replay.units import Unit
 from expdb.sampling.extensions import checked_anchors, checked_starts, read_only
+from expdb.sampling.limits import Limits
 from expdb.sampling.memo import remember, remembered
 from expdb.sql.conditions import Condition
 from expdb.sql.query import Where, key_of
 from expdb.sql.session import Session
-from expdb.storage.ledger.packed import Drawn
 from expdb.storage.reading import select
 from expdb.storage.store import Store
-
-
-@dataclass
-class Limits:
-    """What a consumer may be handed out, beside what the query and the unit allow."""
-
-    name: str
-    usage: Usage
-    min_size: int
-    at_least: int  # rows, where there are fewer than asked for
-    layout_rng: np.random.Generator  # for the unit
-    drawn: Drawn | None = None  # in the end
 
 
 @dataclass
@@ -60,6 +47,8 @@ class Wanted:
 
     def __post_init__(self) -> None:
         reads = (*self.unit.reads, *self.sampler.reads)
+        if self.limits is not None:
+            reads += self.limits.reads
         if reads:
             self.reads = tuple(sorted(set(reads)))
 
@@ -69,7 +58,9 @@ class Wanted:
         # Of a unit that derives from one of ours nobody knows what else it depends on.
         key = self.unit.anchor_key if self.unit.is_trusted else (self.unit,)
         key = key if self.shard is None else (*key, "shard", *self.shard)
-        return key if self.limits is None else (*key, "consumer", self.limits.name)
+        if self.limits is None:
+            return key
+        return *key, "consumer", self.limits.name, self.limits.oldest_version
 
     @property
     def name(self) -> tuple[Any, ...]:
@@ -94,7 +85,7 @@ class Wanted:
             given = self.unit.may_start(resident, read_only(rows))
             found = checked_starts(self.unit, given, len(rows))
         if self.limits is not None:
-            found = found & self.limits.usage.may_be_drawn(resident, rows)
+            found = found & self.limits.allow(resident, rows)
         return found if self.shard is None else found & self.in_shard(resident, rows)
 
     def epoch(self, resident: Resident) -> tuple[int, int]:
@@ -234,7 +225,7 @@ class Candidates:
         r, unit = self._resident, wanted.unit
         rows = r.rows(matching)
         if wanted.limits is not None:
-            rows = rows[wanted.limits.usage.may_be_drawn(r, rows)]
+            rows = rows[wanted.limits.allow(r, rows)]
         if unit.is_trusted:
             found = unit.anchors(r, rows)
         else:

@@ -18,7 +18,7 @@ from expdb.batch import Batch
 from expdb.locks import locked
 from expdb.memory.usage import Usage
 from expdb.processes import has_ended, named
-from expdb.sampling.candidates import Limits
+from expdb.sampling.limits import Limits
 from expdb.sampling.repeatable import Philox, checksum
 from expdb.sampling.request import Request
 from expdb.sampling.sampler import Sampling
@@ -156,7 +156,7 @@ class Leasing:
         In a transaction that `goes_on` if there is too little, that error is returned.
         """
         try:
-            batch, new, text = self._draw(session, request, counters.now + seconds)
+            batch, new, text = self._draw(session, request, counters, seconds)
         except errors.TooFewRows as error:
             if goes_on:
                 return error
@@ -180,7 +180,7 @@ class Leasing:
             self._usage.version += 1
 
     def _draw(
-        self, session: Session, request: Request, expires: float
+        self, session: Session, request: Request, counters: Counters, seconds: float
     ) -> tuple[Batch, NewLease, str | None]:
         """Draw the next batch.
 
@@ -189,25 +189,32 @@ class Leasing:
         usage, settings = self._usage, self._consumer.settings
         number = usage.next_number
         rng, layout_rng = self._random.of_batch(number), self._layout_random.of_batch(number)
-        limits = Limits(self._consumer.name, usage, settings.min_size, request.at_least, layout_rng)
+        oldest = None
+        if settings.max_staleness is not None and counters.policy_version is not None:
+            oldest = counters.policy_version - settings.max_staleness
+        limits = Limits(
+            self._consumer.name, usage, settings.min_size, request.at_least, layout_rng, oldest
+        )
         try:
             batch = self._sampling.sample(
                 request.size, request.where, request.sampler, request.unit, request.fields, None,
                 rng, request.empty, limits, session if self._store.dialect.WRITES_ALONE else None,
             )  # fmt: skip
         except errors.TooFewRows as error:
-            raise errors.TooFewRows(f"{error}{self._explained()}") from None
+            raise errors.TooFewRows(f"{error}{self._explained(oldest)}") from None
         drawn, repeated = limits.drawn, usage.returned.get(number)
         assert drawn is not None
         if not len(drawn.items):
-            raise errors.TooFewRows(f"the unit left out all that was drawn{self._explained()}")
+            raise errors.TooFewRows(
+                f"the unit left out all that was drawn{self._explained(oldest)}"
+            )
         id, text = self._request_id(request, drawn)
         new = NewLease(
             number,
             None if repeated is None else repeated.id,
             id,
             self._holder,
-            expires,
+            counters.now + seconds,
             checksum(batch, self._store),
             drawn,
         )
@@ -258,11 +265,12 @@ class Leasing:
             self._take_in(replace(lease, status="returned"), counters.version)
         return bool(found)
 
-    def _explained(self) -> str:
+    def _explained(self, oldest: int | None) -> str:
         """Return what the consumer has to do with there being too little."""
         held, most = len(self._usage.held), self._usage.most
         said = [f"{held} leases hold what they hold"] if held else []
         said += [f"each may be handed out {most} times"] if most is not None else []
+        said += [f"the policy_version is to be {oldest} or newer"] if oldest is not None else []
         said += ["only what was stored since it was made counts"] * self._consumer.settings.new_only
         return f" (consumer {self._consumer.name!r}: {', '.join(said)})" if said else ""
 

@@ -23,11 +23,12 @@ from expdb.replay.population import Window, check_size
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
 from expdb.sampling.by_priority import ByPriority
-from expdb.sampling.candidates import Candidates, Limits, Wanted, key_of_any
+from expdb.sampling.candidates import Candidates, Wanted, key_of_any
 from expdb.sampling.collate import Collator
 from expdb.sampling.drawing import Recorded, draw, draw_within, lay_out, positions_of
 from expdb.sampling.extensions import check_sampler, check_unit
 from expdb.sampling.keys import Plan
+from expdb.sampling.limits import Limits
 from expdb.sampling.population import MatchingPopulation
 from expdb.sampling.saved import Saved
 from expdb.sql.query import Where, plain_where

@@ -41,6 +41,7 @@ buffers = sa.Table(
     sa.Column("priorities", Integer, nullable=False, comment="counts writes of priorities"),
     sa.Column("fields", Text, nullable=False, comment="the signature: type of each field, JSON"),
     sa.Column("fields_version", Integer, nullable=False, comment="counts changes of `fields`"),
+    sa.Column("policy_version", Integer, comment="of the policy that is trained now"),
 )
 
 signatures = sa.Table(

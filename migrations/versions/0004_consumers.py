@@ -1,4 +1,4 @@
-"""Consumers of a buffer, and the ledger of every batch that was handed out to them."""
+"""Consumers of a buffer, the ledger of what was handed out to them, and the policy's version."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -26,6 +26,7 @@ SQLITE_STATISTICS = {
 
 def upgrade() -> None:
     connection = op.get_bind()
+    op.add_column("buffers", sa.Column("policy_version", Integer))
     op.create_table(
         "consumers",
         sa.Column("buffer_id", Integer, primary_key=True),
@@ -93,3 +94,4 @@ def upgrade() -> None:
 def downgrade() -> None:
     for table in ("leases", "requests", "consumers"):
         op.drop_table(table)
+    op.drop_column("buffers", "policy_version")

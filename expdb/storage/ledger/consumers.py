@@ -21,6 +21,7 @@ class Settings:
 
     seed: int
     max_times_sampled: int | None = None
+    max_staleness: int | None = None
     min_size: int = 1
     new_only: bool = False
 
@@ -120,3 +121,26 @@ def drop_consumer(store: Store, name: str) -> None:
         session.execute(sa.delete(tables.leases).where(mine))
         one = sa.and_(K.buffer_id == store.id, K.id == found.id)
         session.execute(sa.delete(tables.consumers).where(one))
+
+
+def policy_version(session: Session, store: Store) -> int | None:
+    """Return the version of the policy that is trained now, None where it was never set."""
+    b = tables.buffers.c
+    found = session.rows(sa.select(b.policy_version).where(b.id == store.id))
+    if not found:
+        raise store.dropped()
+    return None if found[0][0] is None else int(found[0][0])
+
+
+def set_policy_version(store: Store, version: int) -> None:
+    """Set it; raise InvalidValue where it would go back."""
+    b = tables.buffers.c
+    with store.writing() as (session, _):
+        known = policy_version(session, store)
+        if known is not None and version < known:
+            raise errors.InvalidValue(
+                f"policy_version is {version}, and buffer {store.name!r} has {known}: versions "
+                "only grow; use another buffer for a training that begins anew"
+            )
+        values = {"policy_version": version}
+        session.execute(sa.update(tables.buffers).where(b.id == store.id).values(**values))

@@ -54,6 +54,7 @@ class Counters:
     handed_out: int
     begun: int
     now: float
+    policy_version: int | None  # of the buffer
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ def hold(session: Session, store: Store, consumer: ConsumerRecord) -> Counters:
     """Keep others from the leases of a consumer until the transaction ends."""
     dialect = store.dialect
     found = session.ask(
-        f"SELECT version, handed_out, begun, {dialect.NOW} FROM consumers "
+        f"SELECT version, handed_out, begun, {dialect.NOW}, "
+        "(SELECT policy_version FROM buffers WHERE id = c.buffer_id) FROM consumers c "
         f"WHERE buffer_id = ? AND id = ? AND name = ?{dialect.FOR_UPDATE}",
         store.id, consumer.id, consumer.name,
     )  # fmt: skip
@@ -149,7 +151,7 @@ def insert(
         session.tell(_REPEATED, *key, lease.repeats)
     session.tell(
         _INSERT, *key, counters.handed_out, lease.number, lease.request, lease.holder,
-        counters.now, lease.expires, None, len(lease.drawn.items),
+        counters.now, lease.expires, counters.policy_version, len(lease.drawn.items),
         first, last, positions, columns, lease.checksum,
         crc_of(positions, columns, lease.number, lease.request),
     )  # fmt: skip
