@@ -4,9 +4,13 @@ import asyncio
 import collections
 import multiprocessing
 import os
+import random
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -491,3 +495,30 @@ def test_a_forked_child_holds_nothing_of_its_parent(location, buffer):
     assert not set(theirs) & set(items(lease.batch))
     lease.acknowledge()
     assert sorted(counted(consume(consumer, 50))) == sorted(theirs)
+
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "resumable_training.py"
+
+
+def train(path):
+    return subprocess.Popen(
+        [sys.executable, str(EXAMPLE), path, "400"], stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_a_training_that_is_killed_ends_with_the_same_parameters(tmp_path):
+    rng = random.Random(3)
+    ended = []
+    for name, kills in (("unbroken", 0), ("killed", 4)):
+        for turn in range(kills):
+            trainer = train(str(tmp_path / name))
+            for line in trainer.stdout:
+                if line.startswith("saved") and int(line.split()[-1]) >= 70 * turn + 40:
+                    break
+            time.sleep(rng.random() * 0.03)
+            trainer.kill()
+            trainer.communicate()
+        told, _ = train(str(tmp_path / name)).communicate()
+        assert ("replayed" in told) == bool(kills)
+        ended.append(told[told.index("values") :])
+    assert ended[0] == ended[1]
