@@ -20,8 +20,6 @@ from expdb.sampling.leasing import Leased, Leasing
 from expdb.sampling.request import Request
 from expdb.sql.query import Where
 
-LONGEST_PAUSE = 0.02  # seconds between looks, of those who wait
-
 
 class Lease:
     """A batch that is held by one learner until it is acknowledged, given back or expires.
@@ -202,7 +200,7 @@ class Consumer:
         cancelled: threading.Event | None = None,
     ) -> Lease:
         """Lease, waiting so many seconds for what there is to come; acknowledge `done` first."""
-        deadline, pause = time.monotonic() + wait, 0.001
+        deadline, seen = time.monotonic() + wait, None
         acknowledge = None if done is None else (done.id, done.step)
         while True:
             try:
@@ -210,10 +208,11 @@ class Consumer:
                 return Lease(self._leasing, leased, seconds, step)
             except errors.TooFewRows:
                 acknowledge = None
-                if time.monotonic() >= deadline or (cancelled is not None and cancelled.is_set()):
+                if time.monotonic() >= deadline:
                     raise
-            time.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+                seen = self._leasing.wait_for_change(seen, deadline, cancelled)
+                if cancelled is not None and cancelled.is_set():
+                    raise
 
     async def lease_async(self, size: int, where: Where = None, **arguments: Any) -> Lease:
         """Do what `lease` does, while other tasks run."""

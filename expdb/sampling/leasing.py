@@ -22,6 +22,7 @@ from expdb.sampling.limits import Limits
 from expdb.sampling.repeatable import Philox, checksum
 from expdb.sampling.request import Request
 from expdb.sampling.sampler import Sampling
+from expdb.sampling.waiting import Glance, wait_for_change
 from expdb.sql.session import Session
 from expdb.storage.ledger import leases
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
@@ -131,6 +132,12 @@ class Leasing:
         self._take_in(lease, counters.version)
         self._given.add(lease.id)
         return Leased(lease.id, lease.number, batch)
+
+    def wait_for_change(
+        self, seen: Glance | None, deadline: float, cancelled: threading.Event | None
+    ) -> Glance:
+        """Wait until there may be something to lease that was not when it was `seen`."""
+        return wait_for_change(self._store, self._consumer, seen, deadline, cancelled)
 
     def _acknowledge_first(
         self, session: Session, counters: Counters, id: int, step: int | None

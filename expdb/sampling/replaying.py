@@ -12,7 +12,7 @@ from expdb.replay.transitions import NStep, Stack
 from expdb.replay.units import Step, Unit
 from expdb.sampling.repeatable import Philox, checksum
 from expdb.sampling.sampler import Sampling
-from expdb.storage.ledger import leases
+from expdb.storage.ledger import entries
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
 from expdb.storage.store import Store
 
@@ -34,7 +34,7 @@ def replayed(
         consumer = find_consumer(session, store, name)
         if consumer is None:
             raise unknown_consumer(session, store, name)
-        ids = leases.entries(session, store, consumer, steps, newest)
+        ids = entries.acknowledged(session, store, consumer, steps, newest)
     return _each(store, sampling, consumer, ids, unit)
 
 
@@ -43,7 +43,7 @@ def _each(
 ) -> Iterator[Batch]:
     for id in ids:
         with store.engine.reading() as session:
-            entry = leases.read_entry(session, store, consumer, id)
+            entry = entries.read_entry(session, store, consumer, id)
         what = f"batch {entry.number} of consumer {consumer.name!r}"
         asked = entry.request
         fields = None if asked["fields"] is None else tuple(asked["fields"])

@@ -1,5 +1,7 @@
 """Consumers of a buffer, the ledger of what was handed out to them, and the policy's version."""
 
+from pathlib import Path
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -13,6 +15,7 @@ Real = sa.Double().with_variant(sa.REAL(), "sqlite")
 Text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 Blob = sa.LargeBinary()
 
+SQL = Path(__file__).parent.parent / "sql"
 CLUSTERED = {"sqlite_strict": True, "sqlite_with_rowid": False}
 STATUSES = "status IN ('leased', 'acknowledged', 'returned', 'repeated')"
 
@@ -82,7 +85,10 @@ def upgrade() -> None:
         sqlite_where=is_open,
         postgresql_where=is_open,
     )
-    if connection.dialect.name == "sqlite":
+    if connection.dialect.name == "postgresql":
+        waiting = SQL / "postgresql" / "0004_wait_for_change.sql"
+        connection.exec_driver_sql(waiting.read_text())
+    else:
         for table, indexes in SQLITE_STATISTICS.items():
             for index, figures in indexes.items():
                 connection.exec_driver_sql(
@@ -92,6 +98,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute("DROP FUNCTION wait_for_change")
     for table in ("leases", "requests", "consumers"):
         op.drop_table(table)
     op.drop_column("buffers", "policy_version")

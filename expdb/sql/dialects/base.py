@@ -122,6 +122,9 @@ class Dialect(Protocol):
     FIRST_OF_TASKS: str  # id, task of episodes that are the first of their task: list, buffer
     # Segments of positions and their chunks in one statement, where that saves a round trip.
     READ_AT: str | None
+    # Waits until a consumer has changed, where the database can; parameters: buffer, consumer, what
+    # was seen, seconds.
+    WAIT_FOR_CHANGE: str | None
 
     def run_sql(
         self, session: Session, query: str, params: dict[str, Any], field: Any

@@ -6,17 +6,14 @@ Whoever changes it holds the row of the consumer, so that leases of one consumer
 from __future__ import annotations
 
 import hashlib
-import json
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import sqlalchemy as sa
 
 from expdb import errors
-from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.ledger.consumers import ConsumerRecord
 from expdb.storage.ledger.packed import (
@@ -25,7 +22,6 @@ from expdb.storage.ledger.packed import (
     damaged,
     pack_columns,
     pack_positions,
-    unpack_columns,
     unpack_positions,
 )
 from expdb.storage.store import Store
@@ -94,6 +90,32 @@ def hold(session: Session, store: Store, consumer: ConsumerRecord) -> Counters:
     if not found:
         raise _dropped(consumer)
     return Counters(*found[0])
+
+
+def glance(
+    store: Store, consumer: ConsumerRecord, seen: list[int] | None, seconds: float
+) -> list[int]:
+    """Return what changes whenever a consumer may be handed out something that it might not be.
+
+    A server waits so many seconds until that is not what was `seen`; a file is looked at once.
+    """
+    wait, key = store.dialect.WAIT_FOR_CHANGE, (store.id, consumer.id)
+    if wait is not None:
+        with store.engine.appending() as session:
+            ((found,),) = session.ask(wait, *key, seen or [], seconds)
+            if found is None:
+                raise _dropped(consumer)
+            return list(found)
+    with store.engine.reading() as session:
+        rows = session.ask(
+            "SELECT c.version, b.added, b.low, b.deleted, b.revision, b.priorities, "
+            "coalesce(b.policy_version, -1) FROM consumers c JOIN buffers b ON b.id = c.buffer_id "
+            "WHERE c.buffer_id = ? AND c.id = ?",
+            *key,
+        )
+    if not rows:
+        raise _dropped(consumer)
+    return list(rows[0])
 
 
 def changed(
@@ -269,62 +291,3 @@ def insert_request(session: Session, store: Store, id: int, text: str) -> None:
         "ON CONFLICT (buffer_id, id) DO NOTHING",
         store.id, id, text,
     )  # fmt: skip
-
-
-def read_request(session: Session, store: Store, id: int) -> str:
-    """Return what was asked for."""
-    r = tables.requests.c
-    ((text,),) = session.rows(sa.select(r.request).where(r.buffer_id == store.id, r.id == id))
-    return str(text)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A row of the ledger with all that is needed to make its batch again."""
-
-    id: int
-    number: int
-    status: str
-    trainer_step: int | None
-    request: dict[str, Any]
-    checksum: int
-    drawn: Drawn
-
-
-def entries(
-    session: Session,
-    store: Store,
-    consumer: ConsumerRecord,
-    steps: set[int] | None,
-    newest: int | None,
-) -> list[int]:
-    """Return the ids of the acknowledged leases of some trainer steps, or the newest ones."""
-    c = tables.leases.c
-    mine = sa.and_(c.buffer_id == store.id, c.consumer == consumer.id, c.status == "acknowledged")
-    if steps is not None:
-        mine = sa.and_(mine, store.dialect.among(c.trainer_step, sorted(steps)))
-    ordered = sa.select(c.id).where(mine).order_by(c.ended.desc(), c.id.desc()).limit(newest)
-    return [id for (id,) in reversed(session.rows(ordered))]
-
-
-def read_entry(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> Entry:
-    """Return a row of the ledger; raise DatabaseDamaged where it cannot be read."""
-    c, r = tables.leases.c, tables.requests.c
-    same = sa.and_(r.buffer_id == c.buffer_id, r.id == c.request)
-    ((number, status, step, checksum, request, positions, columns, crc, text),) = session.rows(
-        sa.select(
-            c.number, c.status, c.trainer_step, c.checksum, c.request, c.positions, c.columns,
-            c.crc, r.request,
-        )
-        .select_from(tables.leases.join(tables.requests, same))
-        .where(c.buffer_id == store.id, c.consumer == consumer.id, c.id == id)
-    )  # fmt: skip
-    try:
-        if crc_of(positions, columns, number, request) != crc or request_id(text) != request:
-            raise ValueError("checksum")
-        asked = json.loads(text)
-        drawn = unpack_positions(bytes(positions))
-        given = unpack_columns(bytes(columns), asked["columns"], len(drawn.positions))
-    except (ValueError, LookupError, TypeError, struct.error) as error:
-        raise damaged(store.name, consumer.name, id, error) from error
-    return Entry(id, number, status, step, asked, checksum, replace(drawn, columns=given))

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from expdb.errors import ExpDBError
 from expdb.sql import tables
 from expdb.sql.session import Session
-from expdb.storage.ledger import leases
+from expdb.storage.ledger import entries
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, list_consumers
 from expdb.storage.store import Store
 
@@ -40,7 +40,7 @@ def _consumer(store: Store, session: Session, consumer: ConsumerRecord) -> Itera
     held: list[np.ndarray] = []
     handed_out: list[np.ndarray] = []
     for (id,) in session.rows(sa.select(L.id).where(mine).order_by(L.id)):
-        entry = leases.read_entry(session, store, consumer, id)
+        entry = entries.read_entry(session, store, consumer, id)
         if entry.number >= consumer.begun:
             yield f"has batch {entry.number}, and counts {consumer.begun} begun"
         if entry.status == "leased":

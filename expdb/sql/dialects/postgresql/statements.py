@@ -122,6 +122,7 @@ ORDER BY g.last
 """
 # The segments of positions and the chunks that they lie in, in one statement. The chunks are told
 # by having data.
+WAIT_FOR_CHANGE: str | None = "SELECT expdb.wait_for_change(?, ?, ?::bigint[], ?)"
 READ_AT: str | None = """
 WITH g AS MATERIALIZED (
     SELECT DISTINCT s.last, s.first, s.episode, s.ordinal, s.chunk, s.chunk_row

@@ -237,6 +237,7 @@ CROSS JOIN segments g ON g.buffer_id = j.id AND g.last = (
     SELECT last FROM segments WHERE buffer_id = j.id AND last >= j.value ORDER BY last LIMIT 1)
 """
 APPEND = ""  # see ROUND_TRIP_STEPS
+WAIT_FOR_CHANGE: str | None = None  # see sampling/waiting.py
 READ_AT: str | None = None  # in one statement, which saves nothing here: see read.locate_and_read
 # Tasks of the episodes with these ids, each told by its first episode only.
 FIRST_OF_TASKS = """
