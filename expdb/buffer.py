@@ -35,6 +35,7 @@ from expdb.storage.reading import fetch, select
 from expdb.storage.store import Store, evicted
 from expdb.storage.upkeep.check import check_buffer
 from expdb.storage.upkeep.stats import buffer_stats
+from expdb.storage.upkeep.why import why
 from expdb.storage.writing import change, episodes, transaction
 from expdb.storage.writing.batches import columns_of, rows_of
 from expdb.storage.writing.open_episodes import OpenEpisodes
@@ -463,6 +464,17 @@ class ReplayBuffer:
         """
         with self._store.engine.reading() as session:
             return check_buffer(self._store, session)
+
+    def why(self, position: int) -> list[str]:
+        """Return what has become of a step, one line each.
+
+        When it was stored, leased and acknowledged, whether it is held still, and why a consumer
+        does not hand it out now.
+        """
+        position = checks.whole(position, "position", 0)
+        self._sampling.save()
+        with self._store.engine.reading() as session:
+            return list(why(self._store, session, position))
 
     # -- sampling ----------------------------------------------------------------------------------
 

@@ -497,6 +497,40 @@ def test_a_forked_child_holds_nothing_of_its_parent(location, buffer):
     assert sorted(counted(consume(consumer, 50))) == sorted(theirs)
 
 
+def test_why_tells_what_has_become_of_a_step(buffer):
+    fill(buffer, episodes=4)
+    buffer.update_priorities([3], [0.25])
+    buffer.update({"position": 3}, reward=7.0)
+    consumer = buffer.consumer("trainer", max_times_sampled=1)
+    stale = buffer.consumer("stale", max_staleness=1)
+    where = [3]
+    lease = consumer.lease(1, where)
+    told = buffer.why(3)
+    assert "stored as step 3 of episode" in told[0]
+    assert told[1].startswith("changed since it was stored")
+    assert told[2:4] == ["reward 7", "priority 0.25"]
+    assert "leased in batch 0 of consumer 'trainer', lease 0; held until" in told[4]
+    assert told[5] == "consumer 'trainer' does not hand it out now: lease 0 holds it"
+    assert len(told) == 6
+    lease.acknowledge(12)
+    told = buffer.why(3)
+    assert "; acknowledged at step 12 at" in told[4]
+    assert told[5].endswith("it was handed out 1 times, and max_times_sampled=1")
+    buffer.policy_version = 2
+    assert buffer.why(5)[-1].endswith("has policy_version 2, and max_staleness is 1")
+    buffer.consumer("whole").lease(4, unit=expdb.Episode(), sampler=expdb.Uniform(replace=False))
+    assert any("of consumer 'whole', lease 0" in line for line in buffer.why(5))
+    assert stale.last_step is None
+    buffer.delete([4])
+    assert buffer.why(4)[0] == "deleted: the buffer holds 39 steps, from position 0 on"
+    assert buffer.why(40) == ["not written yet: the next position is 40"]
+    buffer.set_capacity(10)
+    assert buffer.why(3)[0] == "evicted: the buffer holds 10 steps, from position 30 on"
+    assert "acknowledged at step 12" in buffer.why(3)[1]
+    with pytest.raises(expdb.InvalidValue):
+        buffer.why(-1)
+
+
 EXAMPLE = Path(__file__).parent.parent / "examples" / "resumable_training.py"
 
 

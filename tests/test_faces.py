@@ -569,6 +569,7 @@ def test_reading_verbs_leave_no_log_behind(path, tmp_path):
         ("check", path),
         ("query", path, "train"),
         ("doctor", path),
+        ("why", path, "0"),
     ):
         run(*arguments)
         assert [one.name for one in tmp_path.iterdir()] == ["runs.db"], arguments
@@ -578,6 +579,15 @@ def test_reading_verbs_leave_no_log_behind(path, tmp_path):
         assert os.path.exists(f"{path}-wal"), "somebody else's stays"
         db.buffer("train").store(task_id="t", obs=np.zeros(2))
         assert db.check() == []
+
+
+def test_why_tells_of_the_only_buffer_or_the_one_named(path):
+    assert "stored as step 0" in run("why", path, "0")
+    assert json.loads(run("why", path, "0", "--json"))[0] in run("why", path, "0")
+    with expdb.open(path) as db:
+        db.buffer("other")
+    assert "name one with --buffer" in run("why", path, "0", status=1)
+    assert "stored as step 0" in run("why", path, "0", "--buffer", "train")
 
 
 def test_a_copy_of_a_buffer_that_is_not_there_leaves_no_target(path, tmp_path):

@@ -58,6 +58,26 @@ def doctor(location: str, as_json: bool) -> None:
 
 @verb
 @click.argument("location")
+@click.argument("position", type=int)
+@click.option("--buffer", help="The buffer, where there are several.")
+@as_json
+def why(location: str, position: int, buffer: str | None, as_json: bool) -> None:
+    """Tell what has become of a step, and why it cannot be handed out now.
+
+    Example: expdb why runs.db 1234 --buffer train
+    """
+    with expdb.open(location, create=False, read_only=True) as db:
+        names = db.buffers()
+        if buffer is None and len(names) != 1:
+            raise expdb.UnknownBuffer(
+                f"{db.location} has {len(names)} buffers: name one with --buffer NAME"
+            )
+        told = db.buffer(names[0] if buffer is None else buffer, create=False).why(position)
+    click.echo(json.dumps(told) if as_json else "\n".join(told))
+
+
+@verb
+@click.argument("location")
 @as_json
 def upgrade(location: str, as_json: bool) -> None:
     """Bring a database of an older expdb to this one's schema, in one transaction.

@@ -1,0 +1,156 @@
+"""What has become of one step, and why it cannot be handed out now."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from expdb.sql import tables
+from expdb.sql.session import Session
+from expdb.storage.ledger import consumers, entries
+from expdb.storage.ledger.consumers import ConsumerRecord
+from expdb.storage.ledger.entries import Entry
+from expdb.storage.store import State, Store
+
+S, E, G, L = tables.steps.c, tables.episodes.c, tables.segments.c, tables.leases.c
+
+WHOLE = ("Episode", "Group")  # units that hand out an episode by its first step
+
+
+def why(store: Store, session: Session, position: int) -> Iterator[str]:
+    """Yield what is known of a position, one line each."""
+    state = store.state(session)
+    if position >= state.added:
+        yield f"not written yet: the next position is {state.added}"
+        return
+    step = _step(store, session, position)
+    if step is None:
+        gone = "evicted" if position < state.oldest else "deleted"
+        yield f"{gone}: the buffer holds {state.size} steps, from position {state.oldest} on"
+    else:
+        yield from _described(step)
+    version = consumers.policy_version(session, store)
+    for name in consumers.list_consumers(session, store):
+        consumer = consumers.find_consumer(session, store, name)
+        assert consumer is not None
+        found = list(_leases(store, session, consumer, position, step))
+        for entry, row in found:
+            yield f"{time_of(row.leased)}: {_told(name, entry, row)}"
+        reason = None if step is None else _refused(consumer, state, step, found, version)
+        if reason is not None:
+            yield f"consumer {name!r} does not hand it out now: {reason}"
+
+
+def _step(store: Store, session: Session, position: int) -> dict[str, Any] | None:
+    """Return what is known of a step that is held, and the first position of its episode."""
+    of_episode = sa.and_(E.buffer_id == S.buffer_id, E.id == S.episode)
+    first = (
+        sa.select(sa.func.min(G.first))
+        .where(G.buffer_id == S.buffer_id, G.episode == S.episode)
+        .correlate(tables.steps)
+        .scalar_subquery()
+    )
+    names = ("episode_id", "task_id", "agent_id", "run", "status", "policy_version")
+    found = session.rows(
+        sa.select(
+            S.position, S.step, S.execute_time, S.reward, S.revision,
+            tables.priority.label("priority"), first.label("first"), *[E[name] for name in names],
+        )
+        .select_from(tables.steps.join(tables.episodes, of_episode))
+        .where(S.buffer_id == store.id, S.position == position)
+    )  # fmt: skip
+    return dict(found[0]._mapping) if found else None
+
+
+def _described(step: dict[str, Any]) -> Iterator[str]:
+    """Yield what a step is, and what was changed of it."""
+    yield (
+        f"{time_of(step['execute_time'])}: stored as step {step['step']} of episode "
+        f"{step['episode_id']!r} ({step['status']}; task {step['task_id']!r}, agent "
+        f"{step['agent_id']!r}, run {step['run']!r})"
+    )
+    if step["revision"] is not None:
+        yield f"changed since it was stored, at revision {step['revision']} of the buffer"
+    if step["reward"] is not None:
+        yield f"reward {step['reward']:g}"
+    if step["priority"] is not None:
+        yield f"priority {step['priority']:g}"
+    if step["policy_version"] is not None:
+        yield f"policy_version {step['policy_version']}"
+
+
+def _leases(
+    store: Store,
+    session: Session,
+    consumer: ConsumerRecord,
+    position: int,
+    step: dict[str, Any] | None,
+) -> Iterator[tuple[Entry, Any]]:
+    """Yield the leases that a position was handed out with, or its episode was."""
+    first = position if step is None else step["first"]
+    mine = sa.and_(L.buffer_id == store.id, L.consumer == consumer.id)
+    near = (
+        sa.or_(L.first <= position, L.first <= first),
+        sa.or_(L.last >= position, L.last >= first),
+    )
+    columns = L.id, L.status, L.leased, L.ended, L.expires, L.holder, L.trainer_step
+    for row in session.rows(sa.select(*columns).where(mine, *near).order_by(L.id)):
+        entry = entries.read_entry(session, store, consumer, row.id)
+        whole = entry.request["unit"]["name"] in WHOLE
+        if np.isin(first if whole else position, entry.drawn.items):
+            yield entry, row
+
+
+def _told(name: str, entry: Entry, row: Any) -> str:
+    what = f"leased in batch {entry.number} of consumer {name!r}, lease {entry.id}"
+    if row.status == "leased":
+        return f"{what}; held until {time_of(row.expires)} by {row.holder}"
+    if row.status == "acknowledged":
+        step = "" if row.trainer_step is None else f" at step {row.trainer_step}"
+        return f"{what}; acknowledged{step} at {time_of(row.ended)}"
+    return f"{what}; given back at {time_of(row.ended)}"
+
+
+def _refused(
+    consumer: ConsumerRecord,
+    state: State,
+    step: dict[str, Any],
+    found: list[tuple[Entry, Any]],
+    version: int | None,
+) -> str | None:
+    """Return why a consumer does not hand out a step that is held, None where it may."""
+    settings = consumer.settings
+    counts = [entry for entry, row in found if row.status in ("leased", "acknowledged")]
+    held = [entry.id for entry, row in found if row.status == "leased"]
+    times = sum(int(np.isin(entry.drawn.items, _names(entry, step)).sum()) for entry in counts)
+    if held:
+        return f"lease {held[0]} holds it"
+    most = settings.max_times_sampled
+    if most is not None and times >= most:
+        return f"it was handed out {times} times, and max_times_sampled={most}"
+    if settings.new_only and step["position"] < consumer.began:
+        return f"it was stored before the consumer was made, at position {consumer.began}"
+    if settings.max_staleness is not None and version is not None:
+        oldest = version - settings.max_staleness
+        if step["policy_version"] is None or step["policy_version"] < oldest:
+            return f"the buffer has policy_version {version}, and max_staleness is " + str(
+                settings.max_staleness
+            )
+    if state.size < settings.min_size:
+        return f"the buffer holds {state.size} steps, and min_size={settings.min_size}"
+    return None
+
+
+def _names(entry: Entry, step: dict[str, Any]) -> int:
+    """Return the position by which a lease hands out a step."""
+    whole = entry.request["unit"]["name"] in WHOLE
+    return int(step["first"] if whole else step["position"])
+
+
+def time_of(seconds: float | None) -> str:
+    """Return a time for people, in UTC."""
+    if seconds is None:
+        return "at an unknown time"
+    return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "milliseconds")[:-6] + "Z"
