@@ -43,6 +43,7 @@ from expdb.errors import (
     LeaseLost,
     NotAnExperienceDatabase,
     QueryError,
+    RateLimited,
     ReplayMismatch,
     ReservedName,
     SchemaOutdated,
@@ -58,6 +59,7 @@ from expdb.errors import (
     UnknownEpisode,
 )
 from expdb.replay.layout import Layout, Trajectories
+from expdb.replay.rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio
 from expdb.replay.samplers import Newest, Ordered, Population, Prioritized, Sampler, Uniform
 from expdb.replay.sequences import Episode, Group, Sequence
 from expdb.replay.transitions import NStep, Stack
@@ -101,6 +103,7 @@ __all__ = [
     "Layout",
     "Lease",
     "LeaseLost",
+    "MinSize",
     "NStep",
     "Newest",
     "NotAnExperienceDatabase",
@@ -109,9 +112,13 @@ __all__ = [
     "Prioritized",
     "QueryBuilder",
     "QueryError",
+    "Queue",
+    "RateLimited",
+    "RateLimiter",
     "ReplayBuffer",
     "ReplayMismatch",
     "ReservedName",
+    "SampleToInsertRatio",
     "Sampler",
     "SchemaOutdated",
     "SchemaTooNew",

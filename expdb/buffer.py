@@ -21,6 +21,7 @@ from expdb.consumer import Consumer
 from expdb.memory.budget import Budget
 from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, EPISODE_KEYS, STEP_COLUMNS, STEP_KEYS
 from expdb.open_writers import OpenWriters
+from expdb.replay.rate_limiters import RateLimiter
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
 from expdb.sampling.leasing import Leasing
@@ -30,7 +31,7 @@ from expdb.sampling.shortage import explained
 from expdb.sampling.tasks import sample_tasks
 from expdb.sql.conditions import Condition
 from expdb.sql.query import Where
-from expdb.storage.ledger import consumers
+from expdb.storage.ledger import consumers, rates
 from expdb.storage.reading import fetch, select
 from expdb.storage.store import Store, evicted
 from expdb.storage.upkeep.check import check_buffer
@@ -631,6 +632,26 @@ class ReplayBuffer:
     @policy_version.setter
     def policy_version(self, version: int) -> None:
         consumers.set_policy_version(self._store, checks.whole(version, "policy_version"))
+
+    @property
+    def rate_limiter(self) -> RateLimiter | None:
+        """How far writers and learners may be ahead of each other; None for any distance.
+
+        Set `expdb.SampleToInsertRatio(...)`, `Queue(...)` or `MinSize(...)`, and it counts from
+        then on, over all writers and the leases of all consumers. A write that it holds back waits
+        up to the handle's `timeout`, and raises RateLimited then; a lease waits as its `wait` says.
+        `sample` is not counted.
+        """
+        with self._store.engine.reading() as session:
+            return rates.rate_limiter(session, self._store)[0]
+
+    @rate_limiter.setter
+    def rate_limiter(self, limiter: RateLimiter | None) -> None:
+        if limiter is not None and not isinstance(limiter, RateLimiter):
+            raise errors.InvalidValue(
+                f"rate_limiter is {limiter!r}: give one such as expdb.Queue(1000), or None"
+            )
+        rates.set_rate_limiter(self._store, limiter)
 
     def consumers(self) -> list[str]:
         """Return the names of all consumers, oldest first."""

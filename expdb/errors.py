@@ -191,3 +191,7 @@ class LeaseLost(ExpDBError, RuntimeError):
 
 class ReplayMismatch(ExpDBError, ValueError):
     """A batch that is replayed differs from what was handed out."""
+
+
+class RateLimited(ExpDBError, TimeoutError):
+    """A rate limiter held a write back for longer than `timeout`."""

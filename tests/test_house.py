@@ -48,12 +48,12 @@ BELOW = {
     "storage": {"chunks", "sql"},
     "storage.reading": {"storage", "chunks", "sql"},
     "storage.priorities": {"storage.reading", "storage", "sql"},
-    "storage.writing": {"storage.reading", "storage", "chunks", "sql"},
+    "storage.writing": {"storage.ledger", "storage.reading", "storage", "chunks", "sql"},
     "storage.upkeep": {"storage.ledger", "storage.reading", "storage", "chunks", "sql"},
     "memory": {
         "storage.ledger", "storage.priorities", "storage.reading", "storage", "chunks", "sql",
     },
-    "storage.ledger": {"storage", "chunks", "sql"},
+    "storage.ledger": {"storage", "chunks", "sql", "replay"},
     "sampling": {
         "memory", "storage.ledger", "storage.priorities", "storage.reading", "storage", "chunks",
         "sql", "replay", "batch",
@@ -151,7 +151,7 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 
 LONG_FILES = {
     # The two classes that people hold: two thirds of each are signatures and docstrings.
-    "buffer.py": 790,
+    "buffer.py": 820,
     "database.py": 520,
     # One page for one framework: two datasets and a loader.
     "integrations/torch.py": 390,

@@ -28,6 +28,7 @@ from expdb.storage.ledger import leases
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
 from expdb.storage.ledger.leases import Counters, NewLease
 from expdb.storage.ledger.packed import Drawn, described
+from expdb.storage.ledger.rates import count_samples
 from expdb.storage.store import Store
 
 
@@ -164,6 +165,11 @@ class Leasing:
         """
         try:
             batch, new, text = self._draw(session, request, counters, seconds)
+            if counters.rate_limiter is not None:
+                before = self._usage.returned.get(new.number)  # which was counted
+                count = len(new.drawn.items) - (0 if before is None else len(before.drawn.items))
+                if count > 0:
+                    count_samples(session, self._store, counters.rate_limiter, count)
         except errors.TooFewRows as error:
             if goes_on:
                 return error
@@ -208,12 +214,12 @@ class Leasing:
                 rng, request.empty, limits, session if self._store.dialect.WRITES_ALONE else None,
             )  # fmt: skip
         except errors.TooFewRows as error:
-            raise errors.TooFewRows(f"{error}{self._explained(oldest)}") from None
+            raise errors.TooFewRows(f"{error}{limits.explained(settings.new_only)}") from None
         drawn, repeated = limits.drawn, usage.returned.get(number)
         assert drawn is not None
         if not len(drawn.items):
             raise errors.TooFewRows(
-                f"the unit left out all that was drawn{self._explained(oldest)}"
+                f"the unit left out all that was drawn{limits.explained(settings.new_only)}"
             )
         id, text = self._request_id(request, drawn)
         new = NewLease(
@@ -271,15 +277,6 @@ class Leasing:
         if found and lease is not None:
             self._take_in(replace(lease, status="returned"), counters.version)
         return bool(found)
-
-    def _explained(self, oldest: int | None) -> str:
-        """Return what the consumer has to do with there being too little."""
-        held, most = len(self._usage.held), self._usage.most
-        said = [f"{held} leases hold what they hold"] if held else []
-        said += [f"each may be handed out {most} times"] if most is not None else []
-        said += [f"the policy_version is to be {oldest} or newer"] if oldest is not None else []
-        said += ["only what was stored since it was made counts"] * self._consumer.settings.new_only
-        return f" (consumer {self._consumer.name!r}: {', '.join(said)})" if said else ""
 
     def _lost(self, session: Session, lease: int) -> errors.LeaseLost:
         """Return the error for a lease that is not held."""

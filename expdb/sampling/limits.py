@@ -35,3 +35,12 @@ class Limits:
             return found
         fresh = resident.of_episodes("policy_version", rows) >= self.oldest_version
         return np.asarray(found & fresh)
+
+    def explained(self, new_only: bool) -> str:
+        """Return what the consumer has to do with there being too little."""
+        held, most, oldest = len(self.usage.held), self.usage.most, self.oldest_version
+        said = [f"{held} leases hold what they hold"] if held else []
+        said += [f"each may be handed out {most} times"] if most is not None else []
+        said += [f"the policy_version is to be {oldest} or newer"] if oldest is not None else []
+        said += ["only what was stored since it was made counts"] * new_only
+        return f" (consumer {self.name!r}: {', '.join(said)})" if said else ""

@@ -42,6 +42,11 @@ buffers = sa.Table(
     sa.Column("fields", Text, nullable=False, comment="the signature: type of each field, JSON"),
     sa.Column("fields_version", Integer, nullable=False, comment="counts changes of `fields`"),
     sa.Column("policy_version", Integer, comment="of the policy that is trained now"),
+    sa.Column("rate_limiter", Text, comment="JSON object; NULL for none"),
+    sa.Column(
+        "sampled", Integer, nullable=False, comment="rows handed out since the limiter was set"
+    ),
+    sa.Column("insert_limit", Integer, comment="`added` at most, says the limiter; NULL for any"),
 )
 
 signatures = sa.Table(

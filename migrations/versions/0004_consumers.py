@@ -17,6 +17,10 @@ Blob = sa.LargeBinary()
 
 SQL = Path(__file__).parent.parent / "sql"
 CLUSTERED = {"sqlite_strict": True, "sqlite_with_rowid": False}
+OBJECTS = {
+    "sqlite": ("buffers_limited",),
+    "postgresql": ("buffers_limited", "wait_for_change"),
+}
 STATUSES = "status IN ('leased', 'acknowledged', 'returned', 'repeated')"
 
 # As in 0001: what ANALYZE would find where it matters. Few leases are open at any time.
@@ -30,6 +34,11 @@ SQLITE_STATISTICS = {
 def upgrade() -> None:
     connection = op.get_bind()
     op.add_column("buffers", sa.Column("policy_version", Integer))
+    op.add_column("buffers", sa.Column("rate_limiter", Text))
+    op.add_column(
+        "buffers", sa.Column("sampled", Integer, nullable=False, server_default=sa.text("0"))
+    )
+    op.add_column("buffers", sa.Column("insert_limit", Integer))
     op.create_table(
         "consumers",
         sa.Column("buffer_id", Integer, primary_key=True),
@@ -85,10 +94,11 @@ def upgrade() -> None:
         sqlite_where=is_open,
         postgresql_where=is_open,
     )
-    if connection.dialect.name == "postgresql":
-        waiting = SQL / "postgresql" / "0004_wait_for_change.sql"
-        connection.exec_driver_sql(waiting.read_text())
-    else:
+    for name in OBJECTS[connection.dialect.name]:
+        sql = (SQL / connection.dialect.name / f"0004_{name}.sql").read_text()
+        for statement in sql.split("$$;\n"):  # a function, and the trigger that calls it
+            connection.exec_driver_sql(statement + "$$" * (statement.count("$$") % 2))
+    if connection.dialect.name == "sqlite":
         for table, indexes in SQLITE_STATISTICS.items():
             for index, figures in indexes.items():
                 connection.exec_driver_sql(
@@ -98,8 +108,14 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    op.execute(
+        "DROP TRIGGER buffers_limited"
+        + (" ON buffers" if op.get_bind().dialect.name == "postgresql" else "")
+    )
     if op.get_bind().dialect.name == "postgresql":
-        op.execute("DROP FUNCTION wait_for_change")
+        for name in OBJECTS["postgresql"]:
+            op.execute(f"DROP FUNCTION {name}")
     for table in ("leases", "requests", "consumers"):
         op.drop_table(table)
-    op.drop_column("buffers", "policy_version")
+    for column in ("insert_limit", "sampled", "rate_limiter", "policy_version"):
+        op.drop_column("buffers", column)

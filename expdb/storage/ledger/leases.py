@@ -51,6 +51,7 @@ class Counters:
     begun: int
     now: float
     policy_version: int | None  # of the buffer
+    rate_limiter: str | None  # of the buffer, JSON
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ def hold(session: Session, store: Store, consumer: ConsumerRecord) -> Counters:
     dialect = store.dialect
     found = session.ask(
         f"SELECT version, handed_out, begun, {dialect.NOW}, "
-        "(SELECT policy_version FROM buffers WHERE id = c.buffer_id) FROM consumers c "
+        "(SELECT policy_version FROM buffers WHERE id = c.buffer_id), "
+        "(SELECT rate_limiter FROM buffers WHERE id = c.buffer_id) FROM consumers c "
         f"WHERE buffer_id = ? AND id = ? AND name = ?{dialect.FOR_UPDATE}",
         store.id, consumer.id, consumer.name,
     )  # fmt: skip

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from expdb import errors
 from expdb.sql import tables
 from expdb.sql.session import Session
+from expdb.storage.ledger.rates import wait_to_insert
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.records import EpisodeRecord
 from expdb.storage.statements import COUNT, INSERT_SEGMENT, KEEP_FINAL, TAKE, TAKE_EPISODE
@@ -55,6 +56,8 @@ def write(store: Store, pending: Pending) -> np.ndarray:
                 # Another process has typed a field meanwhile; an int, say, still goes into what is
                 # now a float field.
                 pending.retype(store.fields, pending.final)
+            except errors.RateLimited as error:
+                wait_to_insert(store, len(pending), deadline, error)
             except errors.ConnectionLost as error:
                 # Nobody knows whether the write was committed, so it is done again under the same
                 # id, once only.

@@ -22,6 +22,7 @@ TOO_LARGE = (
 # it says.
 MEANINGS: dict[str, _Meaning] = {
     "XD001": OUT_OF_DATE,  # what `append` raises itself
+    "XD002": (errors.RateLimited, "{said}"),
     "23505": OUT_OF_DATE,  # another episode has taken the name meanwhile
     "55P03": (
         errors.DatabaseBusy,

@@ -51,6 +51,8 @@ def translated(error: BaseException, path: str) -> BaseException:
         code = sqlite3.SQLITE_CORRUPT
     if code is None:
         return error
+    if code == sqlite3.SQLITE_CONSTRAINT_TRIGGER and said.startswith("expdb: the rate limiter"):
+        return errors.RateLimited(said)
     primary = ALIKE.get(code & 0xFF, code & 0xFF)
     if primary == sqlite3.SQLITE_ERROR:
         if any(text in said for text in ("too large", "too many", "too complex")):

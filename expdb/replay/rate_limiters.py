@@ -1,0 +1,90 @@
+"""Rate limiters: how far writers and learners of a buffer may be ahead of each other.
+
+The terms, and the arithmetic, are those of Reverb (Cassirer et al. 2021, arXiv:2102.04736).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from expdb import checks
+from expdb.errors import InvalidValue
+
+
+@dataclass(frozen=True)
+class RateLimiter:
+    """Bound `inserts * ratio - samples`, both counted since it was set.
+
+    Nothing is sampled before the buffer holds `min_size` steps, nor where it would bring the
+    difference below `least`; nothing is inserted, after the first `min_size` steps, where it would
+    bring it above `most`. Infinity stands for no bound.
+    """
+
+    ratio: float
+    min_size: int
+    least: float = -math.inf
+    most: float = math.inf
+
+    def may_sample(self, inserts: int, samples: int, count: int, size: int) -> bool:
+        """Return whether `count` more rows may be handed out."""
+        return size >= self.min_size and inserts * self.ratio - samples - count >= self.least
+
+    def insert_limit(self, samples: int) -> int | None:
+        """Return how many steps may be inserted in all, None for any number."""
+        if self.most == math.inf:
+            return None
+        return max(self.min_size, math.floor((self.most + samples) / self.ratio))
+
+    @property
+    def largest_write(self) -> float:
+        """How many steps one write may have at most, so that it can ever be let in."""
+        return (self.most - self.least) / self.ratio
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {key: None if abs(one) == math.inf else one for key, one in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> RateLimiter:
+        """Return the one that `as_json` was asked of."""
+        least, most = stored["least"], stored["most"]
+        return cls(
+            stored["ratio"],
+            stored["min_size"],
+            -math.inf if least is None else least,
+            math.inf if most is None else most,
+        )
+
+
+def MinSize(size: int) -> RateLimiter:
+    """Let learners in once the buffer holds `size` steps; hold back no writer."""
+    return RateLimiter(1.0, checks.whole(size, "size", 1))
+
+
+def Queue(size: int) -> RateLimiter:
+    """Hold writers back that are more than `size` steps ahead; hand out as many as were stored.
+
+    Use it with consumers of `max_times_sampled=1`.
+    """
+    return RateLimiter(1.0, 1, 0.0, float(checks.whole(size, "size", 1)))
+
+
+def SampleToInsertRatio(ratio: float, min_size: int, error_buffer: float) -> RateLimiter:
+    """Hand out `ratio` rows for each step that is stored, once `min_size` are.
+
+    Writers and learners may be ahead of that by `error_buffer` rows. Raises InvalidValue where
+    that is less than twice what one step is sampled, as both would wait for each other.
+    """
+    ratio, min_size = checks.number(ratio, "ratio"), checks.whole(min_size, "min_size", 1)
+    error_buffer = checks.number(error_buffer, "error_buffer", 0)
+    if ratio <= 0:
+        raise InvalidValue(f"ratio is {ratio:g}: give a number above 0")
+    if error_buffer < 2 * max(1.0, ratio):
+        raise InvalidValue(
+            f"error_buffer is {error_buffer:g}, and a ratio of {ratio:g} cannot be kept within "
+            f"that: give at least {2 * max(1.0, ratio):g}"
+        )
+    offset = ratio * min_size
+    return RateLimiter(ratio, min_size, offset - error_buffer, offset + error_buffer)
