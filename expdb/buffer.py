@@ -517,7 +517,7 @@ class ReplayBuffer:
             raise errors.InvalidValue(
                 f"empty is {empty!r}: give a function of a shape and a dtype, such as numpy.empty"
             )
-        generator, part = self._generator(rng), None if shard is None else _shard(shard)
+        generator, part = self._generator(rng), None if shard is None else checks.shard(shard)
         if wait is not None:
             checks.number(wait, "wait", 0)
         deadline = time.monotonic() + (wait or 0.0)
@@ -744,19 +744,6 @@ _LEFT_OUT = ("length", "episode_return", "episode_tags", "started", "ended", "pr
 _ALL = (*STEP_COLUMNS[:2], *EPISODE_COLUMNS, *STEP_COLUMNS[2:])
 _PAGE = [name for name in _ALL if name not in _LEFT_OUT]
 _ARROW_TYPES = {"integer": pa.int64(), "integer?": pa.int64(), "real": pa.float64()}
-
-
-def _shard(given: Any) -> tuple[int, int]:
-    sound = (
-        isinstance(given, (tuple, list))
-        and len(given) == 2
-        and all(isinstance(one, (int, np.integer)) for one in given)
-    )
-    if not sound or not 0 <= given[0] < given[1]:
-        raise errors.InvalidValue(
-            f"shard is {given!r}: give (k, n), the k-th of n parts, from (0, n) to (n - 1, n)"
-        )
-    return int(given[0]), int(given[1])
 
 
 def _names(fields: Any) -> tuple[str, ...]:

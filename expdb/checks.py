@@ -119,3 +119,17 @@ def name(value: Any, what: str) -> str:
     if not 0 < len(found.encode()) <= 255:
         raise InvalidValue(f"{what} may not be called {value!r}: use text of 1 to 255 bytes")
     return found
+
+
+def shard(given: Any) -> tuple[int, int]:
+    """Return which of how many parts is meant."""
+    sound = (
+        isinstance(given, (tuple, list))
+        and len(given) == 2
+        and all(isinstance(one, (int, np.integer)) for one in given)
+    )
+    if not sound or not 0 <= given[0] < given[1]:
+        raise InvalidValue(
+            f"shard is {given!r}: give (k, n), the k-th of n parts, from (0, n) to (n - 1, n)"
+        )
+    return int(given[0]), int(given[1])

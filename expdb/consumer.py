@@ -232,6 +232,23 @@ class Consumer:
             task.add_done_callback(_give_back)
             raise
 
+    def shared(
+        self, lease: int, *, shard: tuple[int, int] | None = None, unit: Unit | None = None
+    ) -> Batch:
+        """Return the batch of a lease that another process holds, bit for bit, or a part of it.
+
+        For the ranks of one training: the first one leases, tells the others `lease.id`, and
+        acknowledges when all are done. With `shard=(k, n)` every n-th row is returned, from the
+        k-th on. A `unit` of your own has to be given again. Raises LeaseLost where the lease is not
+        held, and Evicted where rows are gone.
+
+        >>> consumer.shared(id, shard=(rank, ranks))  # doctest: +SKIP
+        """
+        id = checks.whole(lease.id if isinstance(lease, Lease) else lease, "lease", 0)
+        k, n = (0, 1) if shard is None else checks.shard(shard)
+        batch = self._leasing.shared(id, unit)
+        return Batch({name: array[k::n].copy() for name, array in batch.items()})
+
     def acknowledge(self, lease: Lease, step: int | None = None) -> None:
         """Acknowledge a lease; see `Lease.acknowledge`."""
         _checked(lease).acknowledge(step)

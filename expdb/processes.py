@@ -3,6 +3,7 @@
 import functools
 import os
 import socket
+import time
 from pathlib import Path
 
 
@@ -57,3 +58,23 @@ def has_ended(name: str) -> bool:
     except OSError:  # there is one, and it is somebody else's
         return False
     return bool(started) and started != _started(int(pid))
+
+
+class Others:
+    """Other processes, of each of which it is looked once a second whether it is there."""
+
+    def __init__(self) -> None:
+        self._ended: set[str] = set()
+        self._look: dict[str, float] = {}  # when to look again
+
+    def has_ended(self, name: str) -> bool:
+        """Return whether the process of a name was seen to have ended."""
+        now = time.monotonic()
+        if name not in self._ended and now >= self._look.get(name, now):
+            self._look[name] = now + LOOK_SECONDS
+            if has_ended(name):
+                self._ended.add(name)
+        return name in self._ended
+
+
+LOOK_SECONDS = 1.0

@@ -497,6 +497,23 @@ def test_a_forked_child_holds_nothing_of_its_parent(location, buffer):
     assert sorted(counted(consume(consumer, 50))) == sorted(theirs)
 
 
+@pytest.mark.parametrize("unit", UNITS, ids=repr)
+def test_ranks_share_what_the_first_one_has_leased(buffer, open_db, unit):
+    fill(buffer)
+    lease = buffer.consumer("trainer").lease(5, unit=unit)
+    ranks = [open_db().buffer("train").consumer("trainer") for _ in range(2)]
+    assert same(ranks[0].shared(lease.id), lease.batch)
+    parts = [one.shared(lease.id, shard=(k, 2)) for k, one in enumerate(ranks)]
+    assert [part.size for part in parts] == [3, 2]
+    for k, part in enumerate(parts):
+        assert same(part, expdb.Batch({name: one[k::2] for name, one in lease.batch.items()}))
+    with pytest.raises(expdb.InvalidValue, match="shard is"):
+        ranks[0].shared(lease.id, shard=(2, 2))
+    lease.acknowledge()
+    with pytest.raises(expdb.LeaseLost, match="acknowledged"):
+        ranks[0].shared(lease.id)
+
+
 def test_why_tells_what_has_become_of_a_step(buffer):
     fill(buffer, episodes=4)
     buffer.update_priorities([3], [0.25])

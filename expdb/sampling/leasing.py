@@ -8,7 +8,6 @@ from __future__ import annotations  # NumPy imports its random module when it is
 
 import itertools
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,15 +16,18 @@ from expdb import errors
 from expdb.batch import Batch
 from expdb.locks import locked
 from expdb.memory.usage import Usage
-from expdb.processes import has_ended, named
+from expdb.processes import Others, named
+from expdb.replay.units import Unit
 from expdb.sampling.limits import Limits
 from expdb.sampling.repeatable import Philox, checksum
+from expdb.sampling.replaying import made_again
 from expdb.sampling.request import Request
 from expdb.sampling.sampler import Sampling
 from expdb.sampling.waiting import Glance, wait_for_change
 from expdb.sql.session import Session
 from expdb.storage.ledger import leases
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
+from expdb.storage.ledger.entries import read_entry
 from expdb.storage.ledger.leases import Counters, NewLease
 from expdb.storage.ledger.packed import Drawn, described
 from expdb.storage.ledger.rates import count_samples
@@ -44,7 +46,6 @@ class Leased:
 _serials = itertools.count()
 
 ACKNOWLEDGED = "acknowledged"
-LOOK_SECONDS = 1.0  # between looks whether a process that holds a lease is there still
 
 
 class Leasing:
@@ -60,8 +61,7 @@ class Leasing:
         self._given: set[int] = set()  # leases that a caller got
         self._requests: dict[int, int] = {}  # id by hash of what was asked for
         self._stored: set[int] = set()  # ids of requests
-        self._ended: set[str] = set()  # processes
-        self._looked: dict[str, float] = {}  # when a process is to be looked for again
+        self._others = Others()
         self._lock = threading.RLock()
 
     def record(self) -> ConsumerRecord:
@@ -278,6 +278,15 @@ class Leasing:
             self._take_in(replace(lease, status="returned"), counters.version)
         return bool(found)
 
+    def shared(self, id: int, unit: Unit | None) -> Batch:
+        """Return the batch of a lease that any process holds; raise LeaseLost where none does."""
+        store, consumer = self._store, self._consumer
+        with store.engine.reading() as session:
+            if leases.status(session, store, consumer, id)[0] != "leased":
+                raise self._lost(session, id)
+            entry = read_entry(session, store, consumer, id)
+        return made_again(store, self._sampling, consumer, entry, unit)
+
     def _lost(self, session: Session, lease: int) -> errors.LeaseLost:
         """Return the error for a lease that is not held."""
         status, late = leases.status(session, self._store, self._consumer, lease)
@@ -326,18 +335,12 @@ class Leasing:
 
     def _overdue(self, now: float) -> list[int]:
         """Return the leases that have expired, or that nobody can acknowledge any more."""
-        clock, mine, found = time.monotonic(), self._holder, []
-        for lease in self._usage.held.values():
-            if lease.expires <= now:
-                found.append(lease.id)
-            elif lease.holder == mine:
-                if lease.id not in self._given:  # an interrupt came before the caller had it
-                    found.append(lease.id)
-            else:
-                if clock >= self._looked.get(lease.holder, clock):
-                    self._looked[lease.holder] = clock + LOOK_SECONDS
-                    if has_ended(lease.holder):
-                        self._ended.add(lease.holder)
-                if lease.holder in self._ended:
-                    found.append(lease.id)
-        return found
+        mine = self._holder
+        return [
+            lease.id
+            for lease in self._usage.held.values()
+            # Of ours one that no caller got: an interrupt came before.
+            if lease.expires <= now
+            or (lease.holder == mine and lease.id not in self._given)
+            or (lease.holder != mine and self._others.has_ended(lease.holder))
+        ]

@@ -14,6 +14,7 @@ from expdb.sampling.repeatable import Philox, checksum
 from expdb.sampling.sampler import Sampling
 from expdb.storage.ledger import entries
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
+from expdb.storage.ledger.entries import Entry
 from expdb.storage.store import Store
 
 UNITS: dict[str, type[Unit]] = {
@@ -44,20 +45,29 @@ def _each(
     for id in ids:
         with store.engine.reading() as session:
             entry = entries.read_entry(session, store, consumer, id)
-        what = f"batch {entry.number} of consumer {consumer.name!r}"
-        asked = entry.request
-        fields = None if asked["fields"] is None else tuple(asked["fields"])
-        rng = Philox(consumer.settings.seed, 1).of_batch(entry.number)
-        try:
-            batch = sampling.again(entry.drawn, unit or _unit(asked["unit"], what), fields, rng)
-        except errors.Evicted as error:
-            raise errors.Evicted(f"{what}: {error}") from None
-        if checksum(batch, store) != entry.checksum:
-            raise errors.ReplayMismatch(
-                f"{what} differs from what was handed out: rewards were changed, or its episodes "
-                "went on since"
-            )
-        yield batch
+        yield made_again(store, sampling, consumer, entry, unit)
+
+
+def made_again(
+    store: Store, sampling: Sampling, consumer: ConsumerRecord, entry: Entry, unit: Unit | None
+) -> Batch:
+    """Return the batch of a row of the ledger, bit for bit.
+
+    Raise Evicted or ReplayMismatch where that cannot be.
+    """
+    what, asked = f"batch {entry.number} of consumer {consumer.name!r}", entry.request
+    fields = None if asked["fields"] is None else tuple(asked["fields"])
+    rng = Philox(consumer.settings.seed, 1).of_batch(entry.number)
+    try:
+        batch = sampling.again(entry.drawn, unit or _unit(asked["unit"], what), fields, rng)
+    except errors.Evicted as error:
+        raise errors.Evicted(f"{what}: {error}") from None
+    if checksum(batch, store) != entry.checksum:
+        raise errors.ReplayMismatch(
+            f"{what} differs from what was handed out: rewards were changed, or its episodes went "
+            "on since"
+        )
+    return batch
 
 
 def _unit(settings: dict[str, Any], what: str) -> Unit:
