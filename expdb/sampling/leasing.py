@@ -188,6 +188,8 @@ class Leasing:
 
     def _take_in(self, lease: leases.Lease, version: int) -> None:
         """Take in what this process has changed, if it knows all that came before."""
+        if lease.status != "leased":
+            self._given.discard(lease.id)
         if self._usage.version == version:
             self._usage.take_in(lease)
             self._usage.version += 1
