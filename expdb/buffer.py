@@ -26,6 +26,7 @@ from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
 from expdb.sampling.leasing import Leasing
 from expdb.sampling.replaying import replayed
+from expdb.sampling.request import check_empty, check_instances, field_names
 from expdb.sampling.sampler import Sampling
 from expdb.sampling.shortage import explained
 from expdb.sampling.tasks import sample_tasks
@@ -417,7 +418,7 @@ class ReplayBuffer:
     def clear(self) -> int:
         """Delete every step and episode and return how many steps there were.
 
-        Positions go on where they were.
+        Positions go on where they were, and consumers keep their ledgers.
         """
         self._open_episodes.forget()
         return change.clear(self._store)
@@ -506,17 +507,9 @@ class ReplayBuffer:
         >>> buffer.sample(256, sampler=expdb.Prioritized(), unit=unit)  # doctest: +SKIP
         """
         size = checks.whole(size, "the size of a sample", 1)
-        if not isinstance(unit, Unit):
-            raise errors.InvalidValue(
-                f"unit is {unit!r}: give one such as expdb.Step() or expdb.NStep(1)"
-            )
-        if not isinstance(sampler, Sampler):
-            raise errors.InvalidValue(f"sampler is {sampler!r}: give one such as expdb.Uniform()")
-        names = None if fields is None else _names(fields)
-        if not callable(empty):
-            raise errors.InvalidValue(
-                f"empty is {empty!r}: give a function of a shape and a dtype, such as numpy.empty"
-            )
+        check_instances(sampler, unit)
+        names = None if fields is None else field_names(fields)
+        check_empty(empty)
         generator, part = self._generator(rng), None if shard is None else checks.shard(shard)
         if wait is not None:
             checks.number(wait, "wait", 0)
@@ -617,7 +610,7 @@ class ReplayBuffer:
         known = self._consumers.get(record.id)
         if known is None or known.name != record.name:
             known = self._consumers[record.id] = Leasing(self._store, self._sampling, record)
-        return Consumer(known, record.name)
+        return Consumer(known, record.name, self)
 
     @property
     def policy_version(self) -> int | None:
@@ -660,7 +653,7 @@ class ReplayBuffer:
 
     def drop_consumer(self, name: str) -> None:
         """Delete a consumer and its ledger; raise UnknownConsumer where there is none."""
-        consumers.drop_consumer(self._store, name)
+        consumers.drop_consumer(self._store, checks.name(name, "a consumer"))
 
     def replay(
         self,
@@ -677,8 +670,13 @@ class ReplayBuffer:
         ReplayMismatch for one of which rewards or episodes have changed since. A `unit` of your own
         has to be given again.
         """
+        if steps is not None and not isinstance(steps, Iterable):
+            raise errors.InvalidValue(f"steps is {steps!r}: give several, such as range(900, 1000)")
         wanted = None if steps is None else {checks.whole(step, "step") for step in steps}
         newest = None if last is None else checks.whole(last, "last", 1)
+        if unit is not None:
+            check_instances(Uniform(), unit)
+        consumer = checks.name(consumer, "a consumer")
         return replayed(self._store, self._sampling, consumer, wanted, newest, unit)
 
     # ----------------------------------------------------------------------------------------------
@@ -744,13 +742,6 @@ _LEFT_OUT = ("length", "episode_return", "episode_tags", "started", "ended", "pr
 _ALL = (*STEP_COLUMNS[:2], *EPISODE_COLUMNS, *STEP_COLUMNS[2:])
 _PAGE = [name for name in _ALL if name not in _LEFT_OUT]
 _ARROW_TYPES = {"integer": pa.int64(), "integer?": pa.int64(), "real": pa.float64()}
-
-
-def _names(fields: Any) -> tuple[str, ...]:
-    names = (fields,) if isinstance(fields, str) else fields
-    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
-        raise errors.InvalidValue(f"fields is {fields!r}: give a list of names")
-    return tuple(names)
 
 
 def _checked_column(name: str, value: Any) -> Any:

@@ -17,8 +17,10 @@ from expdb.batch import Batch
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
 from expdb.sampling.leasing import Leased, Leasing
-from expdb.sampling.request import Request
+from expdb.sampling.request import Request, check_empty, check_instances, field_names
 from expdb.sql.query import Where
+
+GONE = (errors.DatabaseClosed, errors.UnknownBuffer, errors.UnknownConsumer)
 
 
 class Lease:
@@ -34,6 +36,12 @@ class Lease:
 
     def __repr__(self) -> str:
         return f"<Lease {self.id}: {self.batch.size} rows>"
+
+    def __reduce__(self) -> Any:
+        raise errors.InvalidValue(
+            "a lease is held by the process that made it: hand its id to others, which read it "
+            "with consumer.shared(id)"
+        )
 
     @property
     def id(self) -> int:
@@ -77,6 +85,8 @@ class Lease:
         self._leasing.renew(self.id, seconds)
 
     def __enter__(self) -> Batch:
+        if self._is_over:
+            raise errors.LeaseLost(f"{self!r} is over: lease another batch")
         return self.batch
 
     def __exit__(
@@ -90,7 +100,8 @@ class Lease:
         if error is None:
             self.acknowledge()
         else:
-            self.give_back()
+            with suppress(*GONE):  # the error of the block is the one to tell
+                self.give_back()
 
 
 class Consumer:
@@ -105,8 +116,11 @@ class Consumer:
     ...     train(batch)
     """
 
-    def __init__(self, leasing: Leasing, name: str):
-        self._leasing, self.name = leasing, name
+    def __init__(self, leasing: Leasing, name: str, buffer: Any):
+        self._leasing, self.name, self._buffer = leasing, name, buffer
+
+    def __reduce__(self) -> Any:
+        return _reopened, (self._buffer, self.name)
 
     def __repr__(self) -> str:
         return f"<Consumer {self.name!r}>"
@@ -187,7 +201,7 @@ class Consumer:
                 step += 1
         finally:
             if lease is not None:
-                with suppress(errors.DatabaseClosed):  # it is given back when the process ends
+                with suppress(*GONE):  # it is given back when the process ends, or is no more
                     lease.give_back()
 
     def _lease(
@@ -217,6 +231,9 @@ class Consumer:
     async def lease_async(self, size: int, where: Where = None, **arguments: Any) -> Lease:
         """Do what `lease` does, while other tasks run."""
         cancelled = threading.Event()
+
+        if unknown := arguments.keys() - {*_DEFAULTS, "wait", "seconds", "step"}:
+            raise errors.InvalidValue(f"lease_async has no {min(unknown)}: see lease")
 
         def work() -> Lease:
             wait, seconds = _wait(arguments.pop("wait", None)), arguments.pop("seconds", 300.0)
@@ -284,7 +301,9 @@ def _request(
 ) -> Request:
     size = checks.whole(size, "the size of a lease", 1)
     least = size if at_least is None else checks.whole(at_least, "at_least", 1, size)
-    names = None if fields is None else checks.names(fields, "fields")
+    check_instances(sampler, unit)
+    check_empty(empty)
+    names = None if fields is None else field_names(fields)
     return Request(size, least, where, sampler, unit, names, empty)
 
 
@@ -293,6 +312,11 @@ def _seconds(seconds: Any) -> float:
     if found <= 0:
         raise errors.InvalidValue(f"seconds is {seconds!r}: give a number above 0")
     return found
+
+
+def _reopened(buffer: Any, name: str) -> Consumer:
+    consumer: Consumer = buffer.consumer(name)
+    return consumer
 
 
 def _step(step: Any) -> int | None:

@@ -4,12 +4,14 @@ import asyncio
 import collections
 import multiprocessing
 import os
+import pickle
 import random
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -351,7 +353,7 @@ def test_a_replay_says_that_rewards_have_changed(buffer):
         pass
     assert same(next(buffer.replay("trainer", last=1)), batch)
     buffer.update({"position": 17}, reward=100.0)
-    with pytest.raises(expdb.ReplayMismatch, match="rewards were changed"):
+    with pytest.raises(expdb.ReplayMismatch, match="rewards or other columns were changed"):
         next(buffer.replay("trainer", last=1))
 
 
@@ -495,6 +497,235 @@ def test_a_forked_child_holds_nothing_of_its_parent(location, buffer):
     assert not set(theirs) & set(items(lease.batch))
     lease.acknowledge()
     assert sorted(counted(consume(consumer, 50))) == sorted(theirs)
+
+
+# -- what an adversary found -----------------------------------------------------------------------
+
+
+def changed_after(buffer, change, unit, where, fields=None):
+    """Lease, change what is stored, and replay."""
+    with buffer.consumer("trainer").lease(
+        len(where), where, unit=unit, fields=fields, sampler=expdb.Uniform(replace=False)
+    ):
+        pass
+    change()
+    return next(buffer.replay("trainer"))
+
+
+@pytest.mark.parametrize("unit", [expdb.NStep(1), expdb.Sequence(2), expdb.Stack(3)], ids=repr)
+def test_a_step_that_came_late_is_told_by_the_replay(buffer, unit):
+    for step in (0, 2, 3):
+        buffer.store(task_id="t", episode_id="e", step=step, obs=np.float32(step), reward=0.0)
+    where = [2] if isinstance(unit, expdb.Stack) else [0]
+    late = {"episode_id": "e", "step": 1, "obs": np.float32(1), "reward": 0.0}
+    with pytest.raises(expdb.ReplayMismatch):
+        changed_after(buffer, lambda: buffer.store(task_id="t", **late), unit, where)
+
+
+@pytest.mark.parametrize(
+    ("unit", "where", "gone"),
+    [
+        (expdb.Stack(4), [8], 7),
+        (expdb.NStep(2, stack=4), [8], 7),
+        (expdb.Episode(), [0], 5),
+        (expdb.NStep(3), [3], 5),
+        (expdb.Sequence(2, burn_in=3), [5], 3),
+    ],
+    ids=repr,
+)
+def test_a_step_that_was_deleted_is_told_by_the_replay(buffer, unit, where, gone):
+    fill(buffer, episodes=1, length=12)
+    for fields in (None, ["obs"]):
+        with pytest.raises(expdb.ExpDBError, match=r"batch 0|differs"):
+            changed_after(buffer, partial(buffer.delete, [gone]), unit, where, fields)
+        buffer.drop_consumer("trainer")
+        buffer.clear()
+        fill(buffer, episodes=1, length=12)
+        where = [one + 12 for one in where]
+        gone += 12
+
+
+def test_tags_that_were_changed_are_told_by_the_replay(buffer):
+    buffer.store(task_id="t", obs=0.0, tags={"changed": 1})
+    with pytest.raises(expdb.ReplayMismatch, match="other columns"):
+        changed_after(
+            buffer,
+            lambda: buffer.update({"task_id": "t"}, tags={"changed": 2}),
+            expdb.Step(),
+            [0],
+            ["tags"],
+        )
+
+
+def test_a_consumer_that_is_made_again_is_another_one(open_db):
+    mine, theirs = (open_db().buffer("train") for _ in range(2))
+    fill(mine, episodes=2)
+    old = mine.consumer("trainer", max_times_sampled=1, seed=1)
+    lease = old.lease(5)
+    theirs.drop_consumer("trainer")
+    new = theirs.consumer("trainer", max_times_sampled=2, seed=2)
+    held = new.lease(20, sampler=expdb.Uniform(replace=False))
+    for lost in (lease.acknowledge, lease.renew, lambda: old.lease(1)):
+        with pytest.raises(expdb.UnknownConsumer, match="was dropped"):
+            lost()
+    held.acknowledge()
+    assert mine.consumer("trainer").lease(20, sampler=expdb.Uniform(replace=False)).id == 1
+
+
+def test_clearing_a_buffer_keeps_its_consumers(buffer):
+    fill(buffer, episodes=2)
+    consumer = buffer.consumer("trainer", max_times_sampled=1)
+    with consumer.lease(4, step=3):
+        pass
+    open_lease = consumer.lease(4)
+    buffer.clear()
+    fill(buffer, episodes=2)
+    assert consumer.last_step == 3
+    open_lease.acknowledge()
+    assert counted(consume(consumer, 7)) == dict.fromkeys(range(20, 40), 1)
+    with pytest.raises(expdb.Evicted):
+        next(buffer.replay("trainer"))
+
+
+def test_a_forked_child_gives_nothing_back(buffer):
+    fill(buffer, episodes=1)
+    consumer = buffer.consumer("trainer", max_times_sampled=1)
+    batches = consumer.batches(3)
+    next(batches)
+    with consumer.lease(5):
+        child = os.fork()
+        if not child:
+            try:
+                batches.close()
+                raise SystemExit
+            except SystemExit:
+                consumer.lease(1).give_back()
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        with pytest.raises(expdb.TooFewRows):
+            consumer.lease(3)
+    assert consumer.last_step is None
+    assert consumer.lease(2).batch.size == 2
+
+
+@pytest.mark.parametrize("most", [None, 1])
+def test_a_unit_that_leaves_out_most_does_not_stop_a_consumer(buffer, most):
+    fill(buffer, episodes=10, length=2)
+    consumer = buffer.consumer("trainer", seed=2, max_times_sampled=most)
+    for _ in range(10):
+        with consumer.lease(1, unit=expdb.NStep(2, end="drop")) as batch:
+            assert (batch["n_steps"] == 2).all()
+    assert len(list(buffer.replay("trainer"))) == 10
+    if most:
+        with pytest.raises(expdb.TooFewRows, match="left out all that was drawn, 100 times"):
+            consumer.lease(1, unit=expdb.NStep(2, end="drop"))
+
+
+def test_a_group_that_is_not_full_blocks_nothing_else(buffer):
+    for group, length in (("big", 1022), ("one", 1), ("last", 1)):
+        with buffer.episode("t", group_id=group) as episode:
+            for step in range(length):
+                episode.append(obs=0.0, reward=1.0, terminated=step == length - 1)
+    consumer = buffer.consumer("trainer", seed=0)
+    last = {"where": {"group_id": "last"}, "unit": expdb.Group(1)}
+    with consumer.lease(1, [5]):
+        pass
+    held = consumer.lease(1, **last)
+    some = expdb.Group(2, complete=False)
+    consumer.lease(5, unit=some, at_least=1, sampler=expdb.Uniform(replace=False))
+    with pytest.raises(expdb.TooFewRows):
+        consumer.lease(1, **last)
+    held.give_back()
+
+
+def test_replays_come_in_the_order_of_acknowledgement(buffer):
+    fill(buffer)
+    consumer = buffer.consumer("trainer")
+    first, second = consumer.lease(2), consumer.lease(2)
+    second.acknowledge()
+    first.acknowledge()
+    assert all(map(same, buffer.replay("trainer"), [second.batch, first.batch]))
+    assert same(next(buffer.replay("trainer", last=1)), first.batch)
+
+
+def test_beta_is_annealed_by_the_number_of_the_batch(buffer, open_db):
+    fill(buffer)
+    buffer.update_priorities(np.arange(200), np.arange(200.0))
+    sampler = expdb.Prioritized(anneal_steps=3)
+    one = buffer.consumer("trainer").lease(5, sampler=sampler)
+    one.give_back()
+    buffer.sampling_state()  # which saves priorities
+    again = open_db().buffer("train").consumer("trainer").lease(5, sampler=sampler)
+    assert same(one.batch, again.batch)
+
+
+@pytest.mark.parametrize("over", ["episode", "task"])
+def test_as_many_as_there_are_without_replacement(buffer, over):
+    fill(buffer, episodes=5, length=6)
+    lease = buffer.consumer("trainer").lease(
+        80, sampler=expdb.Uniform(replace=False, over=over), at_least=1, fields=[f"{over}_id"]
+    )
+    drawn = lease.batch[f"{over}_id"].tolist()
+    assert len(drawn) == len(set(drawn)) == (5 if over == "episode" else 3)
+
+
+def test_all_there_is_takes_no_more_memory_than_that(buffer):
+    fill(buffer, episodes=2)
+    lease = buffer.consumer("trainer", max_times_sampled=1).lease(2**40, at_least=1)
+    assert lease.batch.size == 20
+
+
+def test_mistakes_are_told_in_one_line(buffer, db):
+    fill(buffer, episodes=2)
+    consumer = buffer.consumer("trainer")
+    for wrong in (
+        lambda: consumer.lease(1, sampler=None),
+        lambda: consumer.lease(1, sampler=expdb.Uniform),
+        lambda: consumer.lease(1, unit=expdb.NStep),
+        lambda: consumer.lease(1, empty=None),
+        lambda: consumer.lease(1, fields=3),
+        lambda: buffer.replay("trainer", 5),
+        lambda: buffer.replay(None),
+        lambda: buffer.replay(consumer),
+        lambda: buffer.replay("trainer", unit=5),
+        lambda: buffer.drop_consumer(None),
+        lambda: asyncio.run(consumer.lease_async(1, nope=1)),
+        lambda: pickle.dumps(consumer.lease(1)),
+    ):
+        with pytest.raises(expdb.InvalidValue):
+            wrong()
+    done = consumer.lease(1)
+    done.acknowledge()
+    with pytest.raises(expdb.LeaseLost, match="is over"), done:
+        pass
+    again = pickle.loads(pickle.dumps(consumer))
+    assert again.name == "trainer"
+    assert again.last_step is None
+    again._buffer._database.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DELETE FROM requests",
+        "UPDATE leases SET request = 5",
+        "UPDATE leases SET last = 0",
+        "UPDATE leases SET rows = 7",
+        """UPDATE consumers SET settings = '{"seed": 1, "max_times_sampled": "x"}'""",
+        """UPDATE consumers SET settings = '{"seed": -1}'""",
+        "UPDATE consumers SET handed_out = 7",
+    ],
+)
+def test_check_finds_damage_of_the_ledger(tmp_path, damage):
+    with expdb.open(tmp_path / "runs.db") as db:
+        fill(db.buffer("train"), episodes=2)
+        with db.buffer("train").consumer("trainer").lease(4):
+            pass
+        assert db.check() == []
+        with writing(db) as session:
+            session.ask(damage)
+        (problem,) = db.check()
+        assert "trainer" in problem
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=repr)

@@ -134,8 +134,7 @@ class Usage:
 
     def _places(self, items: np.ndarray) -> np.ndarray:
         """Return the places of positions in the arrays, which get room for them."""
-        if self._first:
-            items = items[items >= self._first] - self._first
+        items = items[items >= self._first] - self._first  # nor UNKNOWN, of a group with fewer
         needed = int(items.max(initial=-1)) + 1
         if needed > len(self._times):
             room = max(ROOM, needed + needed // 4)

@@ -44,6 +44,7 @@ class Wanted:
     limits: Limits | None = None  # of the consumer that it is for
     # The columns of episodes that the unit and the sampler look at.
     reads: tuple[str, ...] = ()
+    rows_crc: int = 0  # of the rows that the batch is made of, in the end
 
     def __post_init__(self) -> None:
         reads = (*self.unit.reads, *self.sampler.reads)

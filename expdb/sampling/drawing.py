@@ -71,31 +71,46 @@ def draw_within(
             f"min_size={limits.min_size}: store more first, or wait for them with wait=seconds"
         )
     usage, size = limits.usage, wanted.size
+    if usage.most is not None:  # more there cannot be
+        size = min(size, max(resident.size * usage.most, limits.at_least))
     if usage.most is None and limits.at_least == size:
         positions, columns = draw(population, wanted, size)
         return positions, candidates.rows(session, wanted, positions), columns
     parts = _Parts(usage, resident)
-    next_size, all_once = size, False
     try:
         while parts.count < size:
             try:
-                positions, columns = draw(population, wanted, next_size)
+                positions, columns = draw(population, wanted, size - parts.count)
             except TooFewRows:
-                if next_size > 1 and limits.at_least < size:  # there are fewer: none comes twice
-                    next_size, all_once = next_size // 2, True
-                    continue
-                if parts.count < limits.at_least:
-                    raise
-                break
+                if parts.count:
+                    if parts.count < limits.at_least:
+                        raise
+                    break
+                positions, columns = _most_there_are(population, wanted, limits.at_least)
+                size = len(positions)
             # At once: which rows an anchor is made of may be another matter without the blocked.
             rows = candidates.rows(session, wanted, positions)
             full = parts.add(positions, rows, columns)
             if parts.count < size:
-                parts.block(positions_of(resident, rows) if all_once else full)
-                next_size = min(next_size, size - parts.count)
+                parts.block(full)
     finally:
         parts.unblock()
     return parts.joined()
+
+
+def _most_there_are(population: Population, wanted: Wanted, at_least: int) -> Drawn:
+    """Draw as many as a sampler can, fewer than are wanted; raise TooFewRows below `at_least`.
+
+    Only the sampler knows of what there are too few: steps, episodes or tasks.
+    """
+    drawn, low, high = draw(population, wanted, at_least), at_least, wanted.size
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            drawn, low = draw(population, wanted, middle), middle
+        except TooFewRows:
+            high = middle
+    return drawn
 
 
 def positions_of(resident: Resident, rows: np.ndarray) -> np.ndarray:
@@ -120,7 +135,7 @@ class _Parts:
         fits, full = _within(self._usage, self._items, items)
         taken = {name: one[fits] for name, one in columns.items()}
         self._parts.append((positions[fits], rows[fits], taken))
-        self._items.append(items[fits])
+        self._items.append(items[fits].reshape(-1))
         self.count += int(fits.sum())
         return full
 
@@ -140,7 +155,20 @@ class _Parts:
         if len(positions) == 1:
             return positions[0], rows[0], columns[0]
         joined = {name: np.concatenate([one[name] for one in columns]) for name in columns[0]}
-        return np.concatenate(positions), np.concatenate(rows), joined
+        return np.concatenate(positions), _stacked(rows), joined
+
+
+def _stacked(parts: tuple[np.ndarray, ...]) -> np.ndarray:
+    """Return the rows of all parts; what has fewer members than another gets UNKNOWN."""
+    if parts[0].ndim == 1:
+        return np.concatenate(parts)
+    width = max(part.shape[1] for part in parts)
+    return np.concatenate(
+        [
+            np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=UNKNOWN)
+            for part in parts
+        ]
+    )
 
 
 def surplus(usage: Usage, positions: np.ndarray) -> np.ndarray:
@@ -156,7 +184,7 @@ def _within(
 
     Return as well the positions that may not be drawn once more.
     """
-    items = np.concatenate([*[part.reshape(-1) for part in before], drawn.reshape(-1)])
+    items = np.concatenate([*before, drawn.reshape(-1)])
     order = np.argsort(items, kind="stable")
     ordered = items[order]
     starts = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))

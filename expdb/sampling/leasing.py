@@ -19,15 +19,15 @@ from expdb.memory.usage import Usage
 from expdb.processes import Others, named
 from expdb.replay.units import Unit
 from expdb.sampling.limits import Limits
+from expdb.sampling.memo import remember
 from expdb.sampling.repeatable import Philox, checksum
-from expdb.sampling.replaying import made_again
+from expdb.sampling.replaying import shared
 from expdb.sampling.request import Request
 from expdb.sampling.sampler import Sampling
 from expdb.sampling.waiting import Glance, wait_for_change
 from expdb.sql.session import Session
 from expdb.storage.ledger import leases
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
-from expdb.storage.ledger.entries import read_entry
 from expdb.storage.ledger.leases import Counters, NewLease
 from expdb.storage.ledger.packed import Drawn, described
 from expdb.storage.ledger.rates import count_samples
@@ -46,6 +46,7 @@ class Leased:
 _serials = itertools.count()
 
 ACKNOWLEDGED = "acknowledged"
+ATTEMPTS = 100  # to draw something of which a unit leaves anything in
 
 
 class Leasing:
@@ -59,7 +60,7 @@ class Leasing:
         self._random, self._layout_random = Philox(settings.seed, 0), Philox(settings.seed, 1)
         self._serial = next(_serials)
         self._given: set[int] = set()  # leases that a caller got
-        self._requests: dict[int, int] = {}  # id by hash of what was asked for
+        self._requests: dict[Any, int] = {}  # ids, by what was asked for
         self._stored: set[int] = set()  # ids of requests
         self._others = Others()
         self._lock = threading.RLock()
@@ -147,7 +148,7 @@ class Leasing:
         held = self._usage.held.get(id)
         version = leases.acknowledge(session, self._store, self._consumer, id, self._holder, step)
         if version is None or held is None:
-            raise self._lost(session, id)
+            raise leases.lost(session, self._store, self._consumer, id)
         self._take_in(replace(held, status=ACKNOWLEDGED), counters.version)
         return replace(counters, version=version)
 
@@ -201,28 +202,37 @@ class Leasing:
 
         Return it, its row of the ledger, and what was asked for, None where that is stored.
         """
-        usage, settings = self._usage, self._consumer.settings
-        number = usage.next_number
-        rng, layout_rng = self._random.of_batch(number), self._layout_random.of_batch(number)
-        oldest = None
+        settings, oldest = self._consumer.settings, None
         if settings.max_staleness is not None and counters.policy_version is not None:
             oldest = counters.policy_version - settings.max_staleness
-        limits = Limits(
-            self._consumer.name, usage, settings.min_size, request.at_least, layout_rng, oldest
-        )
-        try:
-            batch = self._sampling.sample(
-                request.size, request.where, request.sampler, request.unit, request.fields, None,
-                rng, request.empty, limits, session if self._store.dialect.WRITES_ALONE else None,
-            )  # fmt: skip
-        except errors.TooFewRows as error:
-            raise errors.TooFewRows(f"{error}{limits.explained(settings.new_only)}") from None
-        drawn, repeated = limits.drawn, usage.returned.get(number)
-        assert drawn is not None
-        if not len(drawn.items):
-            raise errors.TooFewRows(
-                f"the unit left out all that was drawn{limits.explained(settings.new_only)}"
+        number = self._usage.next_number
+        for attempt in range(ATTEMPTS):
+            rng, layout_rng = (
+                one.of_batch(number, attempt) for one in (self._random, self._layout_random)
             )
+            limits = Limits(
+                self._consumer.name, number, self._usage, settings.min_size, request.at_least,
+                layout_rng, oldest,
+            )  # fmt: skip
+            try:
+                batch = self._sampling.sample(
+                    request.size, request.where, request.sampler, request.unit, request.fields,
+                    None, rng, request.empty, limits,
+                    session if self._store.dialect.WRITES_ALONE else None,
+                )  # fmt: skip
+            except errors.TooFewRows as error:
+                explained = limits.explained(settings.new_only)
+                raise errors.TooFewRows(f"{error}{explained}") from None
+            drawn = limits.drawn
+            assert drawn is not None
+            if len(drawn.items):
+                break
+        else:
+            raise errors.TooFewRows(
+                f"the unit left out all that was drawn, {ATTEMPTS} times: use one that leaves out "
+                f"less, or lease more{limits.explained(settings.new_only)}"
+            )
+        repeated = self._usage.returned.get(number)
         id, text = self._request_id(request, drawn)
         new = NewLease(
             number,
@@ -230,20 +240,21 @@ class Leasing:
             id,
             self._holder,
             counters.now + seconds,
-            checksum(batch, self._store),
-            drawn,
+            checksum(batch, self._store, limits.rows_crc),
+            replace(drawn, attempt=attempt),
         )
         return batch, new, text
 
     def _request_id(self, request: Request, drawn: Drawn) -> tuple[int, str | None]:
         """Return the id of what is asked for, and what that is unless it is stored."""
         columns = described(drawn.columns)
-        key = hash((request.key, tuple((name, *kind) for name, kind in columns.items())))
+        key = request.key, tuple((name, *kind) for name, kind in columns.items())
         id = self._requests.get(key)
         if id is not None and id in self._stored:
             return id, None
         text = request.as_text(columns)
-        id = self._requests[key] = leases.request_id(text)
+        id = leases.request_id(text)
+        remember(self._requests, key, id)
         return id, text
 
     def acknowledge(self, lease: int, step: int | None) -> None:
@@ -261,7 +272,7 @@ class Leasing:
         with store.engine.writing() as session:
             version = change(session, store, consumer, id, self._holder, argument)
             if version is None:
-                raise self._lost(session, id)
+                raise leases.lost(session, self._store, self._consumer, id)
         lease = self._usage.held.get(id)
         if lease is not None and becomes:
             self._take_in(replace(lease, **becomes), version - 1)
@@ -274,7 +285,7 @@ class Leasing:
         store, consumer = self._store, self._consumer
         with store.engine.writing() as session:
             counters = leases.hold(session, store, consumer)
-            found = leases.give_back(session, store, consumer, [id], counters.now)
+            found = leases.give_back(session, store, consumer, [id], counters.now, self._holder)
         lease = self._usage.held.get(id)
         if found and lease is not None:
             self._take_in(replace(lease, status="returned"), counters.version)
@@ -282,27 +293,7 @@ class Leasing:
 
     def shared(self, id: int, unit: Unit | None) -> Batch:
         """Return the batch of a lease that any process holds; raise LeaseLost where none does."""
-        store, consumer = self._store, self._consumer
-        with store.engine.reading() as session:
-            if leases.status(session, store, consumer, id)[0] != "leased":
-                raise self._lost(session, id)
-            entry = read_entry(session, store, consumer, id)
-        return made_again(store, self._sampling, consumer, entry, unit)
-
-    def _lost(self, session: Session, lease: int) -> errors.LeaseLost:
-        """Return the error for a lease that is not held."""
-        status, late = leases.status(session, self._store, self._consumer, lease)
-        what = f"lease {lease} of consumer {self._consumer.name!r}"
-        if status == "acknowledged":
-            return errors.LeaseLost(f"{what} was acknowledged already: do it once")
-        if status == "leased" and late < 0:
-            return errors.LeaseLost(f"{what} is another process's: it alone can acknowledge it")
-        if late >= 0:
-            return errors.LeaseLost(
-                f"{what} expired {late:.1f} seconds ago, and its rows may be drawn again: lease "
-                "with more seconds, or renew it in time"
-            )
-        return errors.LeaseLost(f"{what} was given back: lease another batch")
+        return shared(self._store, self._sampling, self._consumer, id, unit)
 
     # -- what others do --------------------------------------------------------------------------
 

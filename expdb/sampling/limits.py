@@ -16,12 +16,15 @@ class Limits:
     """What a consumer may be handed out of what the query and the unit allow; what it was."""
 
     name: str
+    number: int  # of the batch
     usage: Usage
     min_size: int
     at_least: int  # rows, where there are fewer than asked for
     layout_rng: np.random.Generator  # for the unit
     oldest_version: int | None  # of the policy, that is not too stale
-    drawn: Drawn | None = None  # in the end
+    # In the end: what was drawn, and a checksum of the rows that the batch is made of.
+    drawn: Drawn | None = None
+    rows_crc: int = 0
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -77,5 +77,10 @@ class MatchingPopulation:
         return self._by_priority.tree(self._session, self._wanted, sampler)
 
     def calls(self, sampler: Prioritized) -> int:
-        """Count a call of a sampler, and return how many there were before."""
+        """Count a call of a sampler, and return how many there were before.
+
+        Those of a consumer are its batches, so that one that is drawn again is the same.
+        """
+        if self._wanted.limits is not None:
+            return self._wanted.limits.number
         return self._by_priority.count_call(self._wanted, sampler)

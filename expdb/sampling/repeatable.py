@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 
 from expdb.batch import Batch
+from expdb.memory.resident import Resident
+from expdb.names import UNKNOWN
+from expdb.replay.layout import Layout
 from expdb.storage.store import Store
 
 
@@ -24,15 +27,39 @@ class Philox:
         self._state: Any = self._bits.state
         self._state["state"]["counter"][3] = part
 
-    def of_batch(self, number: int) -> np.random.Generator:
+    def of_batch(self, number: int, attempt: int = 0) -> np.random.Generator:
         """Return the generator of a batch, until that of the next one is asked for."""
-        self._state["state"]["counter"][2] = number
+        self._state["state"]["counter"][1:3] = attempt, number
         self._bits.state = self._state
         return self._generator
 
 
-def checksum(batch: Batch, store: Store) -> int:
-    """Return a checksum of what may change in a batch: its fields never do, nor do positions."""
+def rows_crc(resident: Resident, layout: Layout) -> int:
+    """Return a checksum of which steps a layout puts together, wherever in memory they are."""
+    parts = []
+    for rows in (
+        layout.rows,
+        layout.next_rows,
+        layout.last_rows,
+        layout.stacks,
+        layout.next_stacks,
+        layout.firsts,
+    ):
+        if rows is not None:
+            # The zero row and final observations lie behind the ring, and follow a step for ever.
+            behind = resident.zero - rows
+            known = np.where(behind > 0, resident.positions(rows), np.sign(behind) - 2)
+            parts.append(np.where(rows < 0, UNKNOWN, known).tobytes())
+    if layout.mask is not None:
+        parts.append(layout.mask.tobytes())
+    return zlib.crc32(b"|".join(parts))
+
+
+def checksum(batch: Batch, store: Store, rows: int) -> int:
+    """Return a checksum of a batch: of which rows it is made, and of what may change in them.
+
+    The fields of a row never do.
+    """
     fields, parts = store.fields.types, []
     for name, array in batch.items():
         if name in fields or name in FIXED or name.removeprefix("next_") in fields:
@@ -40,8 +67,11 @@ def checksum(batch: Batch, store: Store) -> int:
         if array.dtype != object:
             parts.append(array.tobytes())
         else:
-            parts += [part.tobytes() for part in array if isinstance(part, np.ndarray)]
-    return zlib.crc32(b"".join(parts))
+            parts += [
+                part.tobytes() if isinstance(part, np.ndarray) else repr(part).encode()
+                for part in array
+            ]
+    return zlib.crc32(b"|".join(parts), rows)
 
 
 FIXED = ("position", "episode", "step")

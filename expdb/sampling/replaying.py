@@ -12,7 +12,7 @@ from expdb.replay.transitions import NStep, Stack
 from expdb.replay.units import Step, Unit
 from expdb.sampling.repeatable import Philox, checksum
 from expdb.sampling.sampler import Sampling
-from expdb.storage.ledger import entries
+from expdb.storage.ledger import entries, leases
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
 from expdb.storage.ledger.entries import Entry
 from expdb.storage.store import Store
@@ -48,6 +48,17 @@ def _each(
         yield made_again(store, sampling, consumer, entry, unit)
 
 
+def shared(
+    store: Store, sampling: Sampling, consumer: ConsumerRecord, id: int, unit: Unit | None
+) -> Batch:
+    """Return the batch of a lease that any process holds; raise LeaseLost where none does."""
+    with store.engine.reading() as session:
+        if leases.status(session, store, consumer, id)[0] != "leased":
+            raise leases.lost(session, store, consumer, id)
+        entry = entries.read_entry(session, store, consumer, id)
+    return made_again(store, sampling, consumer, entry, unit)
+
+
 def made_again(
     store: Store, sampling: Sampling, consumer: ConsumerRecord, entry: Entry, unit: Unit | None
 ) -> Batch:
@@ -57,15 +68,16 @@ def made_again(
     """
     what, asked = f"batch {entry.number} of consumer {consumer.name!r}", entry.request
     fields = None if asked["fields"] is None else tuple(asked["fields"])
-    rng = Philox(consumer.settings.seed, 1).of_batch(entry.number)
+    rng = Philox(consumer.settings.seed, 1).of_batch(entry.number, entry.drawn.attempt)
+    given = _unit(asked["unit"], what) if unit is None else unit
     try:
-        batch = sampling.again(entry.drawn, unit or _unit(asked["unit"], what), fields, rng)
+        batch, rows = sampling.again(entry.drawn, given, fields, rng)
     except errors.Evicted as error:
         raise errors.Evicted(f"{what}: {error}") from None
-    if checksum(batch, store) != entry.checksum:
+    if checksum(batch, store, rows) != entry.checksum:
         raise errors.ReplayMismatch(
-            f"{what} differs from what was handed out: rewards were changed, or its episodes went "
-            "on since"
+            f"{what} differs from what was handed out: rewards or other columns were changed, "
+            "steps around it were deleted, or its episodes went on since"
         )
     return batch
 

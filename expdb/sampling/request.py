@@ -3,15 +3,15 @@
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
 import numpy as np
 
+from expdb.errors import InvalidValue
 from expdb.replay.samplers import Sampler
 from expdb.replay.units import Unit
-from expdb.sampling.candidates import key_of_any
 from expdb.sql.query import QueryBuilder, Where, plain_where
 
 
@@ -30,16 +30,22 @@ class Request:
     @property
     def key(self) -> tuple[Any, ...]:
         """What tells it from other requests, in the ledger."""
-        where = None if self.where is None else key_of_any(plain_where(self.where))
-        return self.sampler, self.unit, self.fields, where
+        return repr(self.sampler), self.unit, self.fields, json.dumps(self._where, default=_plain)
+
+    @property
+    def _where(self) -> Any:
+        """The query, as plain JSON values; of a list of positions only how many these are."""
+        where = plain_where(self.where)
+        if isinstance(where, np.ndarray):
+            return f"{len(where)} positions"
+        return where.build() if isinstance(where, QueryBuilder) else where
 
     def as_text(self, columns: Mapping[str, Any]) -> str:
         """Return what the ledger says of it; `columns` describes those of the sampler."""
-        where = self.where.build() if isinstance(self.where, QueryBuilder) else self.where
         said = {
             "unit": _settings(self.unit),
             "sampler": _settings(self.sampler),
-            "where": where,
+            "where": self._where,
             "fields": self.fields,
             "columns": columns,
         }
@@ -53,3 +59,27 @@ def _settings(one: Sampler | Unit) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else repr(value)
+
+
+def check_instances(sampler: Any, unit: Any) -> None:
+    """Raise InvalidValue for what is no sampler, or no unit."""
+    if not isinstance(unit, Unit):
+        raise InvalidValue(f"unit is {unit!r}: give one such as expdb.Step() or expdb.NStep(1)")
+    if not isinstance(sampler, Sampler):
+        raise InvalidValue(f"sampler is {sampler!r}: give one such as expdb.Uniform()")
+
+
+def check_empty(empty: Any) -> None:
+    """Raise InvalidValue for what makes no arrays."""
+    if not callable(empty):
+        raise InvalidValue(
+            f"empty is {empty!r}: give a function of a shape and a dtype, such as numpy.empty"
+        )
+
+
+def field_names(fields: Any) -> tuple[str, ...]:
+    """Return the names of fields; one by itself is taken."""
+    names = (fields,) if isinstance(fields, str) else fields
+    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
+        raise InvalidValue(f"fields is {fields!r}: give a list of names")
+    return tuple(names)

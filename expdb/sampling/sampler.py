@@ -19,9 +19,9 @@ from expdb.memory.budget import Budget
 from expdb.memory.refresh import refresh
 from expdb.memory.resident import Resident
 from expdb.names import UNKNOWN
-from expdb.replay.population import Window, check_size
-from expdb.replay.samplers import Sampler, Uniform
-from expdb.replay.units import Step, Unit
+from expdb.replay.population import check_size
+from expdb.replay.samplers import Sampler
+from expdb.replay.units import Unit
 from expdb.sampling.by_priority import ByPriority
 from expdb.sampling.candidates import Candidates, Wanted, key_of_any
 from expdb.sampling.collate import Collator
@@ -30,12 +30,13 @@ from expdb.sampling.extensions import check_sampler, check_unit
 from expdb.sampling.keys import Plan
 from expdb.sampling.limits import Limits
 from expdb.sampling.population import MatchingPopulation
+from expdb.sampling.repeatable import rows_crc
 from expdb.sampling.saved import Saved
+from expdb.sampling.unloaded import drawn_unloaded, is_plain
 from expdb.sql.query import Where, plain_where
 from expdb.sql.session import Session
 from expdb.storage import priorities
 from expdb.storage.ledger.packed import Drawn
-from expdb.storage.reading import fetch, select
 from expdb.storage.store import State, Store, evicted
 
 Result = TypeVar("Result")
@@ -145,7 +146,7 @@ class Sampling:
         self._by_priority.save_if_due()
         if wanted.asks_database:
             self._by_priority.save()
-        if not self._asked and not r.complete and _is_plain(wanted):
+        if not self._asked and not r.complete and is_plain(wanted):
             with store.engine.reading() as session:
                 return self._from_database(session, store.state(session), wanted, None)
         changed = store.engine.changed_since(self._seen)
@@ -155,7 +156,7 @@ class Sampling:
                 return self._batch(None, None, wanted, plan)
         with store.engine.reading() as session:
             state = store.state(session)
-            if not r.complete and _is_plain(wanted):
+            if not r.complete and is_plain(wanted):
                 return self._from_database(session, state, wanted, changed)
             return self._sample_at(session, state, wanted, changed)
 
@@ -196,18 +197,7 @@ class Sampling:
             self._refresh(session, state, changed, FILL_SECONDS)
         self._asked = True
 
-        def held(positions: np.ndarray) -> np.ndarray:
-            return fetch.alive(self._store, session, positions)
-
-        allowed = None if state.size == state.added - state.oldest else held
-        window = Window(
-            state.oldest, state.added, allowed, lambda: select.positions(self._store, session, None)
-        )
-        positions = window.draw(wanted.size, True, wanted.rng)
-        return Batch(
-            fetch.steps(self._store, session, state, positions, wanted.fields, last=True),
-            wanted.size,
-        )
+        return drawn_unloaded(self._store, session, state, wanted)
 
     def _batch(
         self, session: Session | None, state: State | None, wanted: Wanted, plan: Plan
@@ -234,7 +224,10 @@ class Sampling:
     ) -> Batch:
         """Make a batch of what was drawn."""
         layout = lay_out(self.resident, wanted, rows)
+        if wanted.limits is not None or isinstance(wanted.sampler, Recorded):
+            wanted.rows_crc = rows_crc(self.resident, layout)
         if wanted.limits is not None:
+            wanted.limits.rows_crc = wanted.rows_crc
             wanted.limits.drawn = Drawn(positions_of(self.resident, rows), columns, layout.kept)
         if layout.kept is not None:
             positions = positions[layout.kept]
@@ -259,12 +252,15 @@ class Sampling:
         unit: Unit,
         fields: tuple[str, ...] | None,
         rng: np.random.Generator,
-    ) -> Batch:
-        """Return the batch of what was drawn before; raise Evicted where that is gone."""
-        batch: Batch = locked(
+    ) -> tuple[Batch, int]:
+        """Return the batch of what was drawn before, and a checksum of the rows it is made of.
+
+        Raise Evicted where some of what was drawn is gone.
+        """
+        made: tuple[Batch, int] = locked(
             self.resident.lock, self._safely, self._again, drawn, unit, fields, rng
         )
-        return batch
+        return made
 
     def _again(
         self,
@@ -272,7 +268,7 @@ class Sampling:
         unit: Unit,
         fields: tuple[str, ...] | None,
         rng: np.random.Generator,
-    ) -> Batch:
+    ) -> tuple[Batch, int]:
         r = self.resident
         with self._store.engine.reading() as session:
             state = self._store.state(session)
@@ -287,7 +283,8 @@ class Sampling:
             rows = np.where(there, r.rows(positions), UNKNOWN)
             plan = self._collator.plan(fields, unit, Recorded(tuple(drawn.columns)))
             names = positions if positions.ndim == 1 else positions[:, 0]
-            return self._made(session, state, wanted, plan, names, rows, drawn.columns)
+            batch = self._made(session, state, wanted, plan, names, rows, drawn.columns)
+            return batch, wanted.rows_crc
 
     # -- priorities --------------------------------------------------------------------------------
 
@@ -341,9 +338,3 @@ class Sampling:
                 session, self._store.state(session), self._store.engine.changed_since(self._seen)
             )
             self._by_priority.restore(saved, session)
-
-
-def _is_plain(wanted: Wanted) -> bool:
-    """Return whether a sample needs nothing but positions: single steps, uniformly, of all."""
-    plain = wanted.sampler == Uniform() and wanted.unit == Step()
-    return plain and wanted.where is None and wanted.shard is None and wanted.limits is None

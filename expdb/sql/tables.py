@@ -47,6 +47,7 @@ buffers = sa.Table(
         "sampled", Integer, nullable=False, comment="rows handed out since the limiter was set"
     ),
     sa.Column("insert_limit", Integer, comment="`added` at most, says the limiter; NULL for any"),
+    sa.Column("consumers_added", Integer, nullable=False, comment="consumer ids handed out, ever"),
 )
 
 signatures = sa.Table(
@@ -235,6 +236,7 @@ leases = sa.Table(
     sa.Column("leased", Real, nullable=False, comment="Unix seconds"),
     sa.Column("expires", Real, nullable=False, comment="Unix seconds"),
     sa.Column("ended", Real, comment="Unix seconds, of its acknowledgement or return"),
+    sa.Column("acknowledged", Integer, comment="how many leases were before it"),
     sa.Column("trainer_step", Integer, comment="given with the acknowledgement"),
     sa.Column("policy_version", Integer, comment="of the buffer, when it was leased"),
     sa.Column("rows", Integer, nullable=False, comment="rows handed out"),
@@ -243,7 +245,10 @@ leases = sa.Table(
     sa.Column("positions", Blob, nullable=False, comment="what was drawn, packed"),
     sa.Column("columns", Blob, nullable=False, comment="what the sampler said of it, packed"),
     sa.Column(
-        "checksum", Integer, nullable=False, comment="CRC-32 of what may change in the batch"
+        "checksum",
+        Integer,
+        nullable=False,
+        comment="CRC-32 of which rows make the batch, and of what may change in it",
     ),
     sa.Column("crc", Integer, nullable=False, comment="CRC-32 of positions and columns"),
 )
@@ -251,17 +256,9 @@ leases = sa.Table(
 sa.Index("leases_open", leases.c.buffer_id, leases.c.consumer, leases.c.id)
 
 # What belongs to a buffer, in the order in which it can be deleted.
-OF_BUFFERS = (
-    leases,
-    requests,
-    consumers,
-    priorities,
-    steps,
-    segments,
-    chunks,
-    episodes,
-    signatures,
-)
+LEDGER = (leases, requests, consumers)
+EXPERIENCE = (priorities, steps, segments, chunks, episodes)
+OF_BUFFERS = (*LEDGER, *EXPERIENCE, signatures)
 
 # A view, for queries: `priority` of the steps that have one.
 step_priorities = sa.Table(

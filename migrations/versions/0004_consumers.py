@@ -39,6 +39,10 @@ def upgrade() -> None:
         "buffers", sa.Column("sampled", Integer, nullable=False, server_default=sa.text("0"))
     )
     op.add_column("buffers", sa.Column("insert_limit", Integer))
+    op.add_column(
+        "buffers",
+        sa.Column("consumers_added", Integer, nullable=False, server_default=sa.text("0")),
+    )
     op.create_table(
         "consumers",
         sa.Column("buffer_id", Integer, primary_key=True),
@@ -75,6 +79,7 @@ def upgrade() -> None:
         sa.Column("leased", Real, nullable=False),
         sa.Column("expires", Real, nullable=False),
         sa.Column("ended", Real),
+        sa.Column("acknowledged", Integer),
         sa.Column("trainer_step", Integer),
         sa.Column("policy_version", Integer),
         sa.Column("rows", Integer, nullable=False),
@@ -117,5 +122,5 @@ def downgrade() -> None:
             op.execute(f"DROP FUNCTION {name}")
     for table in ("leases", "requests", "consumers"):
         op.drop_table(table)
-    for column in ("insert_limit", "sampled", "rate_limiter", "policy_version"):
+    for column in ("consumers_added", "insert_limit", "sampled", "rate_limiter", "policy_version"):
         op.drop_column("buffers", column)

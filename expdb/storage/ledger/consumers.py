@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, dataclass, fields
+from types import NoneType
 from typing import Any
 
 import sqlalchemy as sa
@@ -29,7 +30,11 @@ class Settings:
     def from_text(cls, text: str, name: str) -> "Settings":
         """Read the JSON that `consumers.settings` holds."""
         try:
-            return cls(**json.loads(text))
+            found = cls(**json.loads(text))
+            numbers = found.seed, found.min_size, found.max_times_sampled, found.max_staleness
+            if any(type(one) not in (int, NoneType) or (one or 0) < 0 for one in numbers):
+                raise ValueError(f"numbers {numbers}")
+            return found
         except (ValueError, TypeError) as error:
             raise errors.DatabaseDamaged(
                 f"the settings of consumer {name!r} cannot be read ({error}): restore a backup"
@@ -94,10 +99,13 @@ def open_consumer(store: Store, name: str, given: dict[str, Any], seed: int) -> 
             found = find_consumer(session, store, name)
             if found is None:  # nor has another process made it just now
                 settings = Settings(**{"seed": seed, **given})
-                last = sa.select(sa.func.max(K.id)).where(K.buffer_id == store.id)
-                ((newest,),) = session.rows(last)
-                state = store.state(session)
-                found = ConsumerRecord((newest or 0) + 1, name, settings, state.added)
+                # Counted, so that what an old handle has leased is never taken for another's.
+                ((id, added),) = session.ask(
+                    "UPDATE buffers SET consumers_added = consumers_added + 1 WHERE id = ? "
+                    "RETURNING consumers_added, added",
+                    store.id,
+                )
+                found = ConsumerRecord(id, name, settings, added)
                 values = {**asdict(found), "settings": json.dumps(asdict(settings))}
                 session.execute(sa.insert(tables.consumers).values(buffer_id=store.id, **values))
     known = asdict(found.settings)
@@ -112,15 +120,16 @@ def open_consumer(store: Store, name: str, given: dict[str, Any], seed: int) -> 
 
 def drop_consumer(store: Store, name: str) -> None:
     """Delete a consumer and its ledger."""
-    with store.writing() as (session, _):
+    with store.engine.writing() as session:
         found = find_consumer(session, store, name)
         if found is None:
             raise unknown_consumer(session, store, name)
+        one = sa.and_(K.buffer_id == store.id, K.id == found.id)
+        # First its row, which who leases holds as well: whoever is second waits.
+        session.execute(sa.delete(tables.consumers).where(one))
         leases = tables.leases.c
         mine = sa.and_(leases.buffer_id == store.id, leases.consumer == found.id)
         session.execute(sa.delete(tables.leases).where(mine))
-        one = sa.and_(K.buffer_id == store.id, K.id == found.id)
-        session.execute(sa.delete(tables.consumers).where(one))
 
 
 def policy_version(session: Session, store: Store) -> int | None:

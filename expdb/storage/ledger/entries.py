@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 
+from expdb.errors import DatabaseDamaged
 from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.ledger.consumers import ConsumerRecord
 from expdb.storage.ledger.leases import request_id
 from expdb.storage.ledger.packed import (
     Drawn,
+    bounds,
     crc_of,
     damaged,
     unpack_columns,
     unpack_positions,
 )
 from expdb.storage.store import Store
+
+L, R = tables.leases.c, tables.requests.c
 
 
 @dataclass(frozen=True)
@@ -44,32 +49,53 @@ def acknowledged(
     newest: int | None,
 ) -> list[int]:
     """Return the ids of the acknowledged leases of some trainer steps, or the newest ones."""
-    c = tables.leases.c
-    mine = sa.and_(c.buffer_id == store.id, c.consumer == consumer.id, c.status == "acknowledged")
+    mine = sa.and_(L.buffer_id == store.id, L.consumer == consumer.id, L.status == "acknowledged")
     if steps is not None:
-        mine = sa.and_(mine, store.dialect.among(c.trainer_step, sorted(steps)))
-    ordered = sa.select(c.id).where(mine).order_by(c.ended.desc(), c.id.desc()).limit(newest)
+        mine = sa.and_(mine, store.dialect.among(L.trainer_step, sorted(steps)))
+    ordered = sa.select(L.id).where(mine).order_by(L.acknowledged.desc()).limit(newest)
     return [id for (id,) in reversed(session.rows(ordered))]
 
 
 def read_entry(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> Entry:
     """Return a row of the ledger; raise DatabaseDamaged where it cannot be read."""
-    c, r = tables.leases.c, tables.requests.c
-    same = sa.and_(r.buffer_id == c.buffer_id, r.id == c.request)
-    ((number, status, step, checksum, request, positions, columns, crc, text),) = session.rows(
-        sa.select(
-            c.number, c.status, c.trainer_step, c.checksum, c.request, c.positions, c.columns,
-            c.crc, r.request,
-        )
-        .select_from(tables.leases.join(tables.requests, same))
-        .where(c.buffer_id == store.id, c.consumer == consumer.id, c.id == id)
+    (entry,) = read_entries(session, store, consumer, L.id == id)
+    if isinstance(entry, DatabaseDamaged):
+        raise entry
+    return entry
+
+
+def read_entries(
+    session: Session, store: Store, consumer: ConsumerRecord, where: sa.ColumnElement[bool]
+) -> Iterator[Entry | DatabaseDamaged]:
+    """Yield rows of the ledger, oldest first; an error for each that cannot be read."""
+    known = sa.select(R.id, R.request).where(R.buffer_id == store.id)
+    requests = {row.id: row.request for row in session.rows(known)}
+    mine = sa.and_(L.buffer_id == store.id, L.consumer == consumer.id)
+    wanted, last = sa.select(tables.leases).where(mine, where).order_by(L.id), -1
+    while rows := session.rows(wanted.where(L.id > last).limit(AT_ONCE)):
+        for row in rows:
+            try:
+                yield _entry(row, requests)
+            except (ValueError, LookupError, TypeError, struct.error) as error:
+                yield damaged(store.name, consumer.name, row.id, error)
+        last = rows[-1].id
+
+
+AT_ONCE = 1000  # rows in memory
+
+
+def _entry(row: Any, requests: dict[int, str]) -> Entry:
+    text = requests.get(row.request)
+    if text is None or request_id(text) != row.request:
+        raise ValueError("what was asked for is missing or altered")
+    if crc_of(row.positions, row.columns, row.number, row.request) != row.crc:
+        raise ValueError("checksum")
+    asked = json.loads(text)
+    drawn = unpack_positions(bytes(row.positions))
+    given = unpack_columns(bytes(row.columns), asked["columns"], len(drawn.positions))
+    if (row.rows, row.first, row.last) != (len(drawn.items), *bounds(drawn)):
+        raise ValueError("its rows are not those it counts")
+    return Entry(
+        row.id, row.number, row.status, row.trainer_step, asked, row.checksum,
+        replace(drawn, columns=given),
     )  # fmt: skip
-    try:
-        if crc_of(positions, columns, number, request) != crc or request_id(text) != request:
-            raise ValueError("checksum")
-        asked = json.loads(text)
-        drawn = unpack_positions(bytes(positions))
-        given = unpack_columns(bytes(columns), asked["columns"], len(drawn.positions))
-    except (ValueError, LookupError, TypeError, struct.error) as error:
-        raise damaged(store.name, consumer.name, id, error) from error
-    return Entry(id, number, status, step, asked, checksum, replace(drawn, columns=given))

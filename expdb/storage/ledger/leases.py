@@ -18,6 +18,7 @@ from expdb.sql.session import Session
 from expdb.storage.ledger.consumers import ConsumerRecord
 from expdb.storage.ledger.packed import (
     Drawn,
+    bounds,
     crc_of,
     damaged,
     pack_columns,
@@ -168,7 +169,7 @@ def insert(
 ) -> None:
     """Write a lease, and count it."""
     key, columns = (store.id, consumer.id), pack_columns(lease.drawn.columns)
-    positions, first, last = pack_positions(lease.drawn)
+    positions, (first, last) = pack_positions(lease.drawn), bounds(lease.drawn)
     begun = max(counters.begun, lease.number + 1)
     session.tell(_COUNT, counters.handed_out + 1, begun, *key)
     if lease.repeats is not None:
@@ -182,14 +183,23 @@ def insert(
 
 
 def give_back(
-    session: Session, store: Store, consumer: ConsumerRecord, ids: list[int], now: float
+    session: Session,
+    store: Store,
+    consumer: ConsumerRecord,
+    ids: list[int],
+    now: float,
+    holder: str | None = None,
 ) -> list[int]:
-    """Give back those of the leases that are held still; return which these were."""
+    """Give back those of the leases that are held still, by a holder if one is named.
+
+    Return which these were.
+    """
     listed = store.dialect.as_list(np.array(ids, np.int64))
     found = session.ask(
         "UPDATE leases SET status = 'returned', ended = ? WHERE buffer_id = ? AND consumer = ? "
-        f"AND id {store.dialect.AMONG} AND status = 'leased' RETURNING id",
-        now, store.id, consumer.id, listed,
+        f"AND id {store.dialect.AMONG} AND status = 'leased' AND holder = coalesce(?, holder) "
+        "RETURNING id",
+        now, store.id, consumer.id, listed, holder,
     )  # fmt: skip
     if found:
         _count_change(session, store, consumer)
@@ -208,7 +218,9 @@ def acknowledge(
     now = store.dialect.NOW
     _hold(session, store, consumer)
     found = session.ask(
-        f"UPDATE leases SET status = 'acknowledged', ended = {now}, trainer_step = ? "
+        f"UPDATE leases SET status = 'acknowledged', ended = {now}, trainer_step = ?, "
+        "acknowledged = (SELECT c.acknowledged FROM consumers c "
+        "WHERE c.buffer_id = leases.buffer_id AND c.id = leases.consumer) "
         "WHERE buffer_id = ? AND consumer = ? AND id = ? AND status = 'leased' AND holder = ? "
         f"AND expires > {now} RETURNING id",
         step, store.id, consumer.id, id, holder,
@@ -273,6 +285,22 @@ def status(session: Session, store: Store, consumer: ConsumerRecord, id: int) ->
     if not found:
         raise _dropped(consumer)
     return found[0][0], found[0][1]
+
+
+def lost(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> errors.LeaseLost:
+    """Return the error for a lease that is not held, or not by this process."""
+    state, late = status(session, store, consumer, id)
+    what = f"lease {id} of consumer {consumer.name!r}"
+    if state == "acknowledged":
+        return errors.LeaseLost(f"{what} was acknowledged already: do it once")
+    if state == "leased" and late < 0:
+        return errors.LeaseLost(f"{what} is another process's: it alone can acknowledge it")
+    if late >= 0:
+        return errors.LeaseLost(
+            f"{what} expired {late:.1f} seconds ago, and its rows may be drawn again: lease with "
+            "more seconds, or renew it in time"
+        )
+    return errors.LeaseLost(f"{what} was given back: lease another batch")
 
 
 def _dropped(consumer: ConsumerRecord) -> errors.UnknownConsumer:

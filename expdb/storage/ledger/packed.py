@@ -12,8 +12,9 @@ from expdb import errors
 from expdb.chunks.chunk import CODEC
 from expdb.names import UNKNOWN
 
-# Bytes of a number, rows of an anchor (0 for one), whether some were left out, anchors, least.
-_HEAD = struct.Struct("<BHBIq")
+# Bytes of a number, rows of an anchor (0 for one), twice the attempt and 1 where some were left
+# out, anchors, least.
+_HEAD = struct.Struct("<BIBIq")
 _WIDTHS = {1: "<u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 
 Columns = dict[str, np.ndarray]
@@ -27,6 +28,7 @@ class Drawn:
     positions: np.ndarray
     columns: Columns  # that the sampler gives, [B]
     kept: np.ndarray | None = None  # which of them became part of the batch; None for all
+    attempt: int = 0  # how often nothing was left of what was drawn
 
     @cached_property
     def items(self) -> np.ndarray:
@@ -36,26 +38,31 @@ class Drawn:
         return found if kept.ndim == 1 else found[found != UNKNOWN]
 
 
-def pack_positions(drawn: Drawn) -> tuple[bytes, int, int]:
-    """Return the positions, as offsets from the least in as few bytes as hold them.
-
-    Return the least and the greatest as well.
-    """
+def bounds(drawn: Drawn) -> tuple[int, int]:
+    """Return the least and the greatest position, of what was left out as well."""
     positions = drawn.positions
-    least, greatest = int(positions.min()), int(positions.max())
-    span = greatest - least
+    least = int(positions.min())
+    if least == UNKNOWN:
+        least = int(positions[positions != UNKNOWN].min())
+    return least, int(positions.max())
+
+
+def pack_positions(drawn: Drawn) -> bytes:
+    """Return the positions, as offsets from the least in as few bytes as hold them."""
+    positions = drawn.positions
+    least = int(positions.min())
+    span = int(positions.max()) - least
     width = 1 if span < 1 << 8 else 2 if span < 1 << 16 else 4 if span < 1 << 32 else 8
-    members = 0 if positions.ndim == 1 else positions.shape[1]
-    head = _HEAD.pack(width, members, drawn.kept is not None, len(positions), least)
+    members, left_out = 0 if positions.ndim == 1 else positions.shape[1], drawn.kept is not None
+    head = _HEAD.pack(width, members, 2 * drawn.attempt + left_out, len(positions), least)
     data = head + (positions - least).astype(_WIDTHS[width]).tobytes()
-    if drawn.kept is not None:
-        data += np.packbits(drawn.kept).tobytes()
-    return data, max(least, 0), greatest
+    return data if drawn.kept is None else data + np.packbits(drawn.kept).tobytes()
 
 
 def unpack_positions(data: bytes) -> Drawn:
     """Return what `pack_positions` was given, without columns; raise ValueError where it is not."""
-    width, members, left_out, count, least = _HEAD.unpack_from(data)
+    width, members, flags, count, least = _HEAD.unpack_from(data)
+    attempt, left_out = divmod(flags, 2)
     if width not in _WIDTHS:
         raise ValueError(f"numbers of {width} bytes")
     end = _HEAD.size + count * max(members, 1) * width
@@ -67,7 +74,8 @@ def unpack_positions(data: bytes) -> Drawn:
     if left_out:
         bits = np.frombuffer(data[end:], np.uint8)
         kept = np.unpackbits(bits, count=count).astype(np.bool_)
-    return Drawn(positions.reshape(count, members) if members else positions, {}, kept)
+    positions = positions.reshape(count, members) if members else positions
+    return Drawn(positions, {}, kept, attempt)
 
 
 def described(columns: Columns) -> dict[str, Any]:

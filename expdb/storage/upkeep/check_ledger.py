@@ -39,22 +39,21 @@ def _consumer(store: Store, session: Session, consumer: ConsumerRecord) -> Itera
             yield f"counts {getattr(consumer, counter)} leases as {counter}, and has {count}"
     held: list[np.ndarray] = []
     handed_out: list[np.ndarray] = []
-    for (id,) in session.rows(sa.select(L.id).where(mine).order_by(L.id)):
-        entry = entries.read_entry(session, store, consumer, id)
+    most = consumer.settings.max_times_sampled
+    for entry in entries.read_entries(session, store, consumer, sa.true()):
+        if isinstance(entry, ExpDBError):
+            yield str(entry)
+            continue
         if entry.number >= consumer.begun:
             yield f"has batch {entry.number}, and counts {consumer.begun} begun"
         if entry.status == "leased":
             held.append(np.unique(entry.drawn.items))
-        if entry.status in ("leased", "acknowledged"):
+        if most is not None and entry.status in ("leased", "acknowledged"):
             handed_out.append(entry.drawn.items)
-    for what, parts, most in (
-        ("held", held, 1),
-        ("handed out", handed_out, consumer.settings.max_times_sampled),
-    ):
-        if parts and most is not None:
+    for what, parts, bound in (("held", held, 1), ("handed out", handed_out, most)):
+        if parts and bound is not None:
             positions, times = np.unique(np.concatenate(parts), return_counts=True)
-            if (times > most).any():
+            if (times > bound).any():
                 worst = int(times.argmax())
-                yield (
-                    f"has position {positions[worst]} {what} {times[worst]} times, {most} at most"
-                )
+                found_out = f"has position {positions[worst]} {what} {times[worst]} times"
+                yield f"{found_out}, {bound} at most"

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
+from expdb.errors import DatabaseDamaged
 from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.ledger import consumers, entries
@@ -90,17 +91,18 @@ def _leases(
 ) -> Iterator[tuple[Entry, Any]]:
     """Yield the leases that a position was handed out with, or its episode was."""
     first = position if step is None else step["first"]
-    mine = sa.and_(L.buffer_id == store.id, L.consumer == consumer.id)
-    near = (
-        sa.or_(L.first <= position, L.first <= first),
-        sa.or_(L.last >= position, L.last >= first),
+    near = sa.and_(
+        sa.or_(L.first <= position, L.first <= first), sa.or_(L.last >= position, L.last >= first)
     )
     columns = L.id, L.status, L.leased, L.ended, L.expires, L.holder, L.trainer_step
-    for row in session.rows(sa.select(*columns).where(mine, *near).order_by(L.id)):
-        entry = entries.read_entry(session, store, consumer, row.id)
+    mine = sa.and_(L.buffer_id == store.id, L.consumer == consumer.id, near)
+    rows = {row.id: row for row in session.rows(sa.select(*columns).where(mine))}
+    for entry in entries.read_entries(session, store, consumer, near):
+        if isinstance(entry, DatabaseDamaged):
+            raise entry
         whole = entry.request["unit"]["name"] in WHOLE
         if np.isin(first if whole else position, entry.drawn.items):
-            yield entry, row
+            yield entry, rows[entry.id]
 
 
 def _told(name: str, entry: Entry, row: Any) -> str:

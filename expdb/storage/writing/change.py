@@ -156,7 +156,7 @@ def _settle_episodes(
 def clear(store: Store) -> int:
     """Delete every step and episode; return how many steps there were.
 
-    Positions go on where they were.
+    Positions go on where they were, and consumers keep their ledgers.
     """
     buffer = sa.update(tables.buffers).where(B.id == store.id)
     with store.writing() as (session, _):
@@ -164,9 +164,8 @@ def clear(store: Store) -> int:
         # As if evicted: with `low` past every position no trigger takes the rows from the count one
         # by one.
         session.execute(buffer.values(low=B.added, holes=0, revision=B.revision + 1))
-        for table in tables.OF_BUFFERS:
-            if table is not tables.signatures:
-                session.execute(sa.delete(table).where(table.c.buffer_id == store.id))
+        for table in tables.EXPERIENCE:
+            session.execute(sa.delete(table).where(table.c.buffer_id == store.id))
         session.execute(buffer.values(size=0, bytes=0))
     return int(size)
 
