@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import expdb
-from benchmarks import atari, baselines, crowd, learning, training
+from benchmarks import atari, baselines, consumption, crowd, learning, training
 from benchmarks.table import Row, alternate, row
 from expdb import QueryBuilder
 
@@ -448,7 +448,7 @@ PARTS: dict[str, Callable[[Path, bool], Iterator[Row]]] = {
     "frames": learning.frames, "filling": learning.filling, "atari": atari.frames,
     "training": training.training, "loading": training.loading, "writers": crowd.writers,
     "trajectories": crowd.trajectories, "large": crowd.large,
-    "steady": crowd.steady,
+    "steady": crowd.steady, "leases": consumption.leases, "waiting": consumption.waiting,
 }  # fmt: skip
 
 

@@ -32,7 +32,7 @@ from expdb.sampling.shortage import explained
 from expdb.sampling.tasks import sample_tasks
 from expdb.sql.conditions import Condition
 from expdb.sql.query import Where
-from expdb.storage.ledger import consumers, rates
+from expdb.storage.ledger import consumers, rates, waiters
 from expdb.storage.reading import fetch, select
 from expdb.storage.store import Store, evicted
 from expdb.storage.upkeep.check import check_buffer
@@ -645,6 +645,14 @@ class ReplayBuffer:
                 f"rate_limiter is {limiter!r}: give one such as expdb.Queue(1000), or None"
             )
         rates.set_rate_limiter(self._store, limiter)
+
+    def waiting(self) -> list[dict[str, Any]]:
+        """Return the learners and writers that have waited for more than a second.
+
+        One dict for each: `who`, the process by machine and number; `seconds`; and `for`, what is
+        missing. `db.doctor()` names them too.
+        """
+        return waiters.waiting(self._store)
 
     def consumers(self) -> list[str]:
         """Return the names of all consumers, oldest first."""

@@ -216,17 +216,19 @@ class Consumer:
         """Lease, waiting so many seconds for what there is to come; acknowledge `done` first."""
         deadline, seen = time.monotonic() + wait, None
         acknowledge = None if done is None else (done.id, done.step)
-        while True:
-            try:
-                leased = self._leasing.lease(request, seconds, acknowledge)
-                return Lease(self._leasing, leased, seconds, step)
-            except errors.TooFewRows:
-                acknowledge = None
-                if time.monotonic() >= deadline:
-                    raise
-                seen = self._leasing.wait_for_change(seen, deadline, cancelled)
-                if cancelled is not None and cancelled.is_set():
-                    raise
+        with self._leasing.waiter() as waiter:
+            while True:
+                try:
+                    leased = self._leasing.lease(request, seconds, acknowledge)
+                    return Lease(self._leasing, leased, seconds, step)
+                except errors.TooFewRows as error:
+                    acknowledge = None
+                    if time.monotonic() >= deadline:
+                        raise
+                    waiter.wait_for(f"consumer {self.name!r}: {error}")
+                    seen = self._leasing.wait_for_change(seen, deadline, cancelled)
+                    if cancelled is not None and cancelled.is_set():
+                        raise
 
     async def lease_async(self, size: int, where: Where = None, **arguments: Any) -> Lease:
         """Do what `lease` does, while other tasks run."""

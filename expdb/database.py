@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from traceback import clear_frames
 from types import ModuleType, TracebackType
@@ -314,8 +314,14 @@ class ExperienceDB:
         """
         return [
             {"what": what, "found": found, "advice": advice}
-            for what, found, advice in self._engine.examine()
+            for what, found, advice in [*self._engine.examine(), *self._waiting()]
         ]
+
+    def _waiting(self) -> Iterator[tuple[str, str, str]]:
+        for name in self.buffers():
+            for one in self.buffer(name, create=False).waiting():
+                told = f"{one['who']}, for {one['seconds']:.0f} s, for {one['for']}"
+                yield f"waiting at {name!r}", told, ""
 
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Copy the database, as it is now, into a new file; others may go on writing.

@@ -237,6 +237,7 @@ class Server:
                 "consumers",
                 "requests",
                 "leases",
+                "waiters",
             )
         ]
         self.execute(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY", name)

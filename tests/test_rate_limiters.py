@@ -40,7 +40,7 @@ def test_learners_wait_for_the_minimum(buffer):
         consumer.lease(4)
     store(buffer, 1)
     assert consumer.lease(4).batch.size == 4
-    store(buffer, 10_000)
+    store(buffer, 100)
 
 
 def test_a_queue_holds_writers_back_until_learners_have_leased(impatient, open_db, db):
@@ -85,6 +85,32 @@ def test_a_writer_goes_on_as_soon_as_a_learner_has_leased(buffer):
             seen += batch["n"].tolist()
     writer.join()
     assert sorted(seen) == list(range(20))
+
+
+def test_who_waits_is_seen_and_named(db, buffer):
+    buffer.rate_limiter = expdb.Queue(2)
+    consumer = buffer.consumer("trainer", max_times_sampled=1)
+    store(buffer, 2)
+    writer = threading.Thread(target=store, args=(buffer, 1))
+    learner = threading.Thread(target=consumer.lease, args=(3,), kwargs={"wait": 30.0})
+    with consumer.lease(2), pytest.raises(expdb.TooFewRows):
+        consumer.lease(1)
+    store(buffer, 2)
+    writer.start()
+    learner.start()
+    while len(found := buffer.waiting()) < 2:
+        time.sleep(0.05)
+    assert {one["for"].split(":")[0].split(",")[0] for one in found} == {
+        "the rate limiter",
+        "consumer 'trainer'",
+    }
+    assert all(one["seconds"] >= 0.0 for one in found)
+    told = [one["found"] for one in db.doctor() if one["what"] == "waiting at 'train'"]
+    assert any("to store 1 steps" in one for one in told)
+    buffer.rate_limiter = None
+    writer.join()
+    learner.join()
+    assert buffer.waiting() == []
 
 
 @pytest.mark.parametrize(

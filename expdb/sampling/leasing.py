@@ -31,6 +31,7 @@ from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknow
 from expdb.storage.ledger.leases import Counters, NewLease
 from expdb.storage.ledger.packed import Drawn, described
 from expdb.storage.ledger.rates import count_samples
+from expdb.storage.ledger.waiters import Waiter
 from expdb.storage.store import Store
 
 
@@ -134,6 +135,10 @@ class Leasing:
         self._take_in(lease, counters.version)
         self._given.add(lease.id)
         return Leased(lease.id, lease.number, batch)
+
+    def waiter(self) -> Waiter:
+        """Return what tells others of somebody who waits for a lease."""
+        return Waiter(self._store)
 
     def wait_for_change(
         self, seen: Glance | None, deadline: float, cancelled: threading.Event | None

@@ -38,7 +38,7 @@ def rows_crc(resident: Resident, layout: Layout) -> int:
     """Return a checksum of which steps a layout puts together, wherever in memory they are."""
     parts = []
     for rows in (
-        layout.rows,
+        None if layout.mask is None else layout.rows,  # else those that were drawn
         layout.next_rows,
         layout.last_rows,
         layout.stacks,

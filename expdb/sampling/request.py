@@ -5,6 +5,7 @@ from __future__ import annotations  # NumPy imports its random module when it is
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ class Request:
     fields: tuple[str, ...] | None
     empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 
-    @property
+    @cached_property
     def key(self) -> tuple[Any, ...]:
         """What tells it from other requests, in the ledger."""
         return repr(self.sampler), self.unit, self.fields, json.dumps(self._where, default=_plain)

@@ -255,8 +255,18 @@ leases = sa.Table(
 # Partial in the database, as those by revision: the leases that are held or may be drawn again.
 sa.Index("leases_open", leases.c.buffer_id, leases.c.consumer, leases.c.id)
 
+waiters = sa.Table(
+    "waiters",
+    metadata,
+    sa.Column("buffer_id", Integer, primary_key=True),
+    sa.Column("id", Integer, primary_key=True, comment="random"),
+    sa.Column("holder", Text, nullable=False, comment="the process that waits"),
+    sa.Column("since", Real, nullable=False, comment="Unix seconds"),
+    sa.Column("what", Text, nullable=False, comment="it waits for"),
+)
+
 # What belongs to a buffer, in the order in which it can be deleted.
-LEDGER = (leases, requests, consumers)
+LEDGER = (waiters, leases, requests, consumers)
 EXPERIENCE = (priorities, steps, segments, chunks, episodes)
 OF_BUFFERS = (*LEDGER, *EXPERIENCE, signatures)
 

@@ -91,6 +91,15 @@ def upgrade() -> None:
         sa.Column("crc", Integer, nullable=False),
         **CLUSTERED,
     )
+    op.create_table(
+        "waiters",
+        sa.Column("buffer_id", Integer, primary_key=True),
+        sa.Column("id", Integer, primary_key=True),
+        sa.Column("holder", Text, nullable=False),
+        sa.Column("since", Real, nullable=False),
+        sa.Column("what", Text, nullable=False),
+        **CLUSTERED,
+    )
     is_open = sa.text("status IN ('leased', 'returned')")
     op.create_index(
         "leases_open",
@@ -120,7 +129,7 @@ def downgrade() -> None:
     if op.get_bind().dialect.name == "postgresql":
         for name in OBJECTS["postgresql"]:
             op.execute(f"DROP FUNCTION {name}")
-    for table in ("leases", "requests", "consumers"):
+    for table in ("waiters", "leases", "requests", "consumers"):
         op.drop_table(table)
     for column in ("consumers_added", "insert_limit", "sampled", "rate_limiter", "policy_version"):
         op.drop_column("buffers", column)

@@ -9,6 +9,7 @@ from expdb import errors
 from expdb.replay.rate_limiters import RateLimiter
 from expdb.sql import tables
 from expdb.sql.session import Session
+from expdb.storage.ledger.waiters import Waiter
 from expdb.storage.store import Store
 
 B = tables.buffers.c
@@ -80,6 +81,13 @@ def wait_to_insert(store: Store, count: int, deadline: float, error: errors.Rate
 
     Raise InvalidValue where they never may be.
     """
+    with Waiter(store) as waiter:
+        _wait_to_insert(store, count, deadline, error, waiter)
+
+
+def _wait_to_insert(
+    store: Store, count: int, deadline: float, error: errors.RateLimited, waiter: Waiter
+) -> None:
     while True:
         with store.engine.reading() as session:
             limiter, _ = rate_limiter(session, store)
@@ -96,4 +104,5 @@ def wait_to_insert(store: Store, count: int, deadline: float, error: errors.Rate
                 f"buffer {store.name!r} takes no more steps before learners have leased more: its "
                 "rate limiter holds this write back; start a learner, or open with a longer timeout"
             ) from error
+        waiter.wait_for(f"the rate limiter, to store {count} steps")
         time.sleep(PAUSE)

@@ -1,0 +1,66 @@
+"""Learners and writers that wait for longer than a moment: who, since when, and for what."""
+
+import secrets
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import sqlalchemy as sa
+
+from expdb.processes import has_ended, named
+from expdb.sql import tables
+from expdb.storage.store import Store
+
+W = tables.waiters.c
+
+PATIENCE = 1.0  # seconds of waiting that nobody needs to know of
+
+
+@dataclass
+class Waiter:
+    """Somebody who waits: used with `with`, and told now and then what for."""
+
+    store: Store
+
+    def __post_init__(self) -> None:
+        self._began = time.monotonic()
+        self._id: int | None = None
+
+    def __enter__(self) -> "Waiter":
+        return self
+
+    def wait_for(self, what: str) -> None:
+        """Have others see what it waits for, once that takes a while."""
+        if self._id is not None or time.monotonic() - self._began < PATIENCE:
+            return
+        id = secrets.randbits(62)
+        values = {"buffer_id": self.store.id, "id": id, "holder": named(0), "what": what}
+        self._id = id
+        with self.store.engine.writing() as session:
+            session.execute(sa.insert(tables.waiters).values(**values, since=time.time()))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._id is None:
+            return
+        mine = sa.and_(W.buffer_id == self.store.id, W.id == self._id)
+        with self.store.engine.writing() as session:
+            session.execute(sa.delete(tables.waiters).where(mine))
+
+
+def waiting(store: Store) -> list[dict[str, Any]]:
+    """Return who waits, those of processes that have ended aside."""
+    with store.engine.reading() as session:
+        found = session.rows(
+            sa.select(W.holder, W.since, W.what).where(W.buffer_id == store.id).order_by(W.since)
+        )
+    return [
+        {"who": row.holder, "seconds": max(0.0, time.time() - row.since), "for": row.what}
+        for row in found
+        if not has_ended(row.holder)
+    ]
