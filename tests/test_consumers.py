@@ -253,6 +253,43 @@ def test_what_a_killed_learner_held_is_drawn_again_at_once(location, open_db):
     assert consumer.last_step == 1
 
 
+def train_until(location, last, told):
+    consumer = expdb.open(location).buffer("train").consumer("trainer")
+    for step in range(last + 1):
+        with consumer.lease(1, unit=expdb.Episode(), step=step) as batch:
+            pass
+        told.send((step, items(batch, expdb.Episode())))
+    consumer.lease(1, unit=expdb.Episode(), step=last + 1)
+    told.send(None)
+    time.sleep(60.0)
+
+
+def test_a_stale_rollout_does_not_hold_a_resumed_training_back(location, open_db):
+    """What TRL #7274 tells of: a stale drop pinned the position that a restart resumes from."""
+    buffer = open_db().buffer("train")
+    for version in (0, 3, 3, 3, 3, 3):  # the first one is stale already
+        with buffer.episode("t", policy_version=version) as episode:
+            for step in range(5):
+                episode.append(obs=0.0, reward=1.0, terminated=step == 4)
+    buffer.policy_version = 3
+    consumer = buffer.consumer("trainer", max_staleness=1, max_times_sampled=1)
+    ours, theirs = FORK.Pipe()
+    spawn = multiprocessing.get_context("spawn")
+    trainer = spawn.Process(target=train_until, args=(location, 2, theirs))
+    trainer.start()
+    theirs.close()  # so that its death is told
+    trained = dict(iter(ours.recv, None))
+    trainer.kill()
+    trainer.join()
+    assert consumer.last_step == 2
+    with consumer.lease(1, unit=expdb.Episode(), step=3) as batch:
+        rest = items(batch, expdb.Episode())
+    rest += counted(consume(consumer, 1, expdb.Episode()), expdb.Episode())
+    assert sorted([*rest, *(one for batch in trained.values() for one in batch)]) == list(
+        range(5, 30, 5)
+    )
+
+
 def test_settings_stay_as_they_were_stored(buffer, open_db):
     fill(buffer)
     consumer = buffer.consumer("trainer", max_times_sampled=3, min_size=10, seed=5)

@@ -246,7 +246,7 @@ class Leasing:
             self._holder,
             counters.now + seconds,
             checksum(batch, self._store, limits.rows_crc),
-            replace(drawn, attempt=attempt),
+            replace(drawn, attempt=attempt) if attempt else drawn,
         )
         return batch, new, text
 

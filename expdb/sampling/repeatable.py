@@ -29,7 +29,8 @@ class Philox:
 
     def of_batch(self, number: int, attempt: int = 0) -> np.random.Generator:
         """Return the generator of a batch, until that of the next one is asked for."""
-        self._state["state"]["counter"][1:3] = attempt, number
+        counter = self._state["state"]["counter"]
+        counter[1], counter[2] = attempt, number
         self._bits.state = self._state
         return self._generator
 

@@ -8,7 +8,7 @@ from expdb.storage.ledger.consumers import ConsumerRecord
 from expdb.storage.ledger.leases import glance
 from expdb.storage.store import Store
 
-PAUSE = 0.02  # seconds between two looks at a file
+PAUSE = 0.035  # seconds between two looks at a file: to wake up is most of what one costs
 LONGEST = 1.0  # without a change: a lease may expire, or its process end
 
 

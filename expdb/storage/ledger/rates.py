@@ -14,7 +14,7 @@ from expdb.storage.store import Store
 
 B = tables.buffers.c
 
-PAUSE = 0.02  # seconds between two looks of a writer that is held back
+PAUSE = 0.04  # seconds between two looks of a writer that is held back
 
 
 def rate_limiter(session: Session, store: Store) -> tuple[RateLimiter | None, int]:
