@@ -15,7 +15,7 @@ from expdb.batch import Batch
 from expdb.buffer import ReplayBuffer
 from expdb.checks import KEEP
 from expdb.chunks.fields import Field
-from expdb.consumer import Consumer, Lease
+from expdb.consumer import Consumer
 from expdb.database import ExperienceDB, copy, open, upgrade
 from expdb.errors import (
     AccessDenied,
@@ -58,6 +58,7 @@ from expdb.errors import (
     UnknownConsumer,
     UnknownEpisode,
 )
+from expdb.lease import Lease
 from expdb.replay.layout import Layout, Trajectories
 from expdb.replay.rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio
 from expdb.replay.samplers import Newest, Ordered, Population, Prioritized, Sampler, Uniform

@@ -7,101 +7,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from types import TracebackType
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from expdb import checks, errors
 from expdb.batch import Batch
+from expdb.lease import GONE, Lease, checked_seconds
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
-from expdb.sampling.leasing import Leased, Leasing
+from expdb.sampling.leasing import Leasing
 from expdb.sampling.request import Request, check_empty, check_instances, field_names
 from expdb.sql.query import Where
-
-GONE = (errors.DatabaseClosed, errors.UnknownBuffer, errors.UnknownConsumer)
-
-
-class Lease:
-    """A batch that is held by one learner until it is acknowledged, given back or expires.
-
-    Use it with `with`: leaving the block acknowledges the batch, an exception gives it back.
-    """
-
-    def __init__(self, leasing: Leasing, leased: Leased, seconds: float, step: int | None):
-        self._leasing, self._leased = leasing, leased
-        self._seconds, self.step = seconds, step
-        self._is_over = False
-
-    def __repr__(self) -> str:
-        return f"<Lease {self.id}: {self.batch.size} rows>"
-
-    def __reduce__(self) -> Any:
-        raise errors.InvalidValue(
-            "a lease is held by the process that made it: hand its id to others, which read it "
-            "with consumer.shared(id)"
-        )
-
-    @property
-    def id(self) -> int:
-        """The number of the lease, counted from 0: no other lease of the consumer has it."""
-        return self._leased.id
-
-    @property
-    def number(self) -> int:
-        """The number of the batch, counted from 0.
-
-        One that was given back is drawn again under the same number.
-        """
-        return self._leased.number
-
-    @property
-    def batch(self) -> Batch:
-        """What was drawn."""
-        return self._leased.batch
-
-    def acknowledge(self, step: int | None = None) -> None:
-        """Have the batch count as trained on, for ever, with the trainer's own step number.
-
-        `step` defaults to the one that the lease was made with. Raises LeaseLost where the lease
-        is not held any more: it was acknowledged or given back, or has expired.
-        """
-        step = self.step if step is None else checks.whole(step, "step")
-        self._leasing.acknowledge(self.id, step)
-        self._is_over = True
-
-    def give_back(self) -> None:
-        """Have the batch drawn again, by whoever leases next; nothing where it is not held."""
-        self._leasing.give_back(self.id)
-        self._is_over = True
-
-    def renew(self, seconds: float | None = None) -> None:
-        """Hold the batch for so many seconds from now, as many as at first by default.
-
-        Raises LeaseLost where the lease is not held any more.
-        """
-        seconds = self._seconds if seconds is None else _seconds(seconds)
-        self._leasing.renew(self.id, seconds)
-
-    def __enter__(self) -> Batch:
-        if self._is_over:
-            raise errors.LeaseLost(f"{self!r} is over: lease another batch")
-        return self.batch
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._is_over:
-            return
-        if error is None:
-            self.acknowledge()
-        else:
-            with suppress(*GONE):  # the error of the block is the one to tell
-                self.give_back()
 
 
 class Consumer:
@@ -142,6 +60,7 @@ class Consumer:
         seconds: float = 300.0,
         step: int | None = None,
         wait: float | None = None,
+        renew: bool = False,
         empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray] = np.empty,
     ) -> Lease:
         """Draw `size` of what the unit draws, which no other learner of the consumer holds.
@@ -155,7 +74,8 @@ class Consumer:
         Raises TooFewRows where there is not enough, with `wait` only after that many seconds.
         """
         request = _request(size, where, sampler, unit, fields, at_least, empty)
-        return self._lease(request, _seconds(seconds), _step(step), _wait(wait))
+        how = _How.checked(seconds, wait, renew)
+        return self._lease(request, how, _step(step))
 
     def batches(
         self,
@@ -169,6 +89,7 @@ class Consumer:
         seconds: float = 300.0,
         first_step: int | None = None,
         wait: float | None = None,
+        renew: bool = False,
         empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray] = np.empty,
     ) -> Iterator[Batch]:
         """Yield one leased batch after another, until there is not enough.
@@ -186,17 +107,23 @@ class Consumer:
             last = self.last_step
             first_step = 0 if last is None else last + 1
         step = checks.whole(first_step, "first_step")
-        return self._batches(request, _seconds(seconds), step, _wait(wait))
+        return self._batches(request, _How.checked(seconds, wait, renew), step)
 
-    def _batches(self, request: Request, seconds: float, step: int, wait: float) -> Iterator[Batch]:
+    def _batches(self, request: Request, how: _How, step: int) -> Iterator[Batch]:
         lease: Lease | None = None
         try:
             while True:
+                done, lease = lease, None
                 try:
-                    lease = self._lease(request, seconds, step, wait, lease)
+                    lease = self._lease(request, how, step, done)
                 except errors.TooFewRows:
-                    lease = None
                     return
+                except errors.LeaseLost:
+                    raise
+                except Exception:
+                    if done is not None:
+                        done.acknowledge()  # it was trained on
+                    raise
                 yield lease.batch
                 step += 1
         finally:
@@ -207,22 +134,25 @@ class Consumer:
     def _lease(
         self,
         request: Request,
-        seconds: float,
+        how: _How,
         step: int | None,
-        wait: float,
         done: Lease | None = None,
         cancelled: threading.Event | None = None,
     ) -> Lease:
-        """Lease, waiting so many seconds for what there is to come; acknowledge `done` first."""
-        deadline, seen = time.monotonic() + wait, None
-        acknowledge = None if done is None else (done.id, done.step)
+        """Lease, waiting for what there is to come; acknowledge `done` first."""
+        deadline, seen = time.monotonic() + how.wait, None
         with self._leasing.waiter() as waiter:
             while True:
+                acknowledge = None if done is None else (done.id, done.step)
                 try:
-                    leased = self._leasing.lease(request, seconds, acknowledge)
-                    return Lease(self._leasing, leased, seconds, step)
+                    leased = self._leasing.lease(request, how.seconds, acknowledge)
+                    if done is not None:
+                        done.end()
+                    return Lease(self._leasing, leased, how.seconds, step, how.renew)
                 except errors.TooFewRows as error:
-                    acknowledge = None
+                    if done is not None:  # which is acknowledged
+                        done.end()
+                        done = None
                     if time.monotonic() >= deadline:
                         raise
                     waiter.wait_for(f"consumer {self.name!r}: {error}")
@@ -234,14 +164,15 @@ class Consumer:
         """Do what `lease` does, while other tasks run."""
         cancelled = threading.Event()
 
-        if unknown := arguments.keys() - {*_DEFAULTS, "wait", "seconds", "step"}:
+        if unknown := arguments.keys() - {*_DEFAULTS, "wait", "seconds", "renew", "step"}:
             raise errors.InvalidValue(f"lease_async has no {min(unknown)}: see lease")
 
         def work() -> Lease:
-            wait, seconds = _wait(arguments.pop("wait", None)), arguments.pop("seconds", 300.0)
-            step = _step(arguments.pop("step", None))
+            names = ("seconds", "wait", "renew", "step")
+            given = {name: arguments.pop(name) for name in names if name in arguments}
+            step = _step(given.pop("step", None))
             request = _request(size, where, **{**_DEFAULTS, **arguments})
-            return self._lease(request, _seconds(seconds), step, wait, None, cancelled)
+            return self._lease(request, _How.checked(**given), step, None, cancelled)
 
         task = asyncio.get_running_loop().run_in_executor(None, work)
         try:
@@ -309,24 +240,30 @@ def _request(
     return Request(size, least, where, sampler, unit, names, empty)
 
 
-def _seconds(seconds: Any) -> float:
-    found = checks.number(seconds, "seconds")
-    if found <= 0:
-        raise errors.InvalidValue(f"seconds is {seconds!r}: give a number above 0")
-    return found
-
-
 def _reopened(buffer: Any, name: str) -> Consumer:
     consumer: Consumer = buffer.consumer(name)
     return consumer
 
 
+@dataclass(frozen=True)
+class _How:
+    """How a lease is held, and waited for."""
+
+    seconds: float
+    wait: float
+    renew: bool
+
+    @classmethod
+    def checked(
+        cls, seconds: float = 300.0, wait: float | None = None, renew: bool = False
+    ) -> _How:
+        """Return checked arguments."""
+        until = 0.0 if wait is None else checks.number(wait, "wait", 0)
+        return cls(checked_seconds(seconds), until, checks.flag(renew, "renew"))
+
+
 def _step(step: Any) -> int | None:
     return None if step is None else checks.whole(step, "step")
-
-
-def _wait(wait: Any) -> float:
-    return 0.0 if wait is None else checks.number(wait, "wait", 0)
 
 
 def _checked(lease: Any) -> Lease:

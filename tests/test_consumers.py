@@ -206,6 +206,23 @@ def test_a_lease_expires_and_cannot_be_acknowledged_then(open_db):
         late.renew()
 
 
+def test_a_lease_is_renewed_while_it_is_held(open_db):
+    fill(open_db().buffer("train"))
+    mine, theirs = (
+        open_db().buffer("train").consumer("trainer", max_times_sampled=1) for _ in range(2)
+    )
+    everything = {"size": 200, "sampler": expdb.Uniform(replace=False), "seconds": 0.3}
+    lease = mine.lease(**everything, renew=True)
+    time.sleep(0.8)
+    with pytest.raises(expdb.TooFewRows):
+        theirs.lease(1)
+    lease.give_back()
+    dropped = mine.lease(**everything, renew=True)
+    del dropped
+    time.sleep(0.5)
+    assert theirs.lease(**everything).batch.size == 200
+
+
 def test_a_batch_is_acknowledged_once(buffer):
     fill(buffer)
     consumer = buffer.consumer("trainer")

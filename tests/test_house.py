@@ -58,7 +58,8 @@ BELOW = {
         "memory", "storage.ledger", "storage.priorities", "storage.reading", "storage", "chunks",
         "sql", "replay", "batch",
     },
-    "consumer": {"sampling", "batch", "replay", "sql"},
+    "lease": {"sampling", "batch"},
+    "consumer": {"lease", "sampling", "batch", "replay", "sql"},
     "open_writers": {"writer", "storage"},
     "buffer": {
         "open_writers", "consumer", "writer", "sampling", "memory", "batch", "replay", "sql",
