@@ -216,8 +216,8 @@ EACH = bool(os.environ.get("EXPDB_EVERY_LINE"))
 kinds = pytest.mark.parametrize(("kind", "stride"), [
     pytest.param(KeyboardInterrupt, 29,
         marks=pytest.mark.skipif(EACH, reason="each line is taken")),
-    pytest.param(KeyboardInterrupt, 1 if EACH else 11, marks=pytest.mark.slow),
-    pytest.param(asyncio.CancelledError, 1 if EACH else 19, marks=pytest.mark.slow),
+    pytest.param(KeyboardInterrupt, 1 if EACH else 23, marks=pytest.mark.slow),
+    pytest.param(asyncio.CancelledError, 1 if EACH else 41, marks=pytest.mark.slow),
 ])  # fmt: skip
 
 

@@ -119,4 +119,4 @@ for _durability, _holds in (
 ):
     _strike: Any = partial(lose_power, _durability)
     _strike.__name__ = f"power_loss_{_durability}"
-    fault(f'power loss, durability="{_durability}"', _holds, 150, 5_000)(_strike)
+    fault(f'power loss, durability="{_durability}"', _holds, 100, 5_000)(_strike)
