@@ -121,7 +121,7 @@ class Consumer:
                 except errors.LeaseLost:
                     raise
                 except Exception:
-                    if done is not None:
+                    if done is not None and not done.is_over:
                         done.acknowledge()  # it was trained on
                     raise
                 yield lease.batch

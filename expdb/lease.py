@@ -75,6 +75,11 @@ class Lease:
         self._leasing.give_back(self.id)
         self.end()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it was acknowledged or given back, as far as this object knows."""
+        return self._is_over
+
     def end(self) -> None:
         """Know that the lease is over, and renew it no more."""
         self._is_over = True

@@ -1,6 +1,7 @@
 """Rate limiters: writers and learners wait for each other, over all processes."""
 
 import multiprocessing
+import sqlite3
 import threading
 import time
 
@@ -126,6 +127,33 @@ def test_who_waits_is_seen_and_named(db, buffer):
 def test_a_limit_that_cannot_be_met_is_refused(wrong, said):
     with pytest.raises(expdb.InvalidValue, match=said):
         wrong()
+
+
+def test_a_minimum_above_the_capacity_is_refused(db):
+    buffer = db.buffer("small", capacity=10)
+    with pytest.raises(expdb.InvalidValue, match="keeps 10 steps, and min_size is 11"):
+        buffer.rate_limiter = expdb.MinSize(11)
+    with pytest.raises(expdb.InvalidValue, match="keeps 10 steps, and min_size is 11"):
+        buffer.consumer("trainer", min_size=11)
+    assert buffer.consumers() == []
+    buffer.rate_limiter = expdb.MinSize(10)
+    buffer.consumer("trainer", min_size=10)
+
+
+def test_a_lease_that_was_waited_for_is_handed_out_while_others_write(tmp_path):
+    """That nobody can be told of the wait is no reason to lose what was leased."""
+    with expdb.open(tmp_path / "runs.db", timeout=0.2) as db:
+        buffer = db.buffer("train")
+        consumer = buffer.consumer("trainer", max_times_sampled=1)
+        waiter = consumer._leasing.waiter()
+        waiter._began -= 10.0
+        other = sqlite3.connect(tmp_path / "runs.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with waiter:
+            waiter.wait_for("nothing")
+        other.execute("ROLLBACK")
+        other.close()
+        assert buffer.waiting() == []
 
 
 def test_only_rate_limiters_are_taken(buffer):

@@ -100,11 +100,12 @@ def open_consumer(store: Store, name: str, given: dict[str, Any], seed: int) -> 
             if found is None:  # nor has another process made it just now
                 settings = Settings(**{"seed": seed, **given})
                 # Counted, so that what an old handle has leased is never taken for another's.
-                ((id, added),) = session.ask(
+                ((id, added, capacity),) = session.ask(
                     "UPDATE buffers SET consumers_added = consumers_added + 1 WHERE id = ? "
-                    "RETURNING consumers_added, added",
+                    "RETURNING consumers_added, added, capacity",
                     store.id,
                 )
+                refuse_minimum(store, settings.min_size, capacity)
                 found = ConsumerRecord(id, name, settings, added)
                 values = {**asdict(found), "settings": json.dumps(asdict(settings))}
                 session.execute(sa.insert(tables.consumers).values(buffer_id=store.id, **values))
@@ -116,6 +117,15 @@ def open_consumer(store: Store, name: str, given: dict[str, Any], seed: int) -> 
                 "use another name"
             )
     return found
+
+
+def refuse_minimum(store: Store, min_size: int, capacity: int | None) -> None:
+    """Raise InvalidValue for a minimum that the buffer can never hold: all would wait for ever."""
+    if capacity is not None and min_size > capacity:
+        raise errors.InvalidValue(
+            f"buffer {store.name!r} keeps {capacity} steps, and min_size is {min_size}: give a "
+            "smaller one, or raise the capacity"
+        )
 
 
 def drop_consumer(store: Store, name: str) -> None:

@@ -9,6 +9,7 @@ from expdb import errors
 from expdb.replay.rate_limiters import RateLimiter
 from expdb.sql import tables
 from expdb.sql.session import Session
+from expdb.storage.ledger.consumers import refuse_minimum
 from expdb.storage.ledger.waiters import Waiter
 from expdb.storage.store import Store
 
@@ -40,7 +41,10 @@ def _read(store: Store, text: str | None) -> tuple[RateLimiter | None, int]:
 def set_rate_limiter(store: Store, limiter: RateLimiter | None) -> None:
     """Count from now on, and keep to a limiter; to none with None."""
     with store.writing() as (session, _):
-        added = store.state(session).added
+        state = store.state(session)
+        added = state.added
+        if limiter is not None:
+            refuse_minimum(store, limiter.min_size, state.capacity)
         text = None if limiter is None else json.dumps({**limiter.as_json(), "since": added})
         most = None if limiter is None else limiter.insert_limit(0)
         values = {

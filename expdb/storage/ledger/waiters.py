@@ -2,12 +2,14 @@
 
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 import sqlalchemy as sa
 
+from expdb import errors
 from expdb.processes import has_ended, named
 from expdb.sql import tables
 from expdb.storage.store import Store
@@ -37,8 +39,7 @@ class Waiter:
         id = secrets.randbits(62)
         values = {"buffer_id": self.store.id, "id": id, "holder": named(0), "what": what}
         self._id = id
-        with self.store.engine.writing() as session:
-            session.execute(sa.insert(tables.waiters).values(**values, since=time.time()))
+        self._tell(sa.insert(tables.waiters).values(**values, since=time.time()))
 
     def __exit__(
         self,
@@ -49,8 +50,16 @@ class Waiter:
         if self._id is None:
             return
         mine = sa.and_(W.buffer_id == self.store.id, W.id == self._id)
-        with self.store.engine.writing() as session:
-            session.execute(sa.delete(tables.waiters).where(mine))
+        self._tell(sa.delete(tables.waiters).where(mine))
+
+    def _tell(self, statement: sa.Executable) -> None:
+        """Write down who waits, if that can be done within a second.
+
+        If not, what is waited for is worth more than that others see it: a lease may be made
+        already. A row that is left behind is passed over when the process has ended.
+        """
+        with suppress(errors.ExpDBError), self.store.engine.writing(1.0) as session:
+            session.execute(statement)
 
 
 def waiting(store: Store) -> list[dict[str, Any]]:
