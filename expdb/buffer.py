@@ -96,6 +96,7 @@ class ReplayBuffer:
         terminated: bool = False,
         truncated: bool = False,
         policy_version: int | None = None,
+        policy_version_end: int | None = None,
         tags: Mapping[str, Any] | None = None,
         episode_tags: Mapping[str, Any] | None = None,
         **fields: Any,
@@ -104,9 +105,11 @@ class ReplayBuffer:
 
         Without `episode_id` it goes to the open episode of this run, task and agent; a terminated
         or truncated step completes that, and the next step starts another. `step` defaults to the
-        number of steps the episode has, `execute_time` to now (Unix seconds). `fields` are what the
-        agent saw and did, any names and values: arrays, numbers, text, bytes, dicts, lists of
-        messages, dataclasses, pydantic models.
+        number of steps the episode has, `execute_time` to now (Unix seconds), `policy_version` to
+        that of the episode, which is the first one it is told. `policy_version_end` is for a step
+        that was generated across an update of the weights: the version that finished it. `fields`
+        are what the agent saw and did, any names and values: arrays, numbers, text, bytes, dicts,
+        lists of messages, dataclasses, pydantic models.
 
         Raises ReservedName, InvalidValue or FieldMismatch before anything is stored, EpisodeEnded
         if the episode has ended, EpisodeMismatch if it is another task's, agent's or group's.
@@ -120,7 +123,7 @@ class ReplayBuffer:
             "group_id": group_id, "pre_agent": pre_agent, "execute_time": execute_time,
             "reward": reward,
             "terminated": terminated, "truncated": truncated, "policy_version": policy_version,
-            "tags": tags,
+            "policy_version_end": policy_version_end, "tags": tags,
             "episode_tags": episode_tags,
         }  # fmt: skip
         exits.watch_worker()
@@ -747,7 +750,7 @@ class _Sink:
 
 
 _LEFT_OUT = ("length", "episode_return", "episode_tags", "started", "ended", "priority")  # of pages
-_ALL = (*STEP_COLUMNS[:2], *EPISODE_COLUMNS, *STEP_COLUMNS[2:])
+_ALL = dict.fromkeys((*STEP_COLUMNS[:2], *EPISODE_COLUMNS, *STEP_COLUMNS[2:]))
 _PAGE = [name for name in _ALL if name not in _LEFT_OUT]
 _ARROW_TYPES = {"integer": pa.int64(), "integer?": pa.int64(), "real": pa.float64()}
 

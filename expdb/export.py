@@ -20,7 +20,8 @@ BATCH_STEPS = 4096
 STEP_COLUMNS = {
     "step": pa.int64(), "pre_agent": pa.utf8(), "execute_time": pa.float64(),
     "reward": pa.float64(), "terminated": pa.bool_(), "truncated": pa.bool_(),
-    "priority": pa.float64(), "tags": pa.utf8(),
+    "priority": pa.float64(), "tags": pa.utf8(), "policy_version": pa.int64(),
+    "policy_version_end": pa.int64(),
 }  # fmt: skip
 
 

@@ -16,6 +16,8 @@ _OF_STEPS = {
     "truncated": "flag",
     "priority": "real",
     "tags": "json",
+    "policy_version": "integer?",
+    "policy_version_end": "integer?",
 }
 _OF_EPISODES = {
     "episode_id": "text",
@@ -28,23 +30,29 @@ _OF_EPISODES = {
     "length": "integer",
     "episode_return": "real",
     "policy_version": "integer?",
+    "first_policy_version": "integer?",
+    "last_policy_version": "integer?",
     "episode_tags": "json",
     "started": "real",
     "ended": "real",
 }
 STEP_COLUMNS, EPISODE_COLUMNS = tuple(_OF_STEPS), tuple(_OF_EPISODES)
 COLUMN_KINDS = {**_OF_STEPS, **_OF_EPISODES}
-VIEW_COLUMNS = ("buffer", *STEP_COLUMNS, *EPISODE_COLUMNS, "payload")
+# `policy_version` is that of the step in the one, of the episode in the other.
+VIEW_COLUMNS = tuple(dict.fromkeys(("buffer", *STEP_COLUMNS, *EPISODE_COLUMNS, "payload")))
 # Those of the view `experience_episodes`.
 EPISODE_VIEW_COLUMNS = ("buffer", "episode", *EPISODE_COLUMNS, "steps_held")
 
 # Arguments of `store` beside the fields: those of the step, and those of its episode.
-STEP_KEYS = ("step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "tags")
+STEP_KEYS = (
+    "step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "tags",
+    "policy_version", "policy_version_end",
+)  # fmt: skip
 # What a step may tell of its episode, beside which one that is.
 EPISODE_DETAILS = ("task_name", "group_id", "policy_version", "episode_tags")
 EPISODE_KEYS = ("task_id", "agent_id", "episode_id", *EPISODE_DETAILS)
 
-COLUMNS = (*EPISODE_KEYS, *STEP_KEYS)
+COLUMNS = tuple(dict.fromkeys((*EPISODE_KEYS, *STEP_KEYS)))
 # What others call our columns.
 COLUMN_SYNONYMS = {
     **dict.fromkeys(("rewards", "rew"), "reward"),

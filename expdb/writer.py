@@ -112,6 +112,8 @@ class EpisodeWriter:
         terminated: bool = False,
         truncated: bool = False,
         tags: Mapping[str, Any] | None = None,
+        policy_version: int | None = None,
+        policy_version_end: int | None = None,
         **fields: Any,
     ) -> None:
         """Add a step; it is durable after the next flush.
@@ -122,7 +124,10 @@ class EpisodeWriter:
         """
         if self._pid != os.getpid():
             self._refuse()
-        columns = step, pre_agent, execute_time, reward, terminated, truncated, tags
+        columns = (
+            step, pre_agent, execute_time, reward, terminated, truncated, tags,
+            policy_version, policy_version_end,
+        )  # fmt: skip
         with self._lock: self._append(fields, columns)  # fmt: skip
 
     def _append(self, fields: Mapping[str, Any], columns: tuple[Any, ...]) -> None:

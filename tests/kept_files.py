@@ -38,7 +38,8 @@ COLUMNS = (
     "step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "priority", "tags",
     "episode", "episode_id", "run",
     "task_id", "task_name", "agent_id", "group_id", "status", "length", "episode_return",
-    "policy_version", "episode_tags",
+    "policy_version", "policy_version_end", "first_policy_version", "last_policy_version",
+    "episode_tags",
 )  # fmt: skip
 
 
@@ -60,6 +61,7 @@ def write(location: str) -> None:
         _agents(db.buffer("agents"))
         db.buffer("empty", capacity=10)
         _consumed(db.buffer("consumed"), rng)
+        _versioned(db.buffer("versioned"))
     with expdb.open(location, run="second run") as db:
         db.buffer("agents").store(
             task_id="again", episode_id="never ended", late_field=2.5, pre_agent="planner"
@@ -180,6 +182,17 @@ def _consumed(buffer: expdb.ReplayBuffer, rng: np.random.Generator) -> None:
         pass
     trainer.lease(3).give_back()
     buffer.consumer("evaluation", new_only=True)
+
+
+def _versioned(buffer: expdb.ReplayBuffer) -> None:
+    with buffer.episode("in flight", policy_version=3, episode_id="in flight") as episode:
+        for step in range(6):
+            version = 3 + step // 2
+            episode.append(
+                text="x" * step, policy_version=version, policy_version_end=version + step % 2
+            )
+    for version in (None, 7, 6):
+        buffer.store(task_id="told late", episode_id="told late", policy_version=version)
 
 
 def read(db: expdb.ExperienceDB) -> dict[str, Any]:

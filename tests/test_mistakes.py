@@ -78,15 +78,6 @@ def test_the_last_step_of_an_episode_that_goes_on_is_warned_of(buffer):
         assert len(caught) == 1
 
 
-def test_another_policy_version_for_the_same_episode_is_warned_of(buffer):
-    with pytest.warns(
-        WARNING, match="keeps the policy_version 1 that began it, and 2 is left out"
-    ) as caught:
-        for version in (1, 1, 2, 3):
-            buffer.store(task_id="t", policy_version=version)
-    assert len(caught) == 1
-
-
 # -- attempts side by side -------------------------------------------------------------------------
 
 

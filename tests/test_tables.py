@@ -99,7 +99,10 @@ def test_a_policy_version_comes_with_every_unit(buffer, unit):
     drawn = buffer.sample(32, unit=unit, fields=["policy_version", "episode"], rng=0)
     assert drawn["policy_version"].dtype == np.int64
     first = buffer.episodes()["episode"].to_pylist()[0]
-    assert (drawn["has_policy_version"] == (drawn["episode"] != first)).all()
+    wanted = drawn["episode"] != first
+    if drawn["has_policy_version"].ndim == 2:  # of each step of a sequence
+        wanted = wanted[:, None] & buffer.sample(32, unit=unit, fields=["mask"], rng=0)["mask"]
+    assert (drawn["has_policy_version"] == wanted).all()
     assert set(drawn["policy_version"][drawn["has_policy_version"]].tolist()) == {5}
 
 

@@ -32,7 +32,8 @@ def test_a_step_keeps_every_column(buffer):
     assert row == {
         "position": 0, "episode": 0, "episode_id": "e", "task_id": "t", "task_name": "n",
         "agent_id": "a", "group_id": "g",
-        "status": "complete", "policy_version": 3, "step": 7, "pre_agent": "p",
+        "status": "complete", "policy_version": 3, "policy_version_end": 3,
+        "first_policy_version": 3, "last_policy_version": 3, "step": 7, "pre_agent": "p",
         "execute_time": 12.5, "reward": 0.5,
         "terminated": False, "truncated": True, "tags": {"k": [1, {"a": None}]}, "action": 1,
     }  # fmt: skip
@@ -103,8 +104,7 @@ def test_an_episode_belongs_to_one_task_agent_and_group(buffer):
 def test_what_a_later_step_tells_of_its_episode_is_added(buffer):
     buffer.store(task_id="t")
     buffer.store(task_id="t", task_name="name", policy_version=4, episode_tags={"a": 1})
-    with pytest.warns(expdb.ExpDBWarning, match="keeps the policy_version 4"):
-        buffer.store(task_id="t", policy_version=5)
+    buffer.store(task_id="t", policy_version=5)
     row = buffer.episodes().to_pylist()[0]
     assert (row["task_name"], row["policy_version"], row["episode_tags"]) == ("name", 4, '{"a":1}')
 

@@ -13,7 +13,9 @@ from expdb.storage.store import Store
 
 # Columns of an episode that change with every step it gets: its other columns change by an update
 # only.
-PROGRESS = frozenset(("status", "length", "episode_return", "ended"))
+PROGRESS = frozenset(
+    ("status", "length", "episode_return", "ended", "first_policy_version", "last_policy_version")
+)
 
 
 def _size(positions: np.ndarray | None) -> int:

@@ -13,6 +13,7 @@ from expdb.memory.journal import NONE
 from expdb.memory.matches import Matches
 from expdb.memory.owners import Owners
 from expdb.memory.resident import Resident
+from expdb.memory.versions import StepVersions
 from expdb.names import UNKNOWN
 from expdb.replay.population import Grouped, Listed, Positions, Window, check_size
 from expdb.replay.samplers import Sampler
@@ -125,12 +126,13 @@ class Candidates:
         # Epochs, and what was right then.
         self._lists: dict[Any, tuple[tuple[int, int], Anchors | Grouped]] = {}
         self._owners: dict[tuple[str, ...], Owners] = {}
+        self._versions = StepVersions()
 
     @property
     def nbytes(self) -> int:
         """Bytes of the lists, and of what is known of queries and episodes."""
         known: list[Any] = [found for _, found in self._lists.values()]
-        known += [*self._matches.values(), *self._owners.values()]
+        known += [*self._matches.values(), *self._owners.values(), self._versions]
         return sum(one.nbytes for one in known)
 
     def condition(self, key: str, where: Where) -> Condition | None:
@@ -148,15 +150,22 @@ class Candidates:
                 return False
         if wanted.sampler.uses_priorities and r.priorities is None:
             return False
-        reads = wanted.reads
+        reads, limits = wanted.reads, wanted.limits
+        if limits is not None and limits.reads_versions and self._versions.epoch != r.epoch:
+            return False
         return not reads or (reads in self._owners and self._owners[reads].epoch == r.epoch)
 
     def read_owners(self, session: Session | None, wanted: Wanted) -> None:
-        """Have the columns of episodes in memory that the unit and the sampler look at."""
+        """Have in memory what unit, sampler and consumer look at beside the columns of a batch."""
         reads, r = wanted.reads, self._resident
         if not reads:
             r.owners = {}
             return
+        if wanted.limits is not None and wanted.limits.reads_versions:
+            if self._versions.epoch != r.epoch:
+                assert session is not None
+                self._versions.follow(self._store, session, r)
+            wanted.limits.versions = self._versions
         owners = self._owners.get(reads)
         if owners is not None and owners.epoch == r.epoch:
             r.owners = owners.by_name

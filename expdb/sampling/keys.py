@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from expdb import errors
 from expdb.chunks.fields import SYSTEM
 from expdb.memory.resident import Resident
-from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, GIVEN_SUCCESSORS
+from expdb.names import COLUMN_KINDS, GIVEN_SUCCESSORS, STEP_COLUMNS
 from expdb.replay.samplers import Sampler
 from expdb.replay.units import Unit
 from expdb.storage.reading.columns import table_column
@@ -83,7 +83,7 @@ def plan_keys(
             keys.append((name, "row", name))
         else:
             _require_column(store, name, usual)
-            add(name, "episode_stored" if name in EPISODE_COLUMNS else "stored", name)
+            add(name, "stored" if name in STEP_COLUMNS else "episode_stored", name)
     frames = list(dict.fromkeys(read["stack_stored"] + read["next_stack_stored"]))
     return Plan(
         keys,

@@ -217,7 +217,7 @@ class Leasing:
             )
             limits = Limits(
                 self._consumer.name, number, self._usage, settings.min_size, request.at_least,
-                layout_rng, oldest,
+                layout_rng, oldest, request.unit.by_episode,
             )  # fmt: skip
             try:
                 batch = self._sampling.sample(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from expdb.memory.resident import Resident
 from expdb.memory.usage import Usage
+from expdb.memory.versions import StepVersions
 from expdb.storage.ledger.packed import Drawn
 
 
@@ -22,6 +23,8 @@ class Limits:
     at_least: int  # rows, where there are fewer than asked for
     layout_rng: np.random.Generator  # for the unit
     oldest_version: int | None  # of the policy, that is not too stale
+    by_episode: bool  # whether episodes are handed out, which are as old as their oldest step
+    versions: StepVersions = field(default_factory=StepVersions)
     # In the end: what was drawn, and a checksum of the rows that the batch is made of.
     drawn: Drawn | None = None
     rows_crc: int = 0
@@ -29,15 +32,25 @@ class Limits:
     @property
     def reads(self) -> tuple[str, ...]:
         """The columns of episodes that it looks at."""
-        return () if self.oldest_version is None else ("policy_version",)
+        if self.oldest_version is None:
+            return ()
+        return ("first_policy_version" if self.by_episode else "policy_version",)
+
+    @property
+    def reads_versions(self) -> bool:
+        """Whether it looks at the versions that steps have of their own."""
+        return self.oldest_version is not None and not self.by_episode
 
     def allow(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
         """Return which of the steps may be handed out now, bool."""
         found = self.usage.may_be_drawn(resident, rows)
         if self.oldest_version is None:
             return found
-        fresh = resident.of_episodes("policy_version", rows) >= self.oldest_version
-        return np.asarray(found & fresh)
+        if self.by_episode:
+            versions = resident.of_episodes("first_policy_version", rows)
+        else:
+            versions = self.versions.of(resident, rows)
+        return np.asarray(found & (versions >= self.oldest_version))
 
     def explained(self, new_only: bool) -> str:
         """Return what the consumer has to do with there being too little."""

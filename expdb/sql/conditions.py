@@ -19,7 +19,7 @@ from expdb.sql.query import (
     Where,
     plain_where,
 )
-from expdb.sql.tables import buffers, episodes, steps, view_column
+from expdb.sql.tables import VIEW, ViewColumn, buffers, steps
 
 
 @dataclass(frozen=True)
@@ -122,13 +122,13 @@ _KEY = re.compile(r"[A-Za-z0-9_]+")
 
 def known_names() -> str:
     """Return the names a query can use, for people."""
-    names = ("buffer", *EPISODE_COLUMNS, *STEP_COLUMNS)
+    names = dict.fromkeys(("buffer", *EPISODE_COLUMNS, *STEP_COLUMNS))
     columns = [name for name in names if not name.endswith("tags")]
     return f"known are {', '.join([*columns, 'tags.<key>', 'episode_tags.<key>'])}"
 
 
-def resolve(name: Any) -> tuple[sa.Table, sa.ColumnElement[Any], str | None]:
-    """Return the table, the column and the tag's key that a name stands for.
+def resolve(name: Any) -> tuple[ViewColumn, str | None]:
+    """Return the column and the tag's key that a name stands for.
 
     Raise QueryError for an unknown one.
     """
@@ -141,8 +141,8 @@ def resolve(name: Any) -> tuple[sa.Table, sa.ColumnElement[Any], str | None]:
             .correlate(steps)
             .scalar_subquery()
         )
-        return steps, name_of, None
-    found = view_column(head)
+        return ViewColumn(name_of, True, False), None
+    found = VIEW.get(head)
     is_tags = head in ("tags", "episode_tags")
     if found is None or bool(dot) != is_tags:
         hint = nearest(head, (*EPISODE_COLUMNS, *STEP_COLUMNS))
@@ -154,7 +154,7 @@ def resolve(name: Any) -> tuple[sa.Table, sa.ColumnElement[Any], str | None]:
         raise QueryError(
             f"the key of {name!r} has other characters than letters, digits and _: rename the tag"
         )
-    return *found, key if is_tags else None
+    return found, key if is_tags else None
 
 
 def _comparison(node: Any, dialect: Dialect) -> Condition:
@@ -167,7 +167,8 @@ def _comparison(node: Any, dialect: Dialect) -> Condition:
     name, op = node["field"], node["op"]
     if op not in COMPARISONS:
         raise QueryError(f"unknown comparison {op!r}: known are {', '.join(COMPARISONS)}")
-    table, column, key = resolve(name)
+    resolved, key = resolve(name)
+    column = resolved.sql
     sql: sa.ColumnElement[bool]
     if op in ("is_null", "is_not_null"):
         found = column if key is None else dialect.tag_value(column, key)
@@ -185,6 +186,5 @@ def _comparison(node: Any, dialect: Dialect) -> Condition:
             sql = sql.is_not(sa.true())
     plain = name.removeprefix("exp_meta.")
     named, tags = frozenset((plain.split(".")[0],)), frozenset(() if key is None else (plain,))
-    return Condition(
-        sql, table is steps, table is episodes, sql if table is episodes else None, named, tags
-    )
+    of_steps, of_episodes = resolved.of_steps, resolved.of_episodes
+    return Condition(sql, of_steps, of_episodes, None if of_steps else sql, named, tags)

@@ -3,7 +3,8 @@
 `migrations/` is what makes them (tests hold the two together).
 """
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -79,7 +80,7 @@ episodes = sa.Table(
     sa.Column("status", Text, nullable=False, comment="open, complete or aborted"),
     sa.Column("length", Integer, nullable=False, comment="steps written, evicted ones included"),
     sa.Column("episode_return", Real, comment="sum of the rewards written; NULL before the first"),
-    sa.Column("policy_version", Integer, comment="the one that began the episode"),
+    sa.Column("policy_version", Integer, comment="that of its steps that have none of their own"),
     sa.Column("episode_tags", Text, comment="JSON object"),
     sa.Column("started", Real, nullable=False, comment="Unix seconds"),
     sa.Column("ended", Real, comment="Unix seconds"),
@@ -97,6 +98,8 @@ episodes = sa.Table(
     sa.Column("tail_row", Integer, comment="and its row there"),
     sa.Column("tail_fields", Text, comment="the fields given to end(), JSON array"),
     sa.Column("revision", Integer),
+    sa.Column("first_policy_version", Integer, comment="the least that any of its steps had"),
+    sa.Column("last_policy_version", Integer, comment="the greatest that any of its steps had"),
     sa.UniqueConstraint("buffer_id", "episode_id", name="episodes_by_episode_id"),
     sa.Index("episodes_by_task_id", "buffer_id", "task_id"),
     sa.Index("episodes_by_task_name", "buffer_id", "task_name"),
@@ -117,6 +120,12 @@ steps = sa.Table(
     sa.Column("tags", Text, comment="JSON object"),
     sa.Column(
         "revision", Integer, comment="revision of the buffer at the last change; NULL as written"
+    ),
+    sa.Column("policy_version", Integer, comment="NULL for that of the episode"),
+    sa.Column(
+        "policy_version_end",
+        Integer,
+        comment="where the weights were updated while it was generated; NULL for policy_version",
     ),
 )
 # What a write inserts; `revision` is set by changes.
@@ -302,14 +311,31 @@ SEGMENTS_OF_EPISODES = episodes.join(segments, OF_EPISODE)
 STEPS_OF_EPISODES = SEGMENTS_OF_EPISODES.join(steps, IN_SEGMENT)
 
 
-def view_column(name: str) -> tuple[sa.Table, sa.ColumnElement[Any]] | None:
-    """Return the table that a column of the view comes from, and the column.
+# Columns of a step that are those of its episode where it has none of its own.
+_OF_BOTH = {
+    "policy_version": sa.func.coalesce(steps.c.policy_version, episodes.c.policy_version),
+    "policy_version_end": sa.func.coalesce(
+        steps.c.policy_version_end, steps.c.policy_version, episodes.c.policy_version
+    ),
+}
 
-    None where there is none of the name.
-    """
-    if name == "priority":
-        return steps, priority
-    for table, names in ((steps, STEP_COLUMNS), (episodes, EPISODE_COLUMNS)):
-        if name in names:
-            return table, table.c[name]
-    return None
+
+class ViewColumn(NamedTuple):
+    """A column of the view `experience`, and the tables that it comes from."""
+
+    sql: sa.ColumnElement[Any]
+    of_steps: bool
+    of_episodes: bool
+
+
+def _view() -> Iterator[tuple[str, ViewColumn]]:
+    for name in EPISODE_COLUMNS:
+        yield name, ViewColumn(episodes.c[name], False, True)
+    for name in STEP_COLUMNS:
+        if name in _OF_BOTH:
+            yield name, ViewColumn(_OF_BOTH[name], True, True)
+        else:
+            yield name, ViewColumn(priority if name == "priority" else steps.c[name], True, False)
+
+
+VIEW = dict(_view())  # its columns by name

@@ -17,14 +17,14 @@ from expdb.storage.store import Store, evicted
 S, E = tables.steps.c, tables.episodes.c
 
 
-def table_column(store: Store, name: str) -> sa.ColumnElement[Any]:
+def table_column(store: Store, name: str) -> tables.ViewColumn:
     """Return the column of the view `experience` that a name stands for.
 
     Raise QueryError where there is none.
     """
-    found = tables.view_column(name)
+    found = tables.VIEW.get(name)
     if found is not None:
-        return found[1]
+        return found
     known = ", ".join((*store.fields.types, *STEP_COLUMNS, *EPISODE_COLUMNS))
     raise errors.QueryError(f"no field or column {name!r}: there are {known}")
 
@@ -34,9 +34,10 @@ def read_columns(
 ) -> dict[str, np.ndarray]:
     """Read columns of the tables: those that chunks do not hold, or that have changed since."""
     join: sa.FromClause = tables.steps
-    if any(name in EPISODE_COLUMNS for name in names):
+    found = [table_column(store, name) for name in names]
+    if any(column.of_episodes for column in found):
         join = join.join(tables.episodes, sa.and_(E.buffer_id == S.buffer_id, E.id == S.episode))
-    columns = [S.position, *[table_column(store, name) for name in names]]
+    columns = [S.position, *[column.sql for column in found]]
     statement = sa.select(*columns).select_from(join).where(S.buffer_id == store.id)
     wanted = np.unique(positions)
     if is_dense(wanted):

@@ -6,7 +6,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb import errors
-from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
+from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, STEP_COLUMNS
 from expdb.sql import tables
 from expdb.sql.conditions import Condition
 from expdb.sql.session import Session
@@ -123,12 +123,12 @@ def ordered(
     offset: int,
 ) -> np.ndarray:
     """Return matching positions by a column of the view, nothing last, then by position; int64."""
-    found = tables.view_column(column)
+    found = tables.VIEW.get(column)
     if found is None:
         names = ", ".join((*STEP_COLUMNS, *EPISODE_COLUMNS))
         raise errors.QueryError(f"no column {column!r} to order by: there are {names}")
-    table, by = found
-    statement = _steps(store, where, S.position, join=table is tables.episodes)
+    by = found.sql
+    statement = _steps(store, where, S.position, join=found.of_episodes)
     order = [by.is_(None), by.desc() if descending else by.asc()] if by is not S.position else []
     last = S.position.desc() if descending and not order else S.position
     rows = session.fetch(statement.order_by(*order, last).limit(limit).offset(offset))
@@ -136,7 +136,9 @@ def ordered(
 
 
 # Columns of episodes whose values are numbers; the others are texts.
-NUMBERS_OF_EPISODES = ("length", "episode_return", "policy_version", "started", "ended")
+NUMBERS_OF_EPISODES = tuple(
+    name for name in EPISODE_COLUMNS if COLUMN_KINDS[name] in ("integer", "integer?", "real")
+)
 
 
 def columns_of_episodes(
@@ -149,6 +151,25 @@ def columns_of_episodes(
         listed = store.dialect.as_list(ids)
         rows += session.ask(f"{statement} {store.dialect.AMONG}", store.id, listed)
     return rows
+
+
+def own_versions(
+    store: Store, session: Session, first: int, among: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return positions and `policy_version` of the steps that have one of their own, int64.
+
+    Those from a position on, and some before.
+    """
+    statement = (
+        "SELECT position, policy_version FROM steps WHERE buffer_id = ? AND policy_version IS NOT "
+        "NULL AND position"
+    )
+    rows: list[Any] = list(session.ask(f"{statement} >= ?", store.id, first))
+    if len(among):
+        listed = store.dialect.as_list(among)
+        rows += session.ask(f"{statement} {store.dialect.AMONG}", store.id, listed)
+    found = np.array(rows, np.int64).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
 
 
 def tasks(store: Store, session: Session, where: Condition | None) -> list[str]:

@@ -53,11 +53,13 @@ def _step(store: Store, session: Session, position: int) -> dict[str, Any] | Non
         .correlate(tables.steps)
         .scalar_subquery()
     )
-    names = ("episode_id", "task_id", "agent_id", "run", "status", "policy_version")
+    names = ("episode_id", "task_id", "agent_id", "run", "status")
+    versions = {name: tables.VIEW[name] for name in ("policy_version", "policy_version_end")}
     found = session.rows(
         sa.select(
             S.position, S.step, S.execute_time, S.reward, S.revision,
             tables.priority.label("priority"), first.label("first"), *[E[name] for name in names],
+            *[one.sql.label(name) for name, one in versions.items()],
         )
         .select_from(tables.steps.join(tables.episodes, of_episode))
         .where(S.buffer_id == store.id, S.position == position)
@@ -79,7 +81,8 @@ def _described(step: dict[str, Any]) -> Iterator[str]:
     if step["priority"] is not None:
         yield f"priority {step['priority']:g}"
     if step["policy_version"] is not None:
-        yield f"policy_version {step['policy_version']}"
+        first, last = step["policy_version"], step["policy_version_end"]
+        yield f"policy_version {first}" + (f" to {last}" if last != first else "")
 
 
 def _leases(

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from expdb import errors
 from expdb.chunks.fields import Field
-from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
+from expdb.names import EPISODE_COLUMNS
 from expdb.sql import tables
 from expdb.sql.conditions import Condition, resolve
 from expdb.sql.session import Session
@@ -24,8 +24,8 @@ def update(store: Store, where: Condition, changes: dict[str, Any], last: bool) 
 
     With `last` those are meant which are the last ones of the episodes that match.
     """
-    of_steps = {name: value for name, value in changes.items() if name in STEP_COLUMNS}
     of_episodes = {name: value for name, value in changes.items() if name in EPISODE_COLUMNS}
+    of_steps = {name: value for name, value in changes.items() if name not in of_episodes}
     with store.writing() as (session, _):
         found = select.positions(store, session, where)
         if last:
@@ -35,12 +35,29 @@ def update(store: Store, where: Condition, changes: dict[str, Any], last: bool) 
             _warn_of_repeated_rewards(store, session, found)
         if of_episodes and len(found):
             mine = sa.and_(E.buffer_id == store.id, E.id.in_(_episodes_of(store, found)))
+            if "policy_version" in of_episodes:
+                _take_own_versions(store, session, mine)
             session.execute(sa.update(tables.episodes).where(mine).values(of_episodes))
         if of_steps and len(found):
             session.execute(sa.update(tables.steps).where(_at(store, found)).values(of_steps))
         if "reward" in of_steps and len(found):
             _sum_returns(store, session, found)
     return len(found)
+
+
+def _take_own_versions(store: Store, session: Session, of_episodes: sa.ColumnElement[bool]) -> None:
+    """Have all steps of some episodes have the version of their episode."""
+    first, last = E.first_policy_version, E.last_policy_version
+    differ = sa.or_(first < last, first.is_distinct_from(E.policy_version))
+    mixed = sa.select(E.id).where(of_episodes, differ)
+    ids = np.array([id for (id,) in session.rows(mixed)], np.int64)
+    if len(ids):
+        steps = sa.update(tables.steps).where(
+            _at(
+                store, select.positions_of_episodes(store, session, ids, store.state(session).added)
+            )
+        )
+        session.execute(steps.values(policy_version=None, policy_version_end=None))
 
 
 def _last_steps(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
@@ -212,13 +229,15 @@ def index(store: Store, name: str) -> None:
 
     Nothing happens if it is indexed.
     """
-    table, column, key = resolve(name)
+    resolved, key = resolve(name)
+    column = resolved.sql
     if not isinstance(column, sa.Column):
         raise errors.QueryError(
             f"{name!r} cannot be indexed: choose a column of the tables, or a tag"
         )
     if key is not None:
         store.tags.warn_of_unknown([name.removeprefix("exp_meta.")])
+    table = tables.steps if resolved.of_steps else tables.episodes
     expression = column if key is None else store.dialect.tag_value(column, key)
     label = f"{table.name}_by_{name.removeprefix('exp_meta.').replace('.', '_')}"
     with store.writing() as (session, _):

@@ -19,13 +19,15 @@ from expdb.storage.outcome import WriteOutcome
 from expdb.storage.records import BEGINNING, EpisodeRecord
 from expdb.storage.store import Store
 from expdb.storage.writing import compact
-from expdb.storage.writing.plan import EpisodeWrite
+from expdb.storage.writing.pending import Steps
+from expdb.storage.writing.plan import EpisodeWrite, WritePlan
 
 E = tables.episodes.c
 
 
 _PROGRESS = ("status", "length", "episode_return", "ended", "ordered", "last_step", "last_position")
-_NAMES = ("buffer_id", "id", *BEGINNING, *_PROGRESS)
+_VERSIONS = ("first_policy_version", "last_policy_version")
+_NAMES = ("buffer_id", "id", *BEGINNING, *_PROGRESS, *_VERSIONS)
 INSERT = f"INSERT INTO episodes ({', '.join(_NAMES)}) VALUES ({', '.join('?' * len(_NAMES))})"
 ADVANCE = (
     "UPDATE episodes SET length = length + ?, status = ?, ended = ?, ordered = ?, last_step = ?, "
@@ -55,6 +57,7 @@ def put(session: Session, store: Store, write: EpisodeWrite, first: int, now: fl
         session.tell(
             INSERT, store.id, after.id, *beginning.values(), write.status, after.length,
             after.gained, ended, after.ordered, after.last_step, after.last_position,
+            after.policy_version, after.policy_version,
         )  # fmt: skip
         return True
     if write.details:
@@ -66,6 +69,33 @@ def put(session: Session, store: Store, write: EpisodeWrite, first: int, now: fl
             after.last_position, write.gained, write.gained, store.id, before.id, before.length,
         )
     )  # fmt: skip
+
+
+WIDEN = (
+    "UPDATE episodes SET "
+    "first_policy_version = CASE WHEN first_policy_version < ? THEN first_policy_version ELSE ? "
+    "END, last_policy_version = CASE WHEN last_policy_version > ? THEN last_policy_version ELSE ? "
+    "END WHERE buffer_id = ? AND id = ?"
+)
+
+
+def widen_versions(session: Session, store: Store, plan: WritePlan, steps: Steps) -> None:
+    """Have the first and the last version of episodes follow those of their new steps.
+
+    Not by a trigger on steps: each step would pay for it, and few have a version of their own.
+    """
+    columns = steps.policy_version, steps.policy_version_end
+    if all(one is None for column in columns for one in column):
+        return
+    for write in plan.episodes:
+        usual = write.after.policy_version
+        pairs = [tuple(column[row] for column in columns) for row in write.rows]
+        found = [usual if first is None else first for first, _ in pairs]
+        found += [last for _, last in pairs]
+        known = [version for version in found if version is not None]
+        if known:
+            low, high = min(known), max(known)
+            session.tell(WIDEN, low, low, high, high, store.id, write.after.id)
 
 
 def current(session: Session, store: Store, record: EpisodeRecord) -> EpisodeRecord:

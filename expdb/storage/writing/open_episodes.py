@@ -44,7 +44,7 @@ class OpenEpisodes:
         self._named: dict[str, EpisodeRecord] = {}
         # Who stored the steps of an open episode without a name.
         self._callers: dict[Key, tuple[object, object]] = {}
-        self._warned = self._warned_of_versions = False
+        self._warned = False
         self._lock = threading.RLock()
 
     def write(self, rows: Sequence[Row]) -> np.ndarray:
@@ -253,12 +253,6 @@ class OpenEpisodes:
                 raise errors.EpisodeMismatch(
                     f"episode {episode.episode_id!r} has the {name} {known!r}, not {value!r}: "
                     "start another one"
-                )
-            elif known != value and not self._warned_of_versions:
-                self._warned_of_versions = True
-                errors.warn(
-                    f"episode {episode.episode_id!r} keeps the policy_version {known} that began "
-                    f"it, and {value} is left out: start another one"
                 )
         if told:
             pending.details[episode] = told

@@ -30,10 +30,15 @@ class Steps(NamedTuple):
     terminated: tuple[bool, ...]
     truncated: tuple[bool, ...]
     tags: tuple[str | None, ...]
+    policy_version: tuple[int | None, ...]
+    policy_version_end: tuple[int | None, ...]
 
     def others(self) -> tuple[tuple[Any, ...], ...]:
         """Return the columns that are stored as they are: those after episode and step."""
         return self[2:]
+
+
+_NONE = [None, None]
 
 
 class Pending:
@@ -86,7 +91,7 @@ class Pending:
 
         `columns` are those of `STEP_KEYS`.
         """
-        step, pre_agent, execute_time, reward, terminated, truncated, tags = columns
+        step, pre_agent, execute_time, reward, terminated, truncated, tags, *versions = columns
         if reward is not None and type(reward) is not float:
             reward = checks.reward(reward)
         elif reward is not None:
@@ -110,7 +115,10 @@ class Pending:
             pre_agent = checks.text(pre_agent, "pre_agent")
         if tags is not None:
             tags = encode_tags(tags, "tags")
-        one = (episode, step, pre_agent, execute_time, reward, terminated, truncated, tags)
+        first, last = versions if versions == _NONE else self._versions(episode, *versions)
+        one = (
+            episode, step, pre_agent, execute_time, reward, terminated, truncated, tags, first, last
+        )  # fmt: skip
         rows = self.rows
         count = rows.count
         try:
@@ -127,6 +135,26 @@ class Pending:
         if rows.full:
             self.cut()
         return terminated or truncated
+
+    def _versions(
+        self, episode: EpisodeRecord, first: Any, last: Any
+    ) -> tuple[int | None, int | None]:
+        """Return a step's versions as they are stored: None for those that go without saying."""
+        usual = self.details.get(episode, {}).get("policy_version", episode.policy_version)
+        first = usual if first is None else checks.whole(first, "policy_version")
+        if last is not None:
+            last = checks.whole(last, "policy_version_end")
+            if first is None:
+                raise errors.InvalidValue(
+                    f"policy_version_end is {last}, and no policy_version is known: give the step, "
+                    "or its episode, the policy_version that began it"
+                )
+            if last < first:
+                raise errors.InvalidValue(
+                    f"policy_version_end is {last}, before the policy_version {first}: give the "
+                    "version that began the step and the later one that finished it"
+                )
+        return None if first == usual else first, None if last == first else last
 
     def cut(self) -> None:
         """Close the current chunk."""

@@ -240,6 +240,7 @@ ROUND_TRIP_STEPS: int | None = 4096  # a write of more goes by COPY
 _APPEND = (
     *("bigint",) * 3, "text", "boolean", "float8", "json",
     "bigint[]", "bigint[]", "text[]", "float8[]", "float8[]", "boolean[]", "boolean[]", "text[]",
+    "bigint[]", "bigint[]",
     "bigint[]", "bigint[]", "bytea[]", "bigint", "bigint", "text",
 )  # fmt: skip
 APPEND = f"SELECT expdb.append({', '.join(f'?::{kind}' for kind in _APPEND)})"

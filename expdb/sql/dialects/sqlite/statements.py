@@ -178,25 +178,29 @@ NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 # There are no round trips to save: every write is done statement by statement.
 ROUND_TRIP_STEPS: int | None = None
 STEPS_AT_ONCE = 32  # multi-row VALUES cost two thirds of executemany; more than 32 gain nothing
-INSERT_STEPS = f"INSERT INTO steps ({', '.join(tables.WRITTEN_STEP_COLUMNS)}) VALUES "
+INSERT_STEPS = "INSERT INTO steps ({}) VALUES "
 
 
 def insert_steps(
     session: Any, buffer_id: int, columns: tuple[Iterable[Any], ...], count: int
 ) -> None:
     """Insert `count` steps, given as the columns that a write inserts, but for the first."""
-    row = f"({int(buffer_id)}{', ?' * len(columns)})"
-    rows = list(zip(*columns, strict=True))
+    given = list(columns)
+    while all(value is None for value in given[-1]):  # seldom used columns are the last
+        given.pop()
+    insert = INSERT_STEPS.format(", ".join(tables.WRITTEN_STEP_COLUMNS[: len(given) + 1]))
+    row = f"({int(buffer_id)}{', ?' * len(given)})"
+    rows = list(zip(*given, strict=True))
     whole = count - count % STEPS_AT_ONCE
     if whole:
-        statement = INSERT_STEPS + ", ".join([row] * STEPS_AT_ONCE)
+        statement = insert + ", ".join([row] * STEPS_AT_ONCE)
         for start in range(0, whole, STEPS_AT_ONCE):
             session.ask(
                 statement,
                 *[value for values in rows[start : start + STEPS_AT_ONCE] for value in values],
             )
     if count - whole:
-        session.many(INSERT_STEPS + row, rows[whole:])
+        session.many(insert + row, rows[whole:])
 
 
 def insert_rows(session: Any, table: sa.Table, rows: Sequence[tuple[Any, ...]]) -> None:

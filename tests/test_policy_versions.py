@@ -1,0 +1,181 @@
+"""Which policy acted: the versions of each step, and those of its episode, which follow."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import expdb
+
+NAMES = ["policy_version", "policy_version_end", "first_policy_version", "last_policy_version"]
+
+
+@pytest.fixture
+def buffer(db):
+    return db.buffer("train")
+
+
+def versions(buffer, where=None):
+    """Return the four versions of each step, by position."""
+    found = next(iter(buffer.scan(where, size=4096, fields=NAMES)))
+    return [
+        tuple(int(found[n][k]) if found[f"has_{n}"][k] else None for n in NAMES)
+        for k in range(found.size)
+    ]
+
+
+def test_a_step_has_the_version_of_its_episode_unless_it_has_its_own(buffer):
+    with buffer.episode("t", policy_version=3) as episode:
+        episode.append(x=0)
+        episode.append(x=1, policy_version=3, policy_version_end=4)
+        episode.append(x=2, policy_version=5, terminated=True)
+    assert versions(buffer) == [(3, 3, 3, 5), (3, 4, 3, 5), (5, 5, 3, 5)]
+    assert buffer.episodes().select(["policy_version", *NAMES[2:]]).to_pylist() == [
+        {"policy_version": 3, "first_policy_version": 3, "last_policy_version": 5}
+    ]
+
+
+def test_the_first_version_that_store_is_told_is_that_of_the_episode(buffer):
+    for version in (None, 4, 4, 6):
+        buffer.store(task_id="t", x=0, policy_version=version)
+    assert versions(buffer) == [(4, 4, 4, 6)] * 3 + [(6, 6, 4, 6)]
+    assert buffer.episodes()["policy_version"].to_pylist() == [4]
+
+
+def test_queries_ask_for_the_version_of_the_step_or_of_its_episode(buffer):
+    buffer.store_batch(
+        {
+            "x": np.arange(6),
+            "policy_version": [1, 1, 2, 2, 3, 3],
+            "policy_version_end": [1, 2, 2, 3, 3, 4],
+        }
+    )
+    buffer.store(task_id="other", x=9)
+    q = expdb.QueryBuilder
+    assert buffer.count({"policy_version": 2}) == 2
+    assert buffer.count(q().gte("policy_version_end", 3)) == 3
+    assert buffer.count(q().eq("first_policy_version", 1).and_().eq("last_policy_version", 4)) == 6
+    assert buffer.count(q().is_null("policy_version")) == 1
+    assert buffer.tasks({"policy_version": 3}) == ["default"]
+    drawn = buffer.sample(64, {"policy_version": 2}, rng=0)
+    assert set(drawn["x"].tolist()) == {2, 3}
+    ordered = buffer.sample(3, sampler=expdb.Ordered("policy_version", descending=True))
+    assert ordered["x"].tolist() == [4, 5, 2]
+
+
+def test_a_sequence_has_the_version_of_each_step(buffer):
+    with buffer.episode("t", policy_version=1) as episode:
+        for step in range(4):
+            episode.append(x=step, policy_version=1 + step // 2, terminated=step == 3)
+    batch = buffer.sample(1, unit=expdb.Episode(), fields=["policy_version", NAMES[3]], rng=0)
+    assert batch["policy_version"].tolist() == [[1, 1, 2, 2]]
+    assert batch["last_policy_version"].tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"policy_version": 4, "policy_version_end": 3}, "before the policy_version 4"),
+        ({"policy_version_end": 3}, "no policy_version is known"),
+        ({"policy_version": 1.5}, "policy_version"),
+        ({"policy_version": 2, "policy_version_end": "3"}, "policy_version_end"),
+    ],
+)
+def test_versions_that_make_no_sense_are_refused(buffer, given, error):
+    with pytest.raises(expdb.InvalidValue, match=error):
+        buffer.store(x=1, **given)
+    with buffer.episode("t") as episode, pytest.raises(expdb.InvalidValue, match=error):
+        episode.append(x=1, **given)
+    assert len(buffer) == 0
+
+
+def test_an_episode_that_is_given_another_version_has_it_in_every_step(buffer):
+    for task in ("mixed", "other"):
+        with buffer.episode(task) as episode:
+            for step in range(3):
+                episode.append(x=step, policy_version=1 + step, policy_version_end=2 + step)
+    assert buffer.update({"task_id": "mixed", "step": 1}, policy_version=9) == 1
+    assert versions(buffer, {"task_id": "mixed"}) == [(9, 9, 9, 9)] * 3
+    assert versions(buffer, {"task_id": "other"}) == [(1, 2, 1, 4), (2, 3, 1, 4), (3, 4, 1, 4)]
+    buffer.update({"task_id": "mixed"}, policy_version=None)
+    assert versions(buffer, {"task_id": "mixed"}) == [(None,) * 4] * 3
+
+
+def test_a_following_query_sees_versions_as_they_come(buffer, open_db):
+    other = open_db().buffer("train")
+    where = expdb.QueryBuilder().gte("last_policy_version", 3)
+    buffer.store(task_id="t", x=0, policy_version=1)
+    with pytest.raises(expdb.TooFewRows):
+        buffer.sample(1, where)
+    other.store_batch([{"task_id": "u", "x": k, "policy_version": 2 + k} for k in range(3)])
+    assert set(buffer.sample(32, where, rng=0, wait=5)["x"].tolist()) == {0, 1, 2}
+    buffer.store(task_id="t", x=7, policy_version=5)
+    found = buffer.sample(99, where, rng=0, fields=["task_id"])
+    assert set(found["task_id"].tolist()) == {"t", "u"}
+
+
+def test_staleness_counts_from_the_oldest_version(buffer):
+    for start in (0, 4):
+        with buffer.episode("t", policy_version=start) as episode:
+            for step in range(8):
+                episode.append(x=0, policy_version=start + step // 2, terminated=step == 7)
+    consumer = buffer.consumer("trainer", max_staleness=3)
+
+    def handed_out(unit, size):
+        """Return steps, those of the first episode from 0 and those of the second from 8."""
+        lease = consumer.lease(size, unit=unit, fields=["episode", "step"])
+        lease.give_back()
+        batch = lease.batch
+        first = [array.reshape(size, -1)[:, 0] for array in (batch["episode"], batch["step"])]
+        return set((first[0] * 8 + first[1]).tolist())
+
+    buffer.policy_version = 6  # versions 3, 4, 5, 6 and 7 are fresh enough
+    assert handed_out(expdb.Step(), 200) == set(range(6, 16))
+    assert handed_out(expdb.Sequence(2), 200) == set(range(6, 16))
+    assert handed_out(expdb.Episode(), 5) == {8}  # the first episode is as old as its first step
+    buffer.store(task_id="late", x=1, policy_version=6, terminated=True)
+    assert handed_out(expdb.Step(), 400) == {*range(6, 16), 16}
+    buffer.update([0], policy_version=7)
+    assert handed_out(expdb.Step(), 400) == set(range(17))
+
+
+steps = st.lists(
+    st.tuples(st.integers(0, 2), st.none() | st.integers(0, 5), st.none() | st.integers(0, 3)),
+    max_size=12,
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(batches=st.lists(steps, max_size=5))
+def test_versions_are_those_of_a_plain_model(buffer, batches):
+    buffer.clear()
+    names = [f"{next(_serial)}" for _ in range(3)]
+    own: dict[str, int | None] = dict.fromkeys(names)
+    expected = []
+    for batch in batches:
+        rows = []
+        for k, version, more in batch:
+            name = names[k]
+            own[name] = version if own[name] is None else own[name]
+            first = own[name] if version is None else version
+            last = None if first is None or more is None else first + more
+            row = {"episode_id": name, "x": 0, "policy_version": version}
+            rows.append(row | {"policy_version_end": last})
+            expected.append((name, version, last))
+        buffer.store_batch(rows)
+    if not expected:
+        return
+    steps = []
+    for name, version, last in expected:
+        first = own[name] if version is None else version
+        steps.append((name, first, first if last is None else last))
+    of = {name: [(a, b) for n, a, b in steps if n == name and a is not None] for name in names}
+    assert versions(buffer) == [
+        (a, b, min((x for x, _ in of[n]), default=None), max((y for _, y in of[n]), default=None))
+        for n, a, b in steps
+    ]
+
+
+_serial = itertools.count()
