@@ -60,7 +60,7 @@ from expdb.errors import (
 )
 from expdb.lease import Lease
 from expdb.replay.layout import Layout, Trajectories
-from expdb.replay.rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio
+from expdb.replay.rate_limiters import MinSize, Pace, Queue, RateLimiter, SampleToInsertRatio
 from expdb.replay.samplers import Newest, Ordered, Population, Prioritized, Sampler, Uniform
 from expdb.replay.sequences import Episode, Group, Sequence
 from expdb.replay.transitions import NStep, Stack
@@ -109,6 +109,7 @@ __all__ = [
     "Newest",
     "NotAnExperienceDatabase",
     "Ordered",
+    "Pace",
     "Population",
     "Prioritized",
     "QueryBuilder",

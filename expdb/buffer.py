@@ -6,7 +6,7 @@ Storage finds and reads, replay chooses; this file joins the two.
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
@@ -15,24 +15,19 @@ import pyarrow as pa
 
 from expdb import checks, errors, exits
 from expdb.batch import Batch
-from expdb.checks import KEEP, Keep
 from expdb.chunks.values import encode_tags
-from expdb.consumer import Consumer
+from expdb.consumption import Consumption
 from expdb.memory.budget import Budget
 from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, EPISODE_KEYS, STEP_COLUMNS, STEP_KEYS
 from expdb.open_writers import OpenWriters
-from expdb.replay.rate_limiters import RateLimiter
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
-from expdb.sampling.leasing import Leasing
-from expdb.sampling.replaying import replayed
 from expdb.sampling.request import check_empty, check_instances, field_names
 from expdb.sampling.sampler import Sampling
 from expdb.sampling.shortage import explained
 from expdb.sampling.tasks import sample_tasks
 from expdb.sql.conditions import Condition
 from expdb.sql.query import Where
-from expdb.storage.ledger import consumers, rates, waiters
 from expdb.storage.reading import fetch, select
 from expdb.storage.store import Store, evicted
 from expdb.storage.upkeep.check import check_buffer
@@ -51,7 +46,7 @@ Empty: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 UPDATABLE = ("reward", "terminated", "truncated", "tags", "policy_version")
 
 
-class ReplayBuffer:
+class ReplayBuffer(Consumption):
     """Hold experience under a name.
 
     Bounded, durable, shared by every process that opens the database.
@@ -61,12 +56,11 @@ class ReplayBuffer:
     """
 
     def __init__(self, store: Store, run: str, database: Any, budget: Budget):
-        self._store, self._database = store, database
+        super().__init__(store, Sampling(store, budget))
+        self._database = database
         self._open_episodes = OpenEpisodes(store, run)
-        self._sampling = Sampling(store, budget)
         self._rng: np.random.Generator | None = None
         self._writers = OpenWriters(store)
-        self._consumers: dict[int, Leasing] = {}
 
     def __repr__(self) -> str:
         return f"<ReplayBuffer {self.name!r}: {len(self)} steps, capacity {self.capacity}>"
@@ -571,126 +565,6 @@ class ReplayBuffer:
                 f"no state of sampling_state(): {error!r}; give what it returned, unchanged"
             ) from error
         self._rng = generator
-
-    # -- consumption -------------------------------------------------------------------------------
-
-    def consumer(
-        self,
-        name: str,
-        *,
-        max_times_sampled: int | Keep | None = KEEP,
-        max_staleness: int | Keep | None = KEEP,
-        min_size: int | Keep = KEEP,
-        new_only: bool | Keep = KEEP,
-        seed: int | Keep = KEEP,
-    ) -> Consumer:
-        """Return the consumer of a name, made where there is none.
-
-        It hands out batches to learners that share the work. `max_times_sampled` is how often a
-        step, an episode or a group may be handed out at most, None for ever again. `max_staleness`
-        is how far the `policy_version` of its episode may be behind that of the buffer, None for
-        any. Nothing is handed out before the buffer holds `min_size` steps. With `new_only` it sees
-        only what is stored after it was made. `seed` decides what is drawn. A setting that is left
-        out stays as it is stored; raises ConsumerMismatch for one that is stored otherwise.
-        """
-        given = {
-            "max_times_sampled": None
-            if max_times_sampled is None
-            else checks.kept(max_times_sampled, checks.whole, "max_times_sampled", 1),
-            "max_staleness": None
-            if max_staleness is None
-            else checks.kept(max_staleness, checks.whole, "max_staleness", 0),
-            "min_size": checks.kept(min_size, checks.whole, "min_size", 1),
-            "new_only": checks.kept(new_only, checks.flag, "new_only"),
-            "seed": checks.kept(seed, checks.whole, "seed", 0),
-        }
-        record = consumers.open_consumer(
-            self._store,
-            checks.name(name, "a consumer"),
-            {key: value for key, value in given.items() if value is not KEEP},
-            int(np.random.default_rng().integers(2**63)),
-        )
-        known = self._consumers.get(record.id)
-        if known is None or known.name != record.name:
-            known = self._consumers[record.id] = Leasing(self._store, self._sampling, record)
-        return Consumer(known, record.name, self)
-
-    @property
-    def policy_version(self) -> int | None:
-        """The version of the policy that is trained now; None before it was ever set.
-
-        Consumers measure by it how stale experience is. It never goes back: setting a smaller one
-        raises InvalidValue.
-        """
-        with self._store.engine.reading() as session:
-            return consumers.policy_version(session, self._store)
-
-    @policy_version.setter
-    def policy_version(self, version: int) -> None:
-        consumers.set_policy_version(self._store, checks.whole(version, "policy_version"))
-
-    @property
-    def rate_limiter(self) -> RateLimiter | None:
-        """How far writers and learners may be ahead of each other; None for any distance.
-
-        Set `expdb.SampleToInsertRatio(...)`, `Queue(...)` or `MinSize(...)`, and it counts from
-        then on, over all writers and the leases of all consumers. A write that it holds back waits
-        up to the handle's `timeout`, and raises RateLimited then; a lease waits as its `wait` says.
-        `sample` is not counted.
-        """
-        with self._store.engine.reading() as session:
-            return rates.rate_limiter(session, self._store)[0]
-
-    @rate_limiter.setter
-    def rate_limiter(self, limiter: RateLimiter | None) -> None:
-        if limiter is not None and not isinstance(limiter, RateLimiter):
-            raise errors.InvalidValue(
-                f"rate_limiter is {limiter!r}: give one such as expdb.Queue(1000), or None"
-            )
-        rates.set_rate_limiter(self._store, limiter)
-
-    def waiting(self) -> list[dict[str, Any]]:
-        """Return the learners and writers that have waited for more than a second.
-
-        One dict for each: `who`, the process by machine and number; `seconds`; and `for`, what is
-        missing. `db.doctor()` names them too.
-        """
-        return waiters.waiting(self._store)
-
-    def consumers(self) -> list[str]:
-        """Return the names of all consumers, oldest first."""
-        with self._store.engine.reading() as session:
-            return consumers.list_consumers(session, self._store)
-
-    def drop_consumer(self, name: str) -> None:
-        """Delete a consumer and its ledger; raise UnknownConsumer where there is none."""
-        consumers.drop_consumer(self._store, checks.name(name, "a consumer"))
-
-    def replay(
-        self,
-        consumer: str,
-        steps: Iterable[int] | None = None,
-        *,
-        last: int | None = None,
-        unit: Unit | None = None,
-    ) -> Iterator[Batch]:
-        """Yield the batches again that a consumer's learners have acknowledged, as they were.
-
-        In the order of their acknowledgement: those of the trainer's `steps`, the `last` so many,
-        or all. Raises Evicted, which names the positions, for a batch of which some is gone, and
-        ReplayMismatch for one of which rewards or episodes have changed since. A `unit` of your own
-        has to be given again.
-        """
-        if steps is not None and not isinstance(steps, Iterable):
-            raise errors.InvalidValue(f"steps is {steps!r}: give several, such as range(900, 1000)")
-        wanted = None if steps is None else {checks.whole(step, "step") for step in steps}
-        newest = None if last is None else checks.whole(last, "last", 1)
-        if unit is not None:
-            check_instances(Uniform(), unit)
-        consumer = checks.name(consumer, "a consumer")
-        return replayed(self._store, self._sampling, consumer, wanted, newest, unit)
-
-    # ----------------------------------------------------------------------------------------------
 
     def sample_tasks(
         self,

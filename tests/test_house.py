@@ -60,11 +60,14 @@ BELOW = {
     },
     "lease": {"sampling", "batch"},
     "consumer": {"lease", "sampling", "batch", "replay", "sql"},
+    "admission": {"storage.ledger", "storage"},
+    "consumption": {
+        "admission", "consumer", "sampling", "batch", "replay", "storage", "storage.ledger",
+    },
     "open_writers": {"writer", "storage"},
     "buffer": {
-        "open_writers", "consumer", "writer", "sampling", "memory", "batch", "replay", "sql",
-        "chunks", "storage", "storage.ledger", "storage.reading", "storage.writing",
-        "storage.upkeep",
+        "open_writers", "consumption", "writer", "sampling", "memory", "batch", "replay", "sql",
+        "chunks", "storage", "storage.reading", "storage.writing", "storage.upkeep",
     },
     "database": {
         "buffer", "memory", "sql", "chunks", "storage", "storage.reading", "storage.writing",

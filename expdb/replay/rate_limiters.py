@@ -1,4 +1,4 @@
-"""Rate limiters: how far writers and learners of a buffer may be ahead of each other.
+"""Rate limiters, and the pace: how far writers and learners may be ahead of each other.
 
 The terms, and the arithmetic, are those of Reverb (Cassirer et al. 2021, arXiv:2102.04736).
 """
@@ -88,3 +88,29 @@ def SampleToInsertRatio(ratio: float, min_size: int, error_buffer: float) -> Rat
         )
     offset = ratio * min_size
     return RateLimiter(ratio, min_size, offset - error_buffer, offset + error_buffer)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Let a group of episodes begin only if it is trained on before it is too stale.
+
+    `groups_per_version` is how many groups the trainer trains on between two versions of the
+    policy. Each of them trains on the oldest groups, or on those that finished first. A group then
+    is at most `max_staleness` versions old when its turn comes, however long it takes: while one is
+    under way, no more begin than can be trained on before it would be stale. So none has to be
+    dropped, which would leave out the long ones.
+
+    The bound on groups is that of AReaL (Fu et al. 2025, arXiv:2505.24298, eq. 3), with the version
+    of the oldest group that is under way in place of the newest version.
+    """
+
+    max_staleness: int
+    groups_per_version: int
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_staleness", 0), ("groups_per_version", 1)):
+            object.__setattr__(self, name, checks.whole(getattr(self, name), name, least))
+
+    def limit(self, versions: int) -> int:
+        """Return how many groups may have begun in all, so many versions after it was set."""
+        return (versions + self.max_staleness + 1) * self.groups_per_version

@@ -1,0 +1,162 @@
+"""Admission: a group of episodes that may begin, as a buffer's pace says."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import threading
+import time
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from expdb import checks, errors
+from expdb.processes import Others
+from expdb.storage.ledger import admissions
+from expdb.storage.ledger.admissions import Admitted
+from expdb.storage.ledger.waiters import Waiter
+from expdb.storage.store import Store
+
+PAUSE = 0.035  # seconds between two looks, each at what the database says of itself
+LONGEST = 1.0  # seconds without a change: a group may expire, or its process end
+
+_serials = itertools.count()
+_others = Others()
+
+
+class Admission:
+    """A group of episodes that was let in, until it is finished or taken back.
+
+    Use it with `with`: leaving the block finishes it, an exception takes it back.
+    """
+
+    def __init__(self, store: Store, admitted: Admitted, seconds: float):
+        self._store, self._admitted, self._seconds = store, admitted, seconds
+        self._is_over = False
+
+    def __repr__(self) -> str:
+        return f"<Admission at policy_version {self.policy_version}>"
+
+    def __reduce__(self) -> Any:
+        raise errors.InvalidValue(
+            "an admission is held by the process that asked for it: ask for it where the group is "
+            "generated"
+        )
+
+    @property
+    def policy_version(self) -> int | None:
+        """The version of the buffer's policy when the group was let in."""
+        return self._admitted.policy_version
+
+    def finish(self) -> None:
+        """Have the group count as generated; warn where it took longer than its seconds."""
+        self._end(took_place=True)
+
+    def cancel(self) -> None:
+        """Have another group begin in its place; nothing where it is over."""
+        self._end(took_place=False)
+
+    def _end(self, *, took_place: bool) -> None:
+        id, is_over, self._is_over = self._admitted.id, self._is_over, True
+        if id is None or is_over:
+            return
+        if not admissions.end(self._store, id, took_place=took_place) and took_place:
+            errors.warn(
+                f"a group took longer than the {self._seconds:g} seconds that it was let in for, "
+                "so another one may have begun in its place: give admit(seconds=...) more, or "
+                "renew it"
+            )
+
+    def renew(self, seconds: float | None = None) -> None:
+        """Hold it for so many seconds from now, as many as at first by default.
+
+        Raises LeaseLost where it is over, or has expired.
+        """
+        self._seconds = self._seconds if seconds is None else _positive(seconds)
+        id = self._admitted.id
+        if self._is_over or (
+            id is not None and not admissions.renew(self._store, id, self._seconds)
+        ):
+            raise errors.LeaseLost("the admission is over or has expired: ask for another one")
+
+    def __enter__(self) -> Admission:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.finish()
+        else:
+            with suppress(errors.DatabaseClosed, errors.UnknownBuffer):  # the block's error counts
+                self.cancel()
+
+
+def admit(
+    store: Store,
+    wait: float | None,
+    required: bool,
+    seconds: float,
+    cancelled: threading.Event | None = None,
+) -> Admission | None:
+    """Wait until a group may begin; see `ReplayBuffer.admit`."""
+    wait = math.inf if wait is None else checks.number(wait, "wait", 0)
+    required, seconds = checks.flag(required, "required"), _positive(seconds)
+    deadline, seen = time.monotonic() + wait, None
+    serial = next(_serials)
+    with Waiter(store) as waiter:
+        while True:
+            seen = store.engine.changed_since(None)  # before the look: what comes after wakes it
+            found: Admitted | str | None = admissions.refused(store, _others)
+            if found is None:
+                found = admissions.try_to_admit(store, seconds, serial, _others)
+            if isinstance(found, Admitted):
+                return Admission(store, found, seconds)
+            waiter.wait_for(f"the pace, to begin a group: {found}")
+            until = min(deadline, time.monotonic() + LONGEST)
+            while time.monotonic() < until and store.engine.changed_since(seen) is None:
+                if cancelled is not None and cancelled.is_set():
+                    return None
+                time.sleep(min(PAUSE, max(0.0, until - time.monotonic())))
+            if time.monotonic() >= deadline:
+                if not required:
+                    return None
+                raise errors.RateLimited(
+                    f"the pace of buffer {store.name!r} holds a new group back: {found}; count up "
+                    "buffer.policy_version as you train, or wait longer"
+                )
+
+
+async def admit_async(
+    store: Store, wait: float | None, required: bool, seconds: float
+) -> Admission | None:
+    """Do what `admit` does, in another thread."""
+    cancelled = threading.Event()
+    task = asyncio.get_running_loop().run_in_executor(
+        None, admit, store, wait, required, seconds, cancelled
+    )
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        cancelled.set()
+        task.add_done_callback(_take_back)
+        raise
+
+
+def _take_back(task: asyncio.Future[Admission | None]) -> None:
+    """Take back what a call was given that was cancelled meanwhile."""
+    if not task.cancelled() and task.exception() is None:
+        admission = task.result()
+        if admission is not None:
+            threading.Thread(target=admission.cancel).start()
+
+
+def _positive(seconds: Any) -> float:
+    found = checks.number(seconds, "seconds")
+    if found <= 0:
+        raise errors.InvalidValue(f"seconds is {seconds!r}: give a number above 0")
+    return found

@@ -1,0 +1,160 @@
+"""The pace of a buffer, and the groups of episodes that were let in and are under way."""
+
+import json
+import secrets
+from dataclasses import asdict, dataclass
+
+import sqlalchemy as sa
+
+from expdb import errors
+from expdb.processes import Others, named
+from expdb.replay.rate_limiters import Pace
+from expdb.sql import tables
+from expdb.sql.session import Session
+from expdb.storage.store import Store
+
+A, B = tables.admissions.c, tables.buffers.c
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A group that was let in; `id` is None where nobody counts."""
+
+    id: int | None
+    policy_version: int | None  # of the buffer, when it was
+
+
+def pace(session: Session, store: Store) -> tuple[Pace | None, int]:
+    """Return the pace, None for none, and the policy's version when it was set."""
+    found = session.rows(sa.select(B.pace).where(B.id == store.id))
+    if not found:
+        raise store.dropped()
+    return _read(store, found[0][0])
+
+
+def _read(store: Store, text: str | None) -> tuple[Pace | None, int]:
+    if text is None:
+        return None, 0
+    try:
+        stored = json.loads(text)
+        since = int(stored.pop("since"))
+        return Pace(**stored), since
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise errors.DatabaseDamaged(
+            f"the pace of buffer {store.name!r} cannot be read ({error}): restore a backup"
+        ) from error
+
+
+def set_pace(store: Store, pace: Pace | None) -> None:
+    """Count from now on, and keep to a pace; to none with None."""
+    with store.writing() as (session, _):
+        ((version,),) = session.rows(sa.select(B.policy_version).where(B.id == store.id))
+        if pace is not None and version is None:
+            raise errors.InvalidValue(
+                f"buffer {store.name!r} has no policy_version to count from: set "
+                "buffer.policy_version = 0 first, and count it up as you train"
+            )
+        text = None if pace is None else json.dumps({**asdict(pace), "since": version})
+        session.execute(sa.delete(tables.admissions).where(A.buffer_id == store.id))
+        buffer = sa.update(tables.buffers).where(B.id == store.id)
+        session.execute(buffer.values(pace=text, admitted=0))
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What the pace says at a moment."""
+
+    pace: Pace | None
+    since: int  # version of the policy when the pace was set
+    version: int | None
+    admitted: int
+    under_way: list[int]  # the versions of the groups that are
+    gone: list[int]  # ids of those that have expired, or whose process has ended
+    now: float
+
+    @property
+    def refused(self) -> str | None:
+        """Why no group may begin, None where one may."""
+        if self.pace is None or self.version is None:
+            return None
+        oldest = min([self.version, *self.under_way])
+        if self.admitted < self.pace.limit(oldest - self.since):
+            return None
+        return (
+            f"{self.admitted} groups have begun, as many as are trained on before policy_version "
+            f"{oldest + self.pace.max_staleness + 1}; {len(self.under_way)} are under way"
+            + (f", the oldest since policy_version {oldest}" if self.under_way else "")
+        )
+
+
+def _look(store: Store, session: Session, others: Others) -> _Look:
+    columns = B.pace, B.admitted, B.policy_version, _now(store)
+    rows = session.rows(sa.select(*columns).where(B.id == store.id))
+    if not rows:
+        raise store.dropped()
+    text, admitted, version, seconds = rows[0]
+    found, since = _read(store, text)
+    columns = A.id, A.holder, A.policy_version, A.expires
+    known = session.rows(sa.select(*columns).where(A.buffer_id == store.id))
+    gone = [one.id for one in known if one.expires <= seconds or others.has_ended(one.holder)]
+    under_way = [one.policy_version for one in known if one.id not in set(gone)]
+    admitted -= len(gone)
+    return _Look(found, since, version, admitted, under_way, gone, float(seconds))
+
+
+def _now(store: Store) -> sa.ColumnElement[float]:
+    return sa.literal_column(store.dialect.NOW, sa.Double())
+
+
+def refused(store: Store, others: Others) -> str | None:
+    """Return why no group may begin now, None where one may; nothing is written."""
+    with store.engine.reading() as session:
+        return _look(store, session, others).refused
+
+
+def try_to_admit(store: Store, seconds: float, serial: int, others: Others) -> Admitted | str:
+    """Let a group in, or return why it has to wait."""
+    with store.writing() as (session, _):
+        look = _look(store, session, others)
+        if look.pace is None:
+            return Admitted(None, look.version)
+        refused, id = look.refused, secrets.randbits(62)
+        if refused is None:
+            row = {
+                "buffer_id": store.id, "id": id, "holder": named(serial), "since": look.now,
+                "policy_version": look.version, "expires": look.now + seconds,
+            }  # fmt: skip
+            session.execute(sa.insert(tables.admissions).values(**row))
+        if look.gone:
+            mine = sa.and_(A.buffer_id == store.id, store.dialect.among(A.id, look.gone))
+            session.execute(sa.delete(tables.admissions).where(mine))
+        admitted = look.admitted + (refused is None)
+        session.execute(sa.update(tables.buffers).where(B.id == store.id).values(admitted=admitted))
+    return Admitted(id, look.version) if refused is None else refused
+
+
+def end(store: Store, id: int, *, took_place: bool) -> bool:
+    """End what a group was let in for; return whether it was known still.
+
+    A group that took place counts, also where it took longer than it was let in for; another one
+    may begin in the place of one that did not.
+    """
+    with store.writing() as (session, _):
+        mine = sa.and_(A.buffer_id == store.id, A.id == id)
+        known = bool(session.rows(sa.select(A.id).where(mine)))
+        session.execute(sa.delete(tables.admissions).where(mine))
+        by = int(took_place) - int(known)
+        if by:
+            buffer = sa.update(tables.buffers).where(B.id == store.id)
+            session.execute(buffer.values(admitted=B.admitted + by))
+    return known
+
+
+def renew(store: Store, id: int, seconds: float) -> bool:
+    """Have it expire so many seconds from now; return whether it was known still."""
+    with store.writing() as (session, _):
+        mine = sa.and_(A.buffer_id == store.id, A.id == id)
+        known = bool(session.rows(sa.select(A.id).where(mine)))
+        later = _now(store) + seconds
+        session.execute(sa.update(tables.admissions).where(mine).values(expires=later))
+    return known

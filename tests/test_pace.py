@@ -1,0 +1,240 @@
+"""The pace of a buffer: groups that would be stale when they are trained on begin later."""
+
+import asyncio
+import heapq
+import multiprocessing
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import expdb
+
+FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture
+def paced(db):
+    buffer = db.buffer("train")
+    buffer.policy_version = 5
+    buffer.pace = expdb.Pace(max_staleness=1, groups_per_version=2)
+    return buffer
+
+
+def refused(buffer, match="holds a new group back"):
+    with pytest.raises(expdb.RateLimited, match=match):
+        buffer.admit(wait=0)
+    return True
+
+
+def test_as_many_groups_begin_as_are_trained_on_in_time(paced, open_db):
+    assert open_db().buffer("train").pace == expdb.Pace(1, 2)
+    for _ in range(4):
+        with paced.admit(wait=0) as group:
+            assert group.policy_version == 5
+    assert refused(paced, "4 groups have begun, as many as are trained on before policy_version 7")
+    assert paced.admit(wait=0.01, required=False) is None
+    paced.policy_version = 6
+    with paced.admit(wait=0), paced.admit(wait=0) as group:
+        assert group.policy_version == 6
+        assert refused(paced, "2 are under way, the oldest since policy_version 6")
+
+
+def test_no_more_begin_than_are_trained_on_before_the_oldest_under_way_is_stale(paced):
+    slow = paced.admit(wait=0)
+    for version in (6, 7, 8):
+        paced.policy_version = version
+        for _ in range(3 * (version == 6)):
+            paced.admit(wait=0).finish()
+        assert refused(paced, "1 are under way, the oldest since policy_version 5")
+    slow.finish()
+    paced.admit(wait=0).finish()
+
+
+def test_a_group_that_is_taken_back_makes_room(paced, open_db):
+    for _ in range(3):
+        paced.admit(wait=0).finish()
+    with pytest.raises(expdb.RateLimited), paced.admit(wait=0):
+        open_db().buffer("train").admit(wait=0)
+    group = paced.admit(wait=0)
+    group.cancel()
+    group.cancel()
+    group = paced.admit(wait=0)
+    group.finish()
+    group.cancel()
+    assert refused(paced)
+
+
+def test_a_group_ends_with_its_seconds(paced):
+    groups = [paced.admit(wait=0, seconds=0.2) for _ in range(4)]
+    groups[0].renew(100)
+    time.sleep(0.25)
+    paced.admit(wait=0).finish()
+    with pytest.warns(expdb.ExpDBWarning, match=r"longer than the 0.2 seconds"):
+        groups[1].finish()  # it was generated after all, and counts
+    groups[0].finish()
+    with pytest.raises(expdb.LeaseLost):
+        groups[2].renew()
+    paced.admit(wait=0).finish()
+    assert refused(paced)
+
+
+def hold(location, told):
+    with expdb.open(location) as db:
+        db.buffer("train").admit(wait=0)
+        told.send(True)
+        time.sleep(60)
+
+
+def test_a_group_ends_with_its_process(paced, location):
+    for _ in range(3):
+        paced.admit(wait=0).finish()
+    ours, theirs = FORK.Pipe()
+    actor = multiprocessing.get_context("spawn").Process(target=hold, args=(location, theirs))
+    actor.start()
+    assert ours.recv()
+    assert refused(paced, "1 are under way")
+    actor.kill()
+    actor.join()
+    paced.admit(wait=5).finish()
+
+
+def test_who_waits_goes_on_with_the_next_version(paced, open_db):
+    for _ in range(4):
+        paced.admit(wait=0).finish()
+    found = []
+    actor = threading.Thread(
+        target=lambda: found.append(open_db().buffer("train").admit(wait=30).policy_version)
+    )
+    actor.start()
+    deadline = time.monotonic() + 20
+    while not paced.waiting() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert "the pace, to begin a group: 4 groups have begun" in paced.waiting()[0]["for"]
+    paced.policy_version = 6
+    actor.join(20)
+    assert found == [6]
+
+
+def test_a_coroutine_that_is_cancelled_holds_nothing(paced):
+    async def run():
+        assert (await paced.admit_async()).policy_version == 5
+        for _ in range(3):
+            (await paced.admit_async(wait=0)).finish()
+        waiting = asyncio.create_task(paced.admit_async())
+        await asyncio.sleep(0.1)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert await paced.admit_async(wait=0, required=False) is None
+        paced.policy_version = 9
+        await asyncio.sleep(0.2)
+
+    asyncio.run(run())
+    assert refused(paced, "4 groups have begun.* 1 are under way")
+
+
+def test_without_a_pace_every_group_begins(buffer):
+    with buffer.admit() as group:
+        assert group.policy_version is None
+    buffer.policy_version = 3
+    assert buffer.admit(wait=0).policy_version == 3
+    buffer.pace = expdb.Pace(0, 1)
+    buffer.admit(wait=0)
+    refused(buffer)
+    buffer.pace = None
+    assert buffer.pace is None
+    assert buffer.admit(wait=0).policy_version == 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda buffer: setattr(buffer, "pace", 3),
+        lambda buffer: setattr(buffer, "pace", expdb.Pace(1, 2)),  # no policy_version yet
+        lambda buffer: expdb.Pace(-1, 2),
+        lambda buffer: expdb.Pace(1, 0),
+        lambda buffer: buffer.admit(seconds=0),
+        lambda buffer: buffer.admit(wait=-1),
+        lambda buffer: buffer.admit(required=3),
+    ],
+)
+def test_what_makes_no_sense_is_refused(buffer, wrong):
+    with pytest.raises(expdb.InvalidValue):
+        wrong(buffer)
+
+
+# -- the lengths that are trained on ---------------------------------------------------------------
+
+LENGTHS = np.array([1, 2, 4, 16])
+WORKERS, GROUPS, PER_VERSION, STALENESS = 12, 480, 4, 2
+# The 0.999 quantile of the chi-squared distribution with 3 degrees of freedom.
+CRITICAL = 16.27
+
+
+def train(buffer, consumer):
+    """Roll out episodes that take as long as they have steps; return lengths and staleness.
+
+    Actors and trainer take turns as a clock says that only the simulation moves: a rollout is
+    stored when it ends, and the trainer trains as soon as there is a batch.
+    """
+    rng = np.random.default_rng(3)
+    generated = rng.choice(LENGTHS, GROUPS)
+    under_way, begun, clock = [], 0, 0.0
+    trained, staleness, version = [], [], 0
+
+    def learn():
+        nonlocal version
+        while True:
+            try:
+                with consumer.lease(
+                    PER_VERSION, unit=expdb.Episode(), sampler=expdb.Ordered("position"),
+                    fields=["length", "first_policy_version"],
+                    at_least=1 if begun == GROUPS and not under_way else None,
+                ) as batch:  # fmt: skip
+                    trained.extend(batch["length"].tolist())
+                    staleness.extend((version - batch["first_policy_version"]).tolist())
+            except expdb.TooFewRows:
+                return
+            version += 1
+            buffer.policy_version = version
+
+    while begun < GROUPS or under_way:
+        while begun < GROUPS and len(under_way) < WORKERS:
+            group = buffer.admit(wait=0, required=False)
+            if group is None:
+                break
+            heapq.heappush(under_way, (clock + generated[begun], begun, group))
+            begun += 1
+        clock, number, group = heapq.heappop(under_way)
+        with buffer.episode("t", policy_version=group.policy_version) as episode:
+            for _ in range(generated[number]):
+                episode.append(reward=1.0)
+        group.finish()
+        learn()
+    return generated, np.array(trained), np.array(staleness)
+
+
+def differ(one, other):
+    """Whether two samples of lengths are not of one distribution: a chi-squared test, at 0.001."""
+    table = np.array([[np.sum(sample == length) for length in LENGTHS] for sample in (one, other)])
+    expected = table.sum(1, keepdims=True) * table.sum(0) / table.sum()
+    return np.sum((table - expected) ** 2 / expected) > CRITICAL
+
+
+def test_at_a_pace_the_lengths_that_are_trained_on_are_those_that_were_generated(buffer):
+    buffer.policy_version = 0
+    buffer.pace = expdb.Pace(STALENESS, PER_VERSION)
+    generated, trained, staleness = train(buffer, buffer.consumer("trainer", max_times_sampled=1))
+    assert not differ(generated, trained)
+    assert len(trained) == GROUPS
+    assert staleness.max() <= STALENESS
+
+
+def test_without_one_stale_rollouts_are_the_long_ones(buffer):
+    buffer.policy_version = 0
+    consumer = buffer.consumer("trainer", max_times_sampled=1, max_staleness=STALENESS)
+    generated, trained, staleness = train(buffer, consumer)
+    assert staleness.max() <= STALENESS
+    assert differ(generated, trained)
