@@ -10,7 +10,11 @@ import sqlalchemy as sa
 
 from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
 from expdb.sql.column_types import Blob, Flag, Integer, Real, Text, metadata
-from expdb.sql.ledger_tables import admissions, consumers, leases, requests, waiters
+from expdb.sql.ledger_tables import admissions as admissions
+from expdb.sql.ledger_tables import consumers as consumers
+from expdb.sql.ledger_tables import leases as leases
+from expdb.sql.ledger_tables import requests as requests
+from expdb.sql.ledger_tables import waiters as waiters
 
 buffers = sa.Table(
     "buffers",
