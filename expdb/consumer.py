@@ -61,6 +61,7 @@ class Consumer:
         step: int | None = None,
         wait: float | None = None,
         renew: bool = False,
+        pin: bool = False,
         empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray] = np.empty,
     ) -> Lease:
         """Draw `size` of what the unit draws, which no other learner of the consumer holds.
@@ -69,11 +70,14 @@ class Consumer:
         will do. The lease expires after `seconds`, and what it holds may be drawn again then, or as
         soon as its process has ended, where that can be seen. `step` is the trainer's own number of
         the step that the batch is for. What is drawn depends on the data, the consumer's seed and
-        the number of the batch alone, so that a batch that is drawn again is the same.
+        the number of the batch alone, so that a batch that is drawn again is the same. With `pin`
+        the steps of the batch, and all that are newer, stay in the buffer until the lease is over,
+        so that other processes can read it with `shared`; a buffer that would hold more than twice
+        its capacity evicts them all the same.
 
         Raises TooFewRows where there is not enough, with `wait` only after that many seconds.
         """
-        request = _request(size, where, sampler, unit, fields, at_least, empty)
+        request = _request(size, where, sampler, unit, fields, at_least, pin, empty)
         how = _How.checked(seconds, wait, renew)
         return self._lease(request, how, _step(step))
 
@@ -90,6 +94,7 @@ class Consumer:
         first_step: int | None = None,
         wait: float | None = None,
         renew: bool = False,
+        pin: bool = False,
         empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray] = np.empty,
     ) -> Iterator[Batch]:
         """Yield one leased batch after another, until there is not enough.
@@ -102,7 +107,7 @@ class Consumer:
         >>> for batch in consumer.batches(64, wait=60.0):  # doctest: +SKIP
         ...     train(batch)
         """
-        request = _request(size, where, sampler, unit, fields, at_least, empty)
+        request = _request(size, where, sampler, unit, fields, at_least, pin, empty)
         if first_step is None:
             last = self.last_step
             first_step = 0 if last is None else last + 1
@@ -187,10 +192,10 @@ class Consumer:
     ) -> Batch:
         """Return the batch of a lease that another process holds, bit for bit, or a part of it.
 
-        For the ranks of one training: the first one leases, tells the others `lease.id`, and
-        acknowledges when all are done. With `shard=(k, n)` every n-th row is returned, from the
-        k-th on. A `unit` of your own has to be given again. Raises LeaseLost where the lease is not
-        held, and Evicted where rows are gone.
+        For the ranks of one training: the first one leases with `pin=True`, tells the others
+        `lease.id`, and acknowledges when all are done. With `shard=(k, n)` every n-th row is
+        returned, from the k-th on. A `unit` of your own has to be given again. Raises LeaseLost
+        where the lease is not held, and Evicted where rows are gone.
 
         >>> consumer.shared(id, shard=(rank, ranks))  # doctest: +SKIP
         """
@@ -219,6 +224,7 @@ _DEFAULTS: dict[str, Any] = {
     "unit": Step(),
     "fields": None,
     "at_least": None,
+    "pin": False,
     "empty": np.empty,
 }
 
@@ -230,6 +236,7 @@ def _request(
     unit: Unit,
     fields: Sequence[str] | None,
     at_least: int | None,
+    pin: bool,
     empty: Any,
 ) -> Request:
     size = checks.whole(size, "the size of a lease", 1)
@@ -237,7 +244,8 @@ def _request(
     check_instances(sampler, unit)
     check_empty(empty)
     names = None if fields is None else field_names(fields)
-    return Request(size, least, where, sampler, unit, names, empty)
+    pin = checks.flag(pin, "pin")
+    return Request(size, least, where, sampler, unit, names, empty, pin)
 
 
 def _reopened(buffer: Any, name: str) -> Consumer:

@@ -237,6 +237,7 @@ class Server:
                 "consumers",
                 "requests",
                 "leases",
+                "evictions",
                 "admissions",
                 "waiters",
             )

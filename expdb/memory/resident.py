@@ -41,7 +41,7 @@ from expdb.memory.journal import (
     FinalRows,
     OpenEpisode,
     Priorities,
-)
+)  # fmt: skip
 from expdb.names import UNKNOWN
 from expdb.storage.catalog import Fields
 from expdb.storage.reading.gather import blank
@@ -259,10 +259,10 @@ class Resident:
 
     def reserve(self, high: int, finals: int, capacity: int | None) -> None:
         """Make room for the positions up to `high` and for more final observations."""
-        span = high - self.low
-        slots, final_rows = self.slots, self.final_rows
+        span, slots, final_rows = high - self.low, self.slots, self.final_rows
         if span > slots or not slots:
-            slots = max(span, min(slots + slots // 2, capacity or 2 * slots), 64)
+            most = capacity if capacity and span <= capacity else 2 * span
+            slots = max(span, min(slots + slots // 2, most), 64)
         if len(self.finals.free) < finals:
             final_rows = max(final_rows + finals, final_rows + final_rows // 2, 16)
         if (slots, final_rows) != (self.slots, self.final_rows):

@@ -18,6 +18,7 @@ from expdb.locks import locked
 from expdb.memory.usage import Usage
 from expdb.processes import Others, named
 from expdb.replay.units import Unit
+from expdb.sampling.following import follow
 from expdb.sampling.limits import Limits
 from expdb.sampling.memo import remember
 from expdb.sampling.repeatable import Philox, checksum
@@ -30,9 +31,14 @@ from expdb.storage.ledger import leases
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
 from expdb.storage.ledger.leases import Counters, NewLease
 from expdb.storage.ledger.packed import Drawn, described
+from expdb.storage.ledger.pins import settle_pins
 from expdb.storage.ledger.rates import count_samples
 from expdb.storage.ledger.waiters import Waiter
 from expdb.storage.store import Store
+
+
+class _Overtaken(Exception):
+    """What was drawn is evicted already, before it could be pinned."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,9 @@ class Leased:
     number: int
     batch: Batch
 
+
+# The lease, the consumer's version before it, the id of what was asked for, and the batch.
+_Made = tuple[leases.Lease, int, int, Batch]
 
 _serials = itertools.count()
 
@@ -111,30 +120,40 @@ class Leasing:
             self._sampling.save()
         try:
             while True:
-                with self._store.engine.writing(outlives=done is not None) as session:
-                    counters = leases.hold(session, self._store, self._consumer)
-                    self._follow(session, counters)
-                    overdue = self._overdue(counters.now)
-                    if overdue:
-                        leases.give_back(
-                            session, self._store, self._consumer, overdue, counters.now
-                        )
-                        continue
-                    if done is not None:
-                        counters = self._acknowledge_first(session, counters, *done)
-                    made = self._hand_out(session, counters, request, seconds, done is not None)
-                break
+                try:
+                    made = self._in_transaction(request, seconds, done)
+                except _Overtaken:
+                    self._usage.forget()
+                    self._sampling.load()
+                    continue
+                if made is not None:
+                    break
         except BaseException:
             if done is not None:  # nobody knows whether that is acknowledged
                 self._usage.forget()
             raise
         if isinstance(made, errors.TooFewRows):
             raise made
-        lease, request_id, batch = made
+        lease, version, request_id, batch = made
         self._stored.add(request_id)
-        self._take_in(lease, counters.version)
+        self._take_in(lease, version)
         self._given.add(lease.id)
         return Leased(lease.id, lease.number, batch)
+
+    def _in_transaction(
+        self, request: Request, seconds: float, done: tuple[int, int | None] | None
+    ) -> _Made | errors.TooFewRows | None:
+        """Hand out a batch; None where it only gave back what was overdue."""
+        with self._store.engine.writing(outlives=done is not None) as session:
+            counters = leases.hold(session, self._store, self._consumer)
+            follow(self._usage, session, self._store, self._consumer, counters)
+            overdue = self._overdue(counters.now)
+            if overdue:
+                leases.give_back(session, self._store, self._consumer, overdue, counters.now)
+                return None
+            if done is not None:
+                counters = self._acknowledge_first(session, counters, *done)
+            return self._hand_out(session, counters, request, seconds, done is not None)
 
     def waiter(self) -> Waiter:
         """Return what tells others of somebody who waits for a lease."""
@@ -164,7 +183,7 @@ class Leasing:
         request: Request,
         seconds: float,
         goes_on: bool,
-    ) -> tuple[leases.Lease, int, Batch] | errors.TooFewRows:
+    ) -> _Made | errors.TooFewRows:
         """Draw a batch and record it.
 
         In a transaction that `goes_on` if there is too little, that error is returned.
@@ -183,10 +202,12 @@ class Leasing:
         if text is not None:
             leases.insert_request(session, self._store, new.request, text)
         leases.insert(session, self._store, self._consumer, counters, new)
+        if new.pinned is not None and settle_pins(session, self._store) > new.pinned:
+            raise _Overtaken
         lease = leases.Lease(
             counters.handed_out, new.number, "leased", new.holder, new.expires, new.drawn
         )
-        return lease, new.request, batch
+        return lease, counters.version, new.request, batch
 
     @property
     def _holder(self) -> str:
@@ -220,6 +241,7 @@ class Leasing:
                 layout_rng, oldest, request.unit.by_episode,
             )  # fmt: skip
             try:
+                limits.least = 0 if request.pin else None
                 batch = self._sampling.sample(
                     request.size, request.where, request.sampler, request.unit, request.fields,
                     None, rng, request.empty, limits,
@@ -247,6 +269,7 @@ class Leasing:
             counters.now + seconds,
             checksum(batch, self._store, limits.rows_crc),
             replace(drawn, attempt=attempt) if attempt else drawn,
+            limits.least,
         )
         return batch, new, text
 
@@ -301,35 +324,6 @@ class Leasing:
         return shared(self._store, self._sampling, self._consumer, id, unit)
 
     # -- what others do --------------------------------------------------------------------------
-
-    def _follow(self, session: Session, counters: Counters) -> None:
-        """Know what others have leased, acknowledged and given back."""
-        usage, store, consumer = self._usage, self._store, self._consumer
-        if usage.version == counters.version:
-            return
-        try:
-            if usage.version < 0:
-                self._load(session, counters)
-            else:
-                known = usage.held
-                for lease in leases.changed(session, store, consumer, usage.last, known):
-                    usage.take_in(lease)
-        except BaseException:
-            usage.forget()
-            raise
-        usage.version = counters.version
-
-    def _load(self, session: Session, counters: Counters) -> None:
-        """Read the ledger, as far as it tells of what is held."""
-        usage, store, consumer = self._usage, self._store, self._consumer
-        usage.begin_at(store.state(session).oldest)
-        if usage.most is not None:
-            oldest = store.state(session).oldest
-            for lease in leases.acknowledged(session, store, consumer, oldest):
-                usage.take_in(lease)
-        for lease in leases.open_leases(session, store, consumer):
-            usage.take_in(lease)
-        usage.last, usage.begun = counters.handed_out - 1, counters.begun
 
     def _overdue(self, now: float) -> list[int]:
         """Return the leases that have expired, or that nobody can acknowledge any more."""

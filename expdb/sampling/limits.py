@@ -28,6 +28,8 @@ class Limits:
     # In the end: what was drawn, and a checksum of the rows that the batch is made of.
     drawn: Drawn | None = None
     rows_crc: int = 0
+    # Asked for by setting it to 0: the least position of any row that the batch is made of.
+    least: int | None = None
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -35,6 +35,17 @@ class Philox:
         return self._generator
 
 
+def least_position(resident: Resident, layout: Layout) -> int:
+    """Return the least position of the rows that a layout puts together."""
+    parts = (
+        layout.rows, layout.next_rows, layout.last_rows, layout.stacks, layout.next_stacks,
+        layout.firsts,
+    )  # fmt: skip
+    rows = np.concatenate([part.reshape(-1) for part in parts if part is not None])
+    held = rows[(rows >= 0) & (rows < resident.zero)]
+    return int(resident.positions(held).min())
+
+
 def rows_crc(resident: Resident, layout: Layout) -> int:
     """Return a checksum of which steps a layout puts together, wherever in memory they are."""
     parts = []

@@ -27,6 +27,7 @@ class Request:
     unit: Unit
     fields: tuple[str, ...] | None
     empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
+    pin: bool = False  # whether what is leased is kept, whatever the capacity
 
     @cached_property
     def key(self) -> tuple[Any, ...]:

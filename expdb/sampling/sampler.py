@@ -30,7 +30,7 @@ from expdb.sampling.extensions import check_sampler, check_unit
 from expdb.sampling.keys import Plan
 from expdb.sampling.limits import Limits
 from expdb.sampling.population import MatchingPopulation
-from expdb.sampling.repeatable import rows_crc
+from expdb.sampling.repeatable import least_position, rows_crc
 from expdb.sampling.saved import Saved
 from expdb.sampling.unloaded import drawn_unloaded, is_plain
 from expdb.sql.query import Where, plain_where
@@ -228,6 +228,8 @@ class Sampling:
             wanted.rows_crc = rows_crc(self.resident, layout)
         if wanted.limits is not None:
             wanted.limits.rows_crc = wanted.rows_crc
+            if wanted.limits.least is not None:
+                wanted.limits.least = least_position(self.resident, layout)
             wanted.limits.drawn = Drawn(positions_of(self.resident, rows), columns, layout.kept)
         if layout.kept is not None:
             positions = positions[layout.kept]

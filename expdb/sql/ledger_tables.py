@@ -69,6 +69,7 @@ leases = sa.Table(
         comment="CRC-32 of which rows make the batch, and of what may change in it",
     ),
     sa.Column("crc", Integer, nullable=False, comment="CRC-32 of positions and columns"),
+    sa.Column("pinned", Integer, comment="steps from this position on are kept; NULL for none"),
 )
 # Partial in the database, as those by revision: the leases that are held or may be drawn again.
 sa.Index("leases_open", leases.c.buffer_id, leases.c.consumer, leases.c.id)
@@ -92,4 +93,15 @@ admissions = sa.Table(
     sa.Column("policy_version", Integer, nullable=False, comment="of the buffer, when it began"),
     sa.Column("since", Real, nullable=False, comment="Unix seconds"),
     sa.Column("expires", Real, nullable=False, comment="Unix seconds"),
+)
+
+evictions = sa.Table(
+    "evictions",
+    metadata,
+    sa.Column("buffer_id", Integer, primary_key=True),
+    sa.Column("id", Integer, primary_key=True, comment="counts up"),
+    sa.Column("holder", Text, nullable=False, comment="the process that archives"),
+    sa.Column("since", Real, nullable=False, comment="Unix seconds"),
+    sa.Column("file", Text, nullable=False, comment="that the steps are written to"),
+    sa.Column("positions", Blob, nullable=False, comment="that are evicted then, packed"),
 )

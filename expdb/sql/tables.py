@@ -12,6 +12,7 @@ from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
 from expdb.sql.column_types import Blob, Flag, Integer, Real, Text, metadata
 from expdb.sql.ledger_tables import admissions as admissions
 from expdb.sql.ledger_tables import consumers as consumers
+from expdb.sql.ledger_tables import evictions as evictions
 from expdb.sql.ledger_tables import leases as leases
 from expdb.sql.ledger_tables import requests as requests
 from expdb.sql.ledger_tables import waiters as waiters
@@ -51,6 +52,9 @@ buffers = sa.Table(
     sa.Column(
         "admitted", Integer, nullable=False, comment="groups that have begun since the pace was set"
     ),
+    sa.Column("pinned", Integer, comment="steps from this position on are kept; NULL for none"),
+    sa.Column("eviction", Text, comment="the policy, JSON object; NULL for none"),
+    sa.Column("trigger_evicts", Flag, nullable=False, comment="or else the policy does"),
 )
 
 signatures = sa.Table(
@@ -201,7 +205,7 @@ priorities = sa.Table(
 )
 
 # What belongs to a buffer, in the order in which it can be deleted.
-LEDGER = (admissions, waiters, leases, requests, consumers)
+LEDGER = (evictions, admissions, waiters, leases, requests, consumers)
 EXPERIENCE = (priorities, steps, segments, chunks, episodes)
 OF_BUFFERS = (*LEDGER, *EXPERIENCE, signatures)
 

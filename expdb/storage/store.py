@@ -42,6 +42,8 @@ class State:
     nbytes: int
     deleted: int  # steps deleted on purpose, ever
     priorities: int  # counts writes of priorities
+    pinned: int | None  # position: steps from it on are kept
+    trigger_evicts: bool  # what is over the capacity, or else the policy does
 
 
 class Writing(AbstractContextManager[tuple[Session, WriteOutcome]]):
@@ -152,7 +154,7 @@ class Store:
         """
         found = session.ask(
             "SELECT added, low, size, holes, revision, capacity, bytes, deleted, priorities, "
-            "fields_version, "
+            "fields_version, pinned, trigger_evicts, "
             "EXISTS (SELECT 1 FROM steps WHERE buffer_id = b.id AND revision IS NOT NULL) FROM "
             "buffers b WHERE id = ?",
             self.id,
@@ -170,6 +172,8 @@ class Store:
             deleted,
             priorities,
             version,
+            pinned,
+            trigger_evicts,
             revised,
         ) = found[0]
         self.fields_at(session, version)
@@ -179,8 +183,9 @@ class Store:
                 "that cannot be; restore a backup"
             )
         return State(
-            added, low, size, holes, revision, bool(revised), capacity, nbytes, deleted, priorities
-        )
+            added, low, size, holes, revision, bool(revised), capacity, nbytes, deleted,
+            priorities, pinned, bool(trigger_evicts),
+        )  # fmt: skip
 
     def fields_at(self, session: Session, version: int) -> Fields:
         """Return the fields that the session's snapshot has.

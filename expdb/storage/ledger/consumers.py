@@ -11,6 +11,7 @@ from expdb import errors
 from expdb.names import nearest
 from expdb.sql import tables
 from expdb.sql.session import Session
+from expdb.storage.ledger.pins import settle_pins
 from expdb.storage.store import Store
 
 K = tables.consumers.c
@@ -140,6 +141,7 @@ def drop_consumer(store: Store, name: str) -> None:
         leases = tables.leases.c
         mine = sa.and_(leases.buffer_id == store.id, leases.consumer == found.id)
         session.execute(sa.delete(tables.leases).where(mine))
+        settle_pins(session, store)
 
 
 def policy_version(session: Session, store: Store) -> int | None:

@@ -25,6 +25,7 @@ from expdb.storage.ledger.packed import (
     pack_positions,
     unpack_positions,
 )
+from expdb.storage.ledger.pins import settle_pins
 from expdb.storage.store import Store
 
 _CHANGED = (
@@ -33,8 +34,8 @@ _CHANGED = (
 )
 _INSERT = (
     "INSERT INTO leases (buffer_id, consumer, id, number, status, request, holder, leased, "
-    "expires, policy_version, rows, first, last, positions, columns, checksum, crc) "
-    "VALUES (?, ?, ?, ?, 'leased', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "expires, policy_version, rows, first, last, positions, columns, checksum, crc, pinned) "
+    "VALUES (?, ?, ?, ?, 'leased', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _COUNT = (
     "UPDATE consumers SET version = version + 1, handed_out = ?, begun = ? "
@@ -78,6 +79,7 @@ class NewLease:
     expires: float
     checksum: int
     drawn: Drawn
+    pinned: int | None = None  # steps from this position on are to be kept
 
 
 def hold(session: Session, store: Store, consumer: ConsumerRecord) -> Counters:
@@ -178,7 +180,7 @@ def insert(
         _INSERT, *key, counters.handed_out, lease.number, lease.request, lease.holder,
         counters.now, lease.expires, counters.policy_version, len(lease.drawn.items),
         first, last, positions, columns, lease.checksum,
-        crc_of(positions, columns, lease.number, lease.request),
+        crc_of(positions, columns, lease.number, lease.request), lease.pinned,
     )  # fmt: skip
 
 
@@ -198,12 +200,14 @@ def give_back(
     found = session.ask(
         "UPDATE leases SET status = 'returned', ended = ? WHERE buffer_id = ? AND consumer = ? "
         f"AND id {store.dialect.AMONG} AND status = 'leased' AND holder = coalesce(?, holder) "
-        "RETURNING id",
+        "RETURNING id, pinned",
         now, store.id, consumer.id, listed, holder,
     )  # fmt: skip
     if found:
         _count_change(session, store, consumer)
-    return [id for (id,) in found]
+    if any(pinned is not None for _, pinned in found):
+        settle_pins(session, store)
+    return [id for id, _ in found]
 
 
 def acknowledge(
@@ -222,11 +226,13 @@ def acknowledge(
         "acknowledged = (SELECT c.acknowledged FROM consumers c "
         "WHERE c.buffer_id = leases.buffer_id AND c.id = leases.consumer) "
         "WHERE buffer_id = ? AND consumer = ? AND id = ? AND status = 'leased' AND holder = ? "
-        f"AND expires > {now} RETURNING id",
+        f"AND expires > {now} RETURNING pinned",
         step, store.id, consumer.id, id, holder,
     )  # fmt: skip
     if not found:
         return None
+    if found[0][0] is not None:
+        settle_pins(session, store)
     ((version,),) = session.ask(
         "UPDATE consumers SET version = version + 1, acknowledged = acknowledged + 1, "
         "last_step = coalesce(?, last_step) WHERE buffer_id = ? AND id = ? RETURNING version",

@@ -78,7 +78,8 @@ def _counters(store: Store, session: Session) -> Iterator[str]:
     )
     if size != state.size:
         yield f"it counts {state.size} steps and holds {size}"
-    if state.capacity is not None and size > state.capacity:
+    most = state.capacity if state.pinned is None or state.capacity is None else 2 * state.capacity
+    if state.trigger_evicts and most is not None and size > most:
         yield f"it holds {size} steps, more than its capacity {state.capacity}"
     if size and (low < state.oldest or high >= state.added):
         yield f"positions {low} to {high} lie outside of {state.oldest} to {state.added - 1}"

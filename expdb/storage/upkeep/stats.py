@@ -30,6 +30,7 @@ def buffer_stats(store: Store, session: Session) -> dict[str, Any]:
         "steps": state.size,
         "added": state.added,
         "oldest": state.oldest,
+        "pinned": state.pinned,
         "episodes": {
             status: by_status.get(status, 0) for status in ("open", "complete", "aborted")
         },

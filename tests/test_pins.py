@@ -1,0 +1,108 @@
+"""Pins: the steps of a lease stay in the buffer, whatever its capacity, within bounds."""
+
+import time
+
+import numpy as np
+import pytest
+
+import expdb
+
+
+@pytest.fixture
+def buffer(db):
+    return db.buffer("train", capacity=100)
+
+
+def store(buffer, count):
+    for start in range(0, count, 10):
+        n = np.arange(start, min(start + 10, count))
+        buffer.store_batch({"n": n, "truncated": True, "task_id": [str(k) for k in n]})
+
+
+def test_what_is_pinned_stays_until_the_lease_is_over(buffer, db):
+    store(buffer, 100)
+    consumer = buffer.consumer("trainer")
+    lease = consumer.lease(4, where=[20, 30, 40, 50], sampler=expdb.Ordered("position"), pin=True)
+    store(buffer, 60)
+    assert (len(buffer), buffer.stats()["oldest"], buffer.stats()["pinned"]) == (140, 20, 20)
+    shared = consumer.shared(lease.id)
+    for name, array in lease.batch.items():
+        np.testing.assert_array_equal(shared[name], array)
+    assert db.check() == []
+    lease.acknowledge()
+    assert (len(buffer), buffer.stats()["oldest"], buffer.stats()["pinned"]) == (100, 60, None)
+    assert db.check() == []
+    drawn = buffer.sample(400, rng=0)["position"]
+    assert (drawn.min(), drawn.max()) == (60, 159)
+
+
+def test_the_oldest_of_several_pins_counts(buffer, db):
+    store(buffer, 100)
+    consumers = [buffer.consumer(name) for name in "ab"]
+    leases = [
+        one.lease(2, where=[at, 90], sampler=expdb.Ordered("position"), pin=True)
+        for one, at in zip(consumers, (30, 10), strict=True)
+    ]
+    store(buffer, 50)
+    assert buffer.stats()["oldest"] == 10
+    leases[1].give_back()
+    assert buffer.stats()["oldest"] == 30
+    consumers[0].lease(1)  # pins nothing
+    buffer.drop_consumer("a")
+    assert (buffer.stats()["oldest"], len(buffer)) == (50, 100)
+    assert db.check() == []
+
+
+def test_a_pin_ends_with_its_lease(buffer):
+    store(buffer, 100)
+    consumer = buffer.consumer("trainer")
+    consumer.lease(1, where=[0], pin=True, seconds=0.01)
+    store(buffer, 20)
+    assert buffer.stats()["oldest"] == 0
+    time.sleep(0.02)
+    consumer.lease(1).give_back()  # which looks for leases that have expired
+    assert buffer.stats()["oldest"] == 20
+
+
+def test_all_rows_that_a_batch_is_made_of_are_pinned(buffer):
+    for number in range(10):
+        with buffer.episode(f"t{number}") as episode:
+            for step in range(10):
+                episode.append(obs=np.float32(step), terminated=step == 9)
+    consumer = buffer.consumer("trainer")
+    units = expdb.Sequence(3, burn_in=2), expdb.Stack(4), expdb.Episode(), expdb.NStep(2)
+    for unit, least in zip(units, (25, 24, 20, 27), strict=True):
+        where = [20, 27] if isinstance(unit, expdb.Episode) else [27]
+        lease = consumer.lease(1, where, unit=unit, pin=True)
+        assert buffer.stats()["pinned"] == least
+        lease.give_back()
+
+
+def test_a_pin_that_would_fill_the_buffer_twice_over_is_broken(buffer, db):
+    store(buffer, 100)
+    consumer = buffer.consumer("trainer")
+    lease = consumer.lease(4, where=[0, 1, 2, 3], sampler=expdb.Ordered("position"), pin=True)
+    store(buffer, 100)
+    assert len(buffer) == 200
+    assert consumer.shared(lease.id).size == 4
+    store(buffer, 1)
+    assert (len(buffer), buffer.stats()["pinned"]) == (100, None)
+    with pytest.raises(expdb.Evicted):
+        consumer.shared(lease.id)
+    store(buffer, 5)
+    assert len(buffer) == 100
+    assert db.check() == []
+    lease.acknowledge()
+    assert len(buffer) == 100
+
+
+def test_gaps_in_what_is_pinned_are_counted(buffer, db):
+    store(buffer, 100)
+    buffer.delete(list(range(5, 25)))
+    lease = buffer.consumer("trainer").lease(1, where=[30], pin=True)
+    store(buffer, 90)
+    assert (len(buffer), buffer.stats()["oldest"]) == (160, 30)
+    assert db.check() == []
+    lease.acknowledge()
+    assert (len(buffer), buffer.stats()["oldest"]) == (100, 90)
+    assert db.check() == []
