@@ -19,6 +19,7 @@ from expdb.consumer import Consumer
 from expdb.database import ExperienceDB, copy, open, upgrade
 from expdb.errors import (
     AccessDenied,
+    ArchiveFailed,
     CapacityMismatch,
     ChunkDamaged,
     CommitUnknown,
@@ -66,6 +67,7 @@ from expdb.replay.sequences import Episode, Group, Sequence
 from expdb.replay.transitions import NStep, Stack
 from expdb.replay.units import Step, Unit
 from expdb.sql.query import QueryBuilder
+from expdb.storage.upkeep.eviction import Eviction
 from expdb.writer import EpisodeWriter
 
 __version__ = "0.1.0"
@@ -73,6 +75,7 @@ __version__ = "0.1.0"
 __all__ = [
     "KEEP",
     "AccessDenied",
+    "ArchiveFailed",
     "Batch",
     "CapacityMismatch",
     "ChunkDamaged",
@@ -93,6 +96,7 @@ __all__ = [
     "EpisodeMismatch",
     "EpisodeWriter",
     "Evicted",
+    "Eviction",
     "ExpDBError",
     "ExpDBWarning",
     "ExperienceDB",

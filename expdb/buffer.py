@@ -22,6 +22,7 @@ from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, EPISODE_KEYS, STEP_COLUMN
 from expdb.open_writers import OpenWriters
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
+from expdb.retention import Retention
 from expdb.sampling.request import check_empty, check_instances, field_names
 from expdb.sampling.sampler import Sampling
 from expdb.sampling.shortage import explained
@@ -31,6 +32,7 @@ from expdb.sql.query import Where
 from expdb.storage.reading import fetch, select
 from expdb.storage.store import Store, evicted
 from expdb.storage.upkeep.check import check_buffer
+from expdb.storage.upkeep.eviction import Eviction
 from expdb.storage.upkeep.stats import buffer_stats
 from expdb.storage.upkeep.why import why
 from expdb.storage.writing import change, episodes, transaction
@@ -42,6 +44,8 @@ from expdb.writer import EpisodeWriter
 Seed: TypeAlias = "int | np.random.Generator | None"
 
 Empty: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
+
+SCANNED_AT_ONCE = 4096
 
 UPDATABLE = ("reward", "terminated", "truncated", "tags", "policy_version")
 
@@ -61,6 +65,7 @@ class ReplayBuffer(Consumption):
         self._open_episodes = OpenEpisodes(store, run)
         self._rng: np.random.Generator | None = None
         self._writers = OpenWriters(store)
+        self._retention = Retention(store, self._scan_at, self._sampling.save)
 
     def __repr__(self) -> str:
         return f"<ReplayBuffer {self.name!r}: {len(self)} steps, capacity {self.capacity}>"
@@ -121,7 +126,9 @@ class ReplayBuffer(Consumption):
             "episode_tags": episode_tags,
         }  # fmt: skip
         exits.watch_worker()
-        return int(self._open_episodes.write([(row, fields)])[0])
+        position = int(self._open_episodes.write([(row, fields)])[0])
+        self._retention.look()
+        return position
 
     def store_batch(self, rows: Any) -> np.ndarray:
         """Store many steps in one transaction and return their positions, int64 in the order given.
@@ -135,7 +142,9 @@ class ReplayBuffer(Consumption):
         for row in rows_of(rows if columns is None else columns):
             known = {key: row[key] for key in (*EPISODE_KEYS, *STEP_KEYS) if key in row}
             pending.append((known, {key: value for key, value in row.items() if key not in known}))
-        return self._open_episodes.write(pending)
+        positions = self._open_episodes.write(pending)
+        self._retention.look()
+        return positions
 
     def episode(
         self,
@@ -226,6 +235,7 @@ class ReplayBuffer(Consumption):
             None,
             OpenWriters(self._store),
         )
+        self._retention = Retention(self._store, self._scan_at, self._sampling.save)
         self._sampling.forked()
         for consumer in self._consumers.values():
             consumer.forked()
@@ -347,6 +357,14 @@ class ReplayBuffer(Consumption):
             yield Batch(columns, len(found))
             after = int(found[-1])
 
+    def _scan_at(self, positions: np.ndarray, fields: Sequence[str]) -> Iterator[Batch]:
+        for start in range(0, len(positions), SCANNED_AT_ONCE):
+            with self._store.engine.reading() as session:
+                state, some = self._store.state(session), positions[start:][:SCANNED_AT_ONCE]
+                found = some[fetch.alive(self._store, session, some)]
+                columns = fetch.steps(self._store, session, state, found, fields)
+            yield Batch(columns, len(found))
+
     # -- changing ----------------------------------------------------------------------------------
 
     def update(self, where: Where, *, which: Literal["all", "last"] = "all", **columns: Any) -> int:
@@ -426,6 +444,36 @@ class ReplayBuffer(Consumption):
         What is over is evicted at once, oldest first.
         """
         change.set_capacity(self._store, checked_capacity(capacity))
+
+    @property
+    def eviction(self) -> Eviction | None:
+        """What is kept beside the newest steps up to the capacity; None for these alone.
+
+        Set `expdb.Eviction(...)`, or None. Handles that write keep to it, about once a second.
+        Raises ArchiveFailed where its archive cannot be written.
+        """
+        return self._retention.policy()
+
+    @eviction.setter
+    def eviction(self, policy: Eviction | None) -> None:
+        if policy is not None and not isinstance(policy, Eviction):
+            raise errors.InvalidValue(f"eviction is {policy!r}: give expdb.Eviction(...), or None")
+        self._retention.set_policy(policy)
+
+    def plan_eviction(self) -> pa.Table:
+        """Return what `eviction` would have go now, as an Arrow table.
+
+        One row per run of neighbouring steps of an episode: `episode`, the positions `first` to
+        `last`, `episode_id`, `task_id`, and `why`.
+        """
+        return self._retention.plan()
+
+    def evict(self) -> int:
+        """Evict now what `eviction` says, and return how many steps went.
+
+        Raises ArchiveFailed, and evicts nothing, where it cannot be archived.
+        """
+        return self._retention.evict()
 
     def index(self, name: str) -> None:
         """Index a column or a tag, such as "tags.difficulty".
@@ -617,7 +665,9 @@ class _Sink:
         return list(rows_of(columns if found is None else found))
 
     def write(self, pending: Pending) -> np.ndarray:
-        return transaction.write(self._store, pending)
+        positions = transaction.write(self._store, pending)
+        self._buffer._retention.look()
+        return positions
 
     def collected(self, writer: EpisodeWriter) -> None:
         self._buffer._writers.collected(writer)

@@ -195,3 +195,7 @@ class ReplayMismatch(ExpDBError, ValueError):
 
 class RateLimited(ExpDBError, TimeoutError):
     """A rate limiter held a write back for longer than `timeout`."""
+
+
+class ArchiveFailed(ExpDBError, OSError):
+    """The archive of a buffer cannot be written; nothing is evicted then."""

@@ -265,6 +265,7 @@ def test_examples_run_again_and_stay_short(name, tmp_path):
 PAGES_WITH_CODE = [
     "README.md",
     "docs/consumption.md",
+    "docs/eviction.md",
     "docs/extending.md",
     "docs/reading.md",
     "docs/sampling.md",
@@ -542,9 +543,9 @@ def test_export_writes_what_matches_as_parquet_that_others_read(traces, tmp_path
 def test_export_is_written_batch_by_batch_with_one_schema(tmp_path, monkeypatch):
     import pyarrow.parquet
 
-    from expdb import export
+    from expdb import export, parquet
 
-    monkeypatch.setattr(export, "BATCH_STEPS", 4)
+    monkeypatch.setattr(parquet, "BATCH_STEPS", 4)
     with expdb.open(tmp_path / "runs.db") as db:
         buffer = db.buffer("b")
         buffer.store_batch([{"n": n, "late": None} for n in range(5)])

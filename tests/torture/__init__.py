@@ -4,7 +4,7 @@
 """
 
 # They enter their faults in the table.
-from torture import damage, hostile, kills, learners, machine, migrations, power, soak  # noqa: F401
+from torture import archive, damage, hostile, kills, learners, machine, migrations, power, soak  # noqa: F401
 from torture.oracle import verify
 from torture.table import FAULTS, HEAD, Outcome, Place, Servers, line, run
 

@@ -11,7 +11,9 @@ from expdb.names import EPISODE_COLUMNS
 from expdb.sql import tables
 from expdb.sql.conditions import Condition, resolve
 from expdb.sql.session import Session
+from expdb.storage.outcome import WriteOutcome
 from expdb.storage.reading import select
+from expdb.storage.reading.fetch import alive
 from expdb.storage.reading.segments import locate
 from expdb.storage.store import Store
 from expdb.storage.writing.compact import rewrite
@@ -138,14 +140,22 @@ def delete(store: Store, where: Condition) -> int:
     """Delete the matching steps, and rewrite the chunks they leave; return how many there were."""
     with store.writing() as (session, outcome):
         found = select.positions(store, session, where)
-        if not len(found):
-            return 0
-        segments = locate(store, session, found)
-        index = segments.find(found)
-        session.execute(sa.delete(tables.steps).where(_at(store, found)))
-        for chunk in np.unique(segments.chunk[index]).tolist():
-            rewrite(store, session, outcome, [chunk])
-        _settle_episodes(store, session, np.unique(segments.episode[index]), found)
+        return delete_positions(store, session, outcome, found)
+
+
+def delete_positions(
+    store: Store, session: Session, outcome: WriteOutcome, positions: np.ndarray
+) -> int:
+    """Delete steps in a transaction that holds the buffer's row; return how many there were."""
+    found = positions[alive(store, session, positions)] if len(positions) else positions
+    if not len(found):
+        return 0
+    segments = locate(store, session, found)
+    index = segments.find(found)
+    session.execute(sa.delete(tables.steps).where(_at(store, found)))
+    for chunk in np.unique(segments.chunk[index]).tolist():
+        rewrite(store, session, outcome, [chunk])
+    _settle_episodes(store, session, np.unique(segments.episode[index]), found)
     return len(found)
 
 

@@ -1,0 +1,88 @@
+"""Policies of eviction: what a buffer keeps, beside the newest steps up to its capacity."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+
+import sqlalchemy as sa
+
+from expdb import checks, errors
+from expdb.sql import tables
+from expdb.sql.session import Session
+from expdb.storage.store import Store
+
+B, V = tables.buffers.c, tables.evictions.c
+
+
+@dataclass(frozen=True)
+class Eviction:
+    """Say what a buffer keeps, beside the newest steps up to its capacity.
+
+    Evicted is, oldest first: what is older than `max_age` seconds; of each task what is over
+    `max_steps_per_task`; and what is over `max_bytes` of stored fields, or over the capacity. With
+    `whole_episodes` only episodes that have ended go, each at once, by the time of their last step.
+    With an `archive`, a folder, what is evicted is written there first, as Parquet files in
+    `buffer=<name>/date=<day>/`.
+    """
+
+    max_bytes: int | None = None
+    max_age: float | None = None
+    max_steps_per_task: int | None = None
+    whole_episodes: bool = False
+    archive: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_bytes", "max_steps_per_task"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, checks.whole(getattr(self, name), name, 1))
+        if self.max_age is not None:
+            object.__setattr__(self, "max_age", checks.number(self.max_age, "max_age", 0))
+        checks.flag(self.whole_episodes, "whole_episodes")
+        if self.archive is not None:
+            if not isinstance(self.archive, (str, os.PathLike)) or not os.fspath(self.archive):
+                raise errors.InvalidValue(f"archive is {self.archive!r}: name a folder")
+            object.__setattr__(self, "archive", os.path.abspath(os.fspath(self.archive)))
+        if not self.whole_episodes and all(
+            one is None
+            for one in (self.max_bytes, self.max_age, self.max_steps_per_task, self.archive)
+        ):
+            raise errors.InvalidValue(
+                "a policy that says nothing: give max_bytes, max_age, max_steps_per_task, "
+                "whole_episodes or archive, or set None"
+            )
+
+    @property
+    def is_done_by_trigger(self) -> bool:
+        """Whether the capacity is still kept by the database's trigger, step by step."""
+        return not self.whole_episodes and self.archive is None
+
+
+def read_policy(session: Session, store: Store) -> Eviction | None:
+    """Return the policy of a buffer, None for none."""
+    found = session.rows(sa.select(B.eviction).where(B.id == store.id))
+    if not found:
+        raise store.dropped()
+    if found[0][0] is None:
+        return None
+    try:
+        return Eviction(**json.loads(found[0][0]))
+    except (ValueError, TypeError) as error:
+        raise errors.DatabaseDamaged(
+            f"the eviction policy of buffer {store.name!r} cannot be read ({error}): restore a "
+            "backup"
+        ) from error
+
+
+def set_policy(store: Store, policy: Eviction | None) -> None:
+    """Keep to a policy from now on, to none with None."""
+    with store.writing() as (session, _):
+        if session.rows(sa.select(V.id).where(V.buffer_id == store.id)):
+            raise errors.DatabaseBusy(
+                f"another process archives steps of buffer {store.name!r}: set the policy again "
+                "when it is done"
+            )
+        values = {
+            "eviction": None if policy is None else json.dumps(asdict(policy)),
+            "trigger_evicts": policy is None or policy.is_done_by_trigger,
+        }
+        session.execute(sa.update(tables.buffers).where(B.id == store.id).values(**values))

@@ -1,0 +1,160 @@
+"""What a policy of eviction would have go now."""
+
+from __future__ import annotations  # NumPy imports its random module when it is first named
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from expdb.sql import tables
+from expdb.sql.session import Session
+from expdb.storage.store import State, Store
+from expdb.storage.upkeep.eviction import Eviction
+
+C, E, G, S = tables.chunks.c, tables.episodes.c, tables.segments.c, tables.steps.c
+
+FIRST_LOOK = 1024  # runs of steps; four times as many where that is not enough
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What would be evicted: steps in order of position, of each the episode and why."""
+
+    positions: np.ndarray
+    episodes: np.ndarray
+    why: np.ndarray  # texts
+
+    def runs(self) -> list[tuple[int, int, int, str]]:
+        """Return episode, first and last position, and why, of neighbouring steps."""
+        positions = self.positions
+        if not len(positions):
+            return []
+        breaks = (np.diff(positions) != 1) | (np.diff(self.episodes) != 0)
+        breaks |= self.why[1:] != self.why[:-1]
+        starts = np.concatenate(([0], np.flatnonzero(breaks) + 1))
+        ends = np.append(starts[1:], len(positions)) - 1
+        columns = self.episodes[starts], positions[starts], positions[ends], self.why[starts]
+        return list(zip(*[column.tolist() for column in columns], strict=True))
+
+
+NOTHING = Plan(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, object))
+
+
+def plan_eviction(store: Store, session: Session, policy: Eviction, now: float) -> Plan:
+    """Return what the policy would have evicted, as the session sees the buffer."""
+    state = store.state(session)
+    over_steps = 0 if state.capacity is None else state.size - state.capacity
+    over_bytes = 0 if policy.max_bytes is None else state.nbytes - policy.max_bytes
+    # Single steps go in the order of their positions, so that a look at the oldest is enough.
+    limit = None if policy.whole_episodes or policy.max_steps_per_task is not None else FIRST_LOOK
+    if limit is not None and policy.max_age is None and over_steps <= 0 and over_bytes <= 0:
+        return NOTHING
+    while True:
+        rows = _read_runs(store, session, limit)
+        if not rows:
+            return NOTHING
+        items = _Items(rows, state, policy.whole_episodes)
+        if policy.max_age is not None:
+            items.evict(_older(store, session, items, policy, now - policy.max_age), "max_age")
+        if policy.max_steps_per_task is not None:
+            items.evict(items.over_by_task(policy.max_steps_per_task), "max_steps_per_task")
+        items.evict_oldest(items.nbytes, over_bytes, "max_bytes")
+        items.evict_oldest(items.steps, over_steps, "capacity")
+        if limit is None or len(rows) < limit or not items.last_goes:
+            return items.plan()
+        limit *= 4
+
+
+def _read_runs(store: Store, session: Session, limit: int | None) -> list[Any]:
+    """Return the oldest runs of neighbouring steps of an episode, and what is known of them."""
+    chunks = sa.and_(C.buffer_id == G.buffer_id, C.id == G.chunk)
+    return list(
+        session.rows(
+            sa.select(
+                G.first, G.last, G.episode, E.task_id, E.status, E.last_position,
+                sa.func.coalesce(E.ended, E.started), C.bytes, C.rows,
+            )
+            .select_from(tables.SEGMENTS_OF_EPISODES.join(tables.chunks, chunks))
+            .where(G.buffer_id == store.id)
+            .order_by(G.last)
+            .limit(limit)
+        )
+    )  # fmt: skip
+
+
+def _older(
+    store: Store, session: Session, items: _Items, policy: Eviction, before: float
+) -> np.ndarray:
+    if policy.whole_episodes:
+        return np.asarray(items.ended < before)
+    found = session.rows(
+        sa.select(S.position)
+        .where(S.buffer_id == store.id, S.position <= int(items.newest.max()))
+        .where(S.execute_time < before)
+    )
+    return np.isin(items.newest, np.fromiter((row[0] for row in found), np.int64, len(found)))
+
+
+class _Items:
+    """What goes by itself, oldest first: single steps, or whole episodes."""
+
+    def __init__(self, rows: list[Any], state: State, whole_episodes: bool):
+        first, last, episode, tasks, status, end, ended, nbytes, count = zip(*rows, strict=True)
+        starts = np.maximum(np.array(first, np.int64), state.oldest)
+        lengths = np.array(last, np.int64) - starts + 1
+        run = np.repeat(np.arange(len(rows)), lengths)  # of each step
+        offsets = np.arange(len(run)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        self._positions, self._episodes = starts[run] + offsets, np.array(episode)[run]
+        if whole_episodes:
+            keys = np.array(end, np.int64)[run]  # the last position, which is no other episode's
+            _, of, self._item = np.unique(keys, return_index=True, return_inverse=True)
+            allowed = np.array([one != "open" for one in status])[run][of]
+        else:
+            of = self._item = np.arange(len(run))
+            allowed = np.ones(len(run), np.bool_)
+        each = (np.array(nbytes) / np.array(count))[run]
+        self.steps, self.nbytes = np.bincount(self._item), np.bincount(self._item, each)
+        self.newest = np.zeros(len(of), np.int64)
+        np.maximum.at(self.newest, self._item, self._positions)
+        self.ended = np.array(ended, np.float64)[run][of]
+        self._tasks = np.unique(np.array(tasks, object), return_inverse=True)[1][run][of]
+        overfull = state.capacity is not None and state.size > 2 * state.capacity
+        if state.pinned is not None and not overfull:
+            allowed &= self.newest < state.pinned
+        self._allowed, self._why = allowed, np.full(len(of), "", object)
+
+    def evict(self, due: np.ndarray, why: str) -> None:
+        """Have items go that may."""
+        self._why[due & self._allowed & (self._why == "")] = why
+
+    def evict_oldest(self, sizes: np.ndarray, over: float, why: str) -> None:
+        """Have the oldest items go until so much less is left."""
+        over -= float(sizes[self._why != ""].sum())
+        free = np.flatnonzero(self._allowed & (self._why == ""))
+        if over > 0 and len(free):
+            before = np.cumsum(sizes[free]) - sizes[free]
+            self._why[free[before < over]] = why
+
+    def over_by_task(self, most: int) -> np.ndarray:
+        """Return which items are more than the newest so many steps of their task."""
+        order = np.lexsort((-np.arange(len(self.steps)), self._tasks))  # newest first
+        steps, tasks = self.steps[order], self._tasks[order]
+        total = np.cumsum(steps)
+        starts = np.flatnonzero(np.diff(tasks, prepend=-1))
+        base = np.repeat(total[starts] - steps[starts], np.diff(np.append(starts, len(tasks))))
+        over = np.empty(len(order), np.bool_)
+        over[order] = total - base > most
+        return over
+
+    @property
+    def last_goes(self) -> bool:
+        """Whether the newest item goes, so that those behind it may have to go as well."""
+        return bool(self._why[-1] != "")
+
+    def plan(self) -> Plan:
+        """Return what goes."""
+        why = self._why[self._item]
+        gone = why != ""
+        return Plan(self._positions[gone], self._episodes[gone], why[gone])

@@ -1,0 +1,313 @@
+"""Policies of eviction: by bytes, age and task, by whole episodes, and into an archive."""
+
+import multiprocessing
+import time
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import expdb
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+@pytest.fixture
+def buffer(db):
+    return db.buffer("train")
+
+
+def fill(buffer, lengths, tasks=3):
+    for number, length in enumerate(lengths):
+        with buffer.episode(f"t{number % tasks}", episode_id=f"e{number}") as episode:
+            for step in range(length):
+                episode.append(n=step, obs=np.full(8, number, np.float32), note={"k": [step]})
+
+
+def held(buffer):
+    return [int(p) for batch in buffer.scan(fields=["position"]) for p in batch["position"]]
+
+
+def archived(folder):
+    """Return the positions in an archive, each as often as it is there, ascending."""
+    files = sorted(folder.rglob("*.parquet"))
+    return sorted(p for file in files for p in pq.read_table(file)["position"].to_pylist())
+
+
+def test_the_oldest_go_until_the_bytes_fit(buffer, db):
+    fill(buffer, [50] * 20)
+    nbytes = buffer.stats()["bytes"]
+    buffer.eviction = expdb.Eviction(max_bytes=nbytes // 2)
+    assert buffer.eviction == expdb.Eviction(max_bytes=nbytes // 2)
+    plan = buffer.plan_eviction().to_pylist()
+    assert [one["episode_id"] for one in plan] == [f"e{k}" for k in range(len(plan))]
+    assert {one["why"] for one in plan} == {"max_bytes"}
+    gone = buffer.evict()
+    assert gone == sum(one["last"] - one["first"] + 1 for one in plan)
+    assert nbytes * 0.4 < buffer.stats()["bytes"] <= nbytes // 2
+    assert held(buffer) == list(range(gone, 1000))
+    assert buffer.plan_eviction().num_rows == buffer.evict() == 0
+    assert db.check() == []
+
+
+def test_what_is_too_old_goes(buffer, db):
+    now = time.time()
+    for k in range(10):
+        buffer.store(task_id="t", n=k, execute_time=now - 100 * (10 - k))
+    buffer.eviction = expdb.Eviction(max_age=450)
+    assert {one["why"] for one in buffer.plan_eviction().to_pylist()} == {"max_age"}
+    assert buffer.evict() == 6
+    assert held(buffer) == [6, 7, 8, 9]
+    assert db.check() == []
+
+
+def test_of_each_task_the_newest_steps_are_kept(buffer, db):
+    for k in range(60):
+        buffer.store(task_id="rare" if k % 10 == 0 else "common", n=k, terminated=True)
+    buffer.eviction = expdb.Eviction(max_steps_per_task=5)
+    buffer.evict()
+    tasks = [one["task_id"] for one in buffer.page(1, 99)]
+    assert (tasks.count("rare"), tasks.count("common")) == (5, 5)
+    assert held(buffer) == [10, 20, 30, 40, 50, 55, 56, 57, 58, 59]
+    assert db.check() == []
+    assert set(buffer.sample(300, rng=0)["position"].tolist()) == set(held(buffer))
+    buffer.eviction = None
+    buffer.set_capacity(3)
+    assert held(buffer) == [57, 58, 59]
+    assert db.check() == []
+
+
+def test_whole_episodes_go_at_once_and_open_ones_stay(db):
+    buffer = db.buffer("whole", capacity=50)
+    buffer.eviction = expdb.Eviction(whole_episodes=True)
+    still = buffer.episode("open")
+    still.append(n=0, obs=np.zeros(8, np.float32), note={})
+    still.flush()
+    fill(buffer, [20, 20, 20])
+    assert len(buffer) == 61  # its writer did not look again yet
+    assert buffer.evict() == 20
+    assert buffer.episodes()["episode_id"].to_pylist()[1:] == ["e1", "e2"]
+    assert db.check() == []
+    drawn = buffer.sample(40, unit=expdb.Episode(), rng=0)
+    assert set(drawn["length"].tolist()) == {20}
+    still.end()
+    assert buffer.evict() == 0
+
+
+def test_writers_keep_to_the_policy_by_themselves(db, tmp_path):
+    buffer = db.buffer("b", capacity=30)
+    buffer.eviction = expdb.Eviction(archive=tmp_path / "archive")
+    deadline, stored = time.monotonic() + 10, 0
+    while not archived(tmp_path) and time.monotonic() < deadline:
+        buffer.store_batch({"n": np.arange(20)})
+        stored += 20
+        time.sleep(0.05)
+    assert sorted([*archived(tmp_path), *held(buffer)]) == list(range(stored))
+
+
+def test_an_archive_has_every_value(db, tmp_path):
+    buffer = db.buffer("b/1", capacity=10, fields={"tokens": expdb.Field("int32", (None,))})
+    buffer.eviction = expdb.Eviction(archive=str(tmp_path))
+    with buffer.episode("t", group_id="g", policy_version=3, episode_tags={"a": 1}) as episode:
+        for k in range(15):
+            more = {"rare": "x" * k} if k % 3 else {}
+            episode.append(
+                obs=np.full((2, 3), k, np.float32), text=f"step {k}", json={"k": [k]},
+                tokens=np.arange(k, dtype=np.int32), reward=k / 2, tags={"k": k}, data=b"\0",
+                policy_version=3 + k // 10, **more,
+            )  # fmt: skip
+    buffer.update_priorities([2], [0.5])
+    rows = [row for batch in buffer.scan() for row in batch.to_list()][:5]
+    assert buffer.evict() == 5
+    (file,) = tmp_path.rglob("*.parquet")
+    assert file.parent.parent.name == "buffer=b%2F1"
+    found = pq.read_table(file).to_pylist()
+    assert [one["position"] for one in found] == list(range(5))
+    assert [one["text"] for one in found] == [row["text"] for row in rows]
+    assert [list(map(float, one["obs"])) for one in found] == [
+        [k] * 6 for k in map(float, range(5))
+    ]
+    assert found[1]["json"] == '{"k": [1]}'
+    assert found[2]["priority"] == 0.5
+    assert found[4]["tokens"] == [0, 1, 2, 3]
+    assert [one["rare"] for one in found] == [None, "x", "xx", None, "xxxx"]
+    assert {one["policy_version"] for one in found} == {3}
+    assert {(one["group_id"], one["episode_tags"], one["data"]) for one in found} == {
+        ("g", '{"a": 1}', b"\0")
+    }
+
+
+def test_an_archive_that_cannot_be_written_evicts_nothing(db, tmp_path):
+    (tmp_path / "file").write_text("")
+    buffer = db.buffer("b", capacity=10)
+    with pytest.raises(expdb.ArchiveFailed, match="nothing is evicted: make room"):
+        buffer.eviction = expdb.Eviction(archive=tmp_path / "file")
+    assert buffer.eviction is None
+    folder = tmp_path / "archive"
+    buffer.eviction = expdb.Eviction(archive=folder)
+    folder.rmdir()
+    folder.write_text("")  # somebody puts something else there
+    with pytest.warns(expdb.ExpDBWarning, match="cannot be written"):
+        deadline = time.monotonic() + 1.2
+        while time.monotonic() < deadline:
+            buffer.store_batch({"n": np.arange(20)})
+            time.sleep(0.02)
+    stored = len(buffer)
+    with pytest.raises(expdb.ArchiveFailed):
+        buffer.evict()
+    assert len(buffer) == stored
+    folder.unlink()
+    assert buffer.evict() == stored - 10
+    assert archived(tmp_path) == list(range(stored - 10))
+    assert db.check() == []
+
+
+def test_a_late_reward_goes_into_the_archive(db, tmp_path, monkeypatch):
+    buffer = db.buffer("b", capacity=5)
+    buffer.eviction = expdb.Eviction(archive=tmp_path)
+    buffer.store_batch({"n": np.arange(10)})
+    scan, rewarded = buffer._retention._scan, []
+
+    def late(positions, names):
+        yield from scan(positions, names)
+        if not rewarded:
+            rewarded.append(buffer.update([2], reward=7.0))
+
+    monkeypatch.setattr(buffer._retention, "_scan", late)
+    assert buffer.evict() == 5
+    (file,) = tmp_path.rglob("*.parquet")
+    assert pq.read_table(file)["reward"].to_pylist() == [None, None, 7.0, None, None]
+
+
+def test_what_another_handle_left_is_finished(db, open_db, tmp_path, monkeypatch):
+    buffer = open_db().buffer("b", capacity=5)
+    buffer.eviction = expdb.Eviction(archive=tmp_path)
+    buffer.store_batch({"n": np.arange(12)})
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(buffer._retention, "_gone", stop)
+    with pytest.raises(KeyboardInterrupt):
+        buffer.evict()
+    assert archived(tmp_path) == list(range(7))  # and they are in the buffer as well
+    other = db.buffer("b")
+    other.store_batch({"n": np.arange(3)})
+    assert other.evict() == 10
+    assert archived(tmp_path) == list(range(10))
+    assert held(other) == list(range(10, 15))
+
+
+def evict_for_ever(location):
+    with expdb.open(location) as db:
+        buffer = db.buffer("b")
+        while True:
+            buffer.evict()
+
+
+def test_several_processes_archive_each_step_once(db, location, tmp_path):
+    buffer = db.buffer("b", capacity=20)
+    buffer.eviction = expdb.Eviction(archive=tmp_path)
+    workers = [SPAWN.Process(target=evict_for_ever, args=(location,)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    stored, deadline = 0, time.monotonic() + 20
+    while time.monotonic() < deadline and len(archived(tmp_path)) < 300:
+        stored += len(buffer.store_batch({"n": np.arange(7)}))
+    for worker in workers:
+        worker.kill()
+        worker.join()
+    buffer.evict()
+    assert sorted([*archived(tmp_path), *held(buffer)]) == list(range(stored))
+    assert db.check() == []
+
+
+def test_pinned_steps_are_not_evicted(buffer, db):
+    fill(buffer, [10] * 4)
+    lease = buffer.consumer("c").lease(1, where=[12], pin=True)
+    buffer.eviction = expdb.Eviction(max_bytes=1)
+    assert buffer.evict() == 12
+    lease.acknowledge()
+    assert buffer.evict() == 28
+    assert db.check() == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"max_bytes": 0},
+        {"max_age": -1},
+        {"max_steps_per_task": 1.5},
+        {"archive": 3},
+        {"archive": ""},
+        {"whole_episodes": "yes"},
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused(given):
+    with pytest.raises(expdb.InvalidValue):
+        expdb.Eviction(**given)
+
+
+def test_only_a_policy_is_a_policy(buffer):
+    with pytest.raises(expdb.InvalidValue, match="give expdb"):
+        buffer.eviction = {"max_bytes": 3}
+    assert buffer.plan_eviction().num_rows == buffer.evict() == 0
+
+
+episodes = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(1, 6), st.booleans()), min_size=1, max_size=12
+)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rounds=st.lists(episodes, min_size=1, max_size=3),
+    whole=st.booleans(),
+    per_task=st.none() | st.integers(1, 12),
+    capacity=st.none() | st.integers(1, 25),
+)
+def test_what_is_kept_is_what_a_plain_model_keeps(db, rounds, whole, per_task, capacity):
+    if "model" in db.buffers():
+        db.drop("model")
+    buffer = db.buffer("model", capacity=capacity)
+    if not (whole or per_task):
+        return
+    buffer.eviction = expdb.Eviction(whole_episodes=whole, max_steps_per_task=per_task)
+    model = []  # position, task, episode, open
+    for number, some in enumerate(rounds):
+        for k, (task, length, is_open) in enumerate(some):
+            rows = [{"task_id": f"t{task}", "episode_id": f"{number}.{k}", "n": s} for s in
+                    range(length)]  # fmt: skip
+            found = buffer.store_batch(rows)
+            if not is_open:
+                buffer.end_episode(f"{number}.{k}")
+            model += [(int(p), task, (number, k), is_open) for p in found]
+            if not whole and capacity is not None:
+                model = model[-capacity:]
+        items = {}
+        for p, task, episode, is_open in model:
+            if not (whole and is_open):
+                items.setdefault((episode if whole else p), []).append((p, task))
+        items = sorted(items.values(), key=lambda item: item[-1][0])
+        gone = set()
+        if per_task is not None:
+            total = {}
+            everything = {}
+            for p, task, episode, is_open in model:
+                everything.setdefault((episode if whole else p), []).append((p, task, is_open))
+            for item in sorted(everything.values(), key=lambda item: -item[-1][0]):
+                task = item[0][1]
+                total[task] = total.get(task, 0) + len(item)
+                if total[task] > per_task and not (whole and item[0][2]):
+                    gone |= {one[0] for one in item}
+        if capacity is not None:
+            for item in items:
+                if len(model) - len(gone) > capacity:
+                    gone |= {p for p, _ in item}
+        buffer.evict()
+        model = [one for one in model if one[0] not in gone]
+        assert held(buffer) == [one[0] for one in model]
+        assert db.check() == []
