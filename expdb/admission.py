@@ -19,6 +19,7 @@ from expdb.storage.ledger.waiters import Waiter
 from expdb.storage.store import Store
 
 PAUSE = 0.035  # seconds between two looks, each at what the database says of itself
+PATIENCE = 60.0  # seconds of waiting without end, after which somebody may want to know
 LONGEST = 1.0  # seconds without a change: a group may expire, or its process end
 
 _serials = itertools.count()
@@ -81,6 +82,8 @@ class Admission:
             raise errors.LeaseLost("the admission is over or has expired: ask for another one")
 
     def __enter__(self) -> Admission:
+        if self._is_over:
+            raise errors.LeaseLost("the admission is over: ask for one with every group")
         return self
 
     def __exit__(
@@ -106,7 +109,8 @@ def admit(
     """Wait until a group may begin; see `ReplayBuffer.admit`."""
     wait = math.inf if wait is None else checks.number(wait, "wait", 0)
     required, seconds = checks.flag(required, "required"), _positive(seconds)
-    deadline, seen = time.monotonic() + wait, None
+    began = time.monotonic()
+    deadline, seen, told = began + wait, None, wait < math.inf
     serial = next(_serials)
     with Waiter(store) as waiter:
         while True:
@@ -117,6 +121,12 @@ def admit(
             if isinstance(found, Admitted):
                 return Admission(store, found, seconds)
             waiter.wait_for(f"the pace, to begin a group: {found}")
+            if not told and time.monotonic() - began > PATIENCE:
+                told = True
+                errors.warn(
+                    f"admit() has waited for {PATIENCE:g} seconds: {found}; it goes on when "
+                    "buffer.policy_version is counted up, and not before"
+                )
             until = min(deadline, time.monotonic() + LONGEST)
             while time.monotonic() < until and store.engine.changed_since(seen) is None:
                 if cancelled is not None and cancelled.is_set():

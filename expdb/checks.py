@@ -24,6 +24,10 @@ class Keep:
 KEEP: Final = Keep()
 
 
+def _is_large(value: Any) -> bool:
+    return isinstance(value, int) and value >= 2**63
+
+
 def whole(value: Any, name: str, least: int = -(2**63), most: int = 2**63 - 1) -> int:
     """Return an integer within bounds, both inclusive; by default any of 64 bits."""
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
@@ -31,6 +35,7 @@ def whole(value: Any, name: str, least: int = -(2**63), most: int = 2**63 - 1) -
         if least <= found <= most:
             return found
     wanted = "an integer of 64 bits" if least < -(2**62) else f"a whole number from {least}"
+    wanted += f" to {most}" if least > -(2**62) and (most < 2**62 or _is_large(value)) else ""
     raise InvalidValue(f"{name} is {value!r}: give {wanted}")
 
 

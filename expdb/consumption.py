@@ -12,6 +12,7 @@ from expdb.admission import Admission, admit, admit_async
 from expdb.batch import Batch
 from expdb.checks import KEEP, Keep
 from expdb.consumer import Consumer
+from expdb.names import nearest
 from expdb.replay.rate_limiters import Pace, RateLimiter
 from expdb.replay.samplers import Uniform
 from expdb.replay.units import Unit
@@ -29,6 +30,16 @@ class Consumption:
     def __init__(self, store: Store, sampling: Sampling):
         self._store, self._sampling = store, sampling
         self._consumers: dict[int, Leasing] = {}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse a misspelt setting, such as `buffer.policy_verison = 7`."""
+        if not name.startswith("_") and not hasattr(type(self), name):
+            settings = "policy_version", "rate_limiter", "pace", "eviction"
+            raise AttributeError(
+                f"a buffer has no {name!r}{nearest(name, settings) or ':'} settings are "
+                f"{', '.join(settings)}"
+            )
+        super().__setattr__(name, value)
 
     def consumer(
         self,
@@ -112,7 +123,7 @@ class Consumption:
 
         Set `expdb.Pace(max_staleness, groups_per_version)`, and `admit` holds new groups back that
         would be stale when they are trained on. It counts from the `policy_version` of then on, so
-        that has to be set before.
+        that has to be set before. Another one that is set later goes on with what has begun.
         """
         with self._store.engine.reading() as session:
             return admissions.pace(session, self._store)[0]

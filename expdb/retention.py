@@ -69,7 +69,11 @@ class Retention:
         locked(self._lock, self._set_policy, policy)
 
     def _set_policy(self, policy: Eviction | None) -> None:
-        self._finish()
+        try:
+            self._finish()
+        except errors.ArchiveFailed:  # the steps stay; the next policy may have them go
+            with self._store.writing() as (session, _):
+                evictions.end(session, self._store, evictions.NOBODY)
         eviction.set_policy(self._store, policy)
 
     def plan(self) -> pa.Table:

@@ -311,3 +311,18 @@ def test_what_is_kept_is_what_a_plain_model_keeps(db, rounds, whole, per_task, c
         model = [one for one in model if one[0] not in gone]
         assert held(buffer) == [one[0] for one in model]
         assert db.check() == []
+
+
+def test_a_policy_leaves_an_archive_that_is_gone_for_good(db, tmp_path):
+    buffer = db.buffer("b", capacity=4)
+    buffer.eviction = expdb.Eviction(archive=tmp_path / "gone")
+    buffer.store_batch({"n": np.arange(9)})
+    (tmp_path / "gone").rmdir()
+    (tmp_path / "gone").write_text("")
+    with pytest.raises(expdb.ArchiveFailed):
+        buffer.evict()
+    buffer.eviction = expdb.Eviction(archive=tmp_path / "other")
+    assert buffer.evict() == 5
+    assert archived(tmp_path) == list(range(5))
+    buffer.eviction = None
+    assert db.check() == []

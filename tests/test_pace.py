@@ -238,3 +238,42 @@ def test_without_one_stale_rollouts_are_the_long_ones(buffer):
     generated, trained, staleness = train(buffer, consumer)
     assert staleness.max() <= STALENESS
     assert differ(generated, trained)
+
+
+# -- ordinary mistakes -----------------------------------------------------------------------------
+
+
+def test_a_pace_that_is_set_again_goes_on_with_what_has_begun(paced):
+    group = paced.admit(wait=0)
+    for _ in range(3):
+        paced.admit(wait=0).finish()
+    paced.pace = expdb.Pace(1, 2)  # by a program that was started again
+    assert refused(paced, "4 groups have begun.* 1 are under way")
+    paced.pace = expdb.Pace(2, 2)
+    paced.admit(wait=0).finish()
+    group.finish()
+    paced.admit(wait=0).finish()
+    assert refused(paced, "6 groups have begun")
+
+
+def test_an_admission_serves_one_group(paced):
+    with paced.admit(wait=0) as group:
+        pass
+    with pytest.raises(expdb.LeaseLost, match="ask for one with every group"), group:
+        pass
+
+
+def test_who_waits_for_long_is_told_why(paced, monkeypatch):
+    monkeypatch.setattr("expdb.admission.PATIENCE", 0.05)
+    for _ in range(4):
+        paced.admit(wait=0).finish()
+    threading.Timer(1.5, lambda: setattr(paced, "policy_version", 6)).start()
+    with pytest.warns(expdb.ExpDBWarning, match="4 groups have begun.* is counted up"):
+        paced.admit().finish()
+
+
+def test_a_misspelt_setting_is_refused(buffer):
+    with pytest.raises(AttributeError, match="did you mean 'policy_version'"):
+        buffer.policy_verison = 7
+    with pytest.raises(AttributeError, match="settings are policy_version"):
+        buffer.something = 7

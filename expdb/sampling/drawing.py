@@ -15,6 +15,7 @@ from expdb.replay.population import check_size
 from expdb.replay.samplers import Drawn, Population, Sampler
 from expdb.sampling.candidates import Candidates, Wanted
 from expdb.sampling.extensions import checked_draw, checked_layout, read_only
+from expdb.sampling.limits import Limits
 from expdb.sql.session import Session
 
 
@@ -84,7 +85,7 @@ def draw_within(
             except TooFewRows:
                 if parts.count:
                     if parts.count < limits.at_least:
-                        raise
+                        raise _too_few(limits, parts.count, wanted.unit.what) from None
                     break
                 positions, columns = _most_there_are(population, wanted, limits.at_least)
                 size = len(positions)
@@ -96,6 +97,13 @@ def draw_within(
     finally:
         parts.unblock()
     return parts.joined()
+
+
+def _too_few(limits: Limits, there: int, what: str) -> TooFewRows:
+    return TooFewRows(
+        f"{limits.at_least} {what} are wanted, and {there} may be handed out: lease fewer, give "
+        "at_least=1, or wait for more with wait=seconds"
+    )
 
 
 def _most_there_are(population: Population, wanted: Wanted, at_least: int) -> Drawn:

@@ -229,7 +229,13 @@ class Leasing:
         Return it, its row of the ledger, and what was asked for, None where that is stored.
         """
         settings, oldest = self._consumer.settings, None
-        if settings.max_staleness is not None and counters.policy_version is not None:
+        if settings.max_staleness is not None:
+            if counters.policy_version is None:
+                raise errors.InvalidValue(
+                    f"consumer {self.name!r} has max_staleness={settings.max_staleness}, and "
+                    f"buffer {self._store.name!r} no policy_version to count from: set "
+                    "buffer.policy_version = 0, and count it up as you train"
+                )
             oldest = counters.policy_version - settings.max_staleness
         number = self._usage.next_number
         for attempt in range(ATTEMPTS):

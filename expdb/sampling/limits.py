@@ -56,9 +56,16 @@ class Limits:
 
     def explained(self, new_only: bool) -> str:
         """Return what the consumer has to do with there being too little."""
-        held, most, oldest = len(self.usage.held), self.usage.most, self.oldest_version
-        said = [f"{held} leases hold what they hold"] if held else []
-        said += [f"each may be handed out {most} times"] if most is not None else []
+        held, most, oldest = sorted(self.usage.held), self.usage.most, self.oldest_version
+        said = []
+        if held:
+            named = ", ".join(map(str, held[:3])) + ", ..." * (len(held) > 3)
+            said = [
+                f"lease{'s' * (len(held) > 1)} {named} hold{'s' * (len(held) == 1)} some until "
+                "acknowledged, given back or expired"
+            ]
+        times = "once" if most == 1 else f"{most} times"
+        said += [f"each may be handed out {times}"] if most is not None else []
         said += [f"the policy_version is to be {oldest} or newer"] if oldest is not None else []
         said += ["only what was stored since it was made counts"] * new_only
         return f" (consumer {self.name!r}: {', '.join(said)})" if said else ""

@@ -46,18 +46,23 @@ def _read(store: Store, text: str | None) -> tuple[Pace | None, int]:
 
 
 def set_pace(store: Store, pace: Pace | None) -> None:
-    """Count from now on, and keep to a pace; to none with None."""
+    """Keep to a pace, to none with None; where there was one, what has begun goes on to count."""
     with store.writing() as (session, _):
-        ((version,),) = session.rows(sa.select(B.policy_version).where(B.id == store.id))
+        ((stored, version),) = session.rows(
+            sa.select(B.pace, B.policy_version).where(B.id == store.id)
+        )
         if pace is not None and version is None:
             raise errors.InvalidValue(
                 f"buffer {store.name!r} has no policy_version to count from: set "
                 "buffer.policy_version = 0 first, and count it up as you train"
             )
-        text = None if pace is None else json.dumps({**asdict(pace), "since": version})
-        session.execute(sa.delete(tables.admissions).where(A.buffer_id == store.id))
         buffer = sa.update(tables.buffers).where(B.id == store.id)
-        session.execute(buffer.values(pace=text, admitted=0))
+        if pace is None:
+            session.execute(sa.delete(tables.admissions).where(A.buffer_id == store.id))
+            session.execute(buffer.values(pace=None, admitted=0))
+            return
+        since = version if stored is None else _read(store, stored)[1]
+        session.execute(buffer.values(pace=json.dumps({**asdict(pace), "since": since})))
 
 
 @dataclass(frozen=True)

@@ -289,7 +289,15 @@ def status(session: Session, store: Store, consumer: ConsumerRecord, id: int) ->
         store.id, consumer.id, id,
     )  # fmt: skip
     if not found:
-        raise _dropped(consumer)
+        counted = session.ask(
+            "SELECT handed_out FROM consumers WHERE buffer_id = ? AND id = ?", store.id, consumer.id
+        )
+        if not counted:
+            raise _dropped(consumer)
+        raise errors.LeaseLost(
+            f"consumer {consumer.name!r} has no lease {id}: it has made {counted[0][0]}, counted "
+            "from 0"
+        )
     return found[0][0], found[0][1]
 
 

@@ -39,9 +39,10 @@ class Eviction:
             object.__setattr__(self, "max_age", checks.number(self.max_age, "max_age", 0))
         checks.flag(self.whole_episodes, "whole_episodes")
         if self.archive is not None:
-            if not isinstance(self.archive, (str, os.PathLike)) or not os.fspath(self.archive):
+            given = os.fspath(self.archive) if isinstance(self.archive, (str, os.PathLike)) else ""
+            if not isinstance(given, str) or not given or "\0" in given:
                 raise errors.InvalidValue(f"archive is {self.archive!r}: name a folder")
-            object.__setattr__(self, "archive", os.path.abspath(os.fspath(self.archive)))
+            object.__setattr__(self, "archive", os.path.abspath(os.path.expanduser(given)))
         if not self.whole_episodes and all(
             one is None
             for one in (self.max_bytes, self.max_age, self.max_steps_per_task, self.archive)

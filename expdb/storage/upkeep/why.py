@@ -134,12 +134,18 @@ def _refused(
         return f"lease {held[0]} holds it"
     most = settings.max_times_sampled
     if most is not None and times >= most:
-        return f"it was handed out {times} times, and max_times_sampled={most}"
+        often = "once" if times == 1 else f"{times} times"
+        return f"it was handed out {often}, and max_times_sampled={most}"
     if settings.new_only and step["position"] < consumer.began:
         return f"it was stored before the consumer was made, at position {consumer.began}"
     if settings.max_staleness is not None and version is not None:
         oldest = version - settings.max_staleness
-        if step["policy_version"] is None or step["policy_version"] < oldest:
+        if step["policy_version"] is None:
+            return (
+                f"it has no policy_version, and max_staleness is {settings.max_staleness}: store "
+                "steps with policy_version="
+            )
+        if step["policy_version"] < oldest:
             return f"the buffer has policy_version {version}, and max_staleness is " + str(
                 settings.max_staleness
             )
