@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from expdb import checks, errors
+from expdb.awaiting import in_thread
 from expdb.processes import Others
 from expdb.storage.ledger import admissions
 from expdb.storage.ledger.admissions import Admitted
@@ -59,10 +60,12 @@ class Admission:
         self._end(took_place=False)
 
     def _end(self, *, took_place: bool) -> None:
-        id, is_over, self._is_over = self._admitted.id, self._is_over, True
-        if id is None or is_over:
+        id = self._admitted.id
+        if self._is_over:
             return
-        if not admissions.end(self._store, id, took_place=took_place) and took_place:
+        known = id is None or admissions.end(self._store, id, took_place=took_place)
+        self._is_over = True  # only now: what the database refused can be tried again
+        if not known and took_place:
             errors.warn(
                 f"a group took longer than the {self._seconds:g} seconds that it was let in for, "
                 "so another one may have begun in its place: give admit(seconds=...) more, or "
@@ -95,7 +98,7 @@ class Admission:
         if error is None:
             self.finish()
         else:
-            with suppress(errors.DatabaseClosed, errors.UnknownBuffer):  # the block's error counts
+            with suppress(errors.ExpDBError):  # the error of the block is the one to tell
                 self.cancel()
 
 
@@ -146,9 +149,7 @@ async def admit_async(
 ) -> Admission | None:
     """Do what `admit` does, in another thread."""
     cancelled = threading.Event()
-    task = asyncio.get_running_loop().run_in_executor(
-        None, admit, store, wait, required, seconds, cancelled
-    )
+    task = in_thread(admit, store, wait, required, seconds, cancelled)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

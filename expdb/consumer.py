@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from expdb import checks, errors
+from expdb.awaiting import in_thread
 from expdb.batch import Batch
 from expdb.lease import GONE, Lease, checked_seconds
 from expdb.replay.samplers import Sampler, Uniform
@@ -179,7 +180,7 @@ class Consumer:
             request = _request(size, where, **{**_DEFAULTS, **arguments})
             return self._lease(request, _How.checked(**given), step, None, cancelled)
 
-        task = asyncio.get_running_loop().run_in_executor(None, work)
+        task = in_thread(work)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -210,7 +211,7 @@ class Consumer:
 
     async def acknowledge_async(self, lease: Lease, step: int | None = None) -> None:
         """Do what `acknowledge` does, while other tasks run."""
-        await asyncio.to_thread(_checked(lease).acknowledge, step)
+        await in_thread(_checked(lease).acknowledge, step)
 
 
 def _give_back(task: asyncio.Future[Lease]) -> None:

@@ -69,7 +69,7 @@ def _arrow_type(kind: str) -> pa.DataType:
     value = pa.from_numpy_dtype(
         np.dtype(np.uint8 if dtype == "bool" and None not in sizes else dtype)
     )
-    if None not in sizes:
+    if None not in sizes and 0 not in sizes:  # nobody can read a file with lists of size 0
         return pa.fixed_shape_tensor(value, sizes)
     for _ in sizes:
         value = pa.list_(value)
@@ -82,7 +82,7 @@ def _as_type(
     """Return a column in the file's type: what one batch holds need not tell it."""
     if column.type == kind and array.dtype != object:
         return column
-    if array.dtype != object:
+    if array.dtype != object and not pa.types.is_list(kind):
         return column.cast(kind)
     if pa.types.is_list(kind):
         return pa.array([None if value is None else value.tolist() for value in array], kind)

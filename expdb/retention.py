@@ -11,6 +11,7 @@ import os
 import threading
 import time
 import uuid
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -27,18 +28,22 @@ from expdb.processes import has_ended, named
 from expdb.sql.session import Session
 from expdb.storage.ledger import evictions
 from expdb.storage.ledger.evictions import NOBODY, Archiving
+from expdb.storage.ledger.pins import settle_pins
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.reading.columns import read_columns
 from expdb.storage.reading.fetch import alive
 from expdb.storage.store import Store
 from expdb.storage.upkeep import eviction
 from expdb.storage.upkeep.eviction import Eviction
-from expdb.storage.upkeep.plan_eviction import NOTHING, plan_eviction
+from expdb.storage.upkeep.plan_eviction import NOTHING, pinned_from, plan_eviction
 from expdb.storage.writing.evict import evict
 
-SECONDS = 1.0  # between two looks of a handle that writes
+SECONDS = 1.0  # between two looks of a handle that writes, at least
+PAUSE = 20.0  # times as long as a look took, so that they take a twentieth of the time at most
 WARN_SECONDS = 60.0  # between two warnings of one that cannot archive
 AT_ONCE = 65_536  # steps of a file
+EXPIRES = 600.0  # seconds, after which nobody is taken to be at an eviction
+LONGEST_NAME = 180  # characters of a folder's name
 ATTEMPTS = 3  # to archive while others may write, before they have to wait
 
 _serials = itertools.count(1)
@@ -112,7 +117,7 @@ class Retention:
         now = time.monotonic()
         if now < self._next_look:
             return
-        self._next_look = now + SECONDS
+        self._next_look = now + SECONDS  # other threads need not look
         try:
             self.evict()
         except errors.ArchiveFailed as error:
@@ -121,6 +126,9 @@ class Retention:
                 errors.warn(str(error))
         except (errors.ConnectionLost, errors.DatabaseBusy, errors.UnknownBuffer):
             return  # the next look will do
+        finally:
+            took = time.monotonic() - now
+            self._next_look = now + took + max(SECONDS, PAUSE * took)
 
     def evict(self) -> int:
         """Evict what the policy says; return how many steps went."""
@@ -139,23 +147,30 @@ class Retention:
         store, holder = self._store, self._holder
         with store.engine.reading() as session:
             policy = eviction.read_policy(session, store)
-            if policy is None or not len(self._due(session, policy)):
+            if policy is None:
+                return 0, False
+            is_pinned = store.state(session).pinned is not None
+            if not is_pinned and not len(self._due(session, policy)):
                 return 0, False
         self._save()
         with store.writing() as (session, outcome):
             policy = eviction.read_policy(session, store)
             if policy is None or evictions.under_way(session, store) is not None:
                 return 0, False
+            if store.state(session).pinned is not None:
+                settle_pins(session, store)
             positions = self._due(session, policy)
             if not len(positions):
                 return 0, False
             if policy.archive is None:
-                return evict(store, session, outcome, positions), False
+                gone = evict(store, session, outcome, positions)
+                return gone, gone > 0
             if not policy.whole_episodes:
                 positions = positions[:AT_ONCE]
             file = _file(policy, store.name, positions)
             archiving = evictions.begin(session, store, holder, time.time(), file, positions)
-        return self._archive(archiving), True
+        gone = self._archive(archiving)
+        return gone, gone > 0
 
     def _due(self, session: Session, policy: Eviction) -> np.ndarray:
         positions = plan_eviction(self._store, session, policy, time.time()).positions
@@ -178,7 +193,7 @@ class Retention:
         """Return what is under way if nobody is at it."""
         if found is None or found.holder in (self._holder, NOBODY) or has_ended(found.holder):
             return found
-        return None
+        return found if time.time() - found.since > EXPIRES else None
 
     def _archive(self, archiving: Archiving) -> int:
         """Write steps to their file, and have them go; return how many."""
@@ -187,15 +202,28 @@ class Retention:
             for _ in range(ATTEMPTS):
                 before = self._written(archiving)
                 with store.writing() as (session, outcome):
-                    if evictions.fingerprint(session, store, archiving) == before:
+                    left = self._without_pinned(session, archiving)
+                    if left is archiving and (
+                        evictions.fingerprint(session, store, archiving) == before
+                    ):
                         return self._gone(session, outcome, archiving)
+                archiving = left
             with store.writing() as (session, outcome):  # others wait
+                archiving = self._without_pinned(session, archiving)
                 self._written(archiving)
                 return self._gone(session, outcome, archiving)
         except BaseException:
             with suppress(errors.ExpDBError), store.writing() as (session, _):
                 evictions.hand_over(session, store, self._holder, NOBODY)
             raise
+
+    def _without_pinned(self, session: Session, archiving: Archiving) -> Archiving:
+        """Return what may go still: somebody may have pinned some of it meanwhile."""
+        pinned = pinned_from(self._store, session, self._store.state(session))
+        if pinned is None or not len(archiving.positions) or archiving.positions[-1] < pinned:
+            return archiving
+        free = archiving.positions[archiving.positions < pinned]
+        return evictions.shrink(session, self._store, archiving, free)
 
     def _gone(self, session: Session, outcome: WriteOutcome, archiving: Archiving) -> int:
         store = self._store
@@ -216,7 +244,9 @@ class Retention:
             path.parent.mkdir(parents=True, exist_ok=True)
             for left in path.parent.glob(f".{path.name}.*"):
                 left.unlink()  # by a process that was killed
-            if len(held):
+            if not len(held):
+                path.unlink(missing_ok=True)
+            else:
                 kinds = {name: str(field) for name, field in store.fields.types.items()}
                 parquet.write(draft, kinds, lambda names: self._scan(held, names))
                 _sync(draft)
@@ -232,11 +262,18 @@ class Retention:
 
 
 def _file(policy: Eviction, name: str, positions: np.ndarray) -> str:
-    """Return the file that steps go to; none that is there has its name, as positions tell them."""
+    """Return the file that steps go to.
+
+    No other eviction uses its name: positions repeat in other databases, and in a buffer that was
+    dropped and made again.
+    """
     assert policy.archive is not None
     day = datetime.now(UTC).strftime("%Y-%m-%d")
-    folder = Path(policy.archive) / f"buffer={quote(name, safe='')}" / f"date={day}"
-    return str(folder / f"{positions[0]}-{positions[-1]}-{len(positions)}.parquet")
+    quoted = quote(name, safe="")
+    if len(quoted) > LONGEST_NAME:
+        quoted = f"{quoted[:LONGEST_NAME].rsplit('%', 1)[0]}-{zlib.crc32(name.encode()):08x}"
+    folder = Path(policy.archive) / f"buffer={quoted}" / f"date={day}"
+    return str(folder / f"{positions[0]}-{positions[-1]}-{uuid.uuid4().hex[:12]}.parquet")
 
 
 def _try_folder(archive: str) -> None:

@@ -6,11 +6,14 @@ import time
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from behind import writing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import expdb
+from expdb.storage.ledger.evictions import begin
 
+ORDERED = expdb.Ordered("position")
 SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -326,3 +329,97 @@ def test_a_policy_leaves_an_archive_that_is_gone_for_good(db, tmp_path):
     assert archived(tmp_path) == list(range(5))
     buffer.eviction = None
     assert db.check() == []
+
+
+def test_archives_of_buffers_of_one_name_do_not_overwrite_each_other(db, tmp_path):
+    for start in (0, 100):
+        buffer = db.buffer("b", capacity=5)
+        buffer.eviction = expdb.Eviction(archive=tmp_path)
+        buffer.store_batch({"n": np.arange(start, start + 12)})
+        assert buffer.evict() == 7
+        db.drop("b")
+    files = [pq.read_table(file)["n"].to_pylist() for file in tmp_path.rglob("*.parquet")]
+    assert sorted(files) == [list(range(7)), list(range(100, 107))]
+
+
+def test_an_eviction_that_nobody_goes_on_with_is_finished(db, tmp_path, monkeypatch):
+    buffer = db.buffer("b", capacity=5)
+    buffer.eviction = expdb.Eviction(archive=tmp_path)
+    buffer.store_batch({"n": np.arange(12)})
+    with writing(db) as session:
+        file = str(tmp_path / "f.parquet")
+        begin(session, buffer._store, "elsewhere 7 8 9", time.time(), file, np.arange(7))
+    assert buffer.evict() == 0  # a process of another machine is at it
+    with pytest.raises(expdb.DatabaseBusy, match="another process archives"):
+        buffer.eviction = None
+    monkeypatch.setattr("expdb.retention.EXPIRES", 0.0)
+    assert buffer.evict() == 7
+    assert archived(tmp_path) == list(range(7))
+
+
+def test_what_is_pinned_while_it_is_archived_stays(db, tmp_path, monkeypatch):
+    buffer = db.buffer("b", capacity=10)
+    buffer.eviction = expdb.Eviction(archive=tmp_path)
+    buffer.store_batch({"n": np.arange(18)})
+    consumer, scan, leases = buffer.consumer("c"), buffer._retention._scan, []
+
+    def late(positions, names):
+        yield from scan(positions, names)
+        if not leases:
+            leases.append(consumer.lease(2, [4, 6], sampler=ORDERED, pin=True))
+
+    monkeypatch.setattr(buffer._retention, "_scan", late)
+    assert buffer.evict() == 4
+    assert archived(tmp_path) == [0, 1, 2, 3]
+    assert consumer.shared(leases[0].id).size == 2
+    leases[0].acknowledge()
+    assert buffer.evict() == 4
+    assert archived(tmp_path) == list(range(8))
+    assert db.check() == []
+
+
+def test_old_steps_behind_many_new_ones_go(db):
+    buffer, now = db.buffer("b"), time.time()
+    buffer.store_batch(
+        [{"task_id": f"t{k}", "execute_time": now - 1000 * (k >= 1100), "truncated": True}
+         for k in range(1150)]
+    )  # fmt: skip
+    buffer.eviction = expdb.Eviction(max_age=500)
+    assert buffer.evict() == 50
+    assert held(buffer) == list(range(1100))
+
+
+def test_the_steps_beside_one_that_was_deleted_stay_pinned(db):
+    buffer = db.buffer("b", capacity=20)
+    fill(buffer, [10, 10])
+    buffer.eviction = expdb.Eviction(whole_episodes=True)
+    lease = buffer.consumer("c").lease(2, [5, 12], sampler=ORDERED, pin=True)
+    buffer.delete([5])
+    fill2 = [{"episode_id": f"x{k}", "task_id": "x", "n": 1} for k in range(5)]
+    buffer.store_batch(fill2)
+    for k in range(5):
+        buffer.end_episode(f"x{k}")
+    buffer.evict()
+    assert 12 in held(buffer)
+    assert db.check() == []
+    lease.acknowledge()
+    buffer.evict()
+    assert len(buffer) <= 20
+
+
+def test_an_expired_pin_keeps_nothing(db):
+    buffer = db.buffer("b")
+    fill(buffer, [10] * 4)
+    buffer.consumer("c").lease(1, where=[0], pin=True, seconds=0.01)
+    buffer.eviction = expdb.Eviction(max_steps_per_task=1)
+    time.sleep(0.05)
+    assert buffer.evict() == 37
+    assert db.check() == []
+
+
+def test_odd_names_and_shapes_are_archived(db, tmp_path):
+    buffer = db.buffer("\N{SNOWMAN}" * 60, capacity=2)
+    buffer.eviction = expdb.Eviction(archive=tmp_path)
+    buffer.store_batch({"none": np.zeros((5, 3, 0), np.float32), "n": np.arange(5)})
+    assert buffer.evict() == 3
+    assert archived(tmp_path) == [0, 1, 2]

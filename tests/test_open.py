@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -438,3 +439,16 @@ def test_folders_that_only_look_like_temporary_databases_stay(tmp_path, monkeypa
             (tmp_path / name / file).write_text("work")
     expdb.open(":memory:").close()
     assert sorted(len(list(folder.iterdir())) for folder in tmp_path.iterdir()) == [3, 3]
+
+
+def test_threads_may_make_databases_at_once(tmp_path):
+    def make(number):
+        for k in range(3):
+            with expdb.open(tmp_path / f"{number}.{k}.db") as db:
+                db.buffer("b").store(n=k)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(make, range(4)))
+    for path in tmp_path.glob("*.db"):
+        with expdb.open(path) as db:
+            assert db.check() == []

@@ -277,3 +277,34 @@ def test_a_misspelt_setting_is_refused(buffer):
         buffer.policy_verison = 7
     with pytest.raises(AttributeError, match="settings are policy_version"):
         buffer.something = 7
+
+
+def test_many_coroutines_that_wait_leave_others_their_threads(paced):
+    async def roll_out():
+        with await paced.admit_async() as group:
+            paced.store(task_id="t", truncated=True, policy_version=group.policy_version)
+
+    async def train(consumer):
+        for version in range(6, 16):
+            lease = await consumer.lease_async(2, wait=30, sampler=expdb.Ordered("position"))
+            await consumer.acknowledge_async(lease)
+            paced.policy_version = version
+
+    async def run():
+        trainer = train(paced.consumer("trainer", max_times_sampled=1))
+        await asyncio.wait_for(asyncio.gather(trainer, *[roll_out() for _ in range(20)]), 60)
+
+    asyncio.run(run())
+    assert len(paced) == 20
+
+
+def test_an_end_that_the_database_refuses_can_be_tried_again(paced, open_db, monkeypatch):
+    group = paced.admit(wait=0)
+    with monkeypatch.context() as patch:
+        patch.setattr("expdb.admission.admissions.end", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            group.cancel()
+    group.cancel()
+    for _ in range(4):
+        paced.admit(wait=0).finish()
+    assert refused(paced)

@@ -179,3 +179,22 @@ def test_versions_are_those_of_a_plain_model(buffer, batches):
 
 
 _serial = itertools.count()
+
+
+def test_a_version_that_is_given_is_stored_whatever_became_of_the_episode(buffer, open_db):
+    other = open_db().buffer("train")
+    with buffer.episode("t", episode_id="e", policy_version=0) as episode:
+        episode.append(x=0)
+        episode.flush()
+        other.update({"episode_id": "e"}, policy_version=8)
+        episode.append(x=1, policy_version=0)
+        episode.append(x=2, policy_version=1)
+        episode.append(x=3)
+    assert versions(buffer) == [(8, 8, 0, 8), (0, 0, 0, 8), (1, 1, 0, 8), (8, 8, 0, 8)]
+    buffer.store(task_id="u", x=0, policy_version=4)
+    other.update({"task_id": "u"}, policy_version=9)
+    buffer.store(task_id="u", x=0, policy_version=4)
+    assert [one[0] for one in versions(buffer, {"task_id": "u"})] == [9, 4]
+    other.update({"task_id": "u"}, policy_version=None)
+    buffer.store(task_id="u", x=0, policy_version=4)
+    assert [one[0] for one in versions(buffer, {"task_id": "u"})] == [None, None, 4]

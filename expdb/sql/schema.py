@@ -5,9 +5,11 @@ This tells its revision, whether that is ours, and brings it to the newest.
 
 import functools
 import re
+import threading
 from pathlib import Path
 
 from expdb import errors
+from expdb.locks import locked
 from expdb.sql.dialects.base import Dialect
 from expdb.sql.engine import Engine
 from expdb.sql.session import Session
@@ -43,8 +45,16 @@ def made_by_migrations(dialect: str) -> dict[str, str]:
     return {name: re.sub(r"\A(--.*\n)*", "", sql).strip() for name, sql in made.items()}
 
 
+# Alembic knows one migration per process: which one that is, is a global of its.
+_migrating = threading.Lock()
+
+
 def run_migrations(session: Session, revision: str = "head", *, down: bool = False) -> None:
     """Bring the schema to a revision, inside the session's transaction."""
+    locked(_migrating, _run_migrations, session, revision, down)
+
+
+def _run_migrations(session: Session, revision: str, down: bool) -> None:
     from alembic import command
     from alembic.config import Config
 

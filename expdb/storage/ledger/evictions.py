@@ -6,7 +6,8 @@ there once, whatever was killed.
 """
 
 import json
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 
 import numpy as np
 import sqlalchemy as sa
@@ -25,8 +26,8 @@ NOBODY = ""  # holds what was left
 class Archiving:
     """Steps that go once they are in a file."""
 
-    id: int
     holder: str
+    since: float
     file: str
     positions: np.ndarray
 
@@ -34,38 +35,52 @@ class Archiving:
 def under_way(session: Session, store: Store) -> Archiving | None:
     """Return the eviction that is under way, None where there is none."""
     found = session.rows(
-        sa.select(V.id, V.holder, V.file, V.positions).where(V.buffer_id == store.id)
+        sa.select(V.holder, V.since, V.file, V.positions).where(V.buffer_id == store.id)
     )
     if not found:
         return None
-    id, holder, file, positions = found[0]
+    holder, since, file, positions = found[0]
     try:
         ranges = [np.arange(first, last + 1) for first, last in json.loads(bytes(positions))]
     except (ValueError, TypeError) as error:
         raise errors.DatabaseDamaged(
-            f"eviction {id} of buffer {store.name!r} cannot be read ({error}): restore a backup"
+            f"the eviction under way of buffer {store.name!r} cannot be read ({error}): restore a "
+            "backup"
         ) from error
-    return Archiving(id, holder, file, np.concatenate([np.empty(0, np.int64), *ranges]))
+    return Archiving(holder, since, file, np.concatenate([np.empty(0, np.int64), *ranges]))
 
 
 def begin(
     session: Session, store: Store, holder: str, now: float, file: str, positions: np.ndarray
 ) -> Archiving:
     """Write down what is to be archived, and where; one at a time."""
+    row = {"id": 0, "holder": holder, "since": now, "file": file, "positions": _packed(positions)}
+    session.execute(sa.insert(tables.evictions).values(buffer_id=store.id, **row))
+    return Archiving(holder, now, file, positions)
+
+
+def _packed(positions: np.ndarray) -> bytes:
+    if not len(positions):
+        return b"[]"
     breaks = np.flatnonzero(np.diff(positions) != 1)
     first = positions[np.append(0, breaks + 1)].tolist()
     last = positions[np.append(breaks, len(positions) - 1)].tolist()
-    packed = json.dumps(list(zip(first, last, strict=True))).encode()
-    session.execute(
-        sa.insert(tables.evictions).values(
-            buffer_id=store.id, id=0, holder=holder, since=now, file=file, positions=packed
-        )
-    )
-    return Archiving(0, holder, file, positions)
+    return json.dumps(list(zip(first, last, strict=True))).encode()
+
+
+def shrink(
+    session: Session, store: Store, archiving: Archiving, positions: np.ndarray
+) -> Archiving:
+    """Have only some of the steps go, into the same file."""
+    values = {"positions": _packed(positions)}
+    session.execute(sa.update(tables.evictions).where(V.buffer_id == store.id).values(**values))
+    return replace(archiving, positions=positions)
 
 
 def fingerprint(session: Session, store: Store, archiving: Archiving) -> tuple[int, ...]:
     """Return what changes when the steps, or what is known of their episodes, change."""
+    if not len(archiving.positions):
+        return ()
     low, high = int(archiving.positions[0]), int(archiving.positions[-1])
     steps, episodes, segments, priorities = (
         one.c for one in (tables.steps, tables.episodes, tables.segments, tables.priorities)
@@ -96,7 +111,8 @@ def fingerprint(session: Session, store: Store, archiving: Archiving) -> tuple[i
 def hand_over(session: Session, store: Store, holder: str, to: str) -> None:
     """Have another holder go on with what one has begun, or NOBODY."""
     mine = sa.and_(V.buffer_id == store.id, V.holder == holder)
-    session.execute(sa.update(tables.evictions).where(mine).values(holder=to))
+    values = {"holder": to, "since": time.time()}
+    session.execute(sa.update(tables.evictions).where(mine).values(**values))
 
 
 def end(session: Session, store: Store, holder: str) -> bool:

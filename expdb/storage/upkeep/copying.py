@@ -68,6 +68,10 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
             for table in (tables.consumers, tables.requests, tables.leases):
                 rows = reader.fetch(sa.select(table).where(table.c.buffer_id == old))
                 _insert(writer, target, table, draft.id, rows)
+            # What processes hold there, they do not hold here.
+            under_way = sa.select(sa.func.count()).where(tables.admissions.c.buffer_id == old)
+            counters["admitted"] -= reader.rows(under_way)[0][0]
+            counters["pinned"] = None
             writer.execute(sa.update(tables.buffers).where(B.id == draft.id).values(**counters))
     return int(counters["size"])
 

@@ -47,15 +47,20 @@ def plan_eviction(store: Store, session: Session, policy: Eviction, now: float) 
     state = store.state(session)
     over_steps = 0 if state.capacity is None else state.size - state.capacity
     over_bytes = 0 if policy.max_bytes is None else state.nbytes - policy.max_bytes
+    pinned = pinned_from(store, session, state)
     # Single steps go in the order of their positions, so that a look at the oldest is enough.
-    limit = None if policy.whole_episodes or policy.max_steps_per_task is not None else FIRST_LOOK
-    if limit is not None and policy.max_age is None and over_steps <= 0 and over_bytes <= 0:
+    limit: int | None = FIRST_LOOK
+    if policy.max_age is not None or policy.max_steps_per_task is not None:
+        limit = None
+    elif over_steps <= 0 and over_bytes <= 0:
         return NOTHING
+    elif policy.whole_episodes:
+        limit = None
     while True:
         rows = _read_runs(store, session, limit)
         if not rows:
             return NOTHING
-        items = _Items(rows, state, policy.whole_episodes)
+        items = _Items(rows, state, pinned, policy.whole_episodes)
         if policy.max_age is not None:
             items.evict(_older(store, session, items, policy, now - policy.max_age), "max_age")
         if policy.max_steps_per_task is not None:
@@ -65,6 +70,18 @@ def plan_eviction(store: Store, session: Session, policy: Eviction, now: float) 
         if limit is None or len(rows) < limit or not items.last_goes:
             return items.plan()
         limit *= 4
+
+
+def pinned_from(store: Store, session: Session, state: State) -> int | None:
+    """Return the position from which on steps are kept for those who hold leases.
+
+    None where there is none, or where that would be more than twice the capacity.
+    """
+    if state.pinned is None or state.capacity is None:
+        return state.pinned
+    mine = S.buffer_id == store.id, S.position >= state.pinned
+    kept = session.rows(sa.select(sa.func.count()).select_from(tables.steps).where(*mine))[0][0]
+    return state.pinned if kept <= 2 * state.capacity else None
 
 
 def _read_runs(store: Store, session: Session, limit: int | None) -> list[Any]:
@@ -100,7 +117,7 @@ def _older(
 class _Items:
     """What goes by itself, oldest first: single steps, or whole episodes."""
 
-    def __init__(self, rows: list[Any], state: State, whole_episodes: bool):
+    def __init__(self, rows: list[Any], state: State, pinned: int | None, whole_episodes: bool):
         first, last, episode, tasks, status, end, ended, nbytes, count = zip(*rows, strict=True)
         starts = np.maximum(np.array(first, np.int64), state.oldest)
         lengths = np.array(last, np.int64) - starts + 1
@@ -120,9 +137,8 @@ class _Items:
         np.maximum.at(self.newest, self._item, self._positions)
         self.ended = np.array(ended, np.float64)[run][of]
         self._tasks = np.unique(np.array(tasks, object), return_inverse=True)[1][run][of]
-        overfull = state.capacity is not None and state.size > 2 * state.capacity
-        if state.pinned is not None and not overfull:
-            allowed &= self.newest < state.pinned
+        if pinned is not None:
+            allowed &= self.newest < pinned
         self._allowed, self._why = allowed, np.full(len(of), "", object)
 
     def evict(self, due: np.ndarray, why: str) -> None:

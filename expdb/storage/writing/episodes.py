@@ -19,7 +19,6 @@ from expdb.storage.outcome import WriteOutcome
 from expdb.storage.records import BEGINNING, EpisodeRecord
 from expdb.storage.store import Store
 from expdb.storage.writing import compact
-from expdb.storage.writing.pending import Steps
 from expdb.storage.writing.plan import EpisodeWrite, WritePlan
 
 E = tables.episodes.c
@@ -29,10 +28,12 @@ _PROGRESS = ("status", "length", "episode_return", "ended", "ordered", "last_ste
 _VERSIONS = ("first_policy_version", "last_policy_version")
 _NAMES = ("buffer_id", "id", *BEGINNING, *_PROGRESS, *_VERSIONS)
 INSERT = f"INSERT INTO episodes ({', '.join(_NAMES)}) VALUES ({', '.join('?' * len(_NAMES))})"
+NO_VERSION = -(2**63)  # stands for none in comparisons
 ADVANCE = (
     "UPDATE episodes SET length = length + ?, status = ?, ended = ?, ordered = ?, last_step = ?, "
     "last_position = ?, episode_return = coalesce(episode_return + ?, episode_return, ?) "
-    "WHERE buffer_id = ? AND id = ? AND status = 'open' AND length = ? RETURNING 1"
+    "WHERE buffer_id = ? AND id = ? AND status = 'open' AND length = ? "
+    f"AND coalesce(policy_version, {NO_VERSION}) = ? RETURNING 1"
 )
 
 
@@ -67,6 +68,7 @@ def put(session: Session, store: Store, write: EpisodeWrite, first: int, now: fl
         session.ask(
             ADVANCE, len(write.rows), write.status, ended, after.ordered, after.last_step,
             after.last_position, write.gained, write.gained, store.id, before.id, before.length,
+            NO_VERSION if after.policy_version is None else after.policy_version,
         )
     )  # fmt: skip
 
@@ -79,12 +81,12 @@ WIDEN = (
 )
 
 
-def widen_versions(session: Session, store: Store, plan: WritePlan, steps: Steps) -> None:
+def widen_versions(session: Session, store: Store, plan: WritePlan) -> None:
     """Have the first and the last version of episodes follow those of their new steps.
 
     Not by a trigger on steps: each step would pay for it, and few have a version of their own.
     """
-    columns = steps.policy_version, steps.policy_version_end
+    columns = plan.columns[-2:]
     if all(one is None for column in columns for one in column):
         return
     for write in plan.episodes:
@@ -104,16 +106,21 @@ def current(session: Session, store: Store, record: EpisodeRecord) -> EpisodeRec
     One that was swept away is to be inserted again. Raises EpisodeEnded where it has ended.
     """
     found = session.ask(
-        "SELECT status, length, last_step, ordered FROM episodes WHERE buffer_id = ? AND id = ?",
+        "SELECT status, length, last_step, ordered, policy_version FROM episodes "
+        "WHERE buffer_id = ? AND id = ?",
         store.id,
         record.id,
     )
     if not found and 0 <= record.last_position < swept_before(store, session):
         return replace(record, id=None)
-    status, length, last_step, ordered = found[0] if found else ("gone", 0, None, True)
+    status, length, last_step, ordered, version = (
+        found[0] if found else ("gone", 0, None, True, None)
+    )
     if status != "open":
         raise errors.EpisodeEnded(f"episode {record.episode_id!r} is {status}: start another one")
-    return replace(record, length=length, last_step=last_step, ordered=bool(ordered))
+    return replace(
+        record, length=length, last_step=last_step, ordered=bool(ordered), policy_version=version
+    )
 
 
 def end_stored(store: Store, id: int, status: str) -> None:

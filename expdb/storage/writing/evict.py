@@ -50,10 +50,14 @@ def _evict_before(store: Store, session: Session, bound: int) -> int:
     blocks = sa.and_(P.buffer_id == store.id, P.block < bound >> 10)
     session.execute(sa.delete(tables.priorities).where(blocks))
     size = B.size - count
+    # Of what a lease pins, the oldest may have been deleted by hand; the others stay pinned.
+    L = tables.leases.c
+    held = sa.and_(L.buffer_id == store.id, L.status == "leased", L.pinned < bound)
+    session.execute(sa.update(tables.leases).where(held).values(pinned=bound))
     values = {
         "size": size,
         "holes": sa.case((B.added - B.low == size, 0), else_=B.holes),
-        "pinned": sa.case((B.pinned < B.low, None), else_=B.pinned),
+        "pinned": sa.case((B.pinned < B.low, B.low), else_=B.pinned),
     }
     session.execute(buffer.values(**values))
     return int(count)

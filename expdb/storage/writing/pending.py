@@ -33,9 +33,11 @@ class Steps(NamedTuple):
     policy_version: tuple[int | None, ...]
     policy_version_end: tuple[int | None, ...]
 
-    def others(self) -> tuple[tuple[Any, ...], ...]:
-        """Return the columns that are stored as they are: those after episode and step."""
-        return self[2:]
+    @property
+    def has_versions(self) -> bool:
+        """Whether any step was given a version."""
+        columns = self.policy_version, self.policy_version_end
+        return any(one is not None for column in columns for one in column)
 
 
 _NONE = [None, None]
@@ -115,9 +117,10 @@ class Pending:
             pre_agent = checks.text(pre_agent, "pre_agent")
         if tags is not None:
             tags = encode_tags(tags, "tags")
-        first, last = versions if versions == _NONE else self._versions(episode, *versions)
+        if versions != _NONE:
+            versions = self._checked_versions(episode, *versions)
         one = (
-            episode, step, pre_agent, execute_time, reward, terminated, truncated, tags, first, last
+            episode, step, pre_agent, execute_time, reward, terminated, truncated, tags, *versions
         )  # fmt: skip
         rows = self.rows
         count = rows.count
@@ -136,25 +139,26 @@ class Pending:
             self.cut()
         return terminated or truncated
 
-    def _versions(
-        self, episode: EpisodeRecord, first: Any, last: Any
-    ) -> tuple[int | None, int | None]:
-        """Return a step's versions as they are stored: None for those that go without saying."""
-        usual = self.details.get(episode, {}).get("policy_version", episode.policy_version)
-        first = usual if first is None else checks.whole(first, "policy_version")
+    def _checked_versions(self, episode: EpisodeRecord, first: Any, last: Any) -> list[int | None]:
+        """Return a step's versions, as given: the plan leaves out those of its episode."""
+        if first is not None:
+            first = checks.whole(first, "policy_version")
         if last is not None:
             last = checks.whole(last, "policy_version_end")
-            if first is None:
+            began = first
+            if began is None:
+                began = self.details.get(episode, {}).get("policy_version", episode.policy_version)
+            if began is None:
                 raise errors.InvalidValue(
                     f"policy_version_end is {last}, and no policy_version is known: give the step, "
                     "or its episode, the policy_version that began it"
                 )
-            if last < first:
+            if last < began:
                 raise errors.InvalidValue(
-                    f"policy_version_end is {last}, before the policy_version {first}: give the "
+                    f"policy_version_end is {last}, before the policy_version {began}: give the "
                     "version that began the step and the later one that finished it"
                 )
-        return None if first == usual else first, None if last == first else last
+        return [first, last]
 
     def cut(self) -> None:
         """Close the current chunk."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from expdb.chunks.codec import Block
 from expdb.storage.records import EpisodeRecord
-from expdb.storage.writing.pending import Pending
+from expdb.storage.writing.pending import Pending, Steps
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,8 @@ class WritePlan:
     chunks: list[ChunkWrite]
     segments: list[Segment]
     final: tuple[int, int, list[str]] | None  # chunk, row and fields of the final observation
+    # Of the steps, the columns that are stored as they are: those after episode and step.
+    columns: tuple[tuple[Any, ...], ...]
 
 
 def make_plan(
@@ -98,7 +100,24 @@ def make_plan(
     final = None
     if pending.final and pending.final_is_in_block:
         final = (row - 1, pending.blocks[-1].steps, sorted(pending.final))
-    return WritePlan(count, episodes, numbers, place_of, chunks, segments, final)
+    others = tuple(steps[2:]) if count else ()
+    if count and steps.has_versions:
+        others = (*others[:-2], *_own_versions(steps, episodes))
+    return WritePlan(count, episodes, numbers, place_of, chunks, segments, final, others)
+
+
+def _own_versions(
+    steps: Steps, episodes: list[EpisodeWrite]
+) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
+    """Return the versions of the steps that differ from those of their episodes, None elsewhere."""
+    own, ends = list(steps.policy_version), list(steps.policy_version_end)
+    for write in episodes:
+        usual = write.after.policy_version
+        for row in write.rows:
+            began = usual if own[row] is None else own[row]
+            ends[row] = None if ends[row] == began else ends[row]
+            own[row] = None if began == usual else began
+    return tuple(own), tuple(ends)
 
 
 def _runs(places: list[int], ordinals: list[int], start: int, stop: int) -> Iterator[Segment]:

@@ -17,7 +17,7 @@ from expdb.chunks.chunk import Decoder, crc_of
 from expdb.names import COLUMN_KINDS
 from expdb.storage.store import Store
 from expdb.storage.writing import compact
-from expdb.storage.writing.pending import Pending
+from expdb.storage.writing.pending import Pending, Steps
 from expdb.storage.writing.plan import WritePlan, make_plan
 
 
@@ -70,7 +70,7 @@ def _parameters(
     store: Store, pending: Pending, plan: WritePlan, decoders: list[Decoder], again: bool
 ) -> tuple[Any, ...]:
     """Return the parameters of the server's function `append`, in its order."""
-    steps, several = pending.steps, len(plan.episodes) > 1
+    several = len(plan.episodes) > 1
     episodes = [
         {
             **write.record.columns(),
@@ -99,7 +99,7 @@ def _parameters(
         json.dumps(episodes),
         np.array(plan.step, np.int64),
         np.array(plan.place, np.int64) if several else None,
-        *map(_sent, steps._fields[2:], steps.others()),
+        *map(_sent, Steps._fields[2:], plan.columns),
         np.array(plan.segments, np.int64).reshape(-1),
         np.array(numbers, np.int64),
         messages,

@@ -184,9 +184,9 @@ def _write(store: Store, session: Session, pending: Pending, outcome: WriteOutco
     ids = [0, *[write.after.id or 0 for write in plan.episodes]]
 
     owners = [ids[place] for place in plan.place]
-    columns = (range(first, added), owners, plan.step, *pending.steps.others())
+    columns = (range(first, added), owners, plan.step, *plan.columns)
     store.dialect.insert_steps(session, store.id, columns, count)
-    episodes.widen_versions(session, store, plan, pending.steps)
+    episodes.widen_versions(session, store, plan)
     nbytes = sum(_insert_chunk(store, session, outcome, one, first, ids) for one in plan.chunks)
     segments = [
         (store.id, first + last, first + begin, ids[place], ordinal, first + chunk_id, row)

@@ -52,8 +52,10 @@ BEGIN
             ended = CASE WHEN g.status = 'open' THEN e.ended ELSE now_ END, last_position = origin + g.last,
             episode_return = coalesce(e.episode_return + g.gained, e.episode_return, g.gained)
           FROM json_to_recordset(episodes_) AS g(
-               id bigint, length bigint, rows bigint, last bigint, status text, gained float8, ordered boolean, last_step bigint)
-         WHERE e.buffer_id = buffer AND e.id = g.id AND e.status = 'open' AND e.length = g.length;
+               id bigint, length bigint, rows bigint, last bigint, status text, gained float8, ordered boolean, last_step bigint,
+               policy_version bigint)
+         WHERE e.buffer_id = buffer AND e.id = g.id AND e.status = 'open' AND e.length = g.length
+           AND e.policy_version IS NOT DISTINCT FROM g.policy_version;
         GET DIAGNOSTICS touched = ROW_COUNT;
         IF touched <> cardinality(ids) - fresh THEN
             RAISE EXCEPTION 'an episode has changed' USING ERRCODE = 'XD001';
