@@ -350,6 +350,7 @@ def test_each_replay_buffer_alone_has_rows_of_its_own():
 
 @pytest.mark.parametrize("context", [FORK, SPAWN], ids=["fork", "spawn"])
 @pytest.mark.parametrize("kind", ["file", "postgresql", "processes"])
+@pytest.mark.slow
 def test_a_buffer_handed_to_other_processes(request, tmp_path, context, kind):
     manager = context.Manager()
     shared = manager.dict(), manager.list(), manager.Lock()

@@ -477,6 +477,7 @@ def learn(location, most, size, report):
 
 
 @pytest.mark.parametrize("most", [1, 2])
+@pytest.mark.slow
 def test_many_learners_share_what_there_is(location, buffer, most):
     fill(buffer, episodes=100)
     report = FORK.Queue()

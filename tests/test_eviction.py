@@ -210,6 +210,7 @@ def evict_for_ever(location):
             buffer.evict()
 
 
+@pytest.mark.slow
 def test_several_processes_archive_each_step_once(db, location, tmp_path):
     buffer = db.buffer("b", capacity=20)
     buffer.eviction = expdb.Eviction(archive=tmp_path)

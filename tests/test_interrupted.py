@@ -314,6 +314,7 @@ def test_a_store_that_is_interrupted_at_any_line_is_done_once_or_not_at_all(
 @every_line
 @kinds
 @pytest.mark.parametrize("how", ["steps", "n-step", "sequences", "query", "episodes"])
+@pytest.mark.slow
 def test_a_sample_that_is_interrupted_at_any_line_is_followed_by_the_right_ones(
     open_db, location, kind, stride, how
 ):
@@ -416,6 +417,7 @@ def test_a_close_that_is_interrupted_at_any_line_can_be_made_again(open_db, loca
 
 @every_line
 @kinds
+@pytest.mark.slow
 def test_a_writer_that_is_collected_and_interrupted_at_any_line_is_ended_when_the_handle_is_closed(
     open_db, location, kind, stride
 ):

@@ -160,6 +160,7 @@ def open_and_store(path, barrier, results):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.slow
 def test_many_processes_open_a_new_file_at_once(path, method):
     context = multiprocessing.get_context(method)
     barrier, results = context.Barrier(6), context.Queue()

@@ -88,6 +88,7 @@ def test_the_draft_that_a_killed_process_left_is_no_second_name(path, tmp_path):
     assert rows(path) == list(range(101))
 
 
+@pytest.mark.slow
 def test_many_processes_that_make_a_file_at_once_are_all_let_in(tmp_path):
     code = (
         "import sys, expdb\nwith expdb.open(sys.argv[1]) as db:\n    "

@@ -223,7 +223,15 @@ def differ(one, other):
     return np.sum((table - expected) ** 2 / expected) > CRITICAL
 
 
-def test_at_a_pace_the_lengths_that_are_trained_on_are_those_that_were_generated(buffer):
+@pytest.fixture
+def simulated(tmp_path):
+    """A buffer of a file: what is simulated is the same on every database."""
+    with expdb.open(tmp_path / "simulated.db", durability="normal") as db:
+        yield db.buffer("train")
+
+
+def test_at_a_pace_the_lengths_that_are_trained_on_are_those_that_were_generated(simulated):
+    buffer = simulated
     buffer.policy_version = 0
     buffer.pace = expdb.Pace(STALENESS, PER_VERSION)
     generated, trained, staleness = train(buffer, buffer.consumer("trainer", max_times_sampled=1))
@@ -232,7 +240,8 @@ def test_at_a_pace_the_lengths_that_are_trained_on_are_those_that_were_generated
     assert staleness.max() <= STALENESS
 
 
-def test_without_one_stale_rollouts_are_the_long_ones(buffer):
+def test_without_one_stale_rollouts_are_the_long_ones(simulated):
+    buffer = simulated
     buffer.policy_version = 0
     consumer = buffer.consumer("trainer", max_times_sampled=1, max_staleness=STALENESS)
     generated, trained, staleness = train(buffer, consumer)

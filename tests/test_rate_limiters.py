@@ -200,6 +200,7 @@ def learn(location, seconds, leased):
             continue
 
 
+@pytest.mark.slow
 def test_the_ratio_holds_at_every_instant_over_many_processes(location, db, buffer):
     limiter = expdb.SampleToInsertRatio(2.0, 20, 30.0)
     buffer.rate_limiter = limiter

@@ -37,6 +37,7 @@ def actor(location, number):
                 buffer.delete(QueryBuilder().eq("episode_id", name).and_().gte("step", 35))
 
 
+@pytest.mark.slow
 def test_a_learner_beside_other_processes_never_draws_what_was_not(open_db, location):
     import multiprocessing
 

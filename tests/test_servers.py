@@ -116,6 +116,7 @@ def swallow_after(proxy, trips):
     proxy.swallow = True
 
 
+@pytest.mark.slow
 def test_connections_cut_anywhere_lose_and_double_nothing(url, proxy):
     rng = random.Random(7)
     with expdb.open(proxy.url(url)) as db:
@@ -417,6 +418,7 @@ def write(url, worker, flushes):
             episode.append(number=worker * 10_000 + k, obs=OBS, reward=0.0)
 
 
+@pytest.mark.slow
 def test_eight_writers_keep_the_capacity_exactly_and_never_deadlock(server, url):
     with expdb.open(url) as db:
         buffer = db.buffer("b", capacity=500)

@@ -34,9 +34,9 @@ def test_the_view_has_a_row_a_step_with_every_column(db, filled):
     assert table.column_names == [
         "buffer", "position", "episode", "episode_id", "run", "task_id", "task_name", "agent_id",
         "group_id", "status", "length",
-        "episode_return", "policy_version", "episode_tags", "started", "ended", "step", "pre_agent",
-        "execute_time", "reward",
-        "terminated", "truncated", "priority", "tags", "payload",
+        "episode_return", "episode_tags", "started", "ended", "first_policy_version",
+        "last_policy_version", "step", "pre_agent", "execute_time", "reward", "terminated",
+        "truncated", "policy_version", "policy_version_end", "priority", "tags", "payload",
     ]  # fmt: skip
     row = table.to_pylist()[0]
     assert (row["task_name"], row["reward"], row["length"], row["episode_return"], row["tags"]) == (

@@ -110,6 +110,7 @@ def test_workers_draw_each_from_numbers_and_episodes_of_its_own(buffer, kind, sa
     assert ranked == {1, 3}, "two workers of the second of two learners"
 
 
+@pytest.mark.slow
 def test_spawned_workers_open_the_database_themselves_and_see_what_is_written(open_db):
     buffer = open_db(max_lag=0.0).buffer("b")
     loader = Loader(
