@@ -144,15 +144,14 @@ def requirements(groups: list[str]) -> list[str]:
 
 
 def test(arguments: list[str]) -> None:
-    """Run the tests, on as many cores as there are up to four."""
+    """Run the tests, by one process more than there are cores, up to four."""
     chosen = {"--torch", "--slow", "--newest"} & set(arguments)
     newest = "--newest" in chosen
     environment = Environment(ROOT / (".venv-newest" if newest else ".venv"), newest=newest)
     environment.provide(["test", *(["torch"] if "--torch" in chosen else [])])
     options = [
         f"--basetemp={environment.folder / 'tests'}",
-        "--numprocesses=logical",
-        "--maxprocesses=4",
+        f"--numprocesses={min(4, (os.cpu_count() or 1) + 1)}",  # as many tests wait for others
         "--dist=worksteal",
     ]
     options += ["-m", ""] if "--slow" in chosen else []

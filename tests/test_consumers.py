@@ -842,6 +842,7 @@ def train(path):
     )
 
 
+@pytest.mark.slow
 def test_a_training_that_is_killed_ends_with_the_same_parameters(tmp_path):
     rng = random.Random(3)
     ended, said = [], ""

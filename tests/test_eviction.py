@@ -266,7 +266,7 @@ episodes = st.lists(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rounds=st.lists(episodes, min_size=1, max_size=3),
     whole=st.booleans(),

@@ -274,7 +274,13 @@ PAGES_WITH_CODE = [
 ]
 
 
-@pytest.mark.parametrize("page", PAGES_WITH_CODE)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=() if page == "README.md" else pytest.mark.slow)
+        for page in PAGES_WITH_CODE
+    ],
+)
 def test_the_code_of_the_pages_runs_and_runs_again(page, tmp_path, monkeypatch):
     """Each block as a program of its own.
 

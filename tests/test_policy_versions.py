@@ -147,7 +147,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=35, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(steps, max_size=5))
 def test_versions_are_those_of_a_plain_model(buffer, batches):
     buffer.clear()

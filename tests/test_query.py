@@ -182,7 +182,7 @@ def matches(row, query):
 
 @pytest.mark.filterwarnings("ignore:nothing in buffer .* has the tag:expdb.ExpDBWarning")
 @settings(
-    max_examples=150,
+    max_examples=70,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(ROWS, st.lists(QUERIES, min_size=1, max_size=4))
