@@ -314,14 +314,19 @@ class ExperienceDB:
         """
         return [
             {"what": what, "found": found, "advice": advice}
-            for what, found, advice in [*self._engine.examine(), *self._waiting()]
+            for what, found, advice in [*self._engine.examine(), *self._held()]
         ]
 
-    def _waiting(self) -> Iterator[tuple[str, str, str]]:
+    def _held(self) -> Iterator[tuple[str, str, str]]:
         for name in self.buffers():
-            for one in self.buffer(name, create=False).waiting():
+            buffer = self.buffer(name, create=False)
+            for one in buffer.waiting():
                 told = f"{one['who']}, for {one['seconds']:.0f} s, for {one['for']}"
                 yield f"waiting at {name!r}", told, ""
+            figures = buffer.stats()
+            if figures["pinned"] is not None:
+                told = f"{figures['steps']} steps, those from position {figures['pinned']} on"
+                yield f"pinned in {name!r}", f"{told} are kept for leases", ""
 
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Copy the database, as it is now, into a new file; others may go on writing.

@@ -29,6 +29,8 @@ def test_what_is_pinned_stays_until_the_lease_is_over(buffer, db):
     for name, array in lease.batch.items():
         np.testing.assert_array_equal(shared[name], array)
     assert db.check() == []
+    told = [one["found"] for one in db.doctor() if one["what"] == "pinned in 'train'"]
+    assert told == ["140 steps, those from position 20 on are kept for leases"]
     lease.acknowledge()
     assert (len(buffer), buffer.stats()["oldest"], buffer.stats()["pinned"]) == (100, 60, None)
     assert db.check() == []
