@@ -248,6 +248,7 @@ def die_holding(location, asked, told):
     asked.recv()
 
 
+@pytest.mark.slow
 def test_what_a_killed_learner_held_is_drawn_again_at_once(location, open_db):
     buffer = open_db().buffer("train")
     fill(buffer)
@@ -281,6 +282,7 @@ def train_until(location, last, told):
     time.sleep(60.0)
 
 
+@pytest.mark.slow
 def test_a_stale_rollout_does_not_hold_a_resumed_training_back(location, open_db):
     """What TRL #7274 tells of: a stale drop pinned the position that a restart resumes from."""
     buffer = open_db().buffer("train")
@@ -783,6 +785,7 @@ def test_check_finds_damage_of_the_ledger(tmp_path, damage):
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=repr)
+@pytest.mark.slow
 def test_ranks_share_what_the_first_one_has_leased(buffer, open_db, unit):
     fill(buffer)
     lease = buffer.consumer("trainer").lease(5, unit=unit)

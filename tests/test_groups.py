@@ -256,6 +256,7 @@ def test_what_cannot_be_stacked_says_why(db):
     ids=str,
 )
 @pytest.mark.parametrize("sampler", [Uniform(), Prioritized()], ids=str)
+@pytest.mark.slow
 def test_shards_share_nothing_and_leave_nothing_out(db, unit, sampler):
     buffer = db.buffer("b")
     for k in range(18):

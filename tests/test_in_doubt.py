@@ -84,6 +84,7 @@ def test_steps_appended_after_an_answer_was_lost_are_stored_once(postgresql_url,
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["in one trip", "statement by statement"])
+@pytest.mark.slow
 def test_each_answer_of_a_write_may_be_lost(postgresql_url, proxy, known):
     """The first write of a buffer goes statement by statement.
 

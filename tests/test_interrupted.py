@@ -79,6 +79,7 @@ def test_a_writer_goes_on_after_an_interrupt_while_a_value_was_taken(buffer, kin
     assert buffer.get(range(10))["x"].tolist() == list(range(10))
 
 
+@pytest.mark.slow
 def test_a_process_that_is_told_to_stop_leaves_only_whole_steps(tmp_path):
     """SIGTERM with `sys.exit(0)`, while values take their time to become arrays."""
     code = """if True:
@@ -224,6 +225,7 @@ kinds = pytest.mark.parametrize(("kind", "stride"), [
 @every_line
 @kinds
 @pytest.mark.parametrize("how", ["append", "flush", "end", "block"])
+@pytest.mark.slow
 def test_a_writer_that_is_interrupted_at_any_line_stores_each_step_once(open_db, kind, stride, how):
     db = open_db(timeout=5.0)
     buffer = db.buffer("b")
@@ -277,6 +279,7 @@ def test_a_writer_that_is_interrupted_at_any_line_stores_each_step_once(open_db,
 @every_line
 @kinds
 @pytest.mark.parametrize("how", ["store", "store_batch", "new field"])
+@pytest.mark.slow
 def test_a_store_that_is_interrupted_at_any_line_is_done_once_or_not_at_all(
     open_db, kind, stride, how
 ):
@@ -384,6 +387,7 @@ def test_an_update_of_priorities_that_is_interrupted_at_any_line_can_be_made_aga
 
 @every_line
 @kinds
+@pytest.mark.slow
 def test_a_close_that_is_interrupted_at_any_line_can_be_made_again(open_db, location, kind, stride):
     open_db()
 

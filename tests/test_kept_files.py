@@ -27,7 +27,13 @@ INDEXES = {
 }
 
 
-@pytest.fixture(params=REVISIONS)
+@pytest.fixture(
+    params=[
+        *(pytest.param(one, marks=pytest.mark.slow) for one in REVISIONS[1:-2]),
+        REVISIONS[0],
+        *REVISIONS[-2:],
+    ]
+)
 def revision(request):
     return request.param
 

@@ -210,6 +210,7 @@ def killed(call, path, after):
 
 
 @pytest.mark.parametrize("after", [0, 1, 5, 9, 12, 17])
+@pytest.mark.slow
 def test_a_kill_while_a_database_is_made_leaves_nothing_in_its_place(path, after):
     assert killed("expdb.open(sys.argv[1])", path, after) == -signal.SIGKILL
     assert names(path) == set() if is_server(path) else not os.path.exists(path)

@@ -90,6 +90,7 @@ def test_every_step_with_a_successor_is_as_likely(db):
     assert_uniform(drawn(buffer, unit=NStep(1)), [p for p in range(80) if p not in ends])
 
 
+@pytest.mark.slow
 def test_every_task_is_as_likely_whatever_its_length(db):
     buffer = db.buffer("b")
     for k in range(40):

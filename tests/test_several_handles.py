@@ -75,6 +75,7 @@ def test_a_name_that_ended_elsewhere_and_was_evicted_may_be_used_again(open_db):
 # -- episodes that nobody ends ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_slow_beside_many_goes_on_with_its_episode(open_db):
     """Each task takes four turns, and 150 others come between them.
 
