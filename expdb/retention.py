@@ -110,7 +110,7 @@ class Retention:
     # -- evicting --------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Evict what is due, if the last look was a second ago; warn where it cannot be archived.
+        """Evict what is due, if the last look was a second ago; warn where that fails.
 
         For writers, whose steps are stored: they are not to fail of it.
         """
@@ -120,12 +120,14 @@ class Retention:
         self._next_look = now + SECONDS  # other threads need not look
         try:
             self.evict()
-        except errors.ArchiveFailed as error:
+        except (
+            errors.ConnectionLost, errors.DatabaseBusy, errors.DatabaseClosed, errors.UnknownBuffer
+        ):  # fmt: skip
+            return  # the next look will do
+        except errors.ExpDBError as error:
             if now >= self._next_warning:
                 self._next_warning = now + WARN_SECONDS
-                errors.warn(str(error))
-        except (errors.ConnectionLost, errors.DatabaseBusy, errors.UnknownBuffer):
-            return  # the next look will do
+                errors.warn(f"what is due was not evicted: {error}")
         finally:
             took = time.monotonic() - now
             self._next_look = now + took + max(SECONDS, PAUSE * took)

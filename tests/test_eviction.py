@@ -167,6 +167,22 @@ def test_an_archive_that_cannot_be_written_evicts_nothing(db, tmp_path):
     assert db.check() == []
 
 
+def test_a_write_does_not_fail_of_an_eviction(db, monkeypatch):
+    buffer = db.buffer("b", capacity=5)
+    buffer.eviction = expdb.Eviction(whole_episodes=True)
+
+    def full(*_):
+        raise expdb.StorageFull("the disk is full")
+
+    monkeypatch.setattr("expdb.retention.evict", full)
+    monkeypatch.setattr(buffer._retention, "_next_look", 0.0)
+    with pytest.warns(expdb.ExpDBWarning, match="not evicted: the disk is full"):
+        rows = [{"task_id": f"t{k}", "truncated": True} for k in range(9)]
+        assert buffer.store_batch(rows).tolist() == list(range(9))
+    with pytest.raises(expdb.StorageFull):
+        buffer.evict()
+
+
 def test_a_late_reward_goes_into_the_archive(db, tmp_path, monkeypatch):
     buffer = db.buffer("b", capacity=5)
     buffer.eviction = expdb.Eviction(archive=tmp_path)
