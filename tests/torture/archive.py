@@ -110,6 +110,6 @@ for _database in ("SQLite", "PostgreSQL"):
         fault(
             f"kill -9 while {_kind} are archived, {_database}",
             "each step is in the buffer or in the archive, once",
-            12,
+            8,
             400,
         )(_strike)

@@ -151,6 +151,6 @@ for _database in ("SQLite", "PostgreSQL"):
         fault(
             f"kill -9 of learners and actors, {_kind}, {_database}",
             f"each that is stored is trained exactly {MOST} times, 0 lost",
-            20,
+            12,
             1_000,
         )(_strike)
