@@ -77,7 +77,7 @@ class Admission:
 
         Raises LeaseLost where it is over, or has expired.
         """
-        self._seconds = self._seconds if seconds is None else _positive(seconds)
+        self._seconds = self._seconds if seconds is None else checks.seconds(seconds)
         id = self._admitted.id
         if self._is_over or (
             id is not None and not admissions.renew(self._store, id, self._seconds)
@@ -111,7 +111,7 @@ def admit(
 ) -> Admission | None:
     """Wait until a group may begin; see `ReplayBuffer.admit`."""
     wait = math.inf if wait is None else checks.number(wait, "wait", 0)
-    required, seconds = checks.flag(required, "required"), _positive(seconds)
+    required, seconds = checks.flag(required, "required"), checks.seconds(seconds)
     began = time.monotonic()
     deadline, seen, told = began + wait, None, wait < math.inf
     serial = next(_serials)
@@ -164,10 +164,3 @@ def _take_back(task: asyncio.Future[Admission | None]) -> None:
         admission = task.result()
         if admission is not None:
             threading.Thread(target=admission.cancel).start()
-
-
-def _positive(seconds: Any) -> float:
-    found = checks.number(seconds, "seconds")
-    if found <= 0:
-        raise errors.InvalidValue(f"seconds is {seconds!r}: give a number above 0")
-    return found

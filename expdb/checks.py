@@ -24,6 +24,14 @@ class Keep:
 KEEP: Final = Keep()
 
 
+def seconds(value: Any) -> float:
+    """Return for how many seconds something is held."""
+    found = number(value, "seconds")
+    if found <= 0:
+        raise InvalidValue(f"seconds is {value!r}: give a number above 0")
+    return found
+
+
 def _is_large(value: Any) -> bool:
     return isinstance(value, int) and value >= 2**63
 

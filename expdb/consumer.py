@@ -15,7 +15,7 @@ import numpy as np
 from expdb import checks, errors
 from expdb.awaiting import in_thread
 from expdb.batch import Batch
-from expdb.lease import GONE, Lease, checked_seconds
+from expdb.lease import GONE, Lease
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
 from expdb.sampling.leasing import Leasing
@@ -268,7 +268,7 @@ class _How:
     ) -> _How:
         """Return checked arguments."""
         until = 0.0 if wait is None else checks.number(wait, "wait", 0)
-        return cls(checked_seconds(seconds), until, checks.flag(renew, "renew"))
+        return cls(checks.seconds(seconds), until, checks.flag(renew, "renew"))
 
 
 def _step(step: Any) -> int | None:

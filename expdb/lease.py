@@ -90,7 +90,7 @@ class Lease:
 
         Raises LeaseLost where the lease is not held any more.
         """
-        seconds = self._seconds if seconds is None else checked_seconds(seconds)
+        seconds = self._seconds if seconds is None else checks.seconds(seconds)
         self._leasing.renew(self.id, seconds)
 
     def __enter__(self) -> Batch:
@@ -122,11 +122,3 @@ def _renew(leasing: Leasing, id: int, seconds: float, ended: threading.Event) ->
             continue
         except errors.ExpDBError:  # its learner is told when it acknowledges
             return
-
-
-def checked_seconds(seconds: Any) -> float:
-    """Return for how many seconds a lease is held."""
-    found = checks.number(seconds, "seconds")
-    if found <= 0:
-        raise errors.InvalidValue(f"seconds is {seconds!r}: give a number above 0")
-    return found

@@ -74,12 +74,35 @@ class Retention:
         locked(self._lock, self._set_policy, policy)
 
     def _set_policy(self, policy: Eviction | None) -> None:
-        try:
-            self._finish()
-        except errors.ArchiveFailed:  # the steps stay; the next policy may have them go
-            with self._store.writing() as (session, _):
-                evictions.end(session, self._store, evictions.NOBODY)
-        eviction.set_policy(self._store, policy)
+        store, keeps = self._store, policy is not None and policy.archive is not None
+        for _ in range(ATTEMPTS):
+            try:
+                self._evict()  # what the policy until now is to archive
+            except errors.ArchiveFailed as error:
+                if not keeps:
+                    raise errors.ArchiveFailed(
+                        f"steps that are due cannot be archived: {error} with an archive that can "
+                        "be written, and evict() first"
+                    ) from error
+            with store.writing() as (session, _):
+                if keeps:
+                    evictions.end(session, store, evictions.NOBODY)
+                elif self._is_to_archive(session):
+                    continue  # others have written meanwhile
+                eviction.set_policy(session, store, policy)
+                return
+        raise errors.DatabaseBusy(
+            f"others write to buffer {store.name!r} faster than it is archived: set the policy "
+            "again"
+        )
+
+    def _is_to_archive(self, session: Session) -> bool:
+        """Return whether the policy until now has steps to archive, which nobody is at."""
+        policy = eviction.read_policy(session, self._store)
+        if policy is None or policy.archive is None:
+            return False
+        nobody = evictions.under_way(session, self._store) is None
+        return nobody and len(self._due(session, policy)) > 0
 
     def plan(self) -> pa.Table:
         """Return what would go now, one row per run of steps of an episode."""

@@ -167,6 +167,23 @@ def test_an_archive_that_cannot_be_written_evicts_nothing(db, tmp_path):
     assert db.check() == []
 
 
+def test_what_is_due_is_archived_before_the_policy_ends(db, tmp_path):
+    buffer = db.buffer("b", capacity=5)
+    for policy in (None, expdb.Eviction(max_bytes=1 << 30)):
+        buffer.eviction = expdb.Eviction(archive=tmp_path / "archive")
+        stored = buffer.store_batch({"n": np.arange(12)})
+        buffer.eviction = policy
+        assert len(buffer) == 5
+        assert sorted([*archived(tmp_path), *held(buffer)]) == list(range(stored[-1] + 1))
+    buffer.eviction = expdb.Eviction(archive=tmp_path / "gone")
+    buffer.store_batch({"n": np.arange(12)})
+    (tmp_path / "gone").rmdir()
+    (tmp_path / "gone").write_text("")
+    with pytest.raises(expdb.ArchiveFailed, match="steps that are due cannot be archived"):
+        buffer.eviction = None
+    assert len(buffer) == 17
+
+
 def test_a_write_does_not_fail_of_an_eviction(db, monkeypatch):
     buffer = db.buffer("b", capacity=5)
     buffer.eviction = expdb.Eviction(whole_episodes=True)

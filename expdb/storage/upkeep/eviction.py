@@ -74,16 +74,15 @@ def read_policy(session: Session, store: Store) -> Eviction | None:
         ) from error
 
 
-def set_policy(store: Store, policy: Eviction | None) -> None:
-    """Keep to a policy from now on, to none with None."""
-    with store.writing() as (session, _):
-        if session.rows(sa.select(V.id).where(V.buffer_id == store.id)):
-            raise errors.DatabaseBusy(
-                f"another process archives steps of buffer {store.name!r}: set the policy again "
-                "when it is done"
-            )
-        values = {
-            "eviction": None if policy is None else json.dumps(asdict(policy)),
-            "trigger_evicts": policy is None or policy.is_done_by_trigger,
-        }
-        session.execute(sa.update(tables.buffers).where(B.id == store.id).values(**values))
+def set_policy(session: Session, store: Store, policy: Eviction | None) -> None:
+    """Keep to a policy from now on, to none with None; in a transaction that holds the buffer."""
+    if session.rows(sa.select(V.id).where(V.buffer_id == store.id)):
+        raise errors.DatabaseBusy(
+            f"another process archives steps of buffer {store.name!r}: set the policy again "
+            "when it is done"
+        )
+    values = {
+        "eviction": None if policy is None else json.dumps(asdict(policy)),
+        "trigger_evicts": policy is None or policy.is_done_by_trigger,
+    }
+    session.execute(sa.update(tables.buffers).where(B.id == store.id).values(**values))
