@@ -67,6 +67,7 @@ from expdb.replay.sequences import Episode, Group, Sequence
 from expdb.replay.transitions import NStep, Stack
 from expdb.replay.units import Step, Unit
 from expdb.sql.query import QueryBuilder
+from expdb.step_writer import StepWriter
 from expdb.storage.upkeep.eviction import Eviction
 from expdb.writer import EpisodeWriter
 
@@ -134,6 +135,7 @@ __all__ = [
     "SqlRefused",
     "Stack",
     "Step",
+    "StepWriter",
     "StorageFull",
     "TargetExists",
     "TooFewRows",

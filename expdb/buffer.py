@@ -29,6 +29,7 @@ from expdb.sampling.shortage import explained
 from expdb.sampling.tasks import sample_tasks
 from expdb.sql.conditions import Condition
 from expdb.sql.query import Where
+from expdb.step_writer import StepWriter
 from expdb.storage.reading import fetch, select
 from expdb.storage.store import Store, evicted
 from expdb.storage.upkeep.check import check_buffer
@@ -37,6 +38,7 @@ from expdb.storage.upkeep.stats import buffer_stats
 from expdb.storage.upkeep.why import why
 from expdb.storage.writing import change, episodes, transaction
 from expdb.storage.writing.batches import columns_of, rows_of
+from expdb.storage.writing.gathering import Gathering
 from expdb.storage.writing.open_episodes import OpenEpisodes
 from expdb.storage.writing.pending import Pending
 from expdb.writer import EpisodeWriter
@@ -138,10 +140,7 @@ class ReplayBuffer(Consumption):
         `__arrow_c_stream__`. All or nothing.
         """
         columns = columns_of(rows)
-        pending: list[tuple[dict[str, Any], Mapping[str, Any]]] = []
-        for row in rows_of(rows if columns is None else columns):
-            known = {key: row[key] for key in (*EPISODE_KEYS, *STEP_KEYS) if key in row}
-            pending.append((known, {key: value for key, value in row.items() if key not in known}))
+        pending = [_parted(row) for row in rows_of(rows if columns is None else columns)]
         positions = self._open_episodes.write(pending)
         self._retention.look()
         return positions
@@ -174,16 +173,8 @@ class ReplayBuffer(Consumption):
                 "tags are a step's: give the episode's as episode_tags=, which queries know as "
                 "episode_tags.<key>"
             )
-        if self._store.engine.read_only:
-            raise errors.DatabaseReadOnly(
-                f"{self._store.engine.location} was opened with read_only=True: open it without to "
-                "write"
-            )
-        flush_steps, flush_bytes = (
-            checks.whole(flush_steps, "flush_steps", 1),
-            checks.whole(flush_bytes, "flush_bytes", 1),
-        )
-        flush_seconds = checks.number(flush_seconds, "flush_seconds")
+        self._check_writable()
+        flush_steps, flush_bytes, flush_seconds = _limits(flush_steps, flush_bytes, flush_seconds)
         given = {
             "task_name": task_name,
             "group_id": group_id,
@@ -200,6 +191,27 @@ class ReplayBuffer(Consumption):
         return self._writers.add(
             EpisodeWriter(_Sink(self), episode, flush_steps, flush_bytes, flush_seconds)
         )
+
+    def writer(
+        self, *, flush_steps: int = 256, flush_bytes: int = 1 << 20, flush_seconds: float = 5.0
+    ) -> StepWriter:
+        """Return a writer of steps of any episodes, which writes hundreds in one transaction.
+
+        Its `append` takes what `store` takes. Use it with `with`. A flush happens at the append
+        that reaches a limit, as for `episode`. Episodes without an `episode_id` are its own, and
+        complete when it is closed.
+        """
+        self._check_writable()
+        flush_steps, flush_bytes, flush_seconds = _limits(flush_steps, flush_bytes, flush_seconds)
+        sink = _StepSink(self, OpenEpisodes(self._store, self._open_episodes.run))
+        return self._writers.add(StepWriter(sink, flush_steps, flush_bytes, flush_seconds))
+
+    def _check_writable(self) -> None:
+        if self._store.engine.read_only:
+            raise errors.DatabaseReadOnly(
+                f"{self._store.engine.location} was opened with read_only=True: open it without to "
+                "write"
+            )
 
     def end_episode(
         self, episode_id: str, status: Literal["complete", "aborted"] = "complete"
@@ -673,10 +685,56 @@ class _Sink:
         self._buffer._writers.collected(writer)
 
 
+class _StepSink:
+    """What a StepWriter writes into: episodes of its own, and the buffer, which it keeps alive."""
+
+    def __init__(self, buffer: ReplayBuffer, episodes: OpenEpisodes):
+        self._buffer, self._episodes = buffer, episodes
+
+    def gathering(self) -> Gathering:
+        return self._episodes.gathering()
+
+    def gather(self, step: Mapping[str, Any], steps: Gathering) -> None:
+        self._episodes.gather(_parted(step), steps)
+
+    def write(self, steps: Gathering) -> np.ndarray:
+        positions = self._episodes.write_gathered(steps)
+        self._buffer._retention.look()
+        return positions
+
+    def complete(self) -> None:
+        with suppress(errors.UnknownBuffer):  # dropped by somebody else
+            self._episodes.complete_all()
+
+    def collected(self, writer: StepWriter) -> None:
+        self._buffer._writers.collected(writer)
+
+
 _LEFT_OUT = ("length", "episode_return", "episode_tags", "started", "ended", "priority")  # of pages
 _ALL = dict.fromkeys((*STEP_COLUMNS[:2], *EPISODE_COLUMNS, *STEP_COLUMNS[2:]))
 _PAGE = [name for name in _ALL if name not in _LEFT_OUT]
 _ARROW_TYPES = {"integer": pa.int64(), "integer?": pa.int64(), "real": pa.float64()}
+
+
+_STORED_AS_COLUMNS = frozenset((*EPISODE_KEYS, *STEP_KEYS))
+
+
+def _parted(step: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the columns of a step, and its fields."""
+    columns: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
+    for name, value in step.items():
+        (columns if name in _STORED_AS_COLUMNS else fields)[name] = value
+    return columns, fields
+
+
+def _limits(steps: Any, nbytes: Any, seconds: Any) -> tuple[int, int, float]:
+    """Return the limits at which a writer flushes."""
+    return (
+        checks.whole(steps, "flush_steps", 1),
+        checks.whole(nbytes, "flush_bytes", 1),
+        checks.number(seconds, "flush_seconds"),
+    )
 
 
 def _checked_column(name: str, value: Any) -> Any:

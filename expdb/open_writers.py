@@ -5,12 +5,18 @@ Nothing that was appended may be lost without a word.
 
 import sys
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from expdb import errors, exits
 from expdb.living import Living
+from expdb.step_writer import StepWriter
 from expdb.storage.store import Store
 from expdb.writer import EpisodeWriter
+
+Kind = TypeVar("Kind", EpisodeWriter, StepWriter)
+
+
+Writer: TypeAlias = EpisodeWriter | StepWriter
 
 
 class OpenWriters:
@@ -21,10 +27,10 @@ class OpenWriters:
 
     def __init__(self, store: Store):
         self._store = store
-        self._open: Living[EpisodeWriter] = Living()
-        self._waiting: list[EpisodeWriter] = []  # collected when nothing could be written
+        self._open: Living[Writer] = Living()
+        self._waiting: list[Writer] = []  # collected when nothing could be written
 
-    def add(self, writer: EpisodeWriter) -> EpisodeWriter:
+    def add(self, writer: Kind) -> Kind:
         """Look after a writer."""
         self._open.add(writer)
         exits.watch_worker()
@@ -32,7 +38,7 @@ class OpenWriters:
             self._end_collected(self._waiting)
         return writer
 
-    def collected(self, writer: EpisodeWriter) -> None:
+    def collected(self, writer: Writer) -> None:
         """End a writer that nobody holds any more.
 
         It is done later where the collector came in the midst of our own work.
@@ -45,7 +51,7 @@ class OpenWriters:
         self._end_collected([writer])
         self._store.engine.release()  # of a database that was collected with it
 
-    def _end_collected(self, writers: list[EpisodeWriter]) -> None:
+    def _end_collected(self, writers: list[Writer]) -> None:
         told: list[str] = []
         self._end(writers, told)
         for message in told:
@@ -63,7 +69,7 @@ class OpenWriters:
         """
         self._end([*self._open.list(), *self._waiting], told)
 
-    def _end(self, writers: list[EpisodeWriter], told: list[str]) -> None:
+    def _end(self, writers: list[Writer], told: list[str]) -> None:
         """End writers, all that can be; after an interrupt they can be ended again."""
         failed = None
         for writer in list(writers):
@@ -76,34 +82,11 @@ class OpenWriters:
         if failed is not None:
             raise failed
 
-    def _end_one(self, writer: EpisodeWriter, told: list[str]) -> None:
+    def _end_one(self, writer: Writer, told: list[str]) -> None:
         left = writer.end_left_open()
         if left is None:
             return
-        what = (
-            f"episode {left.episode_id!r} of buffer {self._store.name!r}, begun at "
-            f"{left.begun_at}, was never ended"
-        )
-        cure = (
-            "something kept its `with` block from ending it"
-            if left.in_block
-            else "use `with buffer.episode(...)`, or call end()"
-        )
-        if left.error is not None:
-            told.append(
-                f"{what}: {left.unwritten} of its {left.length} steps are lost ({left.error}); "
-                f"{cure}"
-            )
-        elif left.unwritten:
-            told.append(
-                f"{what}: it is marked {left.status}, and {left.unwritten} of its {left.length} "
-                f"steps are written only now; {cure}"
-            )
-        else:
-            told.append(
-                f"{what}: it is marked {left.status}; its {left.length} steps were written before; "
-                f"{cure}"
-            )
+        told.append(left.message(self._store.name))
         if left.error is not None and not isinstance(left.error, errors.ExpDBError):
             raise left.error
 

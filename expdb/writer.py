@@ -5,11 +5,12 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from expdb import errors
+from expdb.left_open import LeftOpen
 from expdb.locks import locked
 
 
@@ -30,18 +31,6 @@ class Sink(Protocol):
 
         This may be called at any moment.
         """
-
-
-class LeftOpen(NamedTuple):
-    """What became of an episode that the program never ended."""
-
-    episode_id: str
-    begun_at: str
-    status: str
-    unwritten: int  # steps that had yet to be written
-    length: int
-    in_block: bool  # whether it was used with `with`
-    error: Exception | None = None  # why the unwritten steps are lost
 
 
 class EpisodeWriter:

@@ -8,7 +8,6 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,14 +15,14 @@ import numpy as np
 from expdb import checks, errors
 from expdb.chunks.values import encode_tags
 from expdb.locks import locked
-from expdb.names import EPISODE_DETAILS, STEP_KEYS
+from expdb.names import EPISODE_DETAILS
 from expdb.storage.records import EpisodeRecord
 from expdb.storage.store import Store
 from expdb.storage.writing import episodes, transaction
+from expdb.storage.writing.gathering import Gathering, Key, key_of, step_columns
 from expdb.storage.writing.pending import Pending
 
 Row = tuple[Mapping[str, Any], Mapping[str, Any]]  # what the columns are, what the fields are
-Key = tuple[str, str]  # task and agent
 
 MANY_NAMED = 4096  # episodes known by name; others are looked up
 # episodes without a name that are known although the store has swept them away: their next step
@@ -31,15 +30,11 @@ MANY_NAMED = 4096  # episodes known by name; others are looked up
 MANY_OPEN = 16_384
 
 
-# What a row has in the columns of a step that it does not name.
-_USUAL = dict.fromkeys(STEP_KEYS) | {"terminated": False, "truncated": False}
-
-
 class OpenEpisodes:
     """Writes steps to the episodes that a process has open in a buffer. Threads may share it."""
 
     def __init__(self, store: Store, run: str):
-        self._store, self._run = store, run
+        self._store, self.run = store, run
         self._open: dict[Key, EpisodeRecord] = {}
         self._named: dict[str, EpisodeRecord] = {}
         # Who stored the steps of an open episode without a name.
@@ -55,44 +50,79 @@ class OpenEpisodes:
 
     def _write(self, rows: Sequence[Row]) -> np.ndarray:
         for attempt in (0, 1):
-            found = _Found(pending := Pending(self._store.fields))
+            found = self.gathering()
             try:
                 self._gather(rows, found)
-                positions = transaction.write(self._store, pending)
+                return self._commit(found)
+            except (errors.EpisodeEnded, errors.EpisodeMismatch):
+                # Somebody else has ended, deleted or evicted an episode that this handle knew as
+                # open, or begun one of the same name at the same moment.
+                if attempt or found.is_stored or found.is_in_doubt:
+                    raise
+                self._look_again(rows)
+        raise AssertionError("the second attempt returns or raises")
+
+    def gathering(self) -> Gathering:
+        """Return an empty collection of steps, to be written later."""
+        return Gathering(Pending(self._store.fields))
+
+    def gather(self, row: Row, found: Gathering) -> None:
+        """Add a step to what is pending, or raise and change nothing."""
+        locked(self._lock, self._gather_one, row, found)
+
+    def _gather_one(self, row: Row, found: Gathering) -> None:
+        columns, fields = row
+        episode = found.known(columns)
+        if episode is not None:  # as nearly always: nothing has to be looked up
+            if found.pending.add(episode, fields, step_columns(columns)):
+                found.complete(episode, columns)
+            return
+        opened, named, details = dict(found.opened), dict(found.named), dict(found.pending.details)
+        try:
+            self._gather([row], found)
+        except BaseException:
+            found.opened, found.named, found.pending.details = opened, named, details
+            raise
+
+    def write_gathered(self, found: Gathering) -> np.ndarray:
+        """Write gathered steps in one transaction and return their positions, int64 in order."""
+        return locked(self._lock, self._write_gathered, found)
+
+    def _write_gathered(self, found: Gathering) -> np.ndarray:
+        try:
+            return self._commit(found)
+        except (errors.EpisodeEnded, errors.EpisodeMismatch):
+            rows = list(found.rows())
+            self._look_again(rows)
+        again = self.gathering()
+        self._gather(rows, again)
+        found.pending, found.opened, found.named = again.pending, again.opened, again.named
+        return self._commit(found)
+
+    def _commit(self, found: Gathering) -> np.ndarray:
+        try:
+            positions = transaction.write(self._store, found.pending)
+        finally:
+            # Also where an interrupt came just after the commit, or nobody knows.
+            if found.is_stored or found.is_in_doubt:
                 self._remember(found)
-                break
-            except BaseException as error:
-                # An interrupt came just after the commit, or nobody knows.
-                if pending.stored is not None or pending.is_in_doubt:
-                    self._remember(found)
-                elif (
-                    isinstance(error, (errors.EpisodeEnded, errors.EpisodeMismatch)) and not attempt
-                ):
-                    # Somebody else has ended, deleted or evicted an episode that this handle knew
-                    # as open, or begun one of the same name at the same moment.
-                    self._look_again(rows)
-                    continue
-                raise
         self._forget_swept()
         return positions
 
-    def _gather(self, rows: Sequence[Row], found: "_Found") -> None:
+    def _gather(self, rows: Sequence[Row], found: Gathering) -> None:
         """Add rows to what is pending, and note which episodes they open and complete."""
         pending, found.stored = found.pending, self._stored(rows)
         for row, fields in rows:
-            episode, implicit = self._episode_of(row, found)
+            episode = self._episode_of(row, found)
             if episode in pending.ended:
                 raise errors.EpisodeEnded(
                     f"episode {episode.episode_id!r} has ended: give the next step another "
                     "episode_id"
                 )
-            columns = tuple([row.get(name, usual) for name, usual in _USUAL.items()])
-            if pending.add(episode, fields, columns):
-                pending.ended[episode] = "complete"
-                if implicit is not None:
-                    found.opened[implicit] = None
+            if pending.add(episode, fields, step_columns(row)):
+                found.complete(episode, row)
 
-    def _remember(self, found: "_Found") -> None:
+    def _remember(self, found: Gathering) -> None:
         for key, episode in found.opened.items():
             if episode is None:
                 self._open.pop(key, None)
@@ -109,11 +139,7 @@ class OpenEpisodes:
 
     def _look_again(self, rows: Sequence[Row]) -> None:
         """Learn what has become of the episodes of these rows that this handle knew as open."""
-        keys = {
-            (row.get("task_id", "default"), row.get("agent_id", "agent"))
-            for row, _ in rows
-            if row.get("episode_id") is None
-        }
+        keys = {key_of(row) for row, _ in rows if row.get("episode_id") is None}
         known = [self._open[key] for key in keys if key in self._open]
         found = episodes.find(self._store, [episode.episode_id for episode in known])
         for key in keys:
@@ -142,25 +168,19 @@ class OpenEpisodes:
                 return
             self._forget(key)
 
-    def _episode_of(
-        self, row: Mapping[str, Any], found: "_Found"
-    ) -> tuple[EpisodeRecord, Key | None]:
-        """Return the episode of a step to be stored.
-
-        Returns as well its key among the open ones, where it was not named.
-        """
+    def _episode_of(self, row: Mapping[str, Any], found: Gathering) -> EpisodeRecord:
+        """Return the episode of a step to be stored."""
         given = {name: row[name] for name in EPISODE_DETAILS if row.get(name) is not None}
-        key = None
         if row.get("episode_id") is None:
-            key = (row.get("task_id", "default"), row.get("agent_id", "agent"))
+            key = key_of(row)
             episode = found.opened[key] = self._unnamed(key, found, given)
         else:
             episode = self._by_name(row, found, given)
         if given:
             self._add_details(episode, given, found.pending)
-        return episode, key
+        return episode
 
-    def _unnamed(self, key: Key, found: "_Found", given: dict[str, Any]) -> EpisodeRecord:
+    def _unnamed(self, key: Key, found: Gathering, given: dict[str, Any]) -> EpisodeRecord:
         """Return the open episode of a task and an agent, or a new one."""
         task_id, agent_id = key
         try:
@@ -181,7 +201,7 @@ class OpenEpisodes:
         return episode
 
     def _by_name(
-        self, row: Mapping[str, Any], found: "_Found", given: dict[str, Any]
+        self, row: Mapping[str, Any], found: Gathering, given: dict[str, Any]
     ) -> EpisodeRecord:
         """Return the episode that a step names, or a new one."""
         episode_id = row["episode_id"]
@@ -228,7 +248,7 @@ class OpenEpisodes:
             episode_id=uuid.uuid4().hex
             if episode_id is None
             else checks.text(episode_id, "episode_id"),
-            run=self._run,
+            run=self.run,
             task_id=checks.text(task_id, "task_id"),
             agent_id=checks.text(agent_id, "agent_id"),
             started=time.time(),
@@ -297,16 +317,6 @@ class OpenEpisodes:
         self._open.clear()
         self._callers.clear()
         self._named.clear()
-
-
-@dataclass
-class _Found:
-    """The episodes of a write; the handle knows them once it is committed."""
-
-    pending: Pending
-    stored: dict[str, tuple[EpisodeRecord, str]] = field(default_factory=dict)
-    opened: dict[Key, EpisodeRecord | None] = field(default_factory=dict)  # None: completed
-    named: dict[str, EpisodeRecord] = field(default_factory=dict)
 
 
 def _caller() -> tuple[object, object]:

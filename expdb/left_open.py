@@ -1,0 +1,55 @@
+"""What is told of writers that a program leaves open."""
+
+from typing import NamedTuple
+
+
+class LeftOpen(NamedTuple):
+    """What became of an episode that the program never ended."""
+
+    episode_id: str
+    begun_at: str
+    status: str
+    unwritten: int  # steps that had yet to be written
+    length: int
+    in_block: bool  # whether it was used with `with`
+    error: Exception | None = None  # why the unwritten steps are lost
+
+    def message(self, buffer: str) -> str:
+        """Say it to people."""
+        what = (
+            f"episode {self.episode_id!r} of buffer {buffer!r}, begun at {self.begun_at}, was "
+            "never ended"
+        )
+        cure = (
+            "something kept its `with` block from ending it"
+            if self.in_block
+            else "use `with buffer.episode(...)`, or call end()"
+        )
+        if self.error is not None:
+            return (
+                f"{what}: {self.unwritten} of its {self.length} steps are lost ({self.error}); "
+                f"{cure}"
+            )
+        if self.unwritten:
+            return (
+                f"{what}: it is marked {self.status}, and {self.unwritten} of its {self.length} "
+                f"steps are written only now; {cure}"
+            )
+        return (
+            f"{what}: it is marked {self.status}; its {self.length} steps were written before; "
+            f"{cure}"
+        )
+
+
+class Unwritten(NamedTuple):
+    """What became of steps that were not written when their writer was given up."""
+
+    unwritten: int
+    error: Exception | None
+
+    def message(self, buffer: str) -> str:
+        """Say it to people."""
+        return (
+            f"{self.unwritten} steps that were appended to buffer {buffer!r} are lost "
+            f"({self.error}); call flush() or close() where the error can be handled"
+        )

@@ -1,0 +1,153 @@
+"""`buffer.writer`: steps of many episodes in few transactions, and none lost or stored twice."""
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import expdb
+
+
+@pytest.fixture
+def buffer(db):
+    return db.buffer("train")
+
+
+def episodes(buffer):
+    table = buffer.episodes().select(["agent_id", "status", "length"])
+    return [tuple(row.values()) for row in table.to_pylist()]
+
+
+def test_steps_of_several_agents_are_written_at_the_limit_in_order(buffer):
+    with buffer.writer(flush_steps=6) as writer:
+        for step in range(4):
+            for agent in ("a", "b"):
+                writer.append(agent_id=agent, obs=np.full(2, step), reward=1.0)
+        assert writer.unwritten == 2
+        assert len(buffer) == 6
+        assert writer.flush().tolist() == [6, 7]
+    assert episodes(buffer) == [("a", "complete", 4), ("b", "complete", 4)]
+    read = buffer.get(range(8), fields=["obs", "agent_id", "step"])
+    assert read["obs"][:, 0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert read["agent_id"].tolist() == ["a", "b"] * 4
+
+
+def test_a_terminated_step_begins_another_episode(buffer):
+    with buffer.writer() as writer:
+        for k in range(6):
+            writer.append(obs=k, terminated=k == 1, truncated=k == 3)
+    assert [length for _, _, length in episodes(buffer)] == [2, 2, 2]
+
+
+def test_a_step_that_is_refused_changes_nothing(buffer):
+    with buffer.writer() as writer:
+        writer.append(obs=np.zeros(2), episode_id="e", policy_version=3)
+        with pytest.raises(expdb.FieldMismatch):
+            writer.append(obs=np.zeros(3), episode_id="f", policy_version=4)
+        with pytest.raises(expdb.InvalidValue):
+            writer.append(obs=np.zeros(2), reward="much")
+        writer.append(obs=np.ones(2), episode_id="e")
+    assert episodes(buffer) == [("agent", "open", 2)]
+    read = buffer.get([0, 1], fields=["policy_version"])
+    assert read["policy_version"].tolist() == [3, 3]
+
+
+def test_values_are_copied_when_they_are_appended(buffer):
+    obs = np.zeros(3)
+    with buffer.writer() as writer:
+        for k in range(3):
+            obs[:] = k
+            writer.append(obs=obs)
+    assert buffer.get(range(3))["obs"][:, 0].tolist() == [0, 1, 2]
+
+
+def test_an_episode_that_was_ended_or_cleared_meanwhile_goes_on_as_another(buffer):
+    with buffer.writer() as writer:
+        writer.append(obs=0, tags={"k": 1}, episode_tags={"seed": 7})
+        writer.flush()
+        buffer.end_episode(buffer.episodes()["episode_id"][0].as_py())
+        writer.append(obs=1, tags={"k": 2})
+        writer.flush()
+        buffer.clear()
+        writer.append(obs=2, tags={"k": 3})
+    read = buffer.page(1, 10)
+    assert [(row["obs"], row["tags"]) for row in read] == [(2, {"k": 3})]
+
+
+def test_an_ended_episode_of_a_name_is_refused(buffer):
+    with buffer.writer() as writer:
+        writer.append(obs=0, episode_id="e")
+        writer.flush()
+        buffer.end_episode("e")
+        writer.append(obs=1, episode_id="e")
+        with pytest.raises(expdb.EpisodeEnded):
+            writer.flush()
+        assert writer.unwritten == 1
+        buffer.delete({"episode_id": "e"})
+    assert len(buffer) == 1
+
+
+def test_threads_share_a_writer(buffer):
+    with buffer.writer(flush_steps=7) as writer:
+
+        def work(agent):
+            for k in range(50):
+                writer.append(agent_id=agent, obs=k)
+
+        threads = [threading.Thread(target=work, args=(f"a{k}",)) for k in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(episodes(buffer)) == [(f"a{k}", "complete", 50) for k in range(4)]
+
+
+def test_what_is_left_in_a_writer_is_written_when_the_database_is_closed(location):
+    with expdb.open(location) as db:
+        writer = db.buffer("train").writer()
+        writer.append(obs=1)
+    assert not writer.is_open
+    with expdb.open(location) as db:
+        assert len(db.buffer("train")) == 1
+
+
+def test_what_is_left_in_a_writer_is_written_when_it_is_collected(buffer):
+    writer = buffer.writer()
+    writer.append(obs=1)
+    del writer
+    assert len(buffer) == 1
+
+
+def test_what_is_left_in_a_writer_is_written_when_the_program_ends(tmp_path):
+    program = (
+        "import expdb; db = expdb.open('left.db'); w = db.buffer('train').writer();"
+        "w.append(obs=1); w.append(obs=2)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    with expdb.open(tmp_path / "left.db") as db:
+        assert len(db.buffer("train")) == 2
+
+
+def test_steps_that_cannot_be_written_at_the_end_are_told(tmp_path):
+    db = expdb.open(tmp_path / "told.db")
+    writer = db.buffer("train").writer()
+    writer.append(obs=1)
+    with expdb.open(tmp_path / "told.db") as other:
+        other.drop("train")
+    with pytest.warns(expdb.ExpDBWarning, match="1 steps that were appended .* are lost"):
+        db.close()
+
+
+def test_a_closed_writer_takes_no_steps(buffer):
+    writer = buffer.writer()
+    writer.close()
+    writer.close()
+    with pytest.raises(expdb.InvalidValue, match="closed"):
+        writer.append(obs=1)
+    with pytest.raises(expdb.InvalidValue, match="flush_steps"):
+        buffer.writer(flush_steps=0)
