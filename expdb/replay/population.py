@@ -28,6 +28,15 @@ class Positions(Protocol):
     def listed(self) -> np.ndarray:
         """Return all positions, ascending."""
 
+    def count(self) -> int:
+        """Return how many there are."""
+
+    def at(self, places: np.ndarray) -> np.ndarray:
+        """Return the positions at places, counted from 0, the oldest."""
+
+    def holds(self, positions: np.ndarray) -> np.ndarray:
+        """Return which positions are among them."""
+
 
 def _random_below(size: int, count: int, rng: np.random.Generator) -> np.ndarray:
     """Return random integers from 0 to less than `size`.
@@ -59,6 +68,23 @@ class Listed:
     def listed(self) -> np.ndarray:
         """Return all positions, ascending."""
         return self.positions
+
+    def count(self) -> int:
+        """Return how many there are."""
+        return len(self.positions)
+
+    def at(self, places: np.ndarray) -> np.ndarray:
+        """Return the positions at places."""
+        found: np.ndarray = self.positions[places]
+        return found
+
+    def holds(self, positions: np.ndarray) -> np.ndarray:
+        """Return which positions are among them."""
+        if not len(self.positions):
+            return np.zeros(positions.shape, np.bool_)
+        places = np.searchsorted(self.positions, positions)
+        found: np.ndarray = self.positions[np.minimum(places, len(self.positions) - 1)] == positions
+        return found
 
 
 @dataclass
@@ -112,6 +138,24 @@ class Window:
     def listed(self) -> np.ndarray:
         """Return all positions, ascending."""
         return np.arange(self.low, self.high) if self.allowed is None else self.all_positions()
+
+    def count(self) -> int:
+        """Return how many there are."""
+        return self.high - self.low if self.allowed is None else len(self.listed())
+
+    def at(self, places: np.ndarray) -> np.ndarray:
+        """Return the positions at places."""
+        if self.allowed is None:
+            return self.low + places
+        found: np.ndarray = self.listed()[places]
+        return found
+
+    def holds(self, positions: np.ndarray) -> np.ndarray:
+        """Return which positions are among them."""
+        found: np.ndarray = (positions >= self.low) & (positions < self.high)
+        if self.allowed is not None:
+            found[found] = self.allowed(positions[found])
+        return found
 
 
 class Grouped:

@@ -44,6 +44,19 @@ class Population(Protocol):
     def positions(self) -> np.ndarray:
         """All positions, ascending, int64 [N]; not to be written to."""
 
+    @property
+    def size(self) -> int:
+        """How many positions there are, N."""
+
+    def at(self, places: np.ndarray) -> np.ndarray:
+        """Return the positions at places, each from 0, the oldest, to less than `size`.
+
+        Mostly nothing has to be listed for it, as it has for `positions`.
+        """
+
+    def holds(self, positions: np.ndarray) -> np.ndarray:
+        """Return which of some positions may be drawn, bool."""
+
     def uniform(self, size: int, rng: np.random.Generator, replace: bool = True) -> np.ndarray:
         """Return positions [size], each as likely as every other, distinct without `replace`.
 

@@ -106,6 +106,11 @@ class Unit:
         """Whether which steps may be drawn depends on all that match, not on each alone."""
         return self.by_episode or type(self).anchors is not Unit.anchors
 
+    @property
+    def starts_anywhere(self) -> bool:
+        """Whether every step may be drawn: then nothing has to be listed."""
+        return not self.lists_anchors and type(self).may_start is Unit.may_start
+
     def layout(
         self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
     ) -> Layout:

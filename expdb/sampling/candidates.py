@@ -58,7 +58,8 @@ class Wanted:
     def anchor_key(self) -> tuple[Any, ...]:
         """What decides, beside the query, which steps may be drawn."""
         # Of a unit that derives from one of ours nobody knows what else it depends on.
-        key = self.unit.anchor_key if self.unit.is_trusted else (self.unit,)
+        own = () if self.unit.starts_anywhere else (self.unit,)
+        key = self.unit.anchor_key if self.unit.is_trusted else own
         key = key if self.shard is None else (*key, "shard", *self.shard)
         if self.limits is None:
             return key

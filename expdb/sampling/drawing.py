@@ -38,9 +38,9 @@ def draw(population: Population, wanted: Wanted, size: int) -> Drawn:
     sampler = wanted.sampler
     if sampler.is_trusted:
         return sampler.draw(population, size, wanted.rng)
-    check_size(len(population.positions), 1, wanted.unit.what, replace=True)
+    check_size(population.size, 1, wanted.unit.what, replace=True)
     drawn = sampler.draw(population, size, wanted.rng)
-    return checked_draw(sampler, size, drawn, lambda: population.positions)
+    return checked_draw(sampler, size, drawn, population.holds)
 
 
 def lay_out(resident: Resident, wanted: Wanted, rows: np.ndarray) -> Layout:

@@ -93,7 +93,7 @@ def unknown_column(name: str) -> InvalidValue:
 
 
 def checked_draw(
-    sampler: Sampler, size: int, drawn: Drawn, population: Callable[[], np.ndarray]
+    sampler: Sampler, size: int, drawn: Drawn, holds: Callable[[np.ndarray], np.ndarray]
 ) -> Drawn:
     """Return what a sampler of a user drew; raise InvalidValue where it cannot be."""
     try:
@@ -110,10 +110,10 @@ def checked_draw(
             f"{_name(sampler)}.draw is to return positions, integers [{size}], and a dict "
             + (f"of arrays [{size}, ...] named {keys}" if keys else "that is empty, as keys() is")
         )
-    if not np.isin(positions, population()).all():
+    if not holds(positions).all():
         raise InvalidValue(
             f"{_name(sampler)}.draw returned positions that are not of the population: take them "
-            "from population.positions"
+            "from population.positions, or population.at"
         )
     # Copies: a sampler may fill its arrays again for the next sample.
     return positions.astype(np.int64), {name: np.array(columns[name]) for name in columns}

@@ -10,7 +10,7 @@ from expdb import checks
 from expdb.errors import InvalidValue
 from expdb.memory.resident import Resident
 from expdb.names import EPISODE_COLUMNS
-from expdb.replay.population import Grouped, Listed
+from expdb.replay.population import Grouped, Listed, Positions
 from expdb.replay.samplers import Prioritized, PriorityTree
 from expdb.sampling.by_priority import ByPriority
 from expdb.sampling.candidates import Candidates, Wanted
@@ -34,19 +34,41 @@ class MatchingPopulation:
         self._resident, self._candidates, self._by_priority = resident, candidates, by_priority
         self._session, self._wanted = session, wanted
 
+    def _known(self) -> Positions:
+        return self._candidates.positions(self._session, self._wanted)
+
     @property
     def positions(self) -> np.ndarray:
         """All positions, ascending."""
-        return read_only(self._candidates.positions(self._session, self._wanted).listed())
+        return read_only(self._known().listed())
+
+    @property
+    def size(self) -> int:
+        """How many positions there are."""
+        return self._known().count()
+
+    def at(self, places: np.ndarray) -> np.ndarray:
+        """Return the positions at places, counted from 0, the oldest."""
+        known, places = self._known(), np.asarray(places)
+        if places.size and not 0 <= places.min() <= places.max() < known.count():
+            raise InvalidValue(
+                f"a place is {places.min()} or {places.max()}, of {known.count()}: places count "
+                "from 0"
+            )
+        return known.at(places)
+
+    def holds(self, positions: np.ndarray) -> np.ndarray:
+        """Return which of some positions may be drawn."""
+        return self._known().holds(np.asarray(positions))
 
     def uniform(self, size: int, rng: np.random.Generator, replace: bool = True) -> np.ndarray:
         """Return positions, each as likely as every other."""
-        return self._candidates.positions(self._session, self._wanted).draw(size, replace, rng)
+        return self._known().draw(size, replace, rng)
 
     def newest(self, k: int) -> Listed:
         """Return the newest positions."""
         checks.whole(k, "k", 1)
-        return self._candidates.positions(self._session, self._wanted).newest(k)
+        return self._known().newest(k)
 
     def by(self, over: Literal["episode", "task"]) -> Grouped:
         """Return the positions by episode or task."""

@@ -1,0 +1,156 @@
+"""Python values of other libraries as fields of steps, and back as exactly what they were.
+
+A value is taken apart into its leaves: tensors, arrays, numbers, text. Each becomes a field, named
+by the way to it, such as `obs` or `obs.image`, so that SQL and samplers know it. What is left is
+its structure: which dicts, lists, tuples and named tuples hold the leaves, and what each leaf was.
+Structures are few. They are steps of a second buffer, `<name>.structures`, and the step has the
+position there. Nothing that is stored makes Python import or call anything.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+import expdb
+from expdb.integrations.records.apart import Kind, Taking, called
+from expdb.integrations.records.together import Putting, names_of
+
+__all__ = ["STRUCTURE", "Kind", "Records"]
+
+STRUCTURE = "structure"  # the field that has the position of the structure
+MANY = 4096
+
+
+class Records:
+    """The values that a buffer holds, one per step. Threads may share it."""
+
+    def __init__(self, database: expdb.ExperienceDB, buffer: expdb.ReplayBuffer, *kinds: Kind):
+        self._database, self._buffer = database, buffer
+        self._structures = database.buffer(
+            f"{buffer.name}.structures", fields={"text": expdb.Field("text")}
+        )
+        if STRUCTURE not in buffer.stats()["fields"]:
+            database.buffer(buffer.name, fields={STRUCTURE: expdb.Field("int32")})
+        self._taking, self._putting = Taking(kinds), Putting(kinds)
+        self._codes: dict[Any, tuple[int, list[str]]] = {}  # by what was taken apart
+        self._texts: dict[str, int] = {}
+        self._nodes: dict[int, Any] = {}
+        self._fields: dict[str, None] = {STRUCTURE: None}
+        self._read_structures()
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of the structures that are known, which a batch should have for `values`."""
+        return tuple(self._fields)
+
+    def step(self, value: Any) -> dict[str, Any]:
+        """Return the arguments with which `store` keeps a value.
+
+        Raises InvalidValue, naming it, for what could not come back as it is.
+        """
+        leaves: list[Any] = []
+        shape = self._taking.apart(value, "", leaves)
+        known = self._codes.get(shape)
+        if known is None:
+            if len(self._codes) >= MANY:  # shapes that differ from step to step
+                self._codes.clear()
+            known = self._codes[shape] = self._settle(shape)
+        code, names = known
+        step = dict(zip(names, leaves, strict=True))
+        step[STRUCTURE] = code
+        return step
+
+    def values(self, batch: expdb.Batch) -> list[Any]:
+        """Return the values of the steps of a batch, in order; no two share memory."""
+        codes = batch[STRUCTURE]
+        if not len(codes):
+            return []
+        first = int(codes[0])
+        if (codes == first).all():
+            return self._values(first, batch, np.arange(len(codes)))
+        values: list[Any] = [None] * len(codes)
+        for code in np.unique(codes).tolist():
+            places = np.flatnonzero(codes == code)
+            for place, value in zip(
+                places.tolist(), self._values(code, batch, places), strict=True
+            ):
+                values[place] = value
+        return values
+
+    def _values(self, code: int, batch: expdb.Batch, places: np.ndarray) -> list[Any]:
+        if code not in self._nodes:
+            self._read_structures()
+        node = self._nodes[code]
+        names = set(names_of(node))
+        if not names <= batch.keys():  # another process has stored the first ones of it
+            positions = batch["position"][places]
+            columns = dict(self._buffer.get(positions, fields=[n for n in names if n != "reward"]))
+        elif len(places) == batch.size:
+            columns = dict(batch)
+        else:
+            columns = {name: batch[name][places] for name in names}
+        return self._putting.together(node, columns, len(places))
+
+    def _settle(self, shape: Any) -> tuple[int, list[str]]:
+        """Find a field for each leaf of a new structure, and the position of the structure."""
+        names: list[str] = []
+        text = json.dumps(self._named(shape, names))
+        code = self._texts.get(text)
+        if code is None:
+            self._read_structures()
+            code = self._texts.get(text)
+        if code is None:
+            self._structures.store(text=text)
+            self._read_structures()
+            code = self._texts[text]
+        return code, names
+
+    def _named(self, shape: Any, names: list[str]) -> Any:
+        """Return the structure as JSON has it, with the names of fields for the ways to leaves."""
+        kind = shape[0]
+        if kind == "none":
+            return [kind]
+        if kind == "dict":
+            return [kind, [[key, self._named(one, names)] for key, one in shape[1]]]
+        if kind in ("list", "tuple"):
+            return [kind, [self._named(one, names) for one in shape[1]]]
+        if kind == "kind":
+            return [kind, shape[1], self._named(shape[2], names)]
+        if kind == "namedtuple":
+            parts = [self._named(one, names) for one in shape[3]]
+            return [kind, shape[1], list(shape[2]), parts]
+        kind, path, dtype, dimensions = shape
+        if dtype == "reward":
+            names.append("reward")
+        else:
+            names.append(self._field(path, expdb.Field(dtype, dimensions), names))
+        # Not the shape of other fields: they have it, and there would be a structure for each.
+        return [kind, names[-1], list(dimensions) if dtype == "reward" else bool(dimensions)]
+
+    def _field(self, path: str, field: expdb.Field, taken: list[str]) -> str:
+        """Return the name of a field that holds what is at a path; declare it if it is new."""
+        plain = "".join(one if one.isalnum() or one in "._" else "_" for one in path.strip("."))
+        plain = ".".join(part or "_" for part in plain.split("."))
+        # Of another dtype, or of shapes that differ from step to step.
+        other = f"{plain}_{field.dtype}_{len(field.shape)}d"
+        varying = expdb.Field(field.dtype, (None,) * len(field.shape))
+        for prefix in ("", "item.", "item_2."):  # for names that columns, or other leaves, have
+            for name, one in ((prefix + plain, field), (prefix + other, varying)):
+                if name in taken or name == STRUCTURE:
+                    continue
+                with suppress(expdb.ReservedName, expdb.FieldMismatch):
+                    self._database.buffer(self._buffer.name, fields={name: one})
+                    return name
+        raise expdb.InvalidValue(f"no field can hold {called(path)}, of {field}: rename it")
+
+    def _read_structures(self) -> None:
+        """Learn the structures that anybody has stored since."""
+        for batch in self._structures.scan(after=max(self._nodes, default=-1)):
+            for code, text in zip(batch["position"].tolist(), batch["text"].tolist(), strict=True):
+                self._texts.setdefault(text, code)
+                self._nodes[code] = node = json.loads(text)
+                self._fields |= {name: None for name in names_of(node) if name != "reward"}

@@ -1,0 +1,138 @@
+"""Take values apart: into leaves, which are fields, and what holds them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import expdb
+
+_NUMBERS: dict[type, str] = {bool: "bool", int: "int64", float: "float64"}
+_TEXTS: dict[type, str] = {str: "text", bytes: "bytes"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Say how values of a class are kept: as a plain value, from which they are made again."""
+
+    name: str
+    of: type
+    apart: Callable[[Any], Any]
+    together: Callable[[Any], Any]
+
+
+class Taking:
+    """Take values apart, those of some classes as their `Kind` says."""
+
+    def __init__(self, kinds: tuple[Kind, ...]):
+        self._by_type = {kind.of: kind for kind in kinds}
+
+    def apart(self, value: Any, path: str, leaves: list[Any]) -> Any:
+        """Add the leaves of a value; return its structure, as something that can be hashed."""
+        kind = type(value)
+        if kind is dict:
+            return "dict", tuple(
+                [
+                    (_checked_key(key, path), self.apart(one, f"{path}.{key}", leaves))
+                    for key, one in value.items()
+                ]
+            )
+        if kind is np.ndarray:
+            leaves.append(_stored(value, path))
+            return "array", path, value.dtype.name, value.shape
+        if kind in _NUMBERS:
+            return self._number(value, path, leaves)
+        if value is None:
+            return ("none",)
+        if kind is list or kind is tuple:
+            parts = [self.apart(one, f"{path}.{k}", leaves) for k, one in enumerate(value)]
+            return kind.__name__, tuple(parts)
+        if kind in _TEXTS:
+            leaves.append(value)
+            return _TEXTS[kind], path, _TEXTS[kind], ()
+        return self._rare(value, path, leaves)
+
+    def _number(self, value: Any, path: str, leaves: list[Any]) -> Any:
+        kind = type(value)
+        if kind is int and not -(2**63) <= value < 2**63:
+            raise expdb.InvalidValue(f"{called(path)} is {value}, which does not fit 64 bits")
+        if path == ".reward" and kind is float and abs(value) < 1e300:
+            leaves.append(value)
+            return "float", "", "reward", ()
+        leaves.append(value)
+        return kind.__name__, path, _NUMBERS[kind], ()
+
+    def _rare(self, value: Any, path: str, leaves: list[Any]) -> Any:
+        kind = type(value)
+        torch = sys.modules.get("torch")
+        if torch is not None and kind is torch.Tensor:
+            return self._tensor(torch, value, path, leaves)
+        if isinstance(value, np.generic):
+            leaves.append(_stored(np.asarray(value), path).item())
+            return "scalar", path, value.dtype.name, ()
+        if kind in self._by_type:
+            known = self._by_type[kind]
+            return "kind", known.name, self.apart(known.apart(value), path, leaves)
+        if isinstance(value, tuple) and hasattr(kind, "_fields"):
+            parts = [
+                self.apart(one, f"{path}.{name}", leaves)
+                for name, one in zip(kind._fields, value, strict=True)
+            ]
+            return (
+                "namedtuple",
+                f"{kind.__module__}:{kind.__qualname__}",
+                kind._fields,
+                tuple(parts),
+            )
+        raise expdb.InvalidValue(
+            f"{called(path)} is a {kind.__module__}.{kind.__qualname__}, which could not come "
+            "back as it is: give tensors, arrays, numbers, text, dicts, lists and tuples"
+        )
+
+    def _tensor(self, torch: Any, value: Any, path: str, leaves: list[Any]) -> Any:
+        try:
+            array = value.numpy()
+        except (RuntimeError, TypeError):  # it is on a device, has a gradient, or is bfloat16
+            value = value.detach().cpu()
+            if value.is_sparse or value.is_quantized or value.is_complex():
+                raise expdb.InvalidValue(
+                    f"{called(path)} is a tensor of {value.dtype}, {value.layout}: give a dense "
+                    "one of numbers"
+                ) from None
+            if value.dtype == torch.bfloat16:
+                leaves.append(value.contiguous().view(torch.uint16).numpy())
+                return "bfloat16", path, "uint16", tuple(value.shape)
+            array = value.resolve_conj().resolve_neg().numpy()
+        if array.dtype.kind == "c":
+            raise expdb.InvalidValue(f"{called(path)} is a tensor of {value.dtype}: give numbers")
+        if path == ".reward" and array.size == 1 and array.dtype.kind == "f":
+            number = array.item()
+            if abs(number) < 1e300:  # NaN and infinity are kept as a field
+                leaves.append(number)
+                return f"tensor:{array.dtype.name}", "", "reward", array.shape
+        leaves.append(array)
+        return "tensor", path, array.dtype.name, array.shape
+
+
+def _checked_key(key: Any, path: str) -> Any:
+    if type(key) in (str, int) and not (type(key) is int and not -(2**53) < key < 2**53):
+        return key
+    raise expdb.InvalidValue(f"{called(path)} has the key {key!r}: use text or integers")
+
+
+def called(path: str) -> str:
+    """Name what is at a path, for people."""
+    return repr(path.strip(".")) if path else "the value"
+
+
+def _stored(array: np.ndarray, path: str) -> np.ndarray:
+    """Return an array that can be kept, or raise."""
+    try:
+        expdb.Field(array.dtype.name if array.dtype.isnative else array.dtype.str)
+    except expdb.InvalidValue as error:
+        raise expdb.InvalidValue(f"{called(path)}: {error}") from None
+    return array

@@ -1,0 +1,345 @@
+"""SB3's uniform buffers, and a prioritized one: transitions are steps of a database."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common import buffers
+from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
+
+import expdb
+
+
+class PrioritizedReplayBufferSamples(NamedTuple):
+    """What `PrioritizedReplayBuffer.sample` returns: one of SB3's samples, and two columns more."""
+
+    observations: Any
+    actions: torch.Tensor
+    next_observations: Any
+    dones: torch.Tensor
+    rewards: torch.Tensor
+    discounts: torch.Tensor | None
+    weights: torch.Tensor  # importance weights, [B, 1]
+    positions: np.ndarray  # of the steps, for update_priorities
+
+
+@dataclass(frozen=True)
+class _Slots(expdb.Sampler):
+    """Draw as SB3 does: a slot of its ring and an environment, by NumPy's global generator."""
+
+    ring: Any
+
+    def draw(
+        self, population: expdb.Population, size: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return positions, and nothing of them."""
+        envs, slots = self.ring.n_envs, self.ring.buffer_size
+        rows = min(population.size // envs, slots)
+        drawn = np.random.randint(0, rows, size=size)  # the same draws as SB3
+        env = np.random.randint(0, high=envs, size=size)
+        if rows == slots:  # slot `pos` is the one that is overwritten next, the oldest
+            drawn = (drawn - self.ring.pos) % slots
+        return population.at(population.size - rows * envs + drawn * envs + env), {}
+
+
+@dataclass(frozen=True)
+class _NStep(expdb.NStep):
+    """Several steps of an episode that may be under way: the next observations are stored."""
+
+    may_start = expdb.Unit.may_start
+
+    def layout(
+        self, trajectories: expdb.Trajectories, rows: np.ndarray, rng: np.random.Generator
+    ) -> expdb.Layout:
+        """Return each step, and the last one that is taken, at most `n` steps on."""
+        last, taken, gained = rows, np.ones(len(rows), np.int64), trajectories.rewards(rows)
+        for k in range(1, self.bounds[1]):
+            on = ~trajectories.terminated(last) & ~trajectories.truncated(last) & (taken == k)
+            after = np.where(on, trajectories.next_steps(last), -1)
+            on &= after >= 0
+            last = np.where(on, after, last)
+            taken = taken + on
+            gained = gained + np.where(on, self.gamma**k * trajectories.rewards(last), 0.0)
+        terminated = trajectories.terminated(last)
+        columns = {
+            "reward": gained, "terminated": terminated, "truncated": trajectories.truncated(last),
+            "discount": np.where(terminated, 0.0, self.gamma**taken), "n_steps": taken,
+        }  # fmt: skip
+        return expdb.Layout(rows, columns, last_rows=last)
+
+
+class Stored(buffers.BaseBuffer):
+    """What all of them have in common: transitions are steps of a buffer of a database.
+
+    A row of SB3's arrays is `n_envs` steps, in the order of the environments.
+    """
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: torch.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        *,
+        location: str | os.PathLike[str],
+        name: str = "replay_buffer",
+        task_id: str = "default",
+        n_steps: int = 1,
+        gamma: float = 0.99,
+        flush_steps: int = 256,
+        flush_seconds: float = 5.0,
+    ):
+        if optimize_memory_usage:
+            raise ValueError(
+                "optimize_memory_usage=True cannot be honoured: transitions are in the database, "
+                "which bounds the memory for them; leave it out"
+            )
+        super().__init__(buffer_size, observation_space, action_space, device, n_envs=n_envs)
+        self.buffer_size = max(buffer_size // n_envs, 1)
+        self.optimize_memory_usage = False
+        self.handle_timeout_termination = handle_timeout_termination
+        self.n_steps, self.gamma = n_steps, gamma
+        self._given = {
+            "buffer_size": buffer_size, "observation_space": observation_space,
+            "action_space": action_space, "device": device, "n_envs": n_envs,
+            "handle_timeout_termination": handle_timeout_termination, "location": location,
+            "name": name, "task_id": task_id, "n_steps": n_steps, "gamma": gamma,
+            "flush_steps": flush_steps, "flush_seconds": flush_seconds,
+        }  # fmt: skip
+        self._unit: expdb.Unit = expdb.Step() if n_steps == 1 else _NStep(n_steps, gamma)
+        self._sampler: expdb.Sampler = _Slots(self)
+        self._rng = np.random.default_rng(0)  # of which _Slots draws nothing
+        self._columns = [
+            *_columns("obs", observation_space, self.obs_shape),
+            *_columns("next_obs", observation_space, self.obs_shape),
+        ]
+        self._action = np.dtype(buffers.ReplayBuffer._maybe_cast_dtype(action_space.dtype))
+        fields = {name: expdb.Field(dtype.name, shape) for name, _, dtype, shape in self._columns}
+        fields["action"] = expdb.Field(self._action.name, (self.action_dim,))
+        self._fields = (*fields, "reward", "terminated", "truncated")
+        if n_steps > 1:
+            self._fields += ("n_steps",)
+        self.database = expdb.open(location)
+        self.buffer = self.database.buffer(name, capacity=self.buffer_size * n_envs, fields=fields)
+        self._writer = self._new_writer()
+        self._agents = [{"task_id": task_id, "agent_id": f"env_{k}"} for k in range(n_envs)]
+        self._added = self.buffer.stats()["added"]  # steps that were ever stored
+
+    def _new_writer(self) -> expdb.StepWriter:
+        rows = -(-self._given["flush_steps"] // self.n_envs)
+        return self.buffer.writer(
+            flush_steps=rows * self.n_envs, flush_seconds=self._given["flush_seconds"]
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if os.fspath(self._given["location"]) == ":memory:":
+            raise ValueError("a private temporary database cannot be saved: give a location")
+        self.flush()
+        return _reopened, (type(self), self._given)
+
+    # -- where SB3's ring is -------------------------------------------------------------------
+
+    @property
+    def pos(self) -> int:
+        """The row that is written next, as SB3 counts them."""
+        return int(self._added // self.n_envs % self.buffer_size)
+
+    @pos.setter
+    def pos(self, _: int) -> None:
+        """Do nothing: SB3 sets it to 0 when the buffer is made, and the database knows."""
+
+    @property
+    def full(self) -> bool:
+        """Whether as many rows are held as there is room for."""
+        return self.size() == self.buffer_size
+
+    @full.setter
+    def full(self, _: bool) -> None:
+        """Do nothing, as for `pos`."""
+
+    def size(self) -> int:
+        """Return how many rows are held, of `n_envs` transitions each."""
+        held = len(self.buffer) + self._writer.unwritten
+        return int(min(held // self.n_envs, self.buffer_size))
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def add(
+        self,
+        obs: Any,
+        next_obs: Any,
+        action: np.ndarray,
+        reward: np.ndarray,
+        done: np.ndarray,
+        infos: list[dict[str, Any]],
+    ) -> None:
+        """Add a transition of every environment; durable with the next flush, or sample."""
+        count = self.n_envs
+        seen = {"obs": obs, "next_obs": next_obs}
+        names, arrays = ["action"], [np.asarray(action, self._action).reshape(count, -1)]
+        for name, key, dtype, shape in self._columns:
+            of = seen[name.partition(".")[0]]
+            names.append(name)
+            arrays.append(np.asarray(of if key is None else of[key], dtype).reshape(count, *shape))
+        rewards, dones = np.asarray(reward, np.float64).tolist(), np.asarray(done).tolist()
+        for k, values in enumerate(zip(*arrays, strict=True)):
+            is_done = bool(dones[k])
+            timeout = is_done and bool(infos[k].get("TimeLimit.truncated", False))
+            self._writer.append(
+                **self._agents[k],
+                reward=rewards[k],
+                terminated=is_done and not timeout,
+                truncated=timeout,
+                **dict(zip(names, values, strict=True)),
+                **self._more(infos[k]),
+            )
+        self._added += count
+
+    def _more(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Return what is kept of an info."""
+        return {}
+
+    def flush(self) -> None:
+        """Have everything that was added durable, and visible to other processes."""
+        if self._writer.unwritten:
+            self._writer.flush()
+
+    def reset(self) -> None:
+        """Delete all transitions, those of other processes as well."""
+        self._writer.close()
+        self.buffer.clear()
+        self._writer = self._new_writer()
+        self._added = self.buffer.stats()["added"]
+
+    def close(self) -> None:
+        """Flush, and close the database."""
+        self._writer.close()
+        self.database.close()
+
+    # -- sampling ------------------------------------------------------------------------------
+
+    def sample(self, batch_size: int, env: Any = None) -> Any:
+        """Return transitions as SB3's own buffer does, drawn as it draws them."""
+        return self._samples(self._draw(batch_size), env)
+
+    def _draw(self, batch_size: int) -> expdb.Batch:
+        self.flush()
+        return self.buffer.sample(
+            batch_size,
+            sampler=self._sampler,
+            unit=self._unit,
+            fields=self._fields,
+            rng=self._rng,
+        )
+
+    def _samples(self, batch: Any, env: Any) -> Any:
+        """Return a batch as SB3's samples, normalised by its `VecNormalize`, if any."""
+        if env is not None and env.norm_reward and self.n_steps > 1:
+            raise ValueError(
+                "VecNormalize normalises each reward, and returns over n_steps are sums: give it "
+                "norm_reward=False, or leave n_steps out"
+            )
+        done = batch["terminated"]
+        if not self.handle_timeout_termination:
+            done = done | batch["truncated"]
+        reward = self._normalize_reward(batch["reward"].astype(np.float32).reshape(-1, 1), env)
+        discounts = None
+        if self.n_steps > 1:
+            discounts = (self.gamma ** batch["n_steps"].astype(np.float32)).reshape(-1, 1)
+        kind = DictReplayBufferSamples if isinstance(self.obs_shape, dict) else ReplayBufferSamples
+        return kind(
+            observations=self._seen("obs", batch, env),
+            actions=self._tensor(batch["action"]),
+            next_observations=self._seen("next_obs", batch, env),
+            dones=self._tensor(done.astype(np.float32).reshape(-1, 1)),
+            rewards=self._tensor(reward),
+            discounts=None if discounts is None else self._tensor(discounts),
+        )
+
+    def _seen(self, what: str, batch: Any, env: Any) -> Any:
+        if not isinstance(self.obs_shape, dict):
+            return self._tensor(self._normalize_obs(batch[what], env))
+        seen = {key: batch[f"{what}.{key}"] for key in self.obs_shape}
+        return {key: self._tensor(one) for key, one in self._normalize_obs(seen, env).items()}
+
+    def _tensor(self, array: Any) -> torch.Tensor:
+        return self.to_torch(array, copy=False)  # nobody else has the arrays of a batch
+
+
+class ReplayBuffer(Stored, buffers.ReplayBuffer):
+    """SB3's `ReplayBuffer` in a database; its arguments, and where.
+
+    `location` is a path or a PostgreSQL URL, `name` a buffer there, which is made or gone on with.
+    With `n_steps` above 1 it is SB3's `NStepReplayBuffer`. `task_id` is what SQL knows the
+    environment by. Steps are written together, at most `flush_steps` or `flush_seconds` late, and
+    always before a sample.
+
+    Raises ValueError for `optimize_memory_usage=True`, and CapacityMismatch where the stored buffer
+    is larger than `buffer_size`.
+    """
+
+
+class DictReplayBuffer(Stored, buffers.DictReplayBuffer):
+    """SB3's `DictReplayBuffer` in a database: fields are `obs.<key>` and `next_obs.<key>`."""
+
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """Draw transitions by priority (Schaul et al. 2016), of any observation space.
+
+    `alpha`, `beta` and `anneal_steps` are those of `expdb.Prioritized`. Samples have `weights` and
+    `positions` too; give new priorities to `update_priorities` after the loss.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        anneal_steps: int | None = None,
+        **options: Any,
+    ):
+        super().__init__(*args, **options)
+        self._sampler = expdb.Prioritized(alpha, beta, anneal_steps)
+        self._rng = seeded()
+        self._fields += ("position", "weight")
+        self._given |= {"alpha": alpha, "beta": beta, "anneal_steps": anneal_steps}
+
+    def sample(self, batch_size: int, env: Any = None) -> PrioritizedReplayBufferSamples:
+        """Return transitions, each drawn in proportion to its priority."""
+        batch = self._draw(batch_size)
+        weights = self._tensor(batch["weight"].astype(np.float32).reshape(-1, 1))
+        samples = self._samples(batch, env)
+        return PrioritizedReplayBufferSamples(
+            **samples._asdict(), weights=weights, positions=batch["position"]
+        )
+
+    def update_priorities(self, positions: np.ndarray, priorities: Any) -> int:
+        """Set the priorities of sampled transitions, |TD error| say; return how many are held."""
+        values = priorities.detach().cpu().numpy() if hasattr(priorities, "detach") else priorities
+        return self.buffer.update_priorities(positions, values)
+
+
+def seeded() -> np.random.Generator:
+    """Return a generator that the seed of the training decides on."""
+    return np.random.default_rng(np.random.randint(2**31))
+
+
+def _columns(
+    what: str, space: Any, shape: Any
+) -> list[tuple[str, str | None, np.dtype[Any], tuple[int, ...]]]:
+    """Return the field, key, dtype and shape of each part of an observation."""
+    if isinstance(shape, dict):
+        return [(f"{what}.{key}", key, np.dtype(space[key].dtype), shape[key]) for key in shape]
+    return [(what, None, np.dtype(space.dtype), shape)]
+
+
+def _reopened(kind: type[Stored], given: dict[str, Any]) -> Stored:
+    return kind(**given)

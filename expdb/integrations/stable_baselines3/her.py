@@ -1,0 +1,145 @@
+"""Hindsight experience replay: transitions with goals that their episodes came to later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.type_aliases import DictReplayBufferSamples
+from stable_baselines3.her import her_replay_buffer as sb3
+from stable_baselines3.her.goal_selection_strategy import (
+    KEY_TO_GOAL_STRATEGY,
+    GoalSelectionStrategy,
+)
+
+import expdb
+from expdb.integrations.records import Records
+from expdb.integrations.stable_baselines3.buffers import Stored, seeded
+
+
+@dataclass(frozen=True)
+class _Hindsight(expdb.Unit):
+    """A step of an episode that has ended, and one whose goal it is given: arrays are [B, 2]."""
+
+    strategy: GoalSelectionStrategy
+
+    reads = ("length", "ended")
+    what = "steps of episodes that have ended"
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the keys that a batch has of it."""
+        return ("mask",)
+
+    def may_start(self, trajectories: expdb.Trajectories, rows: np.ndarray) -> np.ndarray:
+        """Return which steps are of episodes that have ended."""
+        found: np.ndarray = ~np.isnan(trajectories.of_episodes("ended", rows))
+        return found
+
+    def layout(
+        self, trajectories: expdb.Trajectories, rows: np.ndarray, rng: np.random.Generator
+    ) -> expdb.Layout:
+        """Return each step, and the one of its episode whose achieved goal is taken."""
+        own = trajectories.ordinals(rows)
+        lengths = trajectories.of_episodes("length", rows).astype(np.int64)
+        if self.strategy == GoalSelectionStrategy.FINAL:
+            goals = lengths - 1
+        elif self.strategy == GoalSelectionStrategy.FUTURE:  # the step itself included, as in SB3
+            goals = rng.integers(own, lengths)
+        else:
+            goals = rng.integers(0, lengths)
+        pairs = np.column_stack((rows, _walked(trajectories, rows, goals - own)))
+        mask = np.ones(pairs.shape, np.bool_)
+        return expdb.Layout(pairs, {"mask": mask}, mask)
+
+
+def _walked(trajectories: expdb.Trajectories, rows: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """Return the rows some steps on, or back where negative, as far as steps are held."""
+    rows, steps = rows.copy(), steps.copy()
+    while (on := np.flatnonzero(steps)).size:
+        forward = steps[on] > 0
+        there = np.where(
+            forward, trajectories.next_steps(rows[on]), trajectories.previous_steps(rows[on])
+        )
+        rows[on] = np.where(there >= 0, there, rows[on])
+        steps[on] = np.where(there >= 0, steps[on] - np.where(forward, 1, -1), 0)
+    found: np.ndarray = rows
+    return found
+
+
+class HerReplayBuffer(Stored, sb3.HerReplayBuffer):
+    """SB3's `HerReplayBuffer` in a database: hindsight experience replay (arXiv:1707.01495).
+
+    Options are SB3's. With `copy_info_dict=True` infos are stored, and come back as they were.
+    """
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Dict,
+        action_space: spaces.Space[Any],
+        env: Any = None,
+        *args: Any,
+        n_sampled_goal: int = 4,
+        goal_selection_strategy: GoalSelectionStrategy | str = "future",
+        copy_info_dict: bool = False,
+        **options: Any,
+    ):
+        super().__init__(buffer_size, observation_space, action_space, *args, **options)
+        if self.n_steps > 1:
+            raise ValueError("hindsight goals are of single steps: leave n_steps out")
+        if isinstance(goal_selection_strategy, str):
+            goal_selection_strategy = KEY_TO_GOAL_STRATEGY[goal_selection_strategy.lower()]
+        self._rng = seeded()
+        self._fields += ("position",)
+        self.env, self.copy_info_dict = env, copy_info_dict
+        self.goal_selection_strategy = goal_selection_strategy
+        self.n_sampled_goal = n_sampled_goal
+        self.her_ratio = 1 - (1.0 / (n_sampled_goal + 1))
+        self._sampler, self._unit = expdb.Uniform(), _Hindsight(goal_selection_strategy)
+        self._infos = Records(self.database, self.buffer) if copy_info_dict else None
+        self._given |= {
+            "n_sampled_goal": n_sampled_goal, "copy_info_dict": copy_info_dict,
+            "goal_selection_strategy": goal_selection_strategy,
+        }  # fmt: skip
+
+    def _more(self, info: dict[str, Any]) -> dict[str, Any]:
+        return {} if self._infos is None else self._infos.step({"info": info})
+
+    def sample(self, batch_size: int, env: Any = None) -> DictReplayBufferSamples:
+        """Return transitions, `her_ratio` of them with goals that their episodes came to."""
+        try:
+            pairs = self._draw(batch_size)
+        except expdb.TooFewRows as error:
+            raise RuntimeError(
+                "Unable to sample before the end of the first episode: choose a learning_starts "
+                "that is greater than the longest episode"
+            ) from error
+        batch = {name: pairs[name][:, 0] for name in self._fields}
+        virtual = slice(0, int(self.her_ratio * batch_size))
+        goals = pairs["next_obs.achieved_goal"][virtual, 1]
+        for name in ("obs.desired_goal", "next_obs.desired_goal"):
+            batch[name][virtual] = goals
+        assert self.env is not None, "set_env() first: it computes the rewards of other goals"
+        batch["reward"][virtual] = self.env.env_method(
+            "compute_reward",
+            batch["next_obs.achieved_goal"][virtual],
+            goals,
+            self._infos_of(batch["position"][virtual]),
+            indices=[0],
+        )[0]
+        # As SB3: the real ones first.
+        order = np.roll(np.arange(batch_size), -virtual.stop)
+        return self._samples({name: array[order] for name, array in batch.items()}, env)
+
+    def _infos_of(self, positions: np.ndarray) -> list[dict[str, Any]]:
+        if self._infos is None:
+            return [{} for _ in positions]
+        batch = self.buffer.get(positions, fields=self._infos.fields)
+        return [value["info"] for value in self._infos.values(batch)]
+
+    def truncate_last_trajectory(self) -> None:
+        """End the episodes that are under way: what is added next begins others."""
+        self._writer.close()
+        self._writer = self._new_writer()

@@ -1,0 +1,132 @@
+"""Values of other libraries come back as what they were, or are refused by name."""
+
+from collections import namedtuple
+
+import numpy as np
+import pytest
+
+import expdb
+from expdb.integrations.records import Kind, Records
+
+Point = namedtuple("Point", "x y")
+
+
+@pytest.fixture
+def buffer(db):
+    return db.buffer("items")
+
+
+def kept(db, buffer, values):
+    records = Records(db, buffer)
+    buffer.store_batch([records.step(value) for value in values])
+    return Records(db, buffer).values(buffer.get(range(len(values))))
+
+
+def assert_same(one, other):
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert list(one) == list(other)
+        one, other = list(one.values()), list(other.values())
+    if isinstance(one, (list, tuple)):
+        assert len(one) == len(other)
+        for part, found in zip(one, other, strict=True):
+            assert_same(part, found)
+    elif hasattr(one, "dtype"):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+    else:
+        assert one == other
+
+
+VALUES = [
+    {"obs": np.zeros(4, np.float32), "reward": 1.5, "done": False, "info": {}},
+    {"obs": np.ones(4, np.float32), "reward": float("inf"), "done": True, "info": {"a": [1, (2,)]}},
+    {"obs": np.zeros((2, 3), np.uint8)},
+    {"obs": np.ones((5, 3), np.uint8)},
+    {"obs": {"image": np.array(3), "text": "ä"}, "priority": 2, "next_hidden": b"\0", "step": None},
+    {"a b": 1, "a_b": 2, "a.b": 3, "a": {"b": 4}, 5: 5, "5": 6, "structure": 7},
+    Point(1, np.float16(2)), [], (), None, True, "text", b"", 2**63 - 1, [[[]], {"x": ()}],
+    np.array([[True]]), np.array([], np.int8),
+]  # fmt: skip
+
+
+def test_values_come_back_as_they_were(db, buffer):
+    found = kept(db, buffer, VALUES)
+    for value, one in zip(VALUES, found, strict=True):
+        assert_same(value, one)
+
+
+def test_tensors_come_back_as_tensors(db, buffer):
+    torch = pytest.importorskip(
+        "torch", reason="torch is not installed: run `python3 dev.py test --torch`"
+    )
+    values = [
+        {"reward": torch.tensor([1.5]), "obs": torch.randn(3, requires_grad=True)},
+        {"reward": torch.tensor([float("nan")]), "obs": torch.randn(3).double()},
+        {"reward": torch.tensor(2.0, dtype=torch.float64), "obs": torch.randn(3).bfloat16()},
+        {"reward": torch.tensor(3), "obs": torch.zeros(0, 2, dtype=torch.bool)},
+        {"obs": torch.randn(2, 3).T, "many": [torch.tensor(1, dtype=torch.int8)]},
+    ]
+    for value, one in zip(values, kept(db, buffer, values), strict=True):
+        assert value.keys() == one.keys()
+        for name, tensor in value.items():
+            expected, found = (tensor[0], one[name][0]) if name == "many" else (tensor, one[name])
+            assert (expected.dtype, expected.shape) == (found.dtype, found.shape)
+            assert torch.allclose(expected.detach(), found, equal_nan=True)
+            assert not found.requires_grad
+    assert db.sql("SELECT reward FROM experience WHERE buffer = 'items'")["reward"].to_pylist() == [
+        1.5,
+        None,
+        2.0,
+        None,
+        None,
+    ]
+    refused = [torch.zeros(1, dtype=torch.complex64), torch.eye(2).to_sparse()]
+    for one in refused:
+        with pytest.raises(expdb.InvalidValue, match="'obs' is a tensor"):
+            Records(db, buffer).step({"obs": one})
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [({"a": object()}, "'a' is a builtins.object"), ({"a": {1.5: 0}}, "'a' has the key 1.5"),
+     ([1, 2j], "'1' is a builtins.complex"), ({"t": np.array("2020", "M8[D]")}, "'t': dtype"),
+     ({"n": 2**70}, "'n' is .* does not fit"), ({"o": np.array([None])}, "'o': dtype object"),
+     (np.zeros(2, ">f4"), "the value: big-endian"), ({1, 2}, "the value is a builtins.set")],
+)  # fmt: skip
+def test_what_could_not_come_back_is_refused_by_name(db, buffer, value, named):
+    with pytest.raises(expdb.InvalidValue, match=named):
+        Records(db, buffer).step(value)
+    assert len(buffer) == 0
+
+
+def test_shapes_that_differ_share_a_structure(db, buffer):
+    values = [np.zeros(k) for k in range(50)]
+    for value, one in zip(values, kept(db, buffer, values), strict=True):
+        assert_same(value, one)
+    assert len(db.buffer("items.structures")) <= 2
+
+
+def test_another_handle_learns_what_is_new(open_db):
+    one, other = open_db(), open_db()
+    writer = Records(one, one.buffer("items"))
+    reader = Records(other, other.buffer("items"))
+    one.buffer("items").store_batch([writer.step({"a": 1}), writer.step({"b": np.ones(2)})])
+    batch = other.buffer("items").get([0, 1], fields=["position", *reader.fields])
+    assert_same(reader.values(batch), [{"a": 1}, {"b": np.ones(2)}])
+
+
+def test_values_of_a_class_are_kept_as_its_kind_says(db, buffer):
+    kind = Kind("fraction", complex, lambda z: (z.real, z.imag), lambda parts: complex(*parts))
+    buffer.store(**Records(db, buffer, kind).step({"z": 1 + 2j}))
+    batch = buffer.get([0])
+    assert Records(db, buffer, kind).values(batch) == [{"z": 1 + 2j}]
+    assert Records(db, buffer).values(batch) == [{"z": (1.0, 2.0)}]  # where nobody knows the class
+
+
+def test_values_share_no_memory(db, buffer):
+    records = Records(db, buffer)
+    buffer.store(**records.step(np.zeros(3)))
+    first, second = records.values(buffer.sample(2, fields=["position", *records.fields]))
+    first[:] = 1
+    assert second.tolist() == [0, 0, 0]

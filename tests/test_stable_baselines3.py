@@ -1,0 +1,402 @@
+"""Stable-Baselines3 trains from a database as it does from its own arrays, and goes on with it."""
+
+import subprocess
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+
+import expdb
+
+WHY = "stable-baselines3 is not installed: run `python3 dev.py test --torch`"
+sb3 = pytest.importorskip("stable_baselines3", reason=WHY)
+
+if True:  # what needs it
+    import torch
+    from gymnasium import spaces
+    from stable_baselines3.common import buffers
+    from stable_baselines3.common.envs import BitFlippingEnv
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+    from stable_baselines3.her import her_replay_buffer
+
+    from expdb.integrations import stable_baselines3 as ours
+
+BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2)
+DICT = spaces.Dict(
+    {"camera": spaces.Box(0, 255, (3, 2), np.uint8), "speed": spaces.Box(-1, 1, (1,), np.float64)}
+)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def fill(made, rows, envs, space=BOX, seed=0):
+    """Add the same random rows to several buffers."""
+    rng = np.random.default_rng(seed)
+    space.seed(seed)
+
+    def seen():
+        drawn = [space.sample() for _ in range(envs)]
+        if isinstance(space, spaces.Dict):
+            return {key: np.stack([one[key] for one in drawn]) for key in space}
+        return np.stack(drawn)
+
+    for _ in range(rows):
+        obs, following, action = seen(), seen(), rng.integers(0, 2, envs)
+        reward, done = rng.normal(size=envs), rng.random(envs) < 0.2
+        infos = [{"TimeLimit.truncated": bool(one and rng.random() < 0.5)} for one in done]
+        for buffer in made:
+            buffer.add(obs, following, action, reward, done, infos)
+
+
+def assert_same_batches(theirs, mine, **options):
+    for seed in range(3):
+        np.random.seed(seed)
+        expected = theirs.sample(32, **options)
+        np.random.seed(seed)
+        found = mine.sample(32, **options)
+        for name in expected._fields:
+            one, other = getattr(expected, name), getattr(found, name)
+            pairs = [(one[key], other[key]) for key in one] if type(one) is dict else [(one, other)]
+            for one, other in pairs:
+                if one is None:
+                    assert other is None
+                    continue
+                assert one.dtype == other.dtype
+                assert torch.equal(one, other) or (
+                    name == "rewards" and torch.allclose(one, other, atol=1e-6)
+                )
+
+
+@pytest.mark.parametrize("envs", [1, 3])
+@pytest.mark.parametrize("rows", [1, 13, 20, 47], ids=["one", "some", "full", "wrapped"])
+@pytest.mark.parametrize("handled", [True, False])
+def test_the_same_seed_draws_the_same_batches(envs, rows, handled):
+    options = {"n_envs": envs, "handle_timeout_termination": handled, "device": "cpu"}
+    theirs = buffers.ReplayBuffer(20 * envs, BOX, DISCRETE, **options)
+    mine = ours.ReplayBuffer(20 * envs, BOX, DISCRETE, location=":memory:", **options)
+    fill((theirs, mine), rows, envs)
+    assert_same_batches(theirs, mine)
+    assert (theirs.size(), theirs.pos, theirs.full) == (mine.size(), mine.pos, mine.full)
+    mine.close()
+
+
+@pytest.mark.parametrize("rows", [13, 47])
+def test_dictionaries_of_observations_are_the_same_batches(rows):
+    theirs = buffers.DictReplayBuffer(40, DICT, BOX, "cpu", n_envs=2)
+    mine = ours.DictReplayBuffer(40, DICT, BOX, "cpu", n_envs=2, location=":memory:")
+    for made in (theirs, mine):
+        made.action_dim = 4
+    rng = np.random.default_rng(0)
+    for k in range(rows):
+        obs = {"camera": np.full((2, 3, 2), k % 200), "speed": rng.normal(size=(2, 1))}
+        for made in (theirs, mine):
+            action, done = np.full((2, 4), k / 100), np.array([k % 5 == 0, False])
+            made.add(obs, obs, action, np.ones(2), done, [{}, {}])
+    assert_same_batches(theirs, mine)
+    mine.close()
+
+
+@pytest.mark.parametrize("envs", [1, 3])
+@pytest.mark.parametrize("rows", [13, 47])
+def test_returns_over_several_steps_are_the_same_batches(envs, rows):
+    options = {"n_envs": envs, "device": "cpu", "n_steps": 3, "gamma": 0.9}
+    theirs = buffers.NStepReplayBuffer(20 * envs, BOX, DISCRETE, **options)
+    mine = ours.ReplayBuffer(20 * envs, BOX, DISCRETE, location=":memory:", **options)
+    fill((theirs, mine), rows, envs)
+    assert_same_batches(theirs, mine)
+    mine.close()
+
+
+def test_vec_normalize_normalises_what_is_sampled():
+    env = VecNormalize(DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]))
+    env.obs_rms.mean, env.ret_rms.var = np.full(4, 0.5), np.array(4.0)
+    theirs = buffers.ReplayBuffer(50, BOX, DISCRETE, "cpu")
+    mine = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu", location=":memory:")
+    fill((theirs, mine), 30, 1)
+    assert_same_batches(theirs, mine, env=env)
+    mine.close()
+    several = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu", location=":memory:", n_steps=3)
+    fill((several,), 5, 1)
+    with pytest.raises(ValueError, match="norm_reward=False"):
+        several.sample(4, env=env)
+    several.close()
+
+
+def test_extend_adds_row_by_row_and_reset_empties():
+    mine = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu", location=":memory:")
+    obs = np.zeros((3, 1, 4), np.float32)
+    mine.extend(obs, obs, np.zeros((3, 1)), np.ones((3, 1)), np.zeros((3, 1)), [[{}]] * 3)
+    assert mine.size() == 3
+    mine.reset()
+    assert mine.size() == 0
+    fill((mine,), 2, 1)
+    assert mine.size() == 2
+    mine.sample(4)
+    mine.close()
+
+
+def trained(kind, env, steps=300, **options):
+    model = kind(
+        "MlpPolicy", env, seed=3, learning_starts=50, batch_size=16, buffer_size=200,
+        policy_kwargs={"net_arch": [8]}, device="cpu", **options,
+    )  # fmt: skip
+    return model.learn(steps)
+
+
+@pytest.mark.parametrize(
+    ("kind", "env"), [("DQN", "CartPole-v1"), ("SAC", "Pendulum-v1"), ("TD3", "Pendulum-v1"),
+                      ("DDPG", "Pendulum-v1")],
+)  # fmt: skip
+def test_training_is_the_same_to_the_last_bit(kind, env, tmp_path):
+    kind = getattr(sb3, kind)
+    theirs = trained(kind, env)
+    mine = trained(
+        kind, env, replay_buffer_class=ours.ReplayBuffer,
+        replay_buffer_kwargs={"location": str(tmp_path / "runs.db")},
+    )  # fmt: skip
+    for one, other in zip(theirs.policy.parameters(), mine.policy.parameters(), strict=True):
+        assert torch.equal(one, other)
+    mine.replay_buffer.close()
+
+
+def test_training_goes_on_with_its_buffer(tmp_path):
+    options = {
+        "replay_buffer_class": ours.ReplayBuffer,
+        "replay_buffer_kwargs": {"location": str(tmp_path / "runs.db"), "task_id": "CartPole-v1"},
+    }
+    model = trained(sb3.DQN, "CartPole-v1", 150, **options)
+    model.save(tmp_path / "model")
+    model.replay_buffer.close()
+    again = sb3.DQN.load(tmp_path / "model", env=model.get_env())
+    assert again.replay_buffer.size() == 152
+    again.learn(100, reset_num_timesteps=False)
+    assert again.replay_buffer.size() == 200  # of 250, as many as there is room for
+    again.replay_buffer.close()
+    with expdb.open(tmp_path / "runs.db") as db:
+        query = (
+            "SELECT count(*) AS steps, sum(reward) AS reward FROM experience WHERE task_id = :env"
+        )
+        assert db.sql(query, {"env": "CartPole-v1"}).to_pylist() == [
+            {"steps": 200, "reward": 200.0}
+        ]
+
+
+def test_a_buffer_that_is_saved_by_itself_is_opened_again(tmp_path):
+    model = trained(
+        sb3.DQN, DummyVecEnv([lambda: gymnasium.make("CartPole-v1")] * 2), 120,
+        replay_buffer_class=ours.ReplayBuffer,
+        replay_buffer_kwargs={"location": tmp_path / "runs.db"},
+    )  # fmt: skip
+    model.save_replay_buffer(tmp_path / "buffer")
+    size = model.replay_buffer.size()
+    model.replay_buffer.close()
+    model.load_replay_buffer(tmp_path / "buffer")
+    assert model.replay_buffer.size() == size > 50
+    assert model.replay_buffer.n_envs == 2
+    model.replay_buffer.close()
+
+
+PROGRAM = """
+import sys
+import torch, stable_baselines3 as sb3
+from stable_baselines3.common.callbacks import BaseCallback
+from expdb.integrations.stable_baselines3 import ReplayBuffer
+torch.set_num_threads(1)
+
+class Tell(BaseCallback):
+    def _on_step(self):
+        if self.num_timesteps % 50 == 0:
+            self.model.replay_buffer.flush()
+            print(self.model.replay_buffer.size(), flush=True)
+        return True
+
+sb3.DQN("MlpPolicy", "CartPole-v1", learning_starts=50, batch_size=16, device="cpu",
+        replay_buffer_class=ReplayBuffer, replay_buffer_kwargs={"location": sys.argv[1]},
+        ).learn(1_000_000, callback=Tell())
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_training_goes_on_with_every_acknowledged_step(tmp_path):
+    path, told = tmp_path / "runs.db", 0
+    for _ in range(2):
+        process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", PROGRAM, str(path)],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        with process:
+            for _ in range(6):
+                before, told = told, int(process.stdout.readline())
+                assert told > before
+            process.kill()
+            told = int(([told, *process.stdout.read().split()])[-1])
+        with expdb.open(path) as db:
+            assert len(db.buffer("replay_buffer")) >= told
+            assert db.check() == []
+
+
+# -- hindsight -------------------------------------------------------------------------------------
+
+
+def bits(**options):
+    return DummyVecEnv([lambda: BitFlippingEnv(n_bits=4, continuous=True, max_steps=6)] * 2)
+
+
+@pytest.mark.parametrize("strategy", ["future", "final", "episode"])
+def test_hindsight_gives_goals_that_the_episode_came_to(strategy):
+    env = bits()
+    mine = ours.HerReplayBuffer(
+        200, env.observation_space, env.action_space, env, "cpu", n_envs=2,
+        goal_selection_strategy=strategy, location=":memory:",
+    )  # fmt: skip
+    with pytest.raises(RuntimeError, match="end of the first episode"):
+        mine.sample(4)
+    obs, episode, achieved = env.reset(), [0, 0], {}
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        action = rng.normal(size=(2, 4)).astype(np.float32)
+        following, reward, done, infos = env.step(action)
+        kept = {key: value.copy() for key, value in following.items()}
+        for k in range(2):
+            if done[k]:
+                for key in kept:
+                    kept[key][k] = infos[k]["terminal_observation"][key]
+            marked = np.full(4, 100 * k + episode[k], np.float32)
+            kept["observation"] = kept["observation"].astype(np.float32)
+            achieved.setdefault(tuple(marked), []).append(kept["achieved_goal"][k].tolist())
+            episode[k] += bool(done[k])
+        mine.add(obs, kept, action, reward, done, infos)
+        obs = following
+    samples = mine.sample(200)
+    virtual = slice(200 - int(mine.her_ratio * 200), None)
+    goals = samples.observations["desired_goal"]
+    assert torch.equal(goals, samples.next_observations["desired_goal"])
+    expected = env.envs[0].compute_reward(
+        samples.next_observations["achieved_goal"].numpy(), goals.numpy(), [{}] * 200
+    )
+    assert samples.rewards[virtual, 0].tolist() == expected[virtual].tolist()
+    known = {tuple(goal) for goals in achieved.values() for goal in goals}
+    assert {tuple(goal) for goal in goals[virtual].tolist()} <= known
+    assert samples.rewards[virtual].mean() > samples.rewards[: virtual.start].mean()
+    mine.close()
+
+
+def goal_transitions(buffer, episodes, length, infos=False):
+    """Add episodes of which step t of episode e achieves the goal (e, t)."""
+    for e in range(episodes):
+        for t in range(length):
+
+            def seen(e=e, t=t):
+                return {key: np.array([[e, t]], np.float32) for key in GOALS}
+
+            info = {"step": t, "where": np.array([e, t]), "note": f"{e}/{t}"} if infos else {}
+            done = np.array([t == length - 1])
+            buffer.add(seen(), seen(), np.zeros((1, 1)), np.zeros(1), done, [info])
+
+
+GOALS = spaces.Dict(
+    dict.fromkeys(("observation", "achieved_goal", "desired_goal"), spaces.Box(0, 99, (2,)))
+)
+
+
+class Rewards:
+    """An environment that can only compute rewards."""
+
+    def __init__(self):
+        self.infos = []
+
+    def env_method(self, name, achieved, goals, infos, indices):
+        assert (name, indices) == ("compute_reward", [0])
+        self.infos = infos
+        return [np.zeros(len(goals))]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "allowed"),
+    [("future", lambda own, goal: goal >= own), ("final", lambda own, goal: goal == 6),
+     ("episode", lambda own, goal: goal <= 6)],
+)  # fmt: skip
+def test_goals_are_of_the_same_episode_and_where_the_strategy_says(strategy, allowed):
+    env = Rewards()
+    mine = ours.HerReplayBuffer(
+        100, GOALS, spaces.Box(-1, 1, (1,)), env, "cpu", goal_selection_strategy=strategy,
+        location=":memory:", n_sampled_goal=9, copy_info_dict=True,
+    )  # fmt: skip
+    goal_transitions(mine, 20, 7, infos=True)  # 140 steps: the oldest are gone
+    samples = mine.sample(1000)
+    own = samples.observations["achieved_goal"][100:].numpy()
+    goals = samples.observations["desired_goal"][100:].numpy()
+    assert (own[:, 0] == goals[:, 0]).all()
+    assert allowed(own[:, 1], goals[:, 1]).all()
+    if strategy != "final":
+        counts = np.bincount(goals[own[:, 1] == 2][:, 1].astype(int), minlength=7)
+        assert (counts > 0).tolist() == [strategy == "episode"] * 2 + [True] * 5
+    assert [(info["step"], info["note"]) for info in env.infos] == [
+        (int(t), f"{int(e)}/{int(t)}") for e, t in own
+    ]
+    assert all((info["where"] == one).all() for info, one in zip(env.infos, own, strict=True))
+    mine.close()
+
+
+def test_hindsight_trains_and_goes_on(tmp_path):
+    def options():
+        return {
+            "replay_buffer_class": ours.HerReplayBuffer,
+            "replay_buffer_kwargs": {"location": str(tmp_path / "her.db")},
+        }
+
+    model = sb3.SAC(
+        "MultiInputPolicy", bits(), learning_starts=40, batch_size=16, buffer_size=1000,
+        policy_kwargs={"net_arch": [8]}, device="cpu", **options(),
+    ).learn(100)  # fmt: skip
+    assert isinstance(model.replay_buffer, her_replay_buffer.HerReplayBuffer)
+    model.save_replay_buffer(tmp_path / "buffer")
+    model.replay_buffer.close()
+    model.load_replay_buffer(tmp_path / "buffer")
+    assert model.replay_buffer.size() == 50
+    model.learn(40, reset_num_timesteps=False)
+    assert model.replay_buffer.size() == 70
+    model.replay_buffer.close()
+
+
+# -- priorities, and mistakes ----------------------------------------------------------------------
+
+
+def test_priorities_decide_what_is_drawn_and_are_kept(tmp_path):
+    options = {"location": tmp_path / "p.db", "alpha": 1.0, "device": "cpu"}
+    mine = ours.PrioritizedReplayBuffer(100, BOX, DISCRETE, **options)
+    fill((mine,), 50, 1)
+    samples = mine.sample(200)
+    assert samples.weights.shape == (200, 1)
+    assert mine.update_priorities(np.arange(50), torch.arange(50) == 7) == 50
+    assert set(mine.sample(100).positions.tolist()) == {7}
+    mine.close()
+    again = ours.PrioritizedReplayBuffer(100, BOX, DISCRETE, **options)
+    assert set(again.sample(100).positions.tolist()) == {7}
+    again.close()
+
+
+def test_what_cannot_be_honoured_is_refused_at_once(tmp_path):
+    options = {"location": tmp_path / "runs.db", "device": "cpu"}
+    with pytest.raises(ValueError, match="optimize_memory_usage"):
+        ours.ReplayBuffer(10, BOX, DISCRETE, optimize_memory_usage=True, **options)
+    ours.ReplayBuffer(10, BOX, DISCRETE, **options).close()
+    with pytest.raises(expdb.FieldMismatch):
+        ours.ReplayBuffer(10, spaces.Box(0, 1, (5,)), DISCRETE, **options)
+    with pytest.raises(expdb.CapacityMismatch):
+        ours.ReplayBuffer(5, BOX, DISCRETE, **options)
+    with pytest.raises(ValueError, match="n_steps"):
+        ours.HerReplayBuffer(10, GOALS, BOX, location=":memory:", n_steps=3)
+    private = ours.ReplayBuffer(10, BOX, DISCRETE, location=":memory:")
+    with pytest.raises(ValueError, match="give a location"):
+        private.__reduce__()
+    fill((private,), 1, 1)
+    zero = np.zeros((1, 4))
+    with pytest.raises(expdb.InvalidValue, match="reward"):
+        private.add(zero, zero, np.zeros(1), np.array([np.nan]), np.zeros(1), [{}])
+    assert private.size() == 1
+    private.close()
