@@ -49,7 +49,7 @@ Empty: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 
 SCANNED_AT_ONCE = 4096
 
-UPDATABLE = ("reward", "terminated", "truncated", "tags", "policy_version")
+UPDATABLE = ("reward", "terminated", "truncated", "tags", "policy_version", "episode_tags")
 
 
 class ReplayBuffer(Consumption):
@@ -387,7 +387,8 @@ class ReplayBuffer(Consumption):
         With `which="last"` they are set on the last step of each episode that has a matching one,
         which is where the reward of a whole episode belongs. A reward given to several steps of one
         episode counts once for each in its return, so a first such update is warned of. `tags`
-        replaces; `policy_version` is set for the whole episodes; `episode_return` follows rewards.
+        and `episode_tags` replace; `policy_version` and `episode_tags` are set for the whole
+        episodes; `episode_return` follows rewards.
         Raises InvalidValue for any other column and for `where=None`.
 
         >>> buffer.update({"episode_id": "attempt-1"}, reward=1.0, which="last")  # doctest: +SKIP
@@ -746,6 +747,7 @@ def _checked_column(name: str, value: Any) -> Any:
         "terminated": checks.flag,
         "truncated": checks.flag,
         "tags": encode_tags,
+        "episode_tags": encode_tags,
         "policy_version": checks.whole,
     }
     return check[name](value, name)

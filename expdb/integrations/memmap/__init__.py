@@ -1,0 +1,41 @@
+"""memmap-replay-buffer, in an experience database.
+
+Change the import, and episodes are in SQL.
+
+    from memmap_replay_buffer import ReplayBuffer           # before
+    from expdb.integrations.memmap import ReplayBuffer      # after
+
+`docs/coming_from_memmap.md` says of every name what is the same, what is better and what is
+refused. `import_folder` reads a folder that memmap-replay-buffer has written.
+"""
+
+import expdb
+
+try:
+    from expdb.integrations.memmap.buffer import ReplayBuffer
+    from expdb.integrations.memmap.collector import EpisodeCollector
+    from expdb.integrations.memmap.concat import ConcatReplayBuffer
+    from expdb.integrations.memmap.datasets import (
+        ReplayDataset,
+        ReplayDatasetNStep,
+        ReplayDatasetTimestep,
+        ReplayDatasetTimeWindow,
+        ReplayDatasetTrajectory,
+    )
+    from expdb.integrations.memmap.folders import import_folder
+except ImportError as error:
+    raise expdb.DriverMissing(
+        f"PyTorch cannot be imported ({error}): pip install 'expdb[torch]'"
+    ) from error
+
+__all__ = [
+    "ConcatReplayBuffer",
+    "EpisodeCollector",
+    "ReplayBuffer",
+    "ReplayDataset",
+    "ReplayDatasetNStep",
+    "ReplayDatasetTimeWindow",
+    "ReplayDatasetTimestep",
+    "ReplayDatasetTrajectory",
+    "import_folder",
+]

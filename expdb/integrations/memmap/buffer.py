@@ -1,0 +1,330 @@
+"""memmap-replay-buffer's ReplayBuffer: episodes of one length at most, in the slots of a ring."""
+
+from __future__ import annotations
+
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+import expdb
+from expdb.integrations.memmap.episodes import Held
+from expdb.integrations.memmap.loading import Loading
+from expdb.integrations.memmap.specs import Spec, as_array
+
+
+class ReplayBuffer(Loading):
+    """Hold episodes of declared fields; every argument is memmap-replay-buffer's.
+
+    `folder` is where the database file is, or a PostgreSQL URL; `name` is the buffer in it. What is
+    there is gone on with, unless `overwrite=True` says that it is to be deleted. `max_timesteps`
+    bounds the length of an episode and costs nothing.
+
+    Raises ValueError where what is stored was declared otherwise.
+    """
+
+    # -- step by step --------------------------------------------------------------------------
+
+    def store(self, **data: Any) -> Any:
+        """Store a step of the episode under way; fields that are left out get their default.
+
+        It is durable when this returns, or every `flush_every_store_step` steps. Raises ValueError
+        for a name that is no field, and past `max_timesteps`.
+        """
+        self._check_writable("store")
+        self._check_names(data, self.fields, "field")
+        values = {
+            name: spec.full() if data.get(name) is None else _broadcast(spec, data[name])
+            for name, spec in self.fields.items()
+        }
+        self._append([values])
+        return self.memory_namedtuple(**values)
+
+    def store_batch(self, **data: Any) -> None:
+        """Store a step of several episodes that run beside each other: arrays are [B, ...]."""
+        self._check_writable("store_batch")
+        values = self._batch(data, self.fields, "store_batch")
+        defaults = {name: spec.full() for name, spec in self.fields.items()}
+        self._append([{**defaults, **one} for one in values])
+
+    def store_meta_batch(self, **data: Any) -> None:
+        """Set meta fields of several episodes that run beside each other: arrays are [B, ...]."""
+        self._check_writable("store_meta_batch")
+        values = self._batch(data, self.meta_fields, "store_meta_batch")
+        self._begin(len(values))
+        for one, given in zip(self._open, values, strict=False):
+            self._set_meta(one, given)
+
+    def _batch(
+        self, data: Mapping[str, Any], specs: Mapping[str, Spec], what: str
+    ) -> list[dict[str, np.ndarray]]:
+        if not data:
+            raise ValueError(f"No data provided to {what}")
+        self._check_names(data, specs, "meta field" if specs is self.meta_fields else "field")
+        arrays = {name: specs[name].checked(value, 1) for name, value in data.items()}
+        sizes = {name: len(array) for name, array in arrays.items()}
+        if len(set(sizes.values())) > 1:
+            raise ValueError(f"All data in batch must have the same batch size: {sizes}")
+        rows = [dict(zip(arrays, row, strict=True)) for row in zip(*arrays.values(), strict=True)]
+        room = len(rows) if self.circular else self.max_episodes - self.num_episodes
+        if room <= 0:
+            self._check_room()
+        if room < len(rows):
+            warnings.warn(
+                f"{what} of {len(rows)} episodes, and there is room for {room}: the others are "
+                "left out; set circular=True or clear the buffer",
+                expdb.ExpDBWarning,
+                stacklevel=3,
+            )  # fmt: skip
+        return rows[:room]
+
+    def _append(self, rows: list[dict[str, np.ndarray]]) -> None:
+        if self._timestep >= self.max_timesteps:
+            raise ValueError(
+                f"You exceeded the `max_timesteps` ({self.max_timesteps}) set on the replay "
+                "buffer. Please increase it on init."
+            )
+        self._begin(len(rows))
+        assert self._writer is not None
+        for one, values in zip(self._open, rows, strict=False):
+            self._pad(one)
+            self._writer.append(**self.rows.step(one, values))
+            one.length += 1
+        self._timestep += 1
+        self._stored_steps += 1
+        if self.flush_every_store_step and self._stored_steps % self.flush_every_store_step == 0:
+            self._writer.flush()
+
+    def _begin(self, count: int) -> None:
+        """Have as many episodes under way."""
+        if count > len(self._open):
+            number = self._open[-1].number + 1 if self._open else self._next_number()
+            for k in range(count - len(self._open)):
+                meta = {name: spec.full().tolist() for name, spec in self.meta_fields.items()}
+                self._open.append(Held(-1, uuid.uuid4().hex, number + k, 0, 0, True, meta))
+
+    def _pad(self, one: Held) -> None:
+        """Store defaults for the steps that an episode lacks."""
+        assert self._writer is not None
+        while one.length < self._timestep:
+            values = {name: spec.full() for name, spec in self.fields.items()}
+            self._writer.append(**self.rows.step(one, values))
+            one.length += 1
+
+    def advance_episode(self, batch_size: int = 1) -> None:
+        """End the episodes under way; does nothing where no step was stored."""
+        self._check_writable("advance_episode")
+        if self._timestep == 0 and batch_size == 1:
+            return
+        self._check_room(batch_size)
+        self._begin(batch_size)
+        self._timestep = max(self._timestep, 1)  # an episode without steps is none
+        for one in self._open:
+            self._pad(one)
+        self.flush()
+        for one in self._open:
+            self.buffer.end_episode(one.episode_id)
+        self._open, self._timestep = [], 0
+        self._evict()
+
+    def _evict(self) -> None:
+        """Delete the episodes whose slots were taken, the oldest first."""
+        self.rows.delete([one.episode_id for one in self.others()[: -self.max_episodes]])
+
+    @contextmanager
+    def one_episode(self, **meta: Any) -> Iterator[dict[str, Any]]:
+        """Store one episode; yields a dict for meta fields that are known at its end.
+
+        An exception in the block takes the episode back.
+        """
+        with self._episodes(1, {name: [value] for name, value in meta.items()}) as last:
+            yield last
+
+    @contextmanager
+    def batched_episode(self, batch_size: int, **meta: Any) -> Iterator[None]:
+        """Store several episodes that run beside each other; meta fields are [batch_size, ...]."""
+        with self._episodes(batch_size, meta):
+            yield
+
+    @contextmanager
+    def _episodes(self, count: int, meta: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        self._check_writable("one_episode")
+        if self._open:
+            raise ValueError("an episode is under way: advance_episode() before another one")
+        self._check_room(count)
+        self._begin(count)
+        if meta:
+            self.store_meta_batch(**meta)
+        last: dict[str, Any] = {}
+        try:
+            yield last
+        except BaseException:
+            self.flush()
+            self.rows.delete([one.episode_id for one in self._open])
+            self._open, self._timestep = [], 0
+            raise
+        if last:
+            self._check_names(last, self.meta_fields, "meta field")
+            self.flush()
+            for one in self._open:
+                self._set_meta(one, {n: self.meta_fields[n].checked(v) for n, v in last.items()})
+        self.advance_episode(count)
+
+    def _set_meta(self, one: Held, values: Mapping[str, np.ndarray]) -> None:
+        one.meta |= {name: value.tolist() for name, value in values.items()}
+        if one.length:
+            self.flush()
+            self.rows.set_tags(one)
+
+    # -- whole episodes, and changes -----------------------------------------------------------
+
+    def store_episode(self, **data: Any) -> None:
+        """Store a whole episode in one transaction: fields are [T, ...], meta fields [...]."""
+        self._check_writable("store_episode")
+        if not data:
+            raise ValueError("No data provided to `store_episode`")
+        self._check_names(data, {**self.fields, **self.meta_fields}, "field")
+        if self._timestep:
+            warnings.warn(
+                f"timestep index is not 0 ({self._timestep}) when calling `store_episode`. This "
+                "will overwrite the current episode from the beginning.",
+                expdb.ExpDBWarning, stacklevel=2,
+            )  # fmt: skip
+            self.flush()
+            self.rows.delete([one.episode_id for one in self._open])
+        self._open, self._timestep = [], 0
+        self._check_room()
+        arrays = {n: self.fields[n].checked(v, 1) for n, v in data.items() if n in self.fields}
+        lengths = {name: len(array) for name, array in arrays.items()}
+        if len(set(lengths.values())) != 1:
+            raise ValueError(
+                f"At least one field, and all with the same time dimension: got {lengths}"
+            )
+        (length,) = set(lengths.values())
+        self._check_length(length)
+        meta = {name: spec.full() for name, spec in self.meta_fields.items()}
+        meta |= {n: self.meta_fields[n].checked(v) for n, v in data.items() if n in meta}
+        one = Held(-1, uuid.uuid4().hex, self._next_number(), 0, 0, False,
+                   {name: value.tolist() for name, value in meta.items()})  # fmt: skip
+        full = {name: spec.full(length) for name, spec in self.fields.items()}
+        self.rows.write(one, {**full, **arrays})
+        self._evict()
+
+    def update(self, indices: Any = None, **data: Any) -> None:
+        """Set fields [E, T, ...], a prefix of their steps, or meta fields [E, ...] of episodes.
+
+        Each episode is written anew in one transaction; its steps get new positions. `indices` are
+        slots: a number, several, a slice, None for all.
+        """
+        self._check_writable("update")
+        if not data:
+            raise ValueError("No data provided to `update`")
+        self._check_names(data, {**self.fields, **self.meta_fields}, "field")
+        slots = {self.slot_of(one): one for one in self.held()}
+        wanted = _slots(indices, self.max_episodes, slots)
+        given = {name: self._for_slots(name, value, indices, len(wanted))
+                 for name, value in data.items()}  # fmt: skip
+        for k, slot in enumerate(wanted):
+            if slot not in slots:
+                raise ValueError(f"no episode in slot {slot}: the buffer holds {sorted(slots)}")
+            self._update(slots[slot], {name: array[k] for name, array in given.items()})
+
+    def _for_slots(self, name: str, value: Any, indices: Any, count: int) -> np.ndarray:
+        array, is_field = as_array(value), name in self.fields
+        if np.ndim(indices) == 0 and isinstance(indices, (int, np.integer)) and array.ndim:
+            array = array[None]
+        spec = self.fields[name] if is_field else self.meta_fields[name]
+        leading = 2 if is_field else 1
+        if array.ndim == 0:
+            array = np.broadcast_to(array, (1,) * leading + spec.shape)
+        if array.ndim < leading:
+            raise ValueError(
+                f"field {name} - update expects (num_episodes, time, *shape) values, got shape "
+                f"{array.shape}"
+            )
+        array = spec.checked(array, leading)
+        if is_field:
+            self._check_length(array.shape[1])
+        return np.broadcast_to(array, (count, *array.shape[1:]))
+
+    def _update(self, one: Held, values: Mapping[str, np.ndarray]) -> None:
+        one.meta |= {n: v.tolist() for n, v in values.items() if n in self.meta_fields}
+        fields = {name: value for name, value in values.items() if name in self.fields}
+        if not fields or one.is_open:
+            if fields:
+                raise ValueError("the episode is under way: advance_episode() before update()")
+            return self.rows.set_tags(one)
+        stored = self.rows.read(one)
+        longest = max(one.length, *(len(value) for value in fields.values()))
+        full = {name: spec.full(longest) for name, spec in self.fields.items()}
+        for name, array in full.items():
+            array[: one.length] = stored[name]
+            if name in fields:
+                array[: len(fields[name])] = fields[name]
+        old, one.episode_id, one.revision = one.episode_id, uuid.uuid4().hex, one.revision + 1
+        self.rows.write(one, {name: array[: one.length] for name, array in full.items()})
+        self.rows.delete([old])
+
+    def store_datapoint(
+        self, episode_index: int, timestep_index: int, name: str, datapoint: Any
+    ) -> None:
+        """Set a field of one step of an episode that has ended."""
+        self._check_slot(episode_index)
+        slots = {self.slot_of(one): one for one in self.held()}
+        self._check_names({name: datapoint}, self.fields, "field")
+        one = slots.get(episode_index)
+        if one is None or not 0 <= timestep_index < one.length:
+            raise ValueError(f"no step {timestep_index} in slot {episode_index}")
+        whole = self.rows.read(one)[name]
+        whole[timestep_index] = self.fields[name].checked(datapoint)
+        self.update(episode_index, **{name: whole})
+
+    def store_meta_datapoint(self, episode_index: int, name: str, datapoint: Any) -> None:
+        """Set a meta field of an episode."""
+        self._check_slot(episode_index)
+        self._check_names({name: datapoint}, self.meta_fields, "meta field")
+        self.update(episode_index, **{name: self.meta_fields[name].checked(datapoint)})
+
+    def clear(self) -> None:
+        """Delete all episodes."""
+        self._check_writable("clear")
+        self._open, self._timestep = [], 0
+        self.flush()
+        self.buffer.clear()
+
+    reset_ = clear
+
+    def _check_names(self, given: Mapping[str, Any], known: Mapping[str, Any], what: str) -> None:
+        if unknown := given.keys() - known.keys():
+            raise ValueError(f"invalid {what} names {unknown} - must be a subset of {set(known)}")
+
+    def _check_length(self, length: int) -> None:
+        if length > self.max_timesteps:
+            raise ValueError(
+                f"You exceeded the `max_timesteps` ({self.max_timesteps}) set on the replay "
+                "buffer. Please increase it on init."
+            )
+
+    def _check_slot(self, slot: int) -> None:
+        if not 0 <= slot < self.max_episodes:
+            raise ValueError(
+                f"episode_index {slot} out of range - must be in [0, {self.max_episodes})"
+            )
+
+
+def _broadcast(spec: Spec, value: Any) -> np.ndarray:
+    """Return a value of a field; a number stands for an array of it."""
+    array = as_array(value)
+    return spec.checked(np.broadcast_to(array, spec.shape) if array.ndim == 0 else array)
+
+
+def _slots(indices: Any, count: int, held: Mapping[int, Held]) -> list[int]:
+    """Return the slots that `indices` names."""
+    if indices is None:
+        return sorted(held)
+    if isinstance(indices, slice):
+        return list(range(*indices.indices(count)))
+    return [int(one) for one in np.atleast_1d(as_array(indices))]

@@ -1,0 +1,175 @@
+"""Rollouts of environments that run beside each other, gathered until they are stored."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class EpisodeCollector:
+    """Gather steps of `num_groups` environments, and store one episode for each.
+
+    `append` takes one step, [groups, ...] or [groups, 1, ...]; `extend` whole trajectories,
+    time-major, [time, groups, ...]. `env_major` and `time_major` read them back.
+    """
+
+    def __init__(
+        self,
+        replay_buffer: Any,
+        num_groups: int,
+        fieldnames: tuple[str, ...] | None = None,
+        meta_fieldnames: tuple[str, ...] | None = None,
+        strict: bool = True,
+    ):
+        self.replay_buffer, self.num_groups, self.strict = replay_buffer, num_groups, strict
+        self.fieldnames = set(fieldnames or replay_buffer.fieldnames)
+        self.meta_fieldnames = set(meta_fieldnames or replay_buffer.meta_fieldnames)
+        self.clear()
+
+    def __len__(self) -> int:
+        return self.step_count
+
+    def clear(self) -> None:
+        """Forget what was gathered."""
+        self.episode_data: dict[str, list[list[Any]]] = {}
+        self.meta: dict[str, Any] = {}
+        self.step_count = 0
+
+    reset = clear
+
+    def _knows(self, name: str) -> bool:
+        if name in self.fieldnames or name in self.meta_fieldnames:
+            return True
+        if self.strict:
+            raise KeyError(
+                f"unknown field {name} - valid fields are "
+                f"{sorted(self.fieldnames | self.meta_fieldnames)}"
+            )
+        return False
+
+    def append(self, **data: Any) -> None:
+        """Add one step of every environment; a meta field is given once for all."""
+        for name, value in data.items():
+            if not self._knows(name):
+                continue
+            if name in self.meta_fieldnames:
+                self.meta[name] = [value] * self.num_groups
+                continue
+            shape = self.replay_buffer.fields[name].shape
+            values = value if hasattr(value, "shape") else np.asarray(value)
+            assert values.shape[:1] == (self.num_groups,), (
+                f"field {name} - `append` expects per-step group-batched values of shape "
+                f"({self.num_groups}, *{shape}) - for whole trajectories in time-major "
+                f"(time, {self.num_groups}, *{shape}), use `extend`"
+            )
+            rest = tuple(values.shape[1:])
+            assert rest in (shape, (1, *shape)), (
+                f"field {name} - per-group shape {rest} should be {shape} or (1, *shape)"
+            )
+            values = values if rest == shape else values[:, 0]
+            for group, one in zip(self._groups(name), values, strict=True):
+                group.append(one.clone() if torch.is_tensor(one) else np.array(one))
+        self.step_count += 1
+
+    def extend(self, **trajectories: Any) -> None:
+        """Add whole trajectories, time-major: [time, groups, ...]."""
+        for name, value in trajectories.items():
+            if not self._knows(name):
+                continue
+            shape = self.replay_buffer.fields[name].shape
+            assert tuple(value.shape[1:2]) == (self.num_groups,), (
+                f"field {name} - `extend` expects time-major (time, {self.num_groups}, *shape), "
+                f"got {tuple(value.shape)}"
+            )
+            assert tuple(value.shape[2:]) == shape, (
+                f"field {name} - feature shape {tuple(value.shape[2:])} does not match {shape}"
+            )
+            self.step_count = self.step_count or len(value)
+            assert len(value) == self.step_count, (
+                f"field {name} - time dim {len(value)} does not match the {self.step_count} "
+                "collected steps"
+            )
+            for k, group in enumerate(self._groups(name)):
+                group.extend(value[:, k])
+
+    def _groups(self, name: str) -> list[list[Any]]:
+        return self.episode_data.setdefault(name, [[] for _ in range(self.num_groups)])
+
+    def groups(self, name: str) -> list[Any]:
+        """Return a field as one tensor, or array, for each environment."""
+        if name in self.meta_fieldnames:
+            return list(self.meta[name])
+        return [_stack(group) for group in self.episode_data[name]]
+
+    def env_major(self, name: str) -> Any:
+        """Return a field as [groups, time, ...]."""
+        return _stack(self.groups(name))
+
+    def time_major(self, name: str) -> Any:
+        """Return a field as [time, groups, ...]."""
+        found = self.env_major(name)
+        return found if name in self.meta_fieldnames else found.swapaxes(0, 1)
+
+    def all_data(self, fields: Any = None, device: Any = None) -> dict[str, Any]:
+        """Return the fields that were gathered, [groups, time, ...]."""
+        if not len(self):
+            raise ValueError("collector is empty")
+        found = {name: self.env_major(name) for name in fields or self.episode_data}
+        if device is None:
+            return found
+        return {name: torch.as_tensor(one).to(device) for name, one in found.items()}
+
+    def dataloader(
+        self,
+        batch_size: int,
+        fields: Any = None,
+        filter_fields: Any = None,
+        to_named_tuple: Any = None,
+        shuffle: bool = False,
+        device: Any = None,
+        **options: Any,
+    ) -> DataLoader[Any]:
+        """Return a loader of the steps that were gathered; nothing has to be stored."""
+        data = {
+            name: torch.as_tensor(one).reshape(-1, *one.shape[2:])
+            for name, one in self.all_data().items()
+        }
+        for name, value in (filter_fields or {}).items():
+            kept = data[name] == value
+            data = {key: one[kept] for key, one in data.items()}
+        names = tuple(fields or to_named_tuple or data)
+        if unknown := set(names) - data.keys():
+            raise ValueError(f"fields {unknown} not found. available fields: {list(data)}")
+        kind: Any = namedtuple("Batch", names) if to_named_tuple else None
+
+        def collate(items: Any) -> Any:
+            tensors = [torch.stack(one).to(device) for one in zip(*items, strict=True)]
+            return kind(*tensors) if kind else dict(zip(names, tensors, strict=True))
+
+        return DataLoader(
+            TensorDataset(*(data[name] for name in names)),
+            batch_size=batch_size, shuffle=shuffle, collate_fn=collate, **options,
+        )  # fmt: skip
+
+    def store(self, **meta: Any) -> None:
+        """Store one episode for each environment; meta fields are for all, or [groups, ...]."""
+        for name, value in meta.items():
+            if self._knows(name):
+                many = hasattr(value, "__len__") and len(value) == self.num_groups
+                self.meta[name] = list(value) if many else [value] * self.num_groups
+        for k in range(self.num_groups):
+            episode = {name: _stack(groups[k]) for name, groups in self.episode_data.items()}
+            self.replay_buffer.store_episode(
+                **episode, **{name: values[k] for name, values in self.meta.items()}
+            )
+        self.clear()
+
+
+def _stack(values: list[Any]) -> Any:
+    if torch.is_tensor(values[0]):
+        return torch.stack(values)
+    return np.stack(values)

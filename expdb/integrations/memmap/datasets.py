@@ -1,0 +1,322 @@
+"""Datasets: whole trajectories, windows of them, timesteps, and n-step transitions.
+
+They gather a batch at once (`__getitems__`, which PyTorch's loader asks for), from memory where the
+steps fit there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from expdb.integrations.memmap.episodes import Held
+from expdb.integrations.memmap.specs import Spec
+
+
+class Rows(Sequence[dict[str, torch.Tensor]]):
+    """Items of a batch: dicts of tensors, and the batch that they are rows of.
+
+    Those named in `padded` are as long in an item as `lengths` says.
+    """
+
+    def __init__(
+        self,
+        tensors: dict[str, torch.Tensor],
+        padded: frozenset[str] = frozenset(),
+        lengths: Any = None,
+    ):
+        self.tensors, self._padded, self._lengths = tensors, padded, lengths
+
+    def __len__(self) -> int:
+        return len(next(iter(self.tensors.values())))
+
+    def __getitem__(self, k: Any) -> Any:
+        return {
+            name: one[k, : self._lengths[k]] if name in self._padded else one[k]
+            for name, one in self.tensors.items()
+        }
+
+
+class ReplayDatasetBase(Dataset[dict[str, torch.Tensor]]):
+    """The episodes that match, as of when it is made."""
+
+    def __init__(
+        self,
+        replay_buffer: Any,
+        fields: tuple[str, ...] | None = None,
+        fieldname_map: Mapping[str, str] | None = None,
+        include_metadata: bool = True,
+        filter_meta: Mapping[str, Any] | None = None,
+        filter_fields: Mapping[str, Any] | None = None,
+        return_indices: bool = False,
+        *,
+        min_episode_len: int = 1,
+    ):
+        if isinstance(replay_buffer, (str, os.PathLike)):
+            from expdb.integrations.memmap.buffer import ReplayBuffer
+
+            replay_buffer = ReplayBuffer.from_folder(replay_buffer)
+        self.replay_buffer, self.return_indices = replay_buffer, return_indices
+        self.fields = tuple(replay_buffer.fields) if fields is None else tuple(fields)
+        self.fieldname_map = dict(fieldname_map or {})
+        self.include_metadata = include_metadata
+        self._check(self.fields, replay_buffer.fields)
+        self._check(filter_meta or (), replay_buffer.meta_fields)
+        self.episodes: list[Held] = [
+            one
+            for one in replay_buffer.held()
+            if one.length >= min_episode_len
+            and all(_equal(one.meta[name], value) for name, value in (filter_meta or {}).items())
+        ]
+        self._slots = np.array([replay_buffer.slot_of(one) for one in self.episodes], np.int64)
+        self._steps, self._first, self._lengths = self._positions()
+        self._meta = self._metadata() if include_metadata else {}
+        self._filter = dict(filter_fields or {})
+
+    def _check(self, names: Any, known: Mapping[str, Spec]) -> None:
+        if unknown := set(names) - set(known):
+            raise ValueError(f"invalid field names {unknown} - must be a subset of {set(known)}")
+
+    def _positions(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the positions of the steps of all episodes, and where those of each begin."""
+        positions, owners = self.replay_buffer.rows.positions()
+        order = np.argsort(owners, kind="stable")
+        owners, positions = owners[order], positions[order]
+        ids = np.array([one.id for one in self.episodes], np.int64)
+        first, last = np.searchsorted(owners, ids), np.searchsorted(owners, ids, "right")
+        return positions, first, last - first
+
+    def _metadata(self) -> dict[str, np.ndarray]:
+        return {
+            self.out_name(name): np.array(
+                [one.meta[name] for one in self.episodes], spec.dtype
+            ).reshape(-1, *spec.shape)
+            for name, spec in self.replay_buffer.meta_fields.items()
+        }
+
+    def __len__(self) -> int:
+        return len(self.episodes)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[k] for k in range(len(self)))
+
+    def out_name(self, name: str) -> str:
+        """Return what a field is called in the batches."""
+        return self.fieldname_map.get(name, name)
+
+    def __getitem__(self, index: Any) -> dict[str, torch.Tensor]:
+        if not -len(self) <= int(index) < len(self):
+            raise IndexError(f"{index} of {len(self)}")
+        item: dict[str, torch.Tensor] = self.__getitems__([int(index) % len(self)])[0]
+        return item
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        """Return several items at once."""
+        raise NotImplementedError
+
+    def _gather(self, rows: np.ndarray, names: Any) -> dict[str, np.ndarray]:
+        """Return fields at some steps, of any shape."""
+        flat: dict[str, np.ndarray] = self.replay_buffer.rows.gather(
+            self._steps[rows.reshape(-1)], names
+        )
+        found: dict[str, np.ndarray] = {
+            name: one.reshape(*rows.shape, *one.shape[1:]) for name, one in flat.items()
+        }
+        return found
+
+    def _sequences(
+        self, first: np.ndarray, lengths: np.ndarray, longest: int, names: Any
+    ) -> dict[str, np.ndarray]:
+        """Return steps from `first` on, [B, longest, ...], zeros after their lengths."""
+        there = np.arange(longest) < lengths[:, None]
+        if there.all():
+            return self._gather(first[:, None] + np.arange(longest), names)
+        found = self._gather((first[:, None] + np.arange(longest))[there], names)
+        out = {}
+        for name, one in found.items():
+            out[name] = np.zeros((*there.shape, *one.shape[1:]), one.dtype)
+            out[name][there] = one
+        return out
+
+    def _with_meta(self, arrays: dict[str, Any], episodes: np.ndarray) -> dict[str, torch.Tensor]:
+        arrays |= {name: column[episodes] for name, column in self._meta.items()}
+        return {name: torch.from_numpy(np.asarray(one)) for name, one in arrays.items()}
+
+    def _timepoints(self, horizon: int) -> np.ndarray:
+        """Return (episode, timestep) of all steps that have `horizon` - 1 more, [N, 2]."""
+        counts = np.maximum(self._lengths - horizon + 1, 0)
+        episodes = np.repeat(np.arange(len(counts)), counts)
+        begin = np.repeat(np.cumsum(counts) - counts, counts)
+        points = np.column_stack((episodes, np.arange(len(episodes)) - begin))
+        for name, value in self._filter.items():
+            self._check((name,), self.replay_buffer.fields)
+            if self.replay_buffer.fields[name].shape:
+                raise ValueError(f"filter_fields only supports scalar fields, not `{name}`")
+            rows = self._first[points[:, 0]] + points[:, 1]
+            points = points[_equal(self._gather(rows, (name,))[name], value)]
+        return points
+
+
+class ReplayDatasetTrajectory(ReplayDatasetBase):
+    """Whole episodes; items have as many steps as the episode, batches are padded with zeros."""
+
+    def __init__(
+        self,
+        *args: Any,
+        slice_by_episode_len: bool = True,
+        return_episode_lens: bool = True,
+        **options: Any,
+    ):
+        super().__init__(*args, **options)
+        if self._filter:
+            raise ValueError(
+                "filter_fields is only supported for timestep-level and n-step datasets"
+            )
+        if not slice_by_episode_len and not return_episode_lens:
+            raise ValueError(
+                "cannot turn off return_episode_lens if slice_by_episode_len is also turned off"
+            )
+        self.slice_by_episode_len = slice_by_episode_len
+        self.return_episode_lens = return_episode_lens
+
+    def arrays(self, indices: list[int]) -> dict[str, np.ndarray]:
+        """Return the fields of several episodes, [B, T, ...], padded with zeros."""
+        places = np.asarray(indices, np.int64)
+        longest = int(self._lengths[places].max(initial=0))
+        if not self.slice_by_episode_len:
+            longest = self.replay_buffer.max_timesteps
+        found = self._sequences(self._first[places], self._lengths[places], longest, self.fields)
+        return {self.out_name(name): one for name, one in found.items()}
+
+    def __getitems__(self, indices: list[int]) -> Rows:
+        """Return several episodes at once."""
+        places, arrays = np.asarray(indices, np.int64), self.arrays(indices)
+        lengths = self._lengths[places]
+        names = list(arrays)
+        if self.return_episode_lens:
+            arrays["_lens"] = lengths
+        if self.return_indices:
+            arrays["_index"] = self._slots[places]
+        tensors = self._with_meta(arrays, places)
+        return Rows(
+            tensors, frozenset(names) if self.slice_by_episode_len else frozenset(), lengths
+        )
+
+
+ReplayDataset = ReplayDatasetTrajectory
+
+
+class ReplayDatasetTimeWindow(ReplayDatasetBase):
+    """A random window of each episode, padded with zeros to `window_length` steps."""
+
+    def __init__(self, replay_buffer: Any, window_length: int, *args: Any, **options: Any):
+        super().__init__(replay_buffer, *args, **options)
+        self.window_length = window_length
+
+    def __getitems__(self, indices: list[int]) -> Rows:
+        """Return windows of several episodes at once."""
+        places = np.asarray(indices, np.int64)
+        lengths = np.minimum(self._lengths[places], self.window_length)
+        start = np.random.randint(0, self._lengths[places] - lengths + 1)
+        found = self._sequences(
+            self._first[places] + start, lengths, self.window_length, self.fields
+        )
+        arrays: dict[str, Any] = {self.out_name(name): one for name, one in found.items()}
+        arrays["_lens"] = lengths
+        arrays["_reaches_episode_end"] = start + lengths >= self._lengths[places]
+        if self.return_indices:
+            arrays |= {"_index": self._slots[places], "_start": start}
+        return Rows(self._with_meta(arrays, places))
+
+
+class ReplayDatasetTimestep(ReplayDatasetBase):
+    """Single steps, with the meta fields of their episodes."""
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self._points = self._timepoints(1)
+
+    @property
+    def timepoints(self) -> torch.Tensor:
+        """The slot and the timestep of each item, [N, 2]."""
+        return torch.from_numpy(self._named(np.arange(len(self._points))))
+
+    def _named(self, places: np.ndarray) -> np.ndarray:
+        points = self._points[places]
+        return np.column_stack((self._slots[points[:, 0]], points[:, 1]))
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def __getitems__(self, indices: list[int]) -> Rows:
+        """Return several steps at once."""
+        places = np.asarray(indices, np.int64)
+        episodes, steps = self._points[places].T
+        found = self._gather(self._first[episodes] + steps, self.fields)
+        arrays: dict[str, Any] = {self.out_name(name): one for name, one in found.items()}
+        if self.return_indices:
+            arrays["_indices"] = self._named(places)
+        return Rows(self._with_meta(arrays, episodes))
+
+
+class ReplayDatasetNStep(ReplayDatasetTimestep):
+    """Transitions: fields of a step, of the one n steps later, and of those in between."""
+
+    def __init__(
+        self,
+        replay_buffer: Any,
+        n_steps: int,
+        current_fields: tuple[str, ...] | None = None,
+        next_fields: tuple[str, ...] | None = None,
+        sequence_fields: tuple[str, ...] | None = None,
+        **options: Any,
+    ):
+        ReplayDatasetBase.__init__(self, replay_buffer, min_episode_len=2, **options)
+        known = tuple(replay_buffer.fields)
+        self.n_steps = n_steps
+        self.current_fields = known if current_fields is None else tuple(current_fields)
+        self.next_fields = known if next_fields is None else tuple(next_fields)
+        self.sequence_fields = tuple(sequence_fields or ())
+        for names in (self.current_fields, self.next_fields, self.sequence_fields):
+            self._check(names, replay_buffer.fields)
+        self._points = self._timepoints(2)
+
+    def __getitems__(self, indices: list[int]) -> Rows:
+        """Return several transitions at once."""
+        places = np.asarray(indices, np.int64)
+        episodes, steps = self._points[places].T
+        rows = self._first[episodes] + steps
+        taken = np.minimum(self.n_steps, self._lengths[episodes] - steps - 1)
+        arrays: dict[str, Any] = {}
+        for name, one in self._gather(rows, self.current_fields).items():
+            arrays[self.out_name(name)] = one
+        for name, one in self._gather(rows + taken, self.next_fields).items():
+            arrays[self.out_name(f"next_{name}")] = one
+        if self.sequence_fields:
+            found = self._sequences(rows, taken, self.n_steps, self.sequence_fields)
+            for name, one in found.items():
+                arrays[self.out_name(f"seq_{name}")] = one
+        arrays[self.out_name("n_step_lens")] = taken
+        if self.return_indices:
+            arrays["_indices"] = self._named(places)
+        return Rows(self._with_meta(arrays, episodes))
+
+
+def padded(array: np.ndarray, length: int, spec: Spec) -> np.ndarray:
+    """Return steps with the default of their field behind them."""
+    found = spec.full(length)
+    found[: len(array)] = array
+    return found
+
+
+def _equal(value: Any, wanted: Any) -> Any:
+    """Return whether a value is the wanted one; with True and False, whether it is not 0."""
+    if isinstance(wanted, bool):
+        return np.asarray(value, np.bool_) == wanted
+    found = np.asarray(value) == np.asarray(wanted)
+    return found if np.ndim(wanted) == 0 else found.all()

@@ -1,0 +1,237 @@
+"""Reading: arrays of everything, datasets and loaders."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from expdb.integrations.memmap.collector import EpisodeCollector
+from expdb.integrations.memmap.datasets import (
+    ReplayDatasetNStep,
+    ReplayDatasetTimestep,
+    ReplayDatasetTrajectory,
+    Rows,
+    padded,
+)
+from expdb.integrations.memmap.state import State
+
+
+class Loading(State):
+    """The part of a buffer that reads."""
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """The fields as arrays [max_episodes, max_timesteps, ...], read when they are indexed."""
+        return {name: _Track(self, name) for name in self.fields}
+
+    def get_all_data(
+        self,
+        fields: tuple[str, ...] | None = None,
+        meta_fields: tuple[str, ...] | None = None,
+        device: torch.device | str | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """Return all ended episodes as tensors [E, T, ...], padded with zeros, and meta fields."""
+        ended = [one for one in self.held() if not one.is_open]
+        if not ended:
+            return {}
+        with_all = fields is None and meta_fields is None
+        names = tuple(self.fields) if with_all else tuple(fields or ())
+        metas = (*self.meta_fields, "episode_lens") if with_all else tuple(meta_fields or ())
+        dataset = ReplayDatasetTrajectory(self, fields=names, include_metadata=False)
+        places = [k for k, one in enumerate(dataset.episodes) if not one.is_open]
+        found = {name: torch.from_numpy(array) for name, array in dataset.arrays(places).items()}
+        for name in metas:
+            if name == "episode_lens":
+                values = np.array([one.length for one in ended], np.int32)
+            else:
+                values = np.array([one.meta[name] for one in ended], self.meta_fields[name].dtype)
+            found[name] = torch.from_numpy(values)
+        return {name: one.to(device) if device else one for name, one in found.items()}
+
+    def dataset(
+        self,
+        n_steps: int | None = None,
+        fields: tuple[str, ...] | None = None,
+        current_fields: tuple[str, ...] | None = None,
+        next_fields: tuple[str, ...] | None = None,
+        sequence_fields: tuple[str, ...] | None = None,
+        timestep_level: bool = False,
+        filter_meta: Mapping[str, Any] | None = None,
+        filter_fields: Mapping[str, Any] | None = None,
+        fieldname_map: Mapping[str, str] | None = None,
+        slice_by_episode_len: bool = True,
+        return_episode_lens: bool = True,
+        **options: Any,
+    ) -> Dataset[Any]:
+        """Return a dataset of trajectories, of timesteps, or of n-step transitions.
+
+        It lists the episodes that are held now: what is stored later needs another one.
+        """
+        if not len(self):
+            raise ValueError("replay buffer is empty")
+        if n_steps is not None and timestep_level:
+            raise ValueError("cannot specify both n_steps and timestep_level")
+        options |= {
+            "filter_meta": filter_meta, "filter_fields": filter_fields,
+            "fieldname_map": fieldname_map,
+        }  # fmt: skip
+        if n_steps is not None:
+            return ReplayDatasetNStep(
+                self, n_steps, current_fields, next_fields, sequence_fields, **options
+            )
+        if timestep_level:
+            return ReplayDatasetTimestep(self, fields, **options)
+        return ReplayDatasetTrajectory(
+            self,
+            fields,
+            slice_by_episode_len=slice_by_episode_len,
+            return_episode_lens=return_episode_lens,
+            **options,
+        )
+
+    def dataloader(
+        self,
+        batch_size: int,
+        n_steps: int | None = None,
+        dataset: Dataset[Any] | None = None,
+        fields: tuple[str, ...] | None = None,
+        current_fields: tuple[str, ...] | None = None,
+        next_fields: tuple[str, ...] | None = None,
+        sequence_fields: tuple[str, ...] | None = None,
+        filter_meta: Mapping[str, Any] | None = None,
+        filter_fields: Mapping[str, Any] | None = None,
+        fieldname_map: Mapping[str, str] | None = None,
+        return_indices: bool = False,
+        return_mask: bool = False,
+        timestep_level: bool = False,
+        to_named_tuple: tuple[str, ...] | None = None,
+        shuffle: bool = False,
+        device: torch.device | str | None = None,
+        dataset_kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> DataLoader[Any]:
+        """Return a PyTorch loader of batches: dicts of tensors, or named tuples."""
+        if not len(self):
+            raise ValueError("replay buffer is empty")
+        if to_named_tuple is not None and fields is not None:
+            raise ValueError("cannot specify both fields and to_named_tuple")
+        if return_mask and (timestep_level or n_steps is not None):
+            raise ValueError("return_mask is only supported for trajectory-level data")
+        if dataset is None:
+            dataset = self.dataset(
+                n_steps=n_steps, fields=fields, current_fields=current_fields,
+                next_fields=next_fields, sequence_fields=sequence_fields,
+                timestep_level=timestep_level, filter_meta=filter_meta,
+                filter_fields=filter_fields, fieldname_map=fieldname_map,
+                return_indices=return_indices, **(dataset_kwargs or {}),
+            )  # fmt: skip
+        collate = Collate(
+            {(fieldname_map or {}).get(name, name) for name in self.fields},
+            return_mask, to_named_tuple, device,
+        )  # fmt: skip
+        return DataLoader(
+            dataset, batch_size=batch_size, collate_fn=collate, shuffle=shuffle, **options
+        )
+
+    def create_collector(
+        self,
+        num_groups: int,
+        fieldnames: tuple[str, ...] | None = None,
+        meta_fieldnames: tuple[str, ...] | None = None,
+        **options: Any,
+    ) -> EpisodeCollector:
+        """Return a collector of the episodes of environments that run beside each other."""
+        return EpisodeCollector(self, num_groups, fieldnames, meta_fieldnames, **options)
+
+    create_rollout_collector = create_collector
+
+
+class Collate:
+    """Make batches of items: pad, mask, name."""
+
+    def __init__(
+        self,
+        padded_names: set[str],
+        return_mask: bool,
+        names: tuple[str, ...] | None,
+        device: torch.device | str | None,
+    ):
+        self._padded, self._mask, self._names, self._device = (
+            padded_names, return_mask, names, device,
+        )  # fmt: skip
+
+    def __call__(self, items: Any) -> Any:
+        """Return the batch of some items."""
+        batch = dict(items.tensors) if isinstance(items, Rows) else self._joined(items)
+        if self._mask:
+            lengths = batch["_lens"]
+            batch["_mask"] = torch.arange(int(lengths.max())) < lengths[:, None]
+        if self._device is not None:
+            batch = {name: one.to(self._device) for name, one in batch.items()}
+        if self._names is None:
+            return batch
+        for name in self._names:
+            if name not in batch:
+                raise ValueError(
+                    f"field `{name}` not found in batch. available fields: {list(batch)}"
+                )
+        kind = namedtuple("Batch", [name.lstrip("_") for name in self._names])  # type: ignore[misc]
+        return kind(*[batch[name] for name in self._names])
+
+    def _joined(self, items: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        """Join items of a dataset that gives them one by one, such as a `ConcatDataset`."""
+        batch = {}
+        for name in items[0]:
+            tensors = [item[name] for item in items]
+            if name in self._padded and len({one.shape for one in tensors}) > 1:
+                batch[name] = torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)
+            else:
+                batch[name] = default_collate(tensors)
+        return batch
+
+
+class _Track:
+    """A field of all slots, as memmap-replay-buffer's array of it, but to be read only."""
+
+    def __init__(self, buffer: Any, name: str):
+        self._buffer, self._spec = buffer, buffer.fields[name]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return (self._buffer.max_episodes, self._buffer.max_timesteps, *self._spec.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the array."""
+        return self._spec.dtype  # type: ignore[no-any-return]
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, index: Any) -> Any:
+        slots, rest = (index[0], index[1:]) if isinstance(index, tuple) else (index, ())
+        numbers = np.arange(self.shape[0])[slots]
+        held = {self._buffer.slot_of(one): one for one in self._buffer.held()}
+        read = [self._slot(held.get(int(slot))) for slot in np.atleast_1d(numbers)]
+        found = np.stack(read) if np.ndim(numbers) else read[0]
+        return found[(slice(None), *rest)] if np.ndim(numbers) else found[rest]
+
+    def _slot(self, one: Any) -> np.ndarray:
+        stored = np.empty((0, *self._spec.shape)) if one is None else self._stored(one)
+        return padded(stored, self.shape[1], self._spec)
+
+    def _stored(self, one: Any) -> np.ndarray:
+        found: np.ndarray = self._buffer.rows.read(one)[self._spec.name]
+        return found
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[slot] for slot in range(len(self)))
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return np.asarray(self[:], dtype)

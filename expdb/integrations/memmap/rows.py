@@ -1,0 +1,128 @@
+"""Steps of declared fields in a buffer of a database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import expdb
+from expdb.integrations.memmap.episodes import Held
+from expdb.integrations.memmap.specs import Spec
+
+
+@dataclass(frozen=True)
+class _At(expdb.Sampler):
+    """Take the steps at some positions, in their order."""
+
+    positions: Any
+
+    def draw(
+        self, population: expdb.Population, size: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the positions."""
+        return self.positions, {}
+
+
+class Rows:
+    """Write, read and delete the steps of episodes; `names` are their columns and fields."""
+
+    def __init__(
+        self,
+        database: expdb.ExperienceDB,
+        name: str,
+        specs: Mapping[str, Spec],
+        read_only: bool,
+    ):
+        self.buffer = database.buffer(name, create=not read_only)
+        self._specs = specs
+        self.names = {one.name: self._declared(database, one, read_only) for one in specs.values()}
+
+    def _declared(self, database: expdb.ExperienceDB, spec: Spec, read_only: bool) -> str:
+        """Return the column or the field that holds a field; one of another name, if need be."""
+        if spec.name == "reward" and spec.kind == "float" and not spec.shape:
+            return "reward"
+        for name in (spec.name, f"item.{spec.name}"):
+            if read_only:
+                if name in self.buffer.stats()["fields"]:
+                    return name
+                continue
+            try:
+                field = expdb.Field(spec.dtype.name, spec.shape)
+                database.buffer(self.buffer.name, fields={name: field})
+                return name
+            except expdb.ReservedName:
+                continue
+        raise ValueError(f"no field can be called {spec.name!r}: rename it")
+
+    def step(self, one: Held, values: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Return the arguments with which a step is stored."""
+        step: dict[str, Any] = {self.names[name]: value for name, value in values.items()}
+        if "reward" in step:
+            step["reward"] = float(step["reward"])
+        if one.length == 0:
+            step["episode_tags"] = one.tags()
+        return {**step, "episode_id": one.episode_id}
+
+    def write(self, one: Held, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write a whole episode in one transaction."""
+        columns = {self.names[name]: array for name, array in arrays.items()}
+        length = len(next(iter(columns.values())))
+        with self.buffer.episode(
+            "default", episode_id=one.episode_id, episode_tags=one.tags(),
+            flush_steps=length + 1, flush_bytes=2**62, flush_seconds=1e9,
+        ) as episode:  # fmt: skip
+            episode.extend(columns)
+
+    def set_tags(self, one: Held) -> None:
+        """Set the tags of an episode, of which a step is stored."""
+        self.buffer.update({"episode_id": one.episode_id}, episode_tags=one.tags())
+
+    def delete(self, episode_ids: Iterable[str]) -> None:
+        """Delete episodes."""
+        if ids := list(episode_ids):
+            self.buffer.delete(expdb.QueryBuilder().in_("episode_id", ids))
+
+    def positions(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions of all steps, and the episode of each, as the database numbers it.
+
+        Within an episode they ascend in the order of its steps.
+        """
+        found = [
+            (batch["position"], batch["episode"])
+            for batch in self.buffer.scan(size=65_536, fields=["position", "episode"])
+        ]
+        empty = np.empty(0, np.int64)
+        positions, episodes = zip(*found, strict=True) if found else ((empty,), (empty,))
+        return np.concatenate(positions), np.concatenate(episodes)
+
+    def gather(self, positions: np.ndarray, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Return fields of the steps at some positions, in their order; from memory if they fit."""
+        wanted = list(names)
+        fields = [self.names[name] for name in wanted]
+        if not len(positions):
+            return {name: self._specs[name].full(0) for name in wanted}
+        try:
+            batch = self.buffer.sample(len(positions), sampler=_At(positions), fields=fields)
+        except expdb.InvalidValue as error:
+            raise ValueError(
+                "episodes of the dataset were evicted or changed since it was made: make it anew"
+            ) from error
+        return {
+            name: batch[field].astype(self._specs[name].dtype, copy=False)
+            for name, field in zip(wanted, fields, strict=True)
+        }
+
+    def read(self, one: Held) -> dict[str, np.ndarray]:
+        """Return all fields of an episode, [T, ...]."""
+        where = expdb.QueryBuilder().eq("episode_id", one.episode_id)
+        fields = list(self.names.values())
+        batches = list(self.buffer.scan(where, fields=fields))
+        return {
+            name: np.concatenate([batch[field] for batch in batches]).astype(
+                self._specs[name].dtype, copy=False
+            )
+            for name, field in self.names.items()
+        }

@@ -1,0 +1,214 @@
+"""What a buffer was declared as, and which episodes it holds."""
+
+from __future__ import annotations
+
+import os
+from collections import namedtuple
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import expdb
+from expdb.integrations.memmap.episodes import Held, held
+from expdb.integrations.memmap.rows import Rows
+from expdb.integrations.memmap.specs import as_json, parsed
+
+FILE = "experience.db"
+
+
+class State:
+    """A buffer of a database, and the episodes that this process has under way."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        max_episodes: int,
+        max_timesteps: int,
+        fields: Mapping[str, Any],
+        meta_fields: Mapping[str, Any] | None = None,
+        circular: bool = False,
+        overwrite: bool = False,
+        read_only: bool = False,
+        flush_every_store_step: int = 1,
+        *,
+        name: str = "replay",
+    ):
+        assert not (read_only and overwrite), "cannot overwrite a buffer in read-only mode"
+        if flush_every_store_step < 0:
+            raise ValueError(f"flush_every_store_step must be >= 0, got {flush_every_store_step}")
+        self.folder, self.name, self.read_only = folder, name, read_only
+        self.max_episodes, self.max_timesteps = max_episodes, max_timesteps
+        self.circular, self.flush_every_store_step = circular, flush_every_store_step
+        self.fields, self.meta_fields = parsed(fields), parsed(meta_fields or {})
+        self.fieldnames, self.meta_fieldnames = set(self.fields), set(self.meta_fields)
+        if both := self.fieldnames & self.meta_fieldnames:
+            raise ValueError(f"fields and meta_fields must be disjoint - shared {both}")
+        self.memory_namedtuple = namedtuple("Memory", list(self.fields))  # type: ignore[misc]
+        self.database = open_database(folder, read_only)
+        try:
+            if overwrite:
+                for old in {name, f"{name}.config"} & set(self.database.buffers()):
+                    self.database.drop(old)
+            self._keep_config()
+            self.rows = Rows(self.database, name, self.fields, read_only)
+        except BaseException:
+            self.database.close()
+            raise
+        self.buffer = self.rows.buffer
+        self._open: list[Held] = []  # under way, all of one length
+        self._timestep = self._stored_steps = 0
+        self._writer = None if read_only else self.buffer.writer(flush_steps=1024)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.flush()
+        return _reopened, (type(self), self.folder, self.name)
+
+    def flush(self) -> None:
+        """Have all steps that were stored durable."""
+        if self._writer is not None and self._writer.unwritten:
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Flush, and close the database."""
+        self.flush()
+        self.database.close()
+
+    @classmethod
+    def from_folder(
+        cls, folder: str | os.PathLike[str], read_only: bool = False, *, name: str = "replay"
+    ) -> Any:
+        """Open a buffer that is there, as it was declared."""
+        if "://" not in str(folder) and not (Path(folder) / FILE).exists():
+            hint = ": import_folder() reads it" if (Path(folder) / "metadata.pkl").exists() else ""
+            raise ValueError(f"{FILE} not found in {folder} (nor is metadata.pkl read{hint})")
+        with open_database(folder, read_only=True) as database:
+            config = stored_config(database, name)
+        if config is None:
+            raise ValueError(f"no buffer {name!r} in {folder}: it holds {database.location}")
+        return cls(folder, read_only=read_only, name=name, **config)
+
+    # -- state ---------------------------------------------------------------------------------
+
+    def held(self) -> list[Held]:
+        """Return the episodes that are held, one per slot, in order of the slots.
+
+        What is under way takes the slot of an old episode when it has ended, not before.
+        """
+        self.flush()
+        slots: dict[int, Held] = {}
+        for one in held(self.buffer):
+            slot = one.number % self.max_episodes
+            if slot not in slots or not one.is_open:
+                slots[slot] = one
+        return [slots[slot] for slot in sorted(slots)]
+
+    def slot_of(self, episode: Held) -> int:
+        """Return the slot of an episode, from 0 to less than `max_episodes`."""
+        return episode.number % self.max_episodes
+
+    def __len__(self) -> int:
+        return sum(one.length > 0 for one in self.held())
+
+    @property
+    def num_episodes(self) -> int:
+        """How many episodes are held that have ended."""
+        return sum(not one.is_open for one in self.held())
+
+    @property
+    def episode_index(self) -> int:
+        """The slot that is written next, or now."""
+        if self._open:
+            return self.slot_of(self._open[0])
+        return self._next_number() % self.max_episodes
+
+    @property
+    def timestep_index(self) -> int:
+        """How many steps the episodes under way have."""
+        return self._timestep
+
+    @property
+    def is_new_episode(self) -> bool:
+        """Whether no step of an episode under way was stored."""
+        return self._timestep == 0
+
+    @property
+    def episode_lens(self) -> np.ndarray:
+        """The lengths of the episodes by slot, int32 [max_episodes], 0 for free ones."""
+        lengths = np.zeros(self.max_episodes, np.int32)
+        for one in self.held():
+            lengths[self.slot_of(one)] = one.length
+        return lengths
+
+    def _next_number(self) -> int:
+        found = held(self.buffer)
+        return found[-1].number + 1 if found else 0
+
+    def others(self) -> list[Held]:
+        """Return all episodes but those that this process has under way, oldest first."""
+        mine = {one.episode_id for one in self._open}
+        return [one for one in held(self.buffer) if one.episode_id not in mine]
+
+    def _keep_config(self) -> None:
+        config = {
+            "max_episodes": self.max_episodes, "max_timesteps": self.max_timesteps,
+            "fields": as_json(self.fields), "meta_fields": as_json(self.meta_fields),
+            "circular": self.circular,
+        }  # fmt: skip
+        stored = stored_config(self.database, self.name)
+        if stored is None and not self.read_only:
+            self.database.buffer(
+                f"{self.name}.config", fields={"config": expdb.Field("json")}
+            ).store(config=config)
+        elif stored != config:
+            differ = "\n".join(
+                f"  {key}: stored {(stored or {}).get(key)!r} vs passed {value!r}"
+                for key, value in config.items()
+                if stored is None or stored[key] != value
+            )
+            raise ValueError(
+                f"buffer at `{self.folder}` was created with a different config:\n{differ}\nPass "
+                "`overwrite = True` to recreate the buffer with the new config."
+            )
+
+    def _check_writable(self, what: str) -> None:
+        if self.read_only:
+            raise ValueError(f"cannot call `{what}` in read-only mode")
+
+    def _check_room(self, count: int = 1) -> None:
+        if not self.circular and len(self.others()) + count > self.max_episodes:
+            raise ValueError(
+                f"The replay buffer is full ({self.max_episodes} episodes) and is not set to be "
+                "circular. Please set `circular = True` or clear the buffer."
+            )
+
+
+def open_database(folder: str | os.PathLike[str], read_only: bool) -> expdb.ExperienceDB:
+    """Open the database of a folder, or of a URL."""
+    if "://" in str(folder):
+        return expdb.open(str(folder), read_only=read_only)
+    path = Path(folder)
+    if read_only:
+        assert (path / FILE).exists(), f"cannot open folder `{path}` in read-only mode - no {FILE}"
+        return expdb.open(path / FILE, read_only=True)
+    if (path / "metadata.pkl").exists() and not (path / FILE).exists():
+        raise ValueError(
+            f"{path} was written by memmap-replay-buffer: read it with import_folder({str(path)!r},"
+            " another_folder), or choose another folder"
+        )
+    path.mkdir(exist_ok=True, parents=True)
+    return expdb.open(path / FILE)
+
+
+def stored_config(database: expdb.ExperienceDB, name: str) -> dict[str, Any] | None:
+    """Return what a buffer was declared as, None where there is none."""
+    if f"{name}.config" not in database.buffers():
+        return None
+    page = database.buffer(f"{name}.config", create=False).page(1, 1)
+    return page[0]["config"] if page else None
+
+
+def _reopened(kind: type[State], folder: str, name: str) -> Any:
+    """Return a buffer in another process: a loader's worker, which only reads."""
+    return kind.from_folder(folder, read_only=True, name=name)
