@@ -47,6 +47,12 @@ VALUES = [
     {"a b": 1, "a_b": 2, "a.b": 3, "a": {"b": 4}, 5: 5, "5": 6, "structure": 7},
     Point(1, np.float16(2)), [], (), None, True, "text", b"", 2**63 - 1, [[[]], {"x": ()}],
     np.array([[True]]), np.array([], np.int8),
+    [{"obs": np.full(2, k), "reward": 1.0, "at": (k, [k, k])} for k in range(3)],
+    [{"obs": np.full(2, k), "reward": 1.0, "at": (k, [k, k])} for k in range(5)],
+    [np.zeros(2), np.zeros(3)], (1, 2), [1, 2.0], [True, False], [[1, 2], [3, 4]],
+    [Point(1, 2)] * 2,
+    {"messages": [{"role": "user", "content": "a"}, {"role": "tool", "content": None}]},
+    [("a", 1), ("b", 2)], [b"x", b"y"], [[], []],
 ]  # fmt: skip
 
 
@@ -90,7 +96,7 @@ def test_tensors_come_back_as_tensors(db, buffer):
 @pytest.mark.parametrize(
     ("value", "named"),
     [({"a": object()}, "'a' is a builtins.object"), ({"a": {1.5: 0}}, "'a' has the key 1.5"),
-     ([1, 2j], "'1' is a builtins.complex"), ({"t": np.array("2020", "M8[D]")}, "'t': dtype"),
+     ([1, 2j], "'each' is a builtins.complex"), ({"t": np.array("2020", "M8[D]")}, "'t': dtype"),
      ({"n": 2**70}, "'n' is .* does not fit"), ({"o": np.array([None])}, "'o': dtype object"),
      (np.zeros(2, ">f4"), "the value: big-endian"), ({1, 2}, "the value is a builtins.set")],
 )  # fmt: skip

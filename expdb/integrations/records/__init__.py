@@ -109,25 +109,30 @@ class Records:
             code = self._texts[text]
         return code, names
 
-    def _named(self, shape: Any, names: list[str]) -> Any:
-        """Return the structure as JSON has it, with the names of fields for the ways to leaves."""
+    def _named(self, shape: Any, names: list[str], outer: tuple[int, ...] = ()) -> Any:
+        """Return the structure as JSON has it, with the names of fields for the ways to leaves.
+
+        `outer` are the lengths of the lists that a leaf is stacked in.
+        """
         kind = shape[0]
         if kind == "none":
             return [kind]
         if kind == "dict":
-            return [kind, [[key, self._named(one, names)] for key, one in shape[1]]]
+            return [kind, [[key, self._named(one, names, outer)] for key, one in shape[1]]]
         if kind in ("list", "tuple"):
-            return [kind, [self._named(one, names) for one in shape[1]]]
+            return [kind, [self._named(one, names, outer) for one in shape[1]]]
+        if kind == "stack":
+            return [kind, shape[1], self._named(shape[2], names, (*outer, shape[3]))]
         if kind == "kind":
-            return [kind, shape[1], self._named(shape[2], names)]
+            return [kind, shape[1], self._named(shape[2], names, outer)]
         if kind == "namedtuple":
-            parts = [self._named(one, names) for one in shape[3]]
+            parts = [self._named(one, names, outer) for one in shape[3]]
             return [kind, shape[1], list(shape[2]), parts]
         kind, path, dtype, dimensions = shape
         if dtype == "reward":
             names.append("reward")
         else:
-            names.append(self._field(path, expdb.Field(dtype, dimensions), names))
+            names.append(self._field(path, expdb.Field(dtype, (*outer, *dimensions)), names))
         # Not the shape of other fields: they have it, and there would be a structure for each.
         return [kind, names[-1], list(dimensions) if dtype == "reward" else bool(dimensions)]
 

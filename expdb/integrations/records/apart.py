@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,12 +50,31 @@ class Taking:
         if value is None:
             return ("none",)
         if kind is list or kind is tuple:
-            parts = [self.apart(one, f"{path}.{k}", leaves) for k, one in enumerate(value)]
-            return kind.__name__, tuple(parts)
+            return self._sequence(value, path, leaves)
         if kind in _TEXTS:
             leaves.append(value)
             return _TEXTS[kind], path, _TEXTS[kind], ()
         return self._rare(value, path, leaves)
+
+    def _sequence(self, value: Any, path: str, leaves: list[Any]) -> Any:
+        """Add the leaves of a list or tuple: those of its items together, if these are alike.
+
+        An episode is a few arrays then, and not some fields for each of its steps.
+        """
+        if len(value) > 1:
+            items: list[list[Any]] = [[] for _ in value]
+            shapes = {
+                self.apart(one, f"{path}.each", mine)
+                for one, mine in zip(value, items, strict=True)
+            }
+            if len(shapes) == 1 and items[0] and _can_be_stacked(items[0]):
+                leaves += [np.stack(column) for column in zip(*items, strict=True)]
+                return "stack", type(value).__name__, shapes.pop(), len(value)
+        if value and type(value) is list and _is_json(value):
+            leaves.append(value)
+            return "json", path, "json", ()
+        parts = [self.apart(one, f"{path}.{k}", leaves) for k, one in enumerate(value)]
+        return type(value).__name__, tuple(parts)
 
     def _number(self, value: Any, path: str, leaves: list[Any]) -> Any:
         kind = type(value)
@@ -127,6 +147,20 @@ def _checked_key(key: Any, path: str) -> Any:
 def called(path: str) -> str:
     """Name what is at a path, for people."""
     return repr(path.strip(".")) if path else "the value"
+
+
+def _can_be_stacked(leaves: list[Any]) -> bool:
+    return not any(isinstance(one, (str, bytes, list)) for one in leaves)
+
+
+def _is_json(value: Any) -> bool:
+    """Return whether JSON gives a value back exactly."""
+    kind = type(value)
+    if kind is list:
+        return all(map(_is_json, value))
+    if kind is dict:
+        return all(type(key) is str and _is_json(one) for key, one in value.items())
+    return kind in (str, int, bool) or value is None or (kind is float and math.isfinite(value))
 
 
 def _stored(array: np.ndarray, path: str) -> np.ndarray:

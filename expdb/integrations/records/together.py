@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ def names_of(node: Any) -> Iterator[str]:
     elif kind in ("list", "tuple", "namedtuple"):
         for one in node[-1]:
             yield from names_of(one)
-    elif kind == "kind":
+    elif kind in ("kind", "stack"):
         yield from names_of(node[2])
     elif kind != "none":
         yield node[1]
@@ -52,11 +53,22 @@ class Putting:
             if not columns:
                 return [make(()) for _ in range(count)]
             return [make(row) for row in zip(*columns, strict=True)]
+        if kind == "stack":
+            return self._unstacked(node, batch)
         if kind == "kind":
             known = self._by_name.get(node[1])
             plain = self.together(node[2], batch, count)
             return plain if known is None else [known.together(one) for one in plain]
         return _leaves(node, batch[node[1]])
+
+    def _unstacked(self, node: Any, batch: Batch) -> list[Any]:
+        """Return lists, or tuples, of items whose leaves are stacked."""
+        names = dict.fromkeys(names_of(node))
+        lengths = [len(one) for one in batch[next(iter(names))]]
+        flat = {name: np.concatenate(list(batch[name])) for name in names}
+        items = iter(self.together(node[2], flat, sum(lengths)))
+        make = list if node[1] == "list" else tuple
+        return [make(islice(items, length)) for length in lengths]
 
 
 def _maker(node: Any) -> Callable[[Any], Any]:
@@ -78,7 +90,7 @@ def _maker(node: Any) -> Callable[[Any], Any]:
 def _leaves(node: Any, array: np.ndarray) -> list[Any]:
     """Return a leaf of each step, as what it was."""
     kind, _, shape = node
-    if kind in ("text", "bytes", "bool", "int", "float"):
+    if kind in ("text", "bytes", "bool", "int", "float", "json"):
         values: list[Any] = array.tolist()
         return values
     if kind == "scalar":
