@@ -695,8 +695,10 @@ class _StepSink:
     def gathering(self) -> Gathering:
         return self._episodes.gathering()
 
-    def gather(self, step: Mapping[str, Any], steps: Gathering) -> None:
-        self._episodes.gather(_parted(step), steps)
+    def gather(
+        self, whose: Any, fields: Mapping[str, Any], columns: tuple[Any, ...], steps: Gathering
+    ) -> None:
+        self._episodes.gather(whose, fields, columns, steps)
 
     def write(self, steps: Gathering) -> np.ndarray:
         positions = self._episodes.write_gathered(steps)

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -32,14 +32,27 @@ class Steps(Protocol):
     def __len__(self) -> int: ...
 
 
+class Whose(NamedTuple):
+    """What a step says of its episode."""
+
+    key: tuple[str, str]  # task and agent
+    episode_id: str | None
+    task_name: str | None
+    group_id: str | None
+    policy_version: int | None
+    episode_tags: Mapping[str, Any] | None
+
+
 class Sink(Protocol):
     """Where the steps go; `buffer.py` gives one, so that this file knows no storage."""
 
     def gathering(self) -> Any:
         """Return an empty collection of steps, which are `Steps`."""
 
-    def gather(self, step: Mapping[str, Any], steps: Any) -> None:
-        """Add a step, or raise and change nothing."""
+    def gather(
+        self, whose: Whose, fields: Mapping[str, Any], columns: tuple[Any, ...], steps: Any
+    ) -> None:
+        """Add a step, or raise and change nothing; `columns` are those of `STEP_KEYS`."""
 
     def write(self, steps: Any) -> np.ndarray:
         """Write them and return the positions."""
@@ -76,20 +89,48 @@ class StepWriter:
         self._lock = threading.RLock()
         self._pid = os.getpid()
 
-    def append(self, **step: Any) -> None:
+    def append(
+        self,
+        *,
+        task_id: str = "default",
+        agent_id: str = "agent",
+        task_name: str | None = None,
+        step: int | None = None,
+        episode_id: str | None = None,
+        group_id: str | None = None,
+        pre_agent: str | None = None,
+        execute_time: float | None = None,
+        reward: float | None = None,
+        terminated: bool = False,
+        truncated: bool = False,
+        policy_version: int | None = None,
+        policy_version_end: int | None = None,
+        tags: Mapping[str, Any] | None = None,
+        episode_tags: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> None:
         """Add a step; it is durable after the next flush.
 
         Arguments are those of `ReplayBuffer.store`, and values are copied: the environment may
         write into the same arrays again. Raises as `store` does, and adds nothing then.
         """
-        locked(self._lock, self._append, step)
+        whose = Whose(
+            (task_id, agent_id), episode_id, task_name, group_id, policy_version, episode_tags
+        )
+        columns = (
+            step, pre_agent, execute_time, reward, terminated, truncated, tags,
+            policy_version, policy_version_end,
+        )  # fmt: skip
+        with self._lock: self._append(whose, fields, columns)  # fmt: skip
 
-    def _append(self, step: Mapping[str, Any]) -> None:
-        self._check_open()
-        self._sink.gather(step, self._steps)
+    def _append(self, whose: Whose, fields: Mapping[str, Any], columns: tuple[Any, ...]) -> None:
+        if self._is_closed or self._pid != os.getpid():
+            self._refuse()
+        steps = self._steps
+        self._sink.gather(whose, fields, columns, steps)
         if (
-            len(self._steps) >= self._flush_steps
-            or self._steps.nbytes >= self._flush_bytes
+            len(steps) >= self._flush_steps
+            or steps.nbytes >= self._flush_bytes
             or time.monotonic() - self._flushed_at >= self._flush_seconds
         ):
             self._flush()
@@ -99,7 +140,8 @@ class StepWriter:
         return locked(self._lock, self._checked_flush)
 
     def _checked_flush(self) -> np.ndarray:
-        self._check_open()
+        if not self.is_open:
+            self._refuse()
         return self._flush()
 
     def _flush(self) -> np.ndarray:
@@ -172,13 +214,12 @@ class StepWriter:
         if getattr(self, "_pid", None) is not None and self.is_open:
             self._sink.collected(self)
 
-    def _check_open(self) -> None:
+    def _refuse(self) -> None:
         if self._pid != os.getpid():
             raise errors.ForkedWithOpenConnection(
                 "this writer belongs to the parent process: make another one here"
             )
-        if self._is_closed:
-            raise errors.InvalidValue("the writer is closed: make another one with buffer.writer")
+        raise errors.InvalidValue("the writer is closed: make another one with buffer.writer")
 
     def __enter__(self) -> "StepWriter":
         return self

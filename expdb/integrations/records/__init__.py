@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import expdb
-from expdb.integrations.records.apart import Kind, Taking, called
+from expdb.integrations.records.apart import FLAT, Kind, Plan, Taking, called
 from expdb.integrations.records.together import Putting, names_of
 
 __all__ = ["STRUCTURE", "Kind", "Records"]
@@ -37,6 +37,7 @@ class Records:
             database.buffer(buffer.name, fields={STRUCTURE: expdb.Field("int32")})
         self._taking, self._putting = Taking(kinds), Putting(kinds)
         self._codes: dict[Any, tuple[int, list[str]]] = {}  # by what was taken apart
+        self._plans: dict[tuple[Any, ...], Plan] = {}  # of the last dict with these keys
         self._texts: dict[str, int] = {}
         self._nodes: dict[int, Any] = {}
         self._fields: dict[str, None] = {STRUCTURE: None}
@@ -53,13 +54,22 @@ class Records:
         Raises InvalidValue, naming it, for what could not come back as it is.
         """
         leaves: list[Any] = []
+        if type(value) is dict and (plan := self._plans.get(tuple(value))) is not None:
+            if plan.take(value, leaves):
+                step = dict(zip(plan.names, leaves, strict=True))
+                step[STRUCTURE] = plan.code
+                return step
+            leaves.clear()
         shape = self._taking.apart(value, "", leaves)
         known = self._codes.get(shape)
         if known is None:
             if len(self._codes) >= MANY:  # shapes that differ from step to step
                 self._codes.clear()
+                self._plans.clear()
             known = self._codes[shape] = self._settle(shape)
         code, names = known
+        if shape[0] == "dict" and all(one[0] in FLAT for _, one in shape[1]):
+            self._plans[tuple(value)] = Plan(shape, code, names, list(value.values()))
         step = dict(zip(names, leaves, strict=True))
         step[STRUCTURE] = code
         return step

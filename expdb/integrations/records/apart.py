@@ -12,6 +12,8 @@ import numpy as np
 
 import expdb
 
+LARGEST_REWARD = 1e300  # greater ones, infinity and NaN are kept as a field
+
 _NUMBERS: dict[type, str] = {bool: "bool", int: "int64", float: "float64"}
 _TEXTS: dict[type, str] = {str: "text", bytes: "bytes"}
 
@@ -24,6 +26,47 @@ class Kind:
     of: type
     apart: Callable[[Any], Any]
     together: Callable[[Any], Any]
+
+
+# Leaves that a `Plan` knows.
+FLAT = frozenset(
+    ("array", "tensor", "bool", "int", "float", "none", "tensor:float32", "tensor:float64")
+)
+
+
+class Plan:
+    """How the last dict with some keys was taken apart, for those that are just like it."""
+
+    def __init__(self, shape: Any, code: int, names: list[str], values: list[Any]):
+        self.code, self.names = code, names
+        self._leaves = []
+        for value, (_, leaf) in zip(values, shape[1], strict=True):
+            dtype, dimensions, is_reward = None, (), leaf[2:3] == ("reward",)
+            if leaf[0] not in ("none", "bool", "int", "float"):
+                dtype = np.dtype(leaf[0].partition(":")[2] or leaf[2])
+                dimensions = leaf[3]
+            self._leaves.append((type(value), dtype, dimensions, is_reward))
+
+    def take(self, value: dict[Any, Any], leaves: list[Any]) -> bool:
+        """Add the leaves of a value, and return whether it is like the last one."""
+        for one, (kind, dtype, shape, is_reward) in zip(value.values(), self._leaves, strict=True):
+            if type(one) is not kind:
+                return False
+            if one is None:
+                continue
+            if dtype is not None:
+                try:
+                    one = one if kind is np.ndarray else one.numpy()
+                except (RuntimeError, TypeError):
+                    return False
+                if one.dtype != dtype or one.shape != shape:
+                    return False
+            if is_reward:
+                one = one if dtype is None else one.item()
+                if not abs(one) < LARGEST_REWARD:
+                    return False
+            leaves.append(one)
+        return True
 
 
 class Taking:
@@ -80,7 +123,7 @@ class Taking:
         kind = type(value)
         if kind is int and not -(2**63) <= value < 2**63:
             raise expdb.InvalidValue(f"{called(path)} is {value}, which does not fit 64 bits")
-        if path == ".reward" and kind is float and abs(value) < 1e300:
+        if path == ".reward" and kind is float and abs(value) < LARGEST_REWARD:
             leaves.append(value)
             return "float", "", "reward", ()
         leaves.append(value)
@@ -131,7 +174,7 @@ class Taking:
             raise expdb.InvalidValue(f"{called(path)} is a tensor of {value.dtype}: give numbers")
         if path == ".reward" and array.size == 1 and array.dtype.kind == "f":
             number = array.item()
-            if abs(number) < 1e300:  # NaN and infinity are kept as a field
+            if abs(number) < LARGEST_REWARD:
                 leaves.append(number)
                 return f"tensor:{array.dtype.name}", "", "reward", array.shape
         leaves.append(array)

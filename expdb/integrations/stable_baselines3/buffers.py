@@ -130,7 +130,7 @@ class Stored(buffers.BaseBuffer):
         self.database = expdb.open(location)
         self.buffer = self.database.buffer(name, capacity=self.buffer_size * n_envs, fields=fields)
         self._writer = self._new_writer()
-        self._agents = [{"task_id": task_id, "agent_id": f"env_{k}"} for k in range(n_envs)]
+        self._agents = [f"env_{k}" for k in range(n_envs)]
         self._added = self.buffer.stats()["added"]  # steps that were ever stored
 
     def _new_writer(self) -> expdb.StepWriter:
@@ -194,7 +194,8 @@ class Stored(buffers.BaseBuffer):
             is_done = bool(dones[k])
             timeout = is_done and bool(infos[k].get("TimeLimit.truncated", False))
             self._writer.append(
-                **self._agents[k],
+                task_id=self._given["task_id"],
+                agent_id=self._agents[k],
                 reward=rewards[k],
                 terminated=is_done and not timeout,
                 truncated=timeout,

@@ -14,7 +14,6 @@ Key = tuple[str, str]  # task and agent
 
 # What a row has in the columns of a step that it does not name.
 _USUAL = dict.fromkeys(STEP_KEYS) | {"terminated": False, "truncated": False}
-_DETAILS = frozenset(EPISODE_DETAILS)
 
 
 def step_columns(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -54,24 +53,26 @@ class Gathering:
         """Whether they may be stored, or not: they are to be written again as they are."""
         return self.pending.is_in_doubt
 
-    def known(self, row: Mapping[str, Any]) -> EpisodeRecord | None:
-        """Return the episode of a row that says nothing new of one that has steps here already."""
-        if not _DETAILS.isdisjoint(row):
+    def known(self, whose: Any) -> EpisodeRecord | None:
+        """Return the episode of a step that says nothing new of one that has steps here already."""
+        key, name, task_name, group_id, version, tags = whose
+        if task_name is not None or group_id is not None or tags is not None:
             return None
-        name, key = row.get("episode_id"), key_of(row)
         try:
             episode = self.opened.get(key) if name is None else self.named.get(name)
         except TypeError:  # not text
             return None
         if episode is None or episode in self.pending.ended:
             return None
+        if version is not None and episode.policy_version is None:
+            return None
         return episode if (episode.task_id, episode.agent_id) == key else None
 
-    def complete(self, episode: EpisodeRecord, row: Mapping[str, Any]) -> None:
-        """Note that a row completes its episode."""
+    def complete(self, episode: EpisodeRecord, key: Key, name: str | None) -> None:
+        """Note that a step completes its episode."""
         self.pending.ended[episode] = "complete"
-        if row.get("episode_id") is None:
-            self.opened[key_of(row)] = None
+        if name is None:
+            self.opened[key] = None
 
     def rows(self) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         """Yield the steps as they were given: what the columns are, and what the fields are."""

@@ -15,7 +15,7 @@ import numpy as np
 from expdb import checks, errors
 from expdb.chunks.values import encode_tags
 from expdb.locks import locked
-from expdb.names import EPISODE_DETAILS
+from expdb.names import EPISODE_DETAILS, STEP_KEYS
 from expdb.storage.records import EpisodeRecord
 from expdb.storage.store import Store
 from expdb.storage.writing import episodes, transaction
@@ -66,20 +66,23 @@ class OpenEpisodes:
         """Return an empty collection of steps, to be written later."""
         return Gathering(Pending(self._store.fields))
 
-    def gather(self, row: Row, found: Gathering) -> None:
-        """Add a step to what is pending, or raise and change nothing."""
-        locked(self._lock, self._gather_one, row, found)
+    def gather(
+        self, whose: Any, fields: Mapping[str, Any], columns: tuple[Any, ...], found: Gathering
+    ) -> None:
+        """Add a step to what is pending, or raise and change nothing.
 
-    def _gather_one(self, row: Row, found: Gathering) -> None:
-        columns, fields = row
-        episode = found.known(columns)
+        `whose` has what it says of its episode. Whoever gathers sees to it that no two threads do.
+        """
+        episode = found.known(whose)
         if episode is not None:  # as nearly always: nothing has to be looked up
-            if found.pending.add(episode, fields, step_columns(columns)):
-                found.complete(episode, columns)
+            if found.pending.add(episode, fields, columns):
+                found.complete(episode, whose.key, whose.episode_id)
             return
+        row = dict(zip(STEP_KEYS, columns, strict=True)) | whose._asdict()
+        row["task_id"], row["agent_id"] = whose.key
         opened, named, details = dict(found.opened), dict(found.named), dict(found.pending.details)
         try:
-            self._gather([row], found)
+            self._gather([(row, fields)], found)
         except BaseException:
             found.opened, found.named, found.pending.details = opened, named, details
             raise
@@ -120,7 +123,7 @@ class OpenEpisodes:
                     "episode_id"
                 )
             if pending.add(episode, fields, step_columns(row)):
-                found.complete(episode, row)
+                found.complete(episode, key_of(row), row.get("episode_id"))
 
     def _remember(self, found: Gathering) -> None:
         for key, episode in found.opened.items():

@@ -1,0 +1,283 @@
+"""DI-engine's prioritized buffer, with limits to use, age and the ratio of what is drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+import expdb
+from expdb.integrations.di_engine.monitors import (
+    SampledDataAttrMonitor,
+    ThruputController,
+    generate_id,
+    logger,
+)
+from expdb.integrations.di_engine.naive import NaiveReplayBuffer
+
+EPSILON = 1e-5  # DI-engine adds it to priorities that are updated
+
+
+class AdvancedReplayBuffer(NaiveReplayBuffer):
+    """Draw by priority, stratified (Schaul et al. 2016, arXiv:1511.05952).
+
+    The config's keys are DI-engine's, and `location`. Items are dicts; those that are drawn have
+    `priority`, `IS`, `use`, `staleness`, `replay_unique_id` and `replay_buffer_idx` too, and
+    nothing is written into the caller's dicts. `max_use` is a hard bound, within a sample and over
+    restarts; an item is removed where `cur_learner_iter - collect_iter >= max_staleness`.
+    """
+
+    config: ClassVar[dict[str, Any]] = {
+        "type": "advanced",
+        "replay_buffer_size": 4096,
+        "max_use": float("inf"),
+        "max_staleness": float("inf"),
+        "alpha": 0.6,
+        "beta": 0.4,
+        "anneal_step": int(1e5),
+        "enable_track_used_data": False,
+        "deepcopy": False,
+        "thruput_controller": {
+            "push_sample_rate_limit": {"max": float("inf"), "min": 0},
+            "window_seconds": 30,
+            "sample_min_limit_ratio": 1,
+        },
+        "monitor": {
+            "sampled_data_attr": {"average_range": 5, "print_freq": 200},
+            "periodic_thruput": {"seconds": 60},
+        },
+        "location": None,
+    }
+
+    def __init__(self, cfg: Mapping[str, Any], *args: Any, **options: Any):
+        super().__init__(cfg, *args, **options)
+        self.alpha, self._beta = float(self._cfg.alpha), float(self._cfg.beta)
+        assert 0 <= self.alpha <= 1, self.alpha
+        assert 0 <= self._beta <= 1, self._beta
+        anneal = self._cfg.anneal_step
+        self._beta_step = (1 - self._beta) / anneal if anneal else 0.0
+        self._max_use, self._max_staleness = self._cfg.max_use, self._cfg.max_staleness
+        self._max_priority = 1.0
+        self._uses: dict[int, int] = {}  # by position, of what this process has drawn
+        limits = self._cfg.thruput_controller
+        rate = limits.push_sample_rate_limit
+        limited = rate["max"] != float("inf") or rate["min"] != 0
+        self._controller = ThruputController(limits) if limited else None
+        assert limits.sample_min_limit_ratio >= 1
+        attributes = self._cfg.monitor.sampled_data_attr
+        self._attributes = SampledDataAttrMonitor(expire=attributes.average_range)
+        self._samples, self._print_freq = 0, attributes.print_freq
+        self._consumer = None
+        if self._max_use != float("inf"):
+            self._consumer = self.items.buffer.consumer(
+                self._instance_name, max_times_sampled=int(self._max_use)
+            )
+
+    def _seconds(self) -> float:
+        return float(self._cfg.monitor.periodic_thruput.seconds)
+
+    @property
+    def beta(self) -> float:
+        """How much of the bias of the draw the weights `IS` correct; it grows to 1."""
+        return self._beta
+
+    @beta.setter
+    def beta(self, beta: float) -> None:
+        self._beta = beta
+
+    # -- in ------------------------------------------------------------------------------------
+
+    def push(self, data: Any, cur_collector_envstep: int = -1) -> None:
+        """Add one item, or a list of items; what is no dict is left out, with a log line."""
+        items = data if isinstance(data, list) else [data]
+        if self._controller is not None:
+            may, why = self._controller.can_push(len(items))
+            if not may:
+                logger.info("buffer %s refuses a push: %s", self._instance_name, why)
+                return
+        kept = [item for item in items if isinstance(item, dict)]
+        for item in items:
+            if not isinstance(item, dict):
+                logger.info("buffer %s refuses a %s: give dicts", self._instance_name, type(item))
+        super().push(kept, cur_collector_envstep)
+        if self._controller is not None:
+            self._controller.history_push_count += len(kept)
+
+    def _push(self, item: dict[str, Any]) -> None:
+        priority = item.get("priority")
+        value = {key: one for key, one in item.items() if key not in _TOLD}
+        collected = _collected(item)
+        self.items.push(
+            value,
+            priority=self._max_priority if priority is None else float(priority),
+            policy_version=None if collected is None else math.floor(collected),
+        )
+
+    # -- out -----------------------------------------------------------------------------------
+
+    def sample(  # type: ignore[override]
+        self, size: int, cur_learner_iter: int, sample_range: slice | None = None
+    ) -> list[dict[str, Any]] | None:
+        """Return `size` items by priority, or None where that is refused: see the log."""
+        if size == 0:
+            return []
+        with self.items.lock:
+            self._remove_stale(cur_learner_iter)
+            if not self._may_sample(size):
+                return None
+            sampler = expdb.Prioritized(self.alpha, self._beta, None, 0.0, "max", "buffer")
+            items, batch = self._drawn(size, sampler, sample_range)
+            if not items:
+                return None
+            self._beta = min(1.0, self._beta + self._beta_step)
+            self._tell(items, batch, cur_learner_iter)
+            self._remove_used(batch["position"])
+        self._watch(items)
+        return items
+
+    def _drawn(
+        self, size: int, sampler: expdb.Sampler, sample_range: slice | None
+    ) -> tuple[list[Any], Any]:
+        keys = ("weight", "priority")
+        if self._consumer is not None:
+            if sample_range is not None:
+                raise ValueError("sample_range and max_use cannot be honoured together: give one")
+            try:
+                return self.items.lease(self._consumer, size, sampler, *keys)
+            except expdb.TooFewRows as error:
+                logger.info("buffer %s: %s", self._instance_name, error)
+                return [], None
+        where = None
+        if sample_range is not None:
+            self.items.flush()
+            where = np.array([told["position"] for told in self.items.all()[1]])[sample_range]
+            if not len(where):
+                return [], None
+        return self.items.draw(size, sampler, *keys, where=where)
+
+    def _may_sample(self, size: int) -> bool:
+        held, ratio = self.count(), self._cfg.thruput_controller.sample_min_limit_ratio
+        if held / size < ratio:
+            logger.info(
+                "buffer %s: valid(%d) / sample(%d) < sample_min_limit_ratio(%s)",
+                self._instance_name, held, size, ratio,
+            )  # fmt: skip
+            return False
+        if self._controller is not None:
+            may, why = self._controller.can_sample(size)
+            if not may:
+                logger.info("buffer %s refuses a sample: %s", self._instance_name, why)
+                return False
+            self._controller.history_sample_count += size
+        return True
+
+    def _tell(self, items: list[dict[str, Any]], batch: Any, now: int) -> None:
+        """Add what is known of the items that were drawn."""
+        size, uses = self._replay_buffer_size, self._uses
+        positions = batch["position"].tolist()
+        columns = positions, batch["priority"].tolist(), batch["weight"].tolist()
+        for item, position, priority, weight in zip(items, *columns, strict=True):
+            uses[position] = use = uses.get(position, 0) + 1
+            item["replay_unique_id"] = generate_id(self._instance_name, position)
+            item["replay_buffer_idx"] = position % size
+            item["priority"], item["IS"], item["use"] = priority, weight, use
+            collected = _collected(item)
+            item["staleness"] = -1 if collected is None else now - collected
+        if len(uses) > 4 * size:
+            oldest = min(positions)
+            self._uses = {key: use for key, use in uses.items() if key >= oldest - size}
+
+    def _watch(self, items: list[dict[str, Any]]) -> None:
+        self._monitor.count("sample", len(items))
+        columns = [[item[key] for item in items] for key in ("use", "priority", "staleness")]
+        self._attributes.add_sample(*columns)
+        self._samples += 1
+        if self._samples % self._print_freq == 0:
+            logger.info(
+                "buffer %s: average %s, max %s, min %s", self._instance_name,
+                self._attributes.avg, self._attributes.max, self._attributes.min,
+            )  # fmt: skip
+
+    def _remove_stale(self, now: int) -> None:
+        if self._max_staleness != float("inf"):
+            self.items.flush()
+            self._remove(expdb.QueryBuilder().lte("policy_version", now - self._max_staleness))
+
+    def _remove_used(self, positions: np.ndarray) -> None:
+        used = [int(one) for one in np.unique(positions) if self._uses[int(one)] >= self._max_use]
+        if used:
+            self._remove(np.array(used))
+
+    def _remove(self, where: Any) -> None:
+        if self._remover is not None:
+            fields = self.items.fields()
+            for batch in self.items.buffer.scan(where, fields=fields):
+                for item in self.items.records.values(batch):
+                    self._remover.add_used_data(item)
+        removed = self.items.buffer.delete(where)
+        if removed:
+            self._monitor.count("remove", removed)
+
+    # -- back ----------------------------------------------------------------------------------
+
+    def update(self, info: Mapping[str, Any]) -> None:
+        """Set the priorities of items that were drawn; those that are gone are left out.
+
+        `info` has the lists `replay_unique_id`, `replay_buffer_idx` and `priority`.
+        """
+        if "priority" not in info:
+            return
+        priorities = np.array([float(one) for one in info["priority"]])
+        assert (priorities >= 0).all(), priorities.min()
+        prefix = f"{self._instance_name}_"
+        named = [str(one) for one in info["replay_unique_id"]]
+        ours = [one.startswith(prefix) and one[len(prefix) :].isdigit() for one in named]
+        positions = np.array(
+            [int(one[len(prefix) :]) for one, is_ours in zip(named, ours, strict=True) if is_ours],
+            np.int64,
+        )
+        if len(positions):
+            self.items.buffer.update_priorities(positions, priorities[ours] + EPSILON)
+            self._max_priority = max(self._max_priority, float(priorities[ours].max()))
+
+    def clear(self) -> None:
+        """Delete all items, and start from the greatest priority of 1."""
+        super().clear()
+        self._max_priority = 1.0
+        self._uses.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of the items with their priorities, and what the buffer knows."""
+        items, told = self.items.all("priority")
+        data = [
+            {**item, "priority": one["priority"]} for item, one in zip(items, told, strict=True)
+        ]
+        return {
+            "data": data, "valid_count": len(data), "push_count": self.push_count,
+            "beta": self._beta, "anneal_step": self._cfg.anneal_step,
+            "max_priority": self._max_priority,
+            "use_count": [self._uses.get(one["position"], 0) for one in told],
+        }  # fmt: skip
+
+    def load_state_dict(self, _state_dict: dict[str, Any], deepcopy: bool = False) -> None:
+        """Hold what `state_dict` returned; with "data" alone, its items are added."""
+        super().load_state_dict(_state_dict)
+        self._beta = _state_dict.get("beta", self._beta)
+        self._max_priority = _state_dict.get("max_priority", self._max_priority)
+        if "use_count" in _state_dict:
+            told = self.items.all()[1]
+            uses = _state_dict["use_count"][-len(told) :] if told else []
+            self._uses = {one["position"]: use for one, use in zip(told, uses, strict=True) if use}
+
+
+def _collected(item: Mapping[str, Any]) -> Any:
+    """Return the learner iteration at which an item was collected, None where it says none."""
+    found = item.get("collect_iter")
+    return min(found) if isinstance(found, list) else found
+
+
+_TOLD = frozenset(
+    ("priority", "IS", "use", "staleness", "replay_unique_id", "replay_buffer_idx")
+)  # fmt: skip

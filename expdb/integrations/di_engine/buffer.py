@@ -1,0 +1,407 @@
+"""DI-engine's newer buffer: items with an index and a meta dict, behind a chain of middleware."""
+
+from __future__ import annotations
+
+import os
+import random
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+import expdb
+from expdb.integrations.di_engine.ding import BufferBase, BufferedDataBase, kinds
+from expdb.integrations.di_engine.items import Items, Places
+from expdb.integrations.di_engine.monitors import logger
+
+INDEX = "index"  # the tag that has it; the others are the meta dict
+
+
+@dataclass
+class BufferedData(BufferedDataBase):
+    """An item of a buffer: its data, its index, and its meta dict."""
+
+    data: Any
+    index: Any
+    meta: Any
+
+
+def apply_middleware(func_name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Have a method of a buffer called through its middleware, the first one used outermost.
+
+    A middleware is a callable `(action, chain, *args, **kwargs)`.
+    """
+
+    def decorate(base: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(base)
+        def handler(buffer: Any, *args: Any, **kwargs: Any) -> Any:
+            def call(left: list[Any], *args: Any, **kwargs: Any) -> Any:
+                if not left:
+                    return base(buffer, *args, **kwargs)
+
+                def chain(*args: Any, **kwargs: Any) -> Any:
+                    return call(left[1:], *args, **kwargs)
+
+                return left[0](func_name, chain, *args, **kwargs)
+
+            return call(buffer._middleware, *args, **kwargs)
+
+        return handler
+
+    return decorate
+
+
+class Buffer(BufferBase):
+    """The base of buffers with middleware; one of your own writes what `DequeBuffer` does."""
+
+    def __init__(self, size: int):
+        self._middleware: list[Any] = []
+        self.size = size
+
+    def use(self, func: Callable[..., Any]) -> Any:
+        """Add a middleware, inside of those before; return the buffer."""
+        self._middleware.append(func)
+        return self
+
+    def view(self) -> Any:
+        """Return a buffer that shares the items, and has no middleware yet."""
+        raise NotImplementedError
+
+    def count(self) -> int:
+        """Return how many items are held."""
+        raise NotImplementedError
+
+    def get(self, idx: int) -> BufferedData:
+        """Return an item by its place, from 0, the oldest."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return self.count()
+
+    def __getitem__(self, idx: int) -> BufferedData:
+        return self.get(idx)
+
+
+class DequeBuffer(Buffer):
+    """Hold the newest `size` items, in a database.
+
+    `location` is a path or a PostgreSQL URL, `name` a buffer there; what it holds is gone on with.
+    Without a location the items are in a private temporary database. `data` is anything that
+    `Records` keeps, `meta` a dict of plain JSON values: the tags of the step in SQL. Items that are
+    sampled are copies.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        sliced: bool = False,
+        *,
+        location: str | os.PathLike[str] = ":memory:",
+        name: str = "deque",
+    ):
+        super().__init__(size)
+        self.sliced = sliced
+        self.items = Items(location, name, size, kinds())
+        self.items.buffer.index(f"tags.{INDEX}")
+        self._groups: dict[str, _Groups] = {}
+
+    def view(self) -> DequeBuffer:
+        """Return a buffer that shares the items, and has no middleware yet."""
+        other = type(self).__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._middleware = []
+        return other
+
+    __copy__ = view
+
+    def close(self) -> None:
+        """Flush, and close the database; the items stay."""
+        self.items.close()
+
+    # -- in ------------------------------------------------------------------------------------
+
+    @apply_middleware("push")
+    def push(
+        self, data: Any, meta: Mapping[str, Any] | None = None, *, priority: float | None = None
+    ) -> BufferedData:
+        """Add an item and return it with its index.
+
+        Raises InvalidValue for data, or a meta dict, that could not come back as it is.
+        """
+        index, meta = uuid.uuid1().hex, dict(meta or {})
+        self.items.push(data, tags={**_plain(meta), INDEX: index}, priority=priority)
+        return BufferedData(data, index, meta)
+
+    # -- out -----------------------------------------------------------------------------------
+
+    @apply_middleware("sample")
+    def sample(
+        self,
+        size: int | None = None,
+        indices: list[str] | None = None,
+        replace: bool = False,
+        sample_range: slice | None = None,
+        ignore_insufficient: bool = False,
+        groupby: str | None = None,
+        unroll_len: int | None = None,
+        *,
+        sampler: expdb.Sampler | None = None,
+        consumer: expdb.Consumer | None = None,
+    ) -> list[Any]:
+        """Return items, uniformly drawn, or those of `indices`, or of groups of a key of the meta.
+
+        With `groupby` `size` lists of the items of as many groups are returned, in the order they
+        were pushed, with `unroll_len` windows of so many. `sample_range` counts by age. Where there
+        are too few, ValueError is raised, or [] returned with `ignore_insufficient`. With a
+        `sampler` of expdb it draws, with a `consumer` within its limits.
+        """
+        assert size or indices, "One of size and indices must not be empty."
+        assert not (indices and groupby), "Cannot use groupby and indices at the same time."
+        assert not unroll_len or groupby, (
+            "Parameter unroll_len needs to be used in conjunction with groupby."
+        )
+        if size and indices and size != len(indices):
+            raise AssertionError("Size and indices length must be equal.")
+        if indices:
+            return self._by_index(indices)
+        assert size is not None
+        with self.items.lock:
+            try:
+                if groupby:
+                    return self._by_group(size, groupby, replace, unroll_len, sample_range)
+                return self._drawn(size, replace, sample_range, sampler, consumer)
+            except expdb.TooFewRows as error:
+                if ignore_insufficient:
+                    logger.warning("a sample is left out: %s", error)
+                    return []
+                raise ValueError(
+                    f"There are less than {size} records/groups in buffer({self.count()})"
+                ) from error
+
+    def _drawn(
+        self,
+        size: int,
+        replace: bool,
+        sample_range: slice | None,
+        sampler: expdb.Sampler | None,
+        consumer: expdb.Consumer | None,
+    ) -> list[BufferedData]:
+        if sampler is None:
+            sampler = expdb.Uniform(replace=replace)
+        if sample_range is not None:
+            places = np.arange(self.count())[sample_range]
+            if len(places) < (1 if replace else size):
+                raise expdb.TooFewRows(f"{size} items wanted, {len(places)} in {sample_range}")
+            if not isinstance(sampler, expdb.Uniform):
+                raise ValueError("sample_range and priorities cannot be honoured together")
+            drawn = np.random.choice(places, size, replace)
+            sampler = Places(lambda _: drawn)
+        keys = ("tags", "priority", *sampler.keys())
+        if consumer is None:
+            return _buffered(*self.items.draw(size, sampler, *keys))
+        return _buffered(*self.items.lease(consumer, size, sampler, *keys))
+
+    def _by_index(self, indices: list[str]) -> list[BufferedData]:
+        where = expdb.QueryBuilder().in_(f"tags.{INDEX}", list(dict.fromkeys(indices)))
+        found = {item.index: item for item in self._matching(where)}
+        if missing := set(indices) - found.keys():
+            raise KeyError(f"no items of the indices {sorted(missing)[:3]}")
+        # one of its own for each time that it is asked for
+        return [
+            found.pop(index) if index in found else self._by_index([index])[0] for index in indices
+        ]
+
+    def _matching(self, where: Any) -> Iterator[BufferedData]:
+        with self.items.lock:
+            self.items.flush()
+            fields = self.items.fields("tags", "priority")
+            for batch in self.items.buffer.scan(where, fields=fields):
+                yield from _buffered(self.items.records.values(batch), batch)
+
+    def _by_group(
+        self,
+        size: int,
+        key: str,
+        replace: bool,
+        unroll_len: int | None,
+        sample_range: slice | None,
+    ) -> list[list[BufferedData]]:
+        self.items.flush()
+        groups = self._groups.setdefault(key, _Groups(self.items, key)).current(sample_range)
+        names = [name for name, one in groups.items() if len(one) >= (unroll_len or 1)]
+        if not names or (len(names) < size and not replace):
+            raise expdb.TooFewRows(f"{size} groups of {key!r} wanted, {len(names)} held")
+        drawn = random.choices(names, k=size) if replace else random.sample(names, size)
+        parts = [self._window(groups[name], unroll_len) for name in drawn]
+        positions = np.concatenate(parts)
+        found = iter(
+            _buffered(*self.items.draw(len(positions), _At(positions), "tags", "priority"))
+        )
+        return [[next(found) for _ in part] for part in parts]
+
+    def _window(self, positions: np.ndarray, length: int | None) -> np.ndarray:
+        if not length:
+            return positions
+        if self.sliced:
+            start = random.randrange(len(positions)) // length * length
+            return positions[min(start, len(positions) - length) :][:length]
+        return positions[random.randrange(len(positions) - length + 1) :][:length]
+
+    def get(self, idx: int) -> BufferedData:
+        """Return an item by its place, from 0, the oldest; negative from the newest."""
+        held = self.count()
+        if not -held <= idx < held:
+            raise IndexError(f"item {idx} of {held}")
+        place = np.array([idx % held])
+        return _buffered(*self.items.draw(1, Places(lambda _: place), "tags", "priority"))[0]
+
+    def get_by_index(self, index: str) -> BufferedData:
+        """Return an item by its index; raises KeyError where it is gone."""
+        return self._by_index([index])[0]
+
+    def __iter__(self) -> Iterator[BufferedData]:
+        return self._matching(None)
+
+    @property
+    def storage(self) -> list[BufferedData]:
+        """All items, oldest first, as copies."""
+        return list(self)
+
+    def count(self) -> int:
+        """Return how many items are held."""
+        return len(self.items)
+
+    # -- changes -------------------------------------------------------------------------------
+
+    @apply_middleware("update")
+    def update(
+        self, index: str, data: Any | None = None, meta: Mapping[str, Any] | None = None
+    ) -> bool:
+        """Replace the data of an item, or merge into its meta dict; False where it is gone.
+
+        An item whose data is replaced is the newest then: what is stored is not changed in place.
+        """
+        where = expdb.QueryBuilder().eq(f"tags.{INDEX}", index)
+        with self.items.lock:
+            found = list(self._matching(where))
+            if not found:
+                return False
+            tags = {**_plain(found[0].meta), **_plain(dict(meta or {})), INDEX: index}
+            if data is None:
+                self.items.buffer.update(where, tags=tags)
+            else:
+                self.items.buffer.delete(where)
+                self.items.push(data, tags=tags)
+            self._groups.clear()
+            return True
+
+    @apply_middleware("delete")
+    def delete(self, indices: str | Iterable[str]) -> None:
+        """Delete the items of an index, or of several; those that are gone are left out."""
+        wanted = [indices] if isinstance(indices, str) else list(indices)
+        with self.items.lock:
+            self.items.flush()
+            if wanted:
+                self.items.buffer.delete(expdb.QueryBuilder().in_(f"tags.{INDEX}", wanted))
+
+    @apply_middleware("clear")
+    def clear(self) -> None:
+        """Delete all items."""
+        self.items.clear()
+        self._groups.clear()
+
+    def save_data(self, file_name: str | os.PathLike[str]) -> None:
+        """Save the items in a new database file."""
+        folder = os.path.dirname(file_name)
+        if folder:
+            os.makedirs(folder, exist_ok=True)
+        with expdb.open(file_name) as target:
+            if "items" in target.buffers():
+                target.drop("items")
+        saved = Items(file_name, "items", self.size, kinds())
+        for item in self:
+            saved.push(item.data, tags={**_plain(item.meta), INDEX: item.index})
+        saved.close()
+
+    def load_data(self, file_name: str | os.PathLike[str]) -> None:
+        """Hold the items of a file that `save_data` has written, in place of those held.
+
+        Raises NotAnExperienceDatabase for another one: what DI-engine saves with hickle is
+        unpickled when it is read, which runs what is in it.
+        """
+        with expdb.open(file_name, create=False, read_only=True):
+            pass
+        saved = Items(file_name, "items", self.size, kinds())
+        items, told = saved.all("tags")
+        saved.close()
+        self.clear()
+        for item, one in zip(items, told, strict=True):
+            self.items.push(item, tags=one["tags"])
+
+
+@dataclass(frozen=True)
+class _At(expdb.Sampler):
+    """Take the items at some positions."""
+
+    positions: Any
+
+    def draw(
+        self, population: expdb.Population, size: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the positions."""
+        return self.positions, {}
+
+
+class _Groups:
+    """The positions of items by what their meta dicts have for a key."""
+
+    def __init__(self, items: Items, key: str):
+        self._items, self._key = items, key
+        self._positions = np.empty(0, np.int64)
+        self._names: list[Any] = []
+
+    def current(self, sample_range: slice | None) -> dict[Any, np.ndarray]:
+        """Return the positions of each group, ascending, of items that are held now."""
+        after = int(self._positions[-1]) if len(self._positions) else -1
+        for batch in self._items.buffer.scan(after=after, fields=["position", "tags"]):
+            self._positions = np.concatenate((self._positions, batch["position"]))
+            self._names += [(tags or {}).get(self._key) for tags in batch["tags"].tolist()]
+        held = [
+            batch["position"] for batch in self._items.buffer.scan(fields=["position"], size=65536)
+        ]
+        alive = np.isin(self._positions, np.concatenate(held) if held else [])
+        self._names = [name for name, is_alive in zip(self._names, alive, strict=True) if is_alive]
+        self._positions = self._positions[alive]
+        groups: dict[Any, list[int]] = {}
+        chosen = slice(None) if sample_range is None else sample_range
+        for name, position in zip(self._names[chosen], self._positions[chosen], strict=True):
+            groups.setdefault(name, []).append(int(position))
+        return {name: np.array(one) for name, one in groups.items()}
+
+
+def _plain(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a meta dict as JSON keeps it; one-element tensors and arrays as numbers."""
+    return {
+        key: one.item() if hasattr(one, "item") and not isinstance(one, str) else one
+        for key, one in meta.items()
+        if not key.startswith("priority")  # which the database keeps by itself
+    }
+
+
+def _buffered(values: list[Any], batch: expdb.Batch) -> list[BufferedData]:
+    found = []
+    columns = batch["tags"].tolist(), batch["position"].tolist(), batch["priority"].tolist()
+    for value, tags, position, priority in zip(values, *columns, strict=True):
+        meta = dict(tags or {})
+        index = meta.pop(INDEX, None)
+        meta["priority_idx"] = position
+        if priority == priority:  # it was given one
+            meta["priority"] = priority
+        found.append(BufferedData(value, index, meta))
+    if "weight" in batch:
+        for item, weight in zip(found, batch["weight"].tolist(), strict=True):
+            item.meta["priority_IS"] = weight
+    return found

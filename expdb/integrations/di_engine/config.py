@@ -1,0 +1,51 @@
+"""Configurations, as EasyDict has them, whether it is installed or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class Config(dict[str, Any]):
+    """A dict whose keys are attributes too, as those of `EasyDict`."""
+
+    def __init__(self, *given: Any, **more: Any):
+        super().__init__()
+        for key, value in dict(*given, **more).items():
+            self[key] = Config(value) if isinstance(value, Mapping) else value
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"the config has no {name!r}: it has {', '.join(self)}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = Config(value) if isinstance(value, Mapping) else value
+
+
+def merged(default: Mapping[str, Any], given: Mapping[str, Any], path: str = "") -> Config:
+    """Return a config with what is left out filled in; refuse keys that mean nothing."""
+    known = {*default, "type", "cfg_type", "import_names"}
+    if unknown := given.keys() - known:
+        raise ValueError(
+            f"{path}{min(unknown)} is not an option of this buffer: it has "
+            f"{', '.join(sorted(known))}"
+        )
+    found = Config(default)
+    for key, value in given.items():
+        nested = isinstance(value, Mapping) and isinstance(default.get(key), Mapping)
+        inner = nested and default[key]
+        found[key] = merged(inner, value, f"{path}{key}.") if inner else value
+    return found
+
+
+def location_of(cfg: Mapping[str, Any], exp_name: str | None) -> str:
+    """Return where the database is: as the config says, or in the folder of the experiment."""
+    given = cfg.get("location")
+    if given is not None:
+        return str(given)
+    folder = Path(exp_name or "default_experiment")
+    folder.mkdir(parents=True, exist_ok=True)
+    return str(folder / "replay.db")

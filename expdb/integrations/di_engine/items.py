@@ -1,0 +1,152 @@
+"""The items of a DI-engine buffer: one step of a database each, whatever they are made of."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import expdb
+from expdb.integrations.records import Kind, Records
+
+FLUSH_STEPS, FLUSH_SECONDS = 256, 5.0
+
+
+@dataclass(frozen=True)
+class Places(expdb.Sampler):
+    """Draw those items whose places, counted from the oldest, a function gives for their number."""
+
+    choose: Any
+
+    def draw(
+        self, population: expdb.Population, size: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return positions, and nothing of them."""
+        return population.at(self.choose(population.size)), {}
+
+
+class Items:
+    """Push, draw and change the items of a buffer. Threads may share it.
+
+    Items are written together, at most `FLUSH_STEPS` or `FLUSH_SECONDS` late, and always before
+    they are read.
+    """
+
+    def __init__(
+        self, location: str | os.PathLike[str], name: str, size: int, kinds: tuple[Kind, ...] = ()
+    ):
+        self.location, self.name, self._size = location, name, size
+        self.database = expdb.open(location)
+        self.buffer = self.database.buffer(name, capacity=size)
+        self.records = Records(self.database, self.buffer, *kinds)
+        # Flushed here only, which tells the positions.
+        self._writer = self.buffer.writer(flush_steps=2**40, flush_bytes=2**50, flush_seconds=1e9)
+        self._priorities: list[float | None] = []  # of those that are not written yet
+        self._flushed_at = time.monotonic()
+        self._rng = np.random.default_rng(np.random.randint(2**31))  # follows NumPy's seed
+        self.lock = threading.RLock()
+        self.pushed = int(self.buffer.stats()["added"])
+
+    def __len__(self) -> int:
+        return min(len(self.buffer) + self._writer.unwritten, self._size)
+
+    def push(
+        self,
+        value: Any,
+        *,
+        priority: float | None = None,
+        policy_version: int | None = None,
+        tags: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Add an item; raises InvalidValue for what could not come back as it is."""
+        with self.lock:
+            self._writer.append(
+                policy_version=policy_version, tags=tags, **self.records.step(value)
+            )
+            self._priorities.append(priority)
+            self.pushed += 1
+            if (
+                len(self._priorities) >= FLUSH_STEPS
+                or time.monotonic() - self._flushed_at >= FLUSH_SECONDS
+            ):
+                self.flush()
+
+    def flush(self) -> None:
+        """Have what was pushed durable, and visible to other processes."""
+        with self.lock:
+            self._flushed_at = time.monotonic()
+            if not self._writer.unwritten:
+                return
+            positions, given = self._writer.flush(), self._priorities
+            self._priorities = []
+            known = [k for k, one in enumerate(given) if one is not None]
+            if known:
+                self.buffer.update_priorities(positions[known], [given[k] for k in known])
+
+    def draw(
+        self,
+        size: int,
+        sampler: expdb.Sampler,
+        *keys: str,
+        where: Any = None,
+    ) -> tuple[list[Any], expdb.Batch]:
+        """Return drawn items, and the batch with `keys` of them."""
+        with self.lock:
+            self.flush()
+            batch = self.buffer.sample(
+                size, where, sampler=sampler, rng=self._rng, fields=self.fields(*keys)
+            )
+            return self.records.values(batch), batch
+
+    def lease(
+        self, consumer: expdb.Consumer, size: int, sampler: expdb.Sampler, *keys: str
+    ) -> tuple[list[Any], expdb.Batch]:
+        """Return items drawn within a consumer's limits, which count as used."""
+        with self.lock:
+            self.flush()
+            lease = consumer.lease(size, sampler=sampler, fields=self.fields(*keys))
+            values = self.records.values(lease.batch)
+            lease.acknowledge()
+            return values, lease.batch
+
+    def fields(self, *keys: str) -> tuple[str, ...]:
+        """Return the names that a batch needs for the items, and `keys`."""
+        return ("position", "reward", *self.records.fields, *keys)
+
+    def all(self, *keys: str) -> tuple[list[Any], list[dict[str, Any]]]:
+        """Return all items, oldest first, and `keys` of each."""
+        values: list[Any] = []
+        told: list[dict[str, Any]] = []
+        with self.lock:
+            self.flush()
+            for batch in self.buffer.scan(fields=self.fields(*keys)):
+                values += self.records.values(batch)
+                columns = [batch[key].tolist() for key in ("position", *keys)]
+                told += [
+                    dict(zip(("position", *keys), row, strict=True))
+                    for row in zip(*columns, strict=True)
+                ]
+        return values, told
+
+    def delete(self, positions: Any) -> None:
+        """Delete items by position."""
+        if len(positions):
+            self.buffer.delete(np.asarray(positions, np.int64))
+
+    def clear(self) -> None:
+        """Delete all items."""
+        with self.lock:
+            self.flush()
+            self.buffer.clear()
+
+    def close(self) -> None:
+        """Flush, and close the database; the items stay."""
+        with self.lock:
+            self.flush()
+            self._writer.close()
+            self.database.close()

@@ -1,0 +1,272 @@
+"""The middleware of DI-engine's newer buffer."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import expdb
+from expdb.integrations.di_engine.advanced import EPSILON
+from expdb.integrations.di_engine.buffer import BufferedData
+from expdb.integrations.di_engine.ding import PriorityBase
+
+Middleware = Callable[..., Any]
+
+
+def _flat(found: list[Any]) -> list[BufferedData]:
+    """Return the items of a result that may be nested."""
+    return [item for one in found for item in (one if isinstance(one, list) else [one])]
+
+
+def clone_object() -> Middleware:
+    """Have the buffer keep copies: it does anyway."""
+
+    def clone(action: str, chain: Middleware, *args: Any, **kwargs: Any) -> Any:
+        return chain(*args, **kwargs)
+
+    return clone
+
+
+def use_time_check(buffer_: Any, max_use: float = float("inf")) -> Middleware:
+    """Count in `meta["use_count"]` how often an item was sampled, `max_use` times at most.
+
+    The bound holds within a sample, among processes and over restarts; for samples by `indices` or
+    `groupby` it is this process that counts, after the sample. Items that are used up are deleted.
+    """
+    uses: dict[str, int] = {}
+    consumer = None
+    if max_use != float("inf"):
+        consumer = buffer_.items.buffer.consumer("use_time_check", max_times_sampled=int(max_use))
+
+    def check(action: str, chain: Middleware, *args: Any, **kwargs: Any) -> Any:
+        if action == "clear":
+            uses.clear()
+        if action != "sample":
+            return chain(*args, **kwargs)
+        by_hand = kwargs.get("indices") or kwargs.get("groupby") or kwargs.get("sample_range")
+        if consumer is not None and not by_hand and len(args) < 2:
+            kwargs["consumer"] = consumer
+        found = chain(*args, **kwargs)
+        used_up = set()
+        for item in _flat(found):
+            uses[item.index] = item.meta["use_count"] = uses.get(item.index, 0) + 1
+            if uses[item.index] >= max_use:
+                used_up.add(item.index)
+        if used_up:
+            buffer_.delete(used_up)
+            for index in used_up:
+                del uses[index]
+        return found
+
+    return check
+
+
+def staleness_check(buffer_: Any, max_staleness: float = float("inf")) -> Middleware:
+    """Delete items before a sample whose staleness is greater than `max_staleness`.
+
+    Items are pushed with `meta={"train_iter_data_collected": i}`, and sampled with
+    `train_iter_sample_data=j`; `meta["staleness"]` is j - i.
+    """
+    key = "train_iter_data_collected"
+
+    def check(action: str, chain: Middleware, *args: Any, **kwargs: Any) -> Any:
+        if action == "push":
+            meta = kwargs.get("meta") or (args[1] if len(args) > 1 else None) or {}
+            assert key in meta, (
+                f"staleness_check middleware must push data with meta={{'{key}': <iter>}}"
+            )
+        if action != "sample":
+            return chain(*args, **kwargs)
+        now = kwargs.pop("train_iter_sample_data")
+        if max_staleness != float("inf"):
+            items = buffer_.items
+            items.flush()
+            items.buffer.delete(expdb.QueryBuilder().lt(f"tags.{key}", now - max_staleness))
+        found = chain(*args, **kwargs)
+        for item in _flat(found):
+            item.meta["staleness"] = now - item.meta[key]
+        return found
+
+    return check
+
+
+def sample_range_view(buffer_: Any, start: int | None = None, end: int | None = None) -> Middleware:
+    """Sample only items from place `start` up to, not including, `end`, counted by age.
+
+    Negative places count from the newest.
+    """
+    assert start is not None or end is not None
+    within = slice(start, end)
+
+    def view(action: str, chain: Middleware, *args: Any, **kwargs: Any) -> Any:
+        if action == "sample":
+            kwargs["sample_range"] = within
+        return chain(*args, **kwargs)
+
+    return view
+
+
+def group_sample(
+    size_in_group: int, ordered_in_group: bool = True, max_use_in_group: bool = True
+) -> Middleware:
+    """Take `size_in_group` items of each group of a sample with `groupby`: a window, or any."""
+
+    def take(action: str, chain: Middleware, *args: Any, **kwargs: Any) -> Any:
+        if action != "sample":
+            return chain(*args, **kwargs)
+        if not kwargs.get("groupby"):
+            raise ValueError("Group sample must be used when the `groupby` parameter is specified.")
+        found = chain(*args, **kwargs)
+        for k, group in enumerate(found):
+            if not ordered_in_group:
+                found[k] = random.sample(group, size_in_group)
+                continue
+            last = max(0, len(group) - size_in_group) if max_use_in_group else len(group) - 1
+            start = random.randint(0, last)
+            found[k] = group[start : start + size_in_group]
+        return found
+
+    return take
+
+
+def padding(policy: str = "random") -> Middleware:
+    """Pad groups to the longest, by random copies or, with "none", by items of None."""
+    if policy not in ("random", "none"):
+        raise ValueError(f"policy is {policy!r}: give 'random' or 'none'")
+
+    def pad(action: str, chain: Middleware, *args: Any, **kwargs: Any) -> Any:
+        found = chain(*args, **kwargs)
+        if action != "sample" or not found or isinstance(found[0], BufferedData):
+            return found
+        longest = max(map(len, found))
+        for group in found:
+            own = list(group)
+            while len(group) < longest:
+                empty = BufferedData(None, None, None)
+                group.append(copy.deepcopy(random.choice(own)) if policy == "random" else empty)
+        return found
+
+    return pad
+
+
+class PriorityExperienceReplay(PriorityBase):
+    """Sample by priority, stratified, with importance weights in `meta` and `data`.
+
+    Priorities are in the database, and the same for all processes. A new item has the one in its
+    meta dict, or its data, or the greatest so far. `update(index, meta={"priority": p, ...})` sets
+    that of an item that was sampled; those that are gone are left out.
+    """
+
+    def __init__(
+        self,
+        buffer: Any,
+        IS_weight: bool = True,
+        priority_power_factor: float = 0.6,
+        IS_weight_power_factor: float = 0.4,
+        IS_weight_anneal_train_iter: int = int(1e5),
+    ):
+        self.buffer, self.IS_weight = buffer, IS_weight
+        self.priority_power_factor = priority_power_factor
+        self.IS_weight_power_factor = IS_weight_power_factor
+        self.IS_weight_anneal_train_iter = IS_weight_anneal_train_iter
+        self.delta_anneal = (1 - IS_weight_power_factor) / IS_weight_anneal_train_iter
+        self.max_priority = 1.0
+        self._changed: dict[int, float] = {}  # by position; set all at once
+        self._meta: dict[str, dict[str, Any]] = {}  # of the last sample
+
+    def __call__(self, action: str, chain: Middleware, *args: Any, **kwargs: Any) -> Any:
+        """Do what this middleware does for an action."""
+        if action in ("push", "sample", "update", "delete", "clear"):
+            return getattr(self, action)(chain, *args, **kwargs)
+        return chain(*args, **kwargs)
+
+    def push(
+        self, chain: Middleware, data: Any, meta: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Add an item with its priority."""
+        meta = dict(meta or {})
+        if "priority" not in meta and isinstance(data, dict) and "priority" in data:
+            data = dict(data)
+            meta["priority"] = float(data.pop("priority"))
+        priority = float(meta.setdefault("priority", self.max_priority))
+        return chain(data, *args, meta=meta, priority=priority, **kwargs)
+
+    def sample(self, chain: Middleware, size: int, *args: Any, **kwargs: Any) -> Any:
+        """Sample by priority."""
+        self._set_changed()
+        sampler = expdb.Prioritized(
+            self.priority_power_factor, self.IS_weight_power_factor, None, 0.0, "max", "buffer"
+        )
+        found = chain(size, *args, sampler=sampler, **kwargs)
+        for item in _flat(found):
+            weight = item.meta.pop("priority_IS")
+            if self.IS_weight:
+                item.meta["priority_IS"] = weight
+                _set(item.data, "priority_IS", weight)
+        self._meta = {item.index: _own(item.meta) for item in _flat(found) if item.index}
+        if self.IS_weight:
+            self.IS_weight_power_factor = min(1.0, self.IS_weight_power_factor + self.delta_anneal)
+        return found
+
+    def update(
+        self, chain: Middleware, index: str, data: Any = None, meta: Any = None, **kwargs: Any
+    ) -> bool:
+        """Set the priority of an item, and what else changes."""
+        assert meta is not None, "Please indicate dict-type meta in priority update"
+        priority = float(meta["priority"])
+        assert priority >= 0, f"new_priority should greater than 0, but found {priority}"
+        if data is not None or _own(meta) != self._meta.get(index):
+            if not chain(index, data=data, meta=_own(meta), **kwargs):
+                return False
+            if data is not None:
+                meta = self.buffer.get_by_index(index).meta
+        self._changed[int(meta["priority_idx"])] = priority + EPSILON
+        self.max_priority = max(self.max_priority, priority + EPSILON)
+        return True
+
+    def _set_changed(self) -> None:
+        if self._changed:
+            positions = np.array(list(self._changed), np.int64)
+            self.buffer.items.buffer.update_priorities(positions, list(self._changed.values()))
+            self._changed = {}
+
+    def delete(self, chain: Middleware, *args: Any, **kwargs: Any) -> Any:
+        """Delete items."""
+        return chain(*args, **kwargs)
+
+    def clear(self, chain: Middleware) -> Any:
+        """Delete all items, and start from the greatest priority of 1."""
+        self.max_priority, self._changed = 1.0, {}
+        return chain()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is not in the database."""
+        self._set_changed()
+        return {
+            "max_priority": self.max_priority,
+            "IS_weight_power_factor": self.IS_weight_power_factor,
+        }
+
+    def load_state_dict(self, _state_dict: dict[str, Any], deepcopy: bool = False) -> None:
+        """Go on from what `state_dict` returned."""
+        self.max_priority = _state_dict["max_priority"]
+        self.IS_weight_power_factor = _state_dict["IS_weight_power_factor"]
+
+
+_BOOKKEEPING = ("priority", "priority_idx", "priority_IS", "use_count", "staleness")
+
+
+def _own(meta: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a meta dict that the user gave."""
+    return {key: one for key, one in meta.items() if key not in _BOOKKEEPING}
+
+
+def _set(data: Any, name: str, value: float) -> None:
+    """Write a weight into an item, as a tensor of one number."""
+    import torch
+
+    data[name] = torch.tensor([value], dtype=torch.float32)

@@ -1,0 +1,547 @@
+"""DI-engine's buffers on a database: what their documentation says, sentence by sentence."""
+
+import collections
+
+import numpy as np
+import pytest
+
+import expdb
+from expdb.integrations import di_engine
+from expdb.integrations.di_engine import (
+    AdvancedReplayBuffer,
+    DequeBuffer,
+    DequeBufferWrapper,
+    ElasticReplayBuffer,
+    EpisodeReplayBuffer,
+    NaiveReplayBuffer,
+    PriorityExperienceReplay,
+    SequenceReplayBuffer,
+    clone_object,
+    create_buffer,
+    get_buffer_cls,
+    group_sample,
+    padding,
+    sample_range_view,
+    staleness_check,
+    use_time_check,
+)
+
+torch = pytest.importorskip(
+    "torch", reason="torch is not installed: run `python3 dev.py test --torch`"
+)
+
+
+@pytest.fixture
+def make(tmp_path):
+    made = []
+
+    def make(kind=NaiveReplayBuffer, size=10, name="buffer", **options):
+        cfg = kind.default_config() if kind is not ElasticReplayBuffer else {}
+        cfg = {**cfg, "replay_buffer_size": size, **options}
+        made.append(kind(cfg, None, str(tmp_path / "experiment"), name))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def item(k, **more):
+    return {"obs": torch.full((2,), float(k)), "k": k, **more}
+
+
+def numbers(items):
+    return [one["k"] for one in items]
+
+
+# -- the older generation --------------------------------------------------------------------------
+
+
+def test_the_newest_items_are_held_and_drawn_without_replacement(make):
+    buffer = make()
+    buffer.push([item(k) for k in range(12)], 0)
+    buffer.push(item(12), 0)
+    assert (buffer.count(), buffer.push_count, buffer.replay_buffer_size) == (10, 13, 10)
+    drawn = buffer.sample(10, 0)
+    assert sorted(numbers(drawn)) == list(range(3, 13))
+    assert all(torch.equal(one["obs"], torch.full((2,), float(one["k"]))) for one in drawn)
+
+
+def test_too_few_items_are_none_and_no_items_an_empty_list(make):
+    buffer = make()
+    assert buffer.sample(1, 0) is None
+    buffer.push([item(0), item(1)], 0)
+    assert buffer.sample(3, 0) is None
+    assert len(buffer.sample(3, 0, replace=True)) == 3
+    assert buffer.sample(0, 0) == []
+
+
+def test_a_range_counts_by_age_also_after_the_ring_has_wrapped(make):
+    buffer = make()
+    buffer.push([item(k) for k in range(13)], 0)
+    assert sorted(numbers(buffer.sample(3, 0, sample_range=slice(-3, None)))) == [10, 11, 12]
+    assert sorted(numbers(buffer.sample(2, 0, sample_range=slice(0, 2)))) == [3, 4]
+
+
+def test_items_that_are_drawn_are_copies(make):
+    buffer = make()
+    buffer.push(item(0), 0)
+    one, two = buffer.sample(2, 0, replace=True)
+    one["obs"][:], one["k"] = 9, 9
+    assert two["obs"].tolist() == [0, 0]
+    assert numbers(buffer.sample(1, 0)) == [0]
+
+
+def test_items_are_anything_that_comes_back_as_it_was(make):
+    buffer = make()
+    items = [5, "text", (1, torch.ones(2)), None, np.arange(3)]
+    for one in items:
+        buffer.push(one, 0)
+    kinds = collections.Counter(type(one) for one in buffer.sample(5, 0))
+    assert kinds == collections.Counter(map(type, items))
+    with pytest.raises(expdb.InvalidValue, match="'bad' is a"):
+        buffer.push({"bad": object()}, 0)
+    assert buffer.count() == 5
+
+
+def test_a_buffer_goes_on_where_it_was_and_sql_reads_it(make, tmp_path):
+    first = make()
+    first.push([item(k, reward=torch.tensor([k / 2])) for k in range(5)], 0)
+    first.close()
+    again = make()
+    assert (again.count(), again.push_count) == (5, 5)
+    assert sorted(numbers(again.sample(5, 0))) == list(range(5))
+    with expdb.open(tmp_path / "experiment" / "replay.db") as db:
+        query = "SELECT sum(reward) AS reward FROM experience WHERE buffer = 'buffer'"
+        assert db.sql(query).to_pylist() == [{"reward": 5.0}]
+
+
+def test_clear_deletes_and_close_does_not(make):
+    buffer = make()
+    buffer.push([item(0)], 0)
+    buffer.clear()
+    assert buffer.count() == 0
+    buffer.push([item(1)], 0)
+    assert numbers(buffer.sample(1, 0)) == [1]
+
+
+def test_state_and_files(make, tmp_path):
+    buffer = make()
+    buffer.push([item(k) for k in range(3)], 0)
+    state = buffer.state_dict()
+    buffer.save_data(tmp_path / "saved" / "items.db")
+    other = make(name="other")
+    other.push([item(9)], 0)
+    other.load_state_dict({"data": [item(7)]})
+    assert other.count() == 2
+    other.load_state_dict(state)
+    assert sorted(numbers(other.sample(3, 0))) == [0, 1, 2]
+    other.load_data(tmp_path / "saved" / "items.db")
+    assert other.count() == 6
+    (tmp_path / "foreign.hkl").write_bytes(b"\x89HDF\r\n\x1a\n" + b"\0" * 600)
+    with pytest.raises(expdb.NotAnExperienceDatabase):
+        other.load_data(tmp_path / "foreign.hkl")
+
+
+def test_files_of_items_that_went_are_removed(make, tmp_path):
+    buffer = make(size=2, enable_track_used_data=True)
+    buffer.start()
+    paths = [tmp_path / f"{k}.data" for k in range(4)]
+    for k, path in enumerate(paths):
+        path.write_text("x")
+        buffer.push(item(k, data_id=str(path)), 0)
+        buffer.items.flush()
+    buffer._remover.close()
+    assert [path.exists() for path in paths] == [False, False, True, True]
+
+
+def test_an_elastic_buffer_draws_from_its_newest_items(make):
+    buffer = make(ElasticReplayBuffer, set_buffer_size=lambda envstep: 2 + envstep)
+    buffer.push([item(k) for k in range(9)], 0)
+    assert sorted(numbers(buffer.sample(2, 0))) == [7, 8]
+    assert buffer.sample(3, 0) is None
+    buffer.update(1)
+    assert sorted(numbers(buffer.sample(3, 0))) == [6, 7, 8]
+    with pytest.raises(ValueError, match="set_buffer_size"):
+        ElasticReplayBuffer({})
+
+
+def test_a_sequence_buffer_draws_neighbours_and_every_window(make):
+    buffer = make(SequenceReplayBuffer, size=6)
+    buffer.push([item(k) for k in range(9)], 0)
+    starts = set()
+    for _ in range(40):
+        for window in buffer.sample(2, 3, 0):
+            starts.add(window[0]["k"])
+            assert numbers(window) == list(range(window[0]["k"], window[0]["k"] + 3))
+    assert starts == {3, 4, 5, 6}
+    assert buffer.sample(1, 7, 0) is None
+
+
+def test_an_episode_buffer_holds_whole_episodes(make):
+    buffer = make(EpisodeReplayBuffer, size=3)
+    buffer.push([item(0), item(1)], 0)  # one episode
+    buffer.push([[item(2)], [item(3), item(4), item(5)]], 0)  # two
+    assert (buffer.count(), buffer.episode_len) == (3, [2, 1, 3])
+    assert sorted(map(numbers, buffer.sample(3, 0))) == [[0, 1], [2], [3, 4, 5]]
+
+
+# -- priorities, use, staleness --------------------------------------------------------------------
+
+
+def test_items_are_drawn_by_priority_with_what_is_known_of_them(make):
+    buffer = make(AdvancedReplayBuffer, size=100, alpha=1.0)
+    pushed = [item(k, priority=float(k == 3)) for k in range(4)]
+    buffer.push(pushed, 0)
+    assert set(pushed[0]) == {"obs", "k", "priority"}  # nothing is written into what is given
+    drawn = buffer.sample(4, 7)
+    assert numbers(drawn) == [3] * 4
+    assert [one["use"] for one in drawn] == [1, 2, 3, 4]
+    assert drawn[0]["replay_unique_id"] == "buffer_3"
+    assert (drawn[0]["replay_buffer_idx"], drawn[0]["staleness"]) == (3, -1)
+    assert drawn[0]["priority"] == 1.0
+
+
+def test_importance_weights_are_of_the_whole_buffer(make):
+    buffer = make(AdvancedReplayBuffer, alpha=0.5, beta=0.3, anneal_step=2)
+    priorities = np.array([0.5, 1.0, 4.0])
+    buffer.push([item(k, priority=one) for k, one in enumerate(priorities)], 0)
+    share = priorities**0.5 / (priorities**0.5).sum()
+    for beta in (0.3, 0.65, 1.0, 1.0):
+        expected = (3 * share) ** -beta / ((3 * share) ** -beta).max()
+        for one in buffer.sample(3, 0):
+            assert one["IS"] == pytest.approx(expected[one["k"]])
+    assert buffer.beta == 1.0
+
+
+def test_a_new_item_has_the_greatest_priority_so_far(make):
+    buffer = make(AdvancedReplayBuffer)
+    buffer.push(item(0), 0)
+    (first,) = buffer.sample(1, 0)
+    for priority, greatest in ((0.25, 1.0), (5.0, 5.0)):
+        buffer.update({key: [first[key]] for key in IDS} | {"priority": [priority]})
+        buffer.push(item(1), 0)
+        told = [one["priority"] for one in buffer.state_dict()["data"]]
+        assert told[0] == pytest.approx(priority + 1e-5)
+        assert told[-1] == greatest
+
+
+IDS = ("replay_unique_id", "replay_buffer_idx")
+
+
+def test_a_late_update_never_reaches_the_item_that_took_the_slot(make):
+    buffer = make(AdvancedReplayBuffer, size=2)
+    buffer.push([item(0), item(1)], 0)
+    drawn = buffer.sample(2, 0)
+    buffer.push([item(2), item(3)], 0)
+    buffer.update({key: [one[key] for one in drawn] for key in IDS} | {"priority": [9.0, 9.0]})
+    assert [one["priority"] for one in buffer.state_dict()["data"]] == [1.0, 1.0]
+    buffer.update({"replay_unique_id": ["other_0"], "replay_buffer_idx": [0]})
+    with pytest.raises(AssertionError):
+        buffer.update({key: [one[key] for one in drawn] for key in IDS} | {"priority": [-1, 1]})
+
+
+def test_no_item_is_used_more_often_than_max_use(make):
+    buffer = make(AdvancedReplayBuffer, max_use=2)
+    buffer.push([item(k, priority=100.0 if k == 0 else 1.0) for k in range(6)], 0)
+    used = collections.Counter()
+    while (drawn := buffer.sample(2, 0)) is not None:
+        used.update(numbers(drawn))
+    assert sum(used.values()) >= 10
+    assert max(used.values()) == 2
+
+
+def test_max_use_holds_over_a_restart(make):
+    buffer = make(AdvancedReplayBuffer, max_use=3)
+    buffer.push([item(0)], 0)
+    for _ in range(2):
+        assert len(buffer.sample(1, 0)) == 1
+    buffer.close()
+    again = make(AdvancedReplayBuffer, max_use=3)
+    assert len(again.sample(1, 0)) == 1
+    assert again.sample(1, 0) is None
+
+
+def test_stale_items_are_removed_before_a_sample(make):
+    buffer = make(AdvancedReplayBuffer, max_staleness=3)
+    buffer.push([item(k, collect_iter=iteration) for k, iteration in enumerate((5, 0, 2))], 0)
+    buffer.push([item(3), item(4, collect_iter=[1, 9])], 0)
+    assert sorted(numbers(buffer.sample(2, 2))) != []
+    assert buffer.count() == 5
+    buffer.sample(1, 4)  # 0 and 1 are 3 or more behind
+    assert sorted(numbers(buffer.state_dict()["data"])) == [0, 2, 3]
+
+
+def test_rates_are_limited_as_the_config_says(make):
+    limits = {"push_sample_rate_limit": {"max": 2.0, "min": 0.5}, "sample_min_limit_ratio": 2}
+    buffer = make(AdvancedReplayBuffer, thruput_controller=limits)
+    buffer.push([item(k) for k in range(8)], 0)
+    assert buffer.sample(5, 0) is None  # 8 are fewer than 2 x 5
+    assert len(buffer.sample(4, 0)) == 4
+    assert buffer.sample(4, 0) is not None
+    assert buffer.sample(4, 0) is not None
+    assert buffer.sample(4, 0) is None  # 8 pushed / (12 + 4) sampled, and decaying
+    assert buffer.count() == 8
+    buffer.push([item(9)] * 20, 0)
+    assert buffer.count() == 8  # (8 + 20) / 12 is more than 2
+
+
+def test_what_is_no_dict_is_left_out_of_a_prioritized_buffer(make, caplog):
+    buffer = make(AdvancedReplayBuffer)
+    with caplog.at_level("INFO", logger="expdb.di_engine"):
+        buffer.push([item(0), 5], 0)
+    assert buffer.count() == 1
+    assert "refuses a" in caplog.text
+
+
+def test_a_prioritized_buffer_goes_on_with_its_priorities(make):
+    buffer = make(AdvancedReplayBuffer, alpha=1.0)
+    buffer.push([item(k, priority=float(k == 1)) for k in range(3)], 0)
+    buffer.close()
+    again = make(AdvancedReplayBuffer, alpha=1.0)
+    assert numbers(again.sample(3, 0)) == [1, 1, 1]
+
+
+def test_monitors_tell_averages_and_rates(caplog):
+    monitor = di_engine.SampledDataAttrMonitor(expire=2)
+    for use in (1, 2, 4):
+        monitor.add_sample([use], [0.5, 1.5], [3])
+    assert (monitor.avg["use"], monitor.max["use"], monitor.min["priority"]) == (3.0, 4.0, 0.5)
+    periodic = di_engine.PeriodicThruputMonitor("b", {"seconds": 0}, held=lambda: 7)
+    with caplog.at_level("INFO", logger="expdb.di_engine"):
+        periodic.count("push", 5)
+    assert "'pushed_in': 5" in caplog.text
+    assert "'current_have': 7" in caplog.text
+    assert periodic.push_data_count == 0
+
+
+def test_buffers_are_made_by_their_type(make, tmp_path):
+    cfg = AdvancedReplayBuffer.default_config()
+    cfg.location = str(tmp_path / "x.db")
+    assert cfg.cfg_type == "AdvancedReplayBufferDict"
+    assert get_buffer_cls(cfg) is AdvancedReplayBuffer
+    buffer = create_buffer(cfg, instance_name="one")
+    assert type(buffer) is AdvancedReplayBuffer
+    buffer.close()
+    with pytest.raises(KeyError, match="advanced"):
+        get_buffer_cls({"type": "advancd"})
+    with pytest.raises(ValueError, match="replay_bufer_size is not an option"):
+        NaiveReplayBuffer({"replay_bufer_size": 3})
+
+
+# -- the newer generation --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def deque():
+    made = []
+
+    def deque(count=0, size=10, **options):
+        buffer = DequeBuffer(size, **options)
+        made.append(buffer)
+        for k in range(count):
+            buffer.push(item(k), meta={"group": k % 3})
+        return buffer
+
+    yield deque
+    for one in made:
+        one.close()
+
+
+def data(found):
+    return [one.data["k"] for one in found]
+
+
+def test_items_have_an_index_and_a_meta_dict(deque):
+    buffer = deque()
+    pushed = buffer.push(item(0), meta={"label": "a"})
+    found = buffer.get_by_index(pushed.index)
+    assert (found.index, found.data["k"], found.meta["label"]) == (pushed.index, 0, "a")
+    buffer.push(item(1))
+    assert data([buffer.get(0), buffer[1], buffer[-1]]) == [0, 1, 1]
+    assert (len(buffer), data(buffer)) == (2, [0, 1])
+    with pytest.raises(IndexError):
+        buffer.get(2)
+
+
+def test_sampling_by_size_range_and_indices(deque):
+    buffer = deque(12)
+    assert sorted(data(buffer.sample(10))) == list(range(2, 12))
+    assert sorted(data(buffer.sample(2, sample_range=slice(-2, None)))) == [10, 11]
+    indices = [one.index for one in buffer.sample(4, replace=True)]
+    assert [one.index for one in buffer.sample(indices=indices)] == indices
+    with pytest.raises(ValueError, match="less than 11"):
+        buffer.sample(11)
+    assert buffer.sample(11, ignore_insufficient=True) == []
+    with pytest.raises(KeyError):
+        buffer.sample(indices=["gone"])
+    for wrong in ({}, {"size": 2, "indices": ["a"]}, {"size": 1, "unroll_len": 2},
+                  {"indices": ["a"], "groupby": "g"}):  # fmt: skip
+        with pytest.raises(AssertionError):
+            buffer.sample(**wrong)
+
+
+def test_groups_and_windows_of_them(deque):
+    buffer = deque(9)
+    groups = sorted(map(data, buffer.sample(3, groupby="group")))
+    assert groups == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
+    starts = set()
+    for _ in range(30):
+        (window,) = map(data, buffer.sample(1, groupby="group", unroll_len=2))
+        assert window[1] == window[0] + 3
+        starts.add(window[0] // 3)
+    assert starts == {0, 1}
+    with pytest.raises(ValueError, match="less than 4"):
+        buffer.sample(4, groupby="group")
+    assert len(buffer.sample(4, groupby="group", replace=True)) == 4
+    buffer.delete([one.index for one in buffer.sample(1, groupby="group")[0]])
+    assert len(buffer.sample(2, groupby="group")) == 2
+
+
+def test_aligned_windows_of_groups(deque):
+    buffer = deque(9, sliced=True)
+    seen = {tuple(data(buffer.sample(1, groupby="group", unroll_len=2)[0])) for _ in range(60)}
+    assert seen == {(k, k + 3) for k in range(3)} | {(k + 3, k + 6) for k in range(3)}
+
+
+def test_update_merges_the_meta_dict_and_replaces_the_data(deque):
+    buffer = deque(3)
+    first = buffer[0]
+    assert buffer.update(first.index, meta={"label": "x"})
+    assert {key: buffer[0].meta[key] for key in ("group", "label")} == {"group": 0, "label": "x"}
+    assert buffer.update(first.index, data=item(9))
+    assert sorted(data(buffer)) == [1, 2, 9]
+    assert buffer.get_by_index(first.index).data["k"] == 9
+    assert not buffer.update("gone", meta={"a": 1})
+
+
+def test_delete_leaves_the_others_where_they_were(deque):
+    buffer = deque(5)
+    buffer.delete(buffer[1].index)
+    buffer.delete(["gone"])
+    assert data(buffer) == [0, 2, 3, 4]
+    assert buffer.update(buffer[2].index, meta={"x": 1})
+    buffer.clear()
+    assert buffer.count() == 0
+
+
+def test_middleware_is_called_outermost_first_and_a_view_has_its_own(deque):
+    buffer, told = deque(3), []
+
+    def tell(name):
+        def middleware(action, chain, *args, **kwargs):
+            told.append((name, action))
+            return chain(*args, **kwargs)
+
+        return middleware
+
+    assert buffer.use(tell("a")).use(tell("b")).use(clone_object()) is buffer
+    buffer.sample(1)
+    assert told == [("a", "sample"), ("b", "sample")]
+    view = buffer.view()
+    view.push(item(9))
+    assert (len(told), buffer.count()) == (2, 4)
+
+
+def test_use_is_counted_and_bounded(deque):
+    buffer = deque(4)
+    buffer.use(use_time_check(buffer, max_use=2))
+    used = collections.Counter()
+    while found := buffer.sample(2, ignore_insufficient=True):
+        for one in found:
+            used[one.data["k"]] += 1
+            assert one.meta["use_count"] == used[one.data["k"]]
+    assert max(used.values()) == 2
+    assert sum(used.values()) >= 7
+
+
+def test_stale_items_are_deleted(deque):
+    buffer = deque()
+    buffer.use(staleness_check(buffer, max_staleness=2))
+    for k in range(5):
+        buffer.push(item(k), meta={"train_iter_data_collected": k})
+    found = buffer.sample(2, train_iter_sample_data=5)
+    assert {one.meta["staleness"] for one in found} <= {1, 2}
+    assert data(buffer) == [3, 4]
+    with pytest.raises(AssertionError, match="train_iter_data_collected"):
+        buffer.push(item(9))
+
+
+def test_a_range_is_forced_and_other_arguments_are_kept(deque):
+    buffer = deque(6)
+    buffer.use(sample_range_view(buffer, start=-2))
+    assert sorted(data(buffer.sample(size=2))) == [4, 5]
+    assert set(data(buffer.sample(5, replace=True))) <= {4, 5}
+
+
+def test_priorities_are_set_together_and_kept(deque):
+    buffer = deque()
+    per = PriorityExperienceReplay(buffer, priority_power_factor=1.0)
+    buffer.use(per)
+    for k in range(4):
+        buffer.push(item(k), meta={"priority": float(k == 2), "group": k})
+    found = buffer.sample(3)
+    assert data(found) == [2, 2, 2]
+    assert found[0].meta["priority_IS"] == found[0].data["priority_IS"].item() == 1.0
+    pushed = {**item(5), "priority": 0.0}
+    buffer.push(pushed)
+    assert "priority" in pushed
+    for one in buffer:
+        one.meta["priority"] = float(one.data["k"] == 1)
+        assert buffer.update(one.index, data=None, meta=one.meta)
+    assert data(buffer.sample(50))[5:] == [1] * 45
+    buffer.delete(found[0].index)
+    assert per.state_dict() == {
+        "max_priority": 1.0 + 1e-5, "IS_weight_power_factor": pytest.approx(0.4 + 2 * 0.6e-5),
+    }  # fmt: skip
+
+
+def test_use_and_priority_work_together(deque):
+    buffer = deque()
+    buffer.use(PriorityExperienceReplay(buffer)).use(use_time_check(buffer, max_use=2))
+    for k in range(4):
+        buffer.push(item(k))
+    used = collections.Counter(data(buffer.sample(4)) + data(buffer.sample(4)))
+    assert max(used.values()) == 2
+
+
+def test_groups_are_cut_and_padded(deque):
+    buffer = deque(7)
+    buffer.use(padding("none")).use(group_sample(2))
+    for group in buffer.sample(3, groupby="group"):
+        assert len(group) == 2
+    unequal = deque(7)
+    unequal.use(padding())
+    groups = unequal.sample(3, groupby="group")
+    assert {len(group) for group in groups} == {3}
+    empty = deque(7)
+    empty.use(padding("none"))
+    assert sum(one.data is None for group in empty.sample(3, groupby="group") for one in group) == 2
+
+
+def test_a_deque_buffer_is_there_next_week(deque, tmp_path):
+    first = deque(3, location=tmp_path / "d.db")
+    first.save_data(str(tmp_path / "saved.db"))
+    index = first[0].index
+    first.close()
+    again = deque(location=tmp_path / "d.db")
+    assert again.get_by_index(index).meta["group"] == 0
+    other = deque(2)
+    other.load_data(str(tmp_path / "saved.db"))
+    assert (data(other), other[0].index) == ([0, 1, 2], index)
+
+
+def test_the_wrapper_applies_every_update(tmp_path):
+    cfg = DequeBufferWrapper.default_config()
+    cfg.priority, cfg.priority_IS_weight, cfg.priority_power_factor = True, True, 1.0
+    cfg.location = str(tmp_path / "w.db")
+    wrapper = DequeBufferWrapper(cfg)
+    assert wrapper.sample(1) is None
+    wrapper.push([item(k) for k in range(4)], 0)
+    for _ in range(3):
+        drawn = wrapper.sample(4)
+        assert all(0 < one["IS"] <= 1 for one in drawn)
+        wrapper.update({"priority": [float(one["k"] == 1) for one in drawn]})
+    assert numbers(wrapper.sample(8)).count(1) >= 7
+    wrapper.save_data(str(tmp_path / "s.db"))
+    wrapper.close()
