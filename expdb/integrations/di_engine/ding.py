@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+from collections.abc import Iterator
 from typing import Any
 
 from expdb.integrations.records import Kind
@@ -33,8 +35,12 @@ def kinds() -> tuple[Kind, ...]:
         pass
     try:
         import treetensor.torch as ttorch
+        import treevalue
 
-        found.append(Kind("treetensor", ttorch.Tensor, _plain, ttorch.tensor))
+        # Not by calling it, which makes text of every tensor.
+        make = functools.partial(treevalue.unflatten, return_type=ttorch.Tensor)
+        together = lambda tree: make(list(_leaves(tree)))  # noqa: E731
+        found.append(Kind("treetensor", ttorch.Tensor, _plain, together))
     except ImportError:
         pass
     return tuple(found)
@@ -42,3 +48,12 @@ def kinds() -> tuple[Kind, ...]:
 
 def _plain(tree: Any) -> Any:
     return tree.json()
+
+
+def _leaves(tree: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[Any, Any]]:
+    """Yield the leaves of a tree, and the way to each."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
