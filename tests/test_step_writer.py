@@ -54,6 +54,16 @@ def test_a_step_that_is_refused_changes_nothing(buffer):
     assert read["policy_version"].tolist() == [3, 3]
 
 
+def test_a_field_that_is_declared_meanwhile_is_known(db, buffer):
+    with buffer.writer() as writer:
+        writer.append(obs=1)
+        db.buffer("train", fields={"tokens": expdb.Field("int64", (None,))})
+        for length in (2, 3):
+            writer.append(obs=2, tokens=np.arange(length))
+    read = buffer.get([1, 2], fields=["tokens"])["tokens"]
+    assert [one.tolist() for one in read] == [[0, 1], [0, 1, 2]]
+
+
 def test_values_are_copied_when_they_are_appended(buffer):
     obs = np.zeros(3)
     with buffer.writer() as writer:

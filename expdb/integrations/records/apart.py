@@ -30,7 +30,17 @@ class Kind:
 
 # Leaves that a `Plan` knows.
 FLAT = frozenset(
-    ("array", "tensor", "bool", "int", "float", "none", "tensor:float32", "tensor:float64")
+    (
+        "array",
+        "tensor",
+        "bool",
+        "int",
+        "float",
+        "none",
+        "scalar",
+        "tensor:float32",
+        "tensor:float64",
+    )
 )
 
 
@@ -42,7 +52,7 @@ class Plan:
         self._leaves = []
         for value, (_, leaf) in zip(values, shape[1], strict=True):
             dtype, dimensions, is_reward = None, (), leaf[2:3] == ("reward",)
-            if leaf[0] not in ("none", "bool", "int", "float"):
+            if leaf[0] not in ("none", "bool", "int", "float", "scalar"):
                 dtype = np.dtype(leaf[0].partition(":")[2] or leaf[2])
                 dimensions = leaf[3]
             self._leaves.append((type(value), dtype, dimensions, is_reward))
@@ -86,8 +96,8 @@ class Taking:
                 ]
             )
         if kind is np.ndarray:
-            leaves.append(_stored(value, path))
-            return "array", path, value.dtype.name, value.shape
+            leaves.append(value)
+            return "array", path, _dtype_name(value, path), value.shape
         if kind in _NUMBERS:
             return self._number(value, path, leaves)
         if value is None:
@@ -135,8 +145,8 @@ class Taking:
         if torch is not None and kind is torch.Tensor:
             return self._tensor(torch, value, path, leaves)
         if isinstance(value, np.generic):
-            leaves.append(_stored(np.asarray(value), path).item())
-            return "scalar", path, value.dtype.name, ()
+            leaves.append(value.item())
+            return "scalar", path, _dtype_name(value, path), ()
         if kind in self._by_type:
             known = self._by_type[kind]
             return "kind", known.name, self.apart(known.apart(value), path, leaves)
@@ -176,9 +186,9 @@ class Taking:
             number = array.item()
             if abs(number) < LARGEST_REWARD:
                 leaves.append(number)
-                return f"tensor:{array.dtype.name}", "", "reward", array.shape
+                return f"tensor:{_dtype_name(array, path)}", "", "reward", array.shape
         leaves.append(array)
-        return "tensor", path, array.dtype.name, array.shape
+        return "tensor", path, _dtype_name(array, path), array.shape
 
 
 def _checked_key(key: Any, path: str) -> Any:
@@ -206,10 +216,17 @@ def _is_json(value: Any) -> bool:
     return kind in (str, int, bool) or value is None or (kind is float and math.isfinite(value))
 
 
-def _stored(array: np.ndarray, path: str) -> np.ndarray:
-    """Return an array that can be kept, or raise."""
-    try:
-        expdb.Field(array.dtype.name if array.dtype.isnative else array.dtype.str)
-    except expdb.InvalidValue as error:
-        raise expdb.InvalidValue(f"{called(path)}: {error}") from None
-    return array
+_names: dict[np.dtype[Any], str] = {}
+
+
+def _dtype_name(array: np.ndarray | np.generic, path: str) -> str:
+    """Return the name of the dtype of an array that can be kept, or raise."""
+    dtype = array.dtype
+    name = _names.get(dtype)
+    if name is None:
+        try:
+            expdb.Field(dtype.name if dtype.isnative else dtype.str)
+        except expdb.InvalidValue as error:
+            raise expdb.InvalidValue(f"{called(path)}: {error}") from None
+        name = _names[dtype] = dtype.name
+    return name

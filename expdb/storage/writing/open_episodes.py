@@ -73,6 +73,9 @@ class OpenEpisodes:
 
         `whose` has what it says of its episode. Whoever gathers sees to it that no two threads do.
         """
+        if found.pending.fields.version != self._store.fields.version:  # fields were declared since
+            found.pending.cut()
+            found.pending.retype(self._store.fields, None)
         episode = found.known(whose)
         if episode is not None:  # as nearly always: nothing has to be looked up
             if found.pending.add(episode, fields, columns):

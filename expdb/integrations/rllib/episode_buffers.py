@@ -1,0 +1,484 @@
+"""RLlib's episode replay buffers, uniform and prioritized."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from ray.rllib.core import DEFAULT_AGENT_ID, DEFAULT_MODULE_ID
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.utils import force_list
+from ray.rllib.utils.replay_buffers import episode_replay_buffer as rllib
+from ray.rllib.utils.replay_buffers import prioritized_episode_buffer as rllib_prioritized
+
+import expdb
+from expdb.integrations.rllib.episodes import Episodes, NextSteps
+
+
+class Stored(rllib.EpisodeReplayBuffer):
+    """What the two have in common: episodes are in a database, and the metrics are RLlib's."""
+
+    def __init__(
+        self,
+        capacity: int = 10000,
+        *,
+        batch_size_B: int = 16,
+        batch_length_T: int = 64,
+        location: str | os.PathLike[str] = ":memory:",
+        name: str = "episodes",
+        infos: bool = True,
+        seed: int | None = None,
+        **options: Any,
+    ):
+        _check_options(options)
+        super().__init__(
+            capacity, batch_size_B=batch_size_B, batch_length_T=batch_length_T, **options
+        )
+        self.rng = np.random.default_rng(seed)
+        self.location, self.name = location, name
+        self._stored = Episodes(location, name, capacity, infos)
+        self._spaces: tuple[Any, Any] = (None, None)
+
+    @property
+    def buffer(self) -> expdb.ReplayBuffer:
+        """The buffer in the database."""
+        return self._stored.buffer
+
+    @property
+    def database(self) -> expdb.ExperienceDB:
+        """The database."""
+        return self._stored.database
+
+    def flush(self) -> None:
+        """Have everything that was added durable, and visible to other processes."""
+        self._stored.flush()
+
+    def close(self) -> None:
+        """Flush, and close the database; what it holds stays."""
+        self._stored.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.flush()
+        given = {
+            "capacity": self.capacity, "batch_size_B": self.batch_size_B,
+            "batch_length_T": self.batch_length_T, "location": self.location, "name": self.name,
+            **self._more(),
+        }  # fmt: skip
+        return _reopened, (type(self), given)
+
+    def _more(self) -> dict[str, Any]:
+        """Return the options that a subclass has."""
+        return {}
+
+    # -- in ------------------------------------------------------------------------------------
+
+    def add(self, episodes: Any, weight: float | None = None) -> None:
+        """Add episodes, or the next parts of episodes that are held, and evict the oldest ones.
+
+        Episodes beyond the capacity go whole; one of its own may be longer. Values that could not
+        come back as they are raise InvalidValue.
+        """
+        held, steps, new = set(self._stored.ids), 0, 0
+        for episode in force_list(episodes):
+            if self._spaces == (None, None):
+                self._spaces = episode.observation_space, episode.action_space
+            new += str(episode.id_) not in held
+            held.add(str(episode.id_))
+            steps += self._stored.add(episode, self._weight(weight))
+        gone = self._stored.evict()
+        agents, modules = DEFAULT_AGENT_ID, DEFAULT_MODULE_ID
+        lost = sum(length for _, length in gone)
+        self._update_add_metrics(
+            num_episodes_added=new, num_env_steps_added=steps,
+            num_episodes_evicted=len(gone), num_env_steps_evicted=lost,
+            agent_to_num_episodes_added={agents: new}, agent_to_num_steps_added={agents: steps},
+            agent_to_num_episodes_evicted={agents: len(gone)},
+            agent_to_num_steps_evicted={agents: lost},
+            module_to_num_episodes_added={modules: new},
+            module_to_num_steps_added={modules: steps},
+            module_to_num_episodes_evicted={modules: len(gone)},
+            module_to_num_steps_evicted={modules: lost},
+        )  # fmt: skip
+
+    def _weight(self, weight: float | None) -> float | None:
+        """Return the priority that new steps get."""
+        return None
+
+    # -- out -----------------------------------------------------------------------------------
+
+    def _transitions(
+        self,
+        size: int,
+        n_step: int | tuple[int, int],
+        gamma: float,
+        sampler: expdb.Sampler,
+        include_infos: bool,
+        include_extra: bool,
+        to_numpy: bool,
+    ) -> tuple[list[SingleAgentEpisode], np.ndarray]:
+        """Return transitions over `n_step` steps as episodes of one step, and their positions."""
+        bounds = (n_step[0], n_step[1] - 1) if isinstance(n_step, tuple) else n_step
+        keys = ("n_steps", "last_position", "episode_id", "step", *sampler.keys())
+        try:
+            values, batch = self._stored.sample(
+                size, sampler, NextSteps(bounds, gamma), self.rng, *keys
+            )
+        except expdb.TooFewRows as error:
+            raise ValueError(f"no transitions over {n_step} steps are held: {error}") from error
+        weights = batch["weight"] if "weight" in batch else np.ones(size)
+        following = self._followed(batch, values, include_infos)
+        found = []
+        columns = [
+            batch[key].tolist()
+            for key in ("reward", "terminated", "truncated", "n_steps", "step", "episode_id")
+        ]
+        for k, (reward, terminated, truncated, taken, t, id) in enumerate(
+            zip(*columns, strict=True)
+        ):
+            value, last = values[k], following[k]
+            extra = {name: [one] for name, one in value["extra"].items()} if include_extra else {}
+            episode = SingleAgentEpisode(
+                id_=id,
+                observations=[value["obs"], last["next_obs"]],
+                observation_space=self._spaces[0],
+                infos=[value["info"], last["following_info"]] if include_infos else None,
+                actions=[value["action"]],
+                action_space=self._spaces[1],
+                rewards=[reward],
+                terminated=terminated,
+                truncated=truncated,
+                extra_model_outputs={"weights": [weights[k]], "n_step": [taken], **extra},
+                len_lookback_buffer=0,
+                t_started=t,
+            )
+            if to_numpy:
+                episode.to_numpy()
+            found.append(episode)
+        self._count_sample(batch["position"], batch["episode_id"], batch["n_steps"].mean())
+        return found, batch["position"]
+
+    def _followed(self, batch: Any, values: list[Any], infos: bool) -> list[Any]:
+        """Return what the last steps that were taken led to."""
+        if infos and (batch["last_position"] != batch["position"]).any():
+            return self._stored.at(batch["last_position"])[0]
+        return values  # `next_obs` of a batch is that of the last step
+
+    def _count_sample(self, positions: np.ndarray, ids: Any, n_step: float | None) -> None:
+        steps, episodes = len(positions), len(set(ids.tolist()))
+        distinct = len(np.unique(positions))
+        self.sampled_timesteps += steps
+        agents, modules = DEFAULT_AGENT_ID, DEFAULT_MODULE_ID
+        self._update_sample_metrics(
+            num_env_steps_sampled=steps, num_episodes_per_sample=episodes,
+            num_env_steps_per_sample=distinct, sampled_n_step=n_step, num_resamples=0,
+            agent_to_num_steps_sampled={agents: steps},
+            agent_to_num_episodes_per_sample={agents: episodes},
+            agent_to_num_steps_per_sample={agents: distinct},
+            agent_to_sampled_n_step=None if n_step is None else {agents: n_step},
+            agent_to_num_resamples={agents: 0},
+            module_to_num_steps_sampled={modules: steps},
+            module_to_num_episodes_per_sample={modules: episodes},
+            module_to_num_steps_per_sample={modules: distinct},
+            module_to_sampled_n_step=None if n_step is None else {modules: n_step},
+            module_to_num_resamples={modules: 0},
+        )  # fmt: skip
+
+    # -- figures and states --------------------------------------------------------------------
+
+    def get_num_episodes(self, module_id: Any = None) -> int:
+        """Return how many episodes are held."""
+        return len(self._stored.ids)
+
+    def get_num_episodes_evicted(self, module_id: Any = None) -> int:
+        """Return how many episodes this handle has evicted."""
+        return self._stored.evicted
+
+    def get_num_timesteps(self, module_id: Any = None) -> int:
+        """Return how many timesteps are held."""
+        return len(self._stored)
+
+    def get_added_timesteps(self, module_id: Any = None) -> int:
+        """Return how many timesteps were ever added, by anybody."""
+        return self._stored.added
+
+    def get_state(self) -> dict[str, Any]:
+        """Return where the buffer is: a checkpoint need not have what the database has."""
+        self.flush()
+        return {
+            "location": str(self.location), "name": self.name,
+            "generator": self.rng.bit_generator.state,
+            "sampled_timesteps": self.sampled_timesteps,
+        }  # fmt: skip
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from a state of this buffer; raises ValueError for one of another buffer."""
+        if state.get("name") != self.name:
+            raise ValueError(
+                f"a state of the buffer {state.get('name')!r} in {state.get('location')!r}: open "
+                "that with location= and name="
+            )
+        self.rng.bit_generator.state = state["generator"]
+        self.sampled_timesteps = state["sampled_timesteps"]
+
+
+class EpisodeReplayBuffer(Stored):
+    """RLlib's `EpisodeReplayBuffer` in a database.
+
+    Arguments are RLlib's, and `location`, a path or a PostgreSQL URL (default: a private temporary
+    database), `name`, a buffer there, which is gone on with, `infos`, whether infos are kept, and
+    `seed`. Unknown options raise ValueError.
+    """
+
+    def sample(
+        self,
+        num_items: int | None = None,
+        *,
+        batch_size_B: int | None = None,
+        batch_length_T: int | None = None,
+        n_step: int | tuple[int, int] | None = None,
+        beta: float = 0.0,
+        gamma: float = 0.99,
+        include_infos: bool = False,
+        include_extra_model_outputs: bool = False,
+        sample_episodes: bool = False,
+        to_numpy: bool = False,
+        lookback: int = 0,
+        min_batch_length_T: int = 0,
+        **options: Any,
+    ) -> Any:
+        """Return a batch [B, T], or with `sample_episodes` a list of episodes.
+
+        Rows of a batch begin at a random step and go on with other episodes from their starts.
+        Episodes are slices of `batch_length_T` steps, or transitions over `n_step` steps. Raises
+        ValueError where there are none.
+        """
+        assert num_items is None or batch_size_B is None, (
+            "Cannot call `sample()` with both `num_items` and `batch_size_B` provided! Use either "
+            "one."
+        )
+        size = num_items or batch_size_B or self.batch_size_B
+        if not len(self):
+            raise ValueError("Trying to sample from an empty buffer.")
+        if not sample_episodes:
+            return self._rows(size, batch_length_T or self.batch_length_T)
+        assert n_step is not None, (
+            "When sampling episodes, `n_step` must be provided, but `n_step` is `None`."
+        )
+        if batch_length_T:
+            assert n_step == 1, "When sampling sequences n-step must be 1."
+            return self._slices(
+                size, batch_length_T, lookback, min_batch_length_T, include_infos, to_numpy
+            )
+        return self._transitions(
+            size, n_step, gamma, expdb.Uniform(), include_infos, include_extra_model_outputs,
+            to_numpy,
+        )[0]  # fmt: skip
+
+    def _starts(self, size: int, after: int = 0) -> list[tuple[str, int]]:
+        """Return random steps, each as likely as any other, that have more than `after` to come."""
+        self._stored.flush()
+        ids = [id for id in self._stored.ids if len(self._stored.positions(id)) > after]
+        lengths = np.array([len(self._stored.positions(id)) - after for id in ids], np.int64)
+        if not len(ids):
+            raise ValueError(f"no episodes of more than {after} steps are held")
+        ends = np.cumsum(lengths)
+        drawn = self.rng.integers(ends[-1], size=size)
+        which = np.searchsorted(ends, drawn, "right")
+        return [
+            (ids[e], int(d - (ends[e] - lengths[e]))) for e, d in zip(which, drawn, strict=True)
+        ]
+
+    def _rows(self, size: int, length: int) -> dict[str, np.ndarray]:
+        """Return rows of observations, filled up with other episodes; see RLlib's docstring."""
+        parts: list[tuple[int, str, int, int]] = []  # row, episode, first and last observation
+        for row, (id, first) in enumerate(self._starts(size)):
+            filled = 0
+            while filled < length:
+                seen = min(len(self._stored.positions(id)) + 1 - first, length - filled)
+                parts.append((row, id, first, first + seen))
+                filled += seen
+                ((id, _),), first = self._starts(1), 0
+        where = [self._stored.positions(id) for _, id, _, _ in parts]
+        wanted = [
+            np.concatenate(
+                (
+                    own[np.minimum(np.arange(first, last), len(own) - 1)],
+                    own[max(first - 1, 0) :][:1],
+                )
+            )
+            for own, (_, _, first, last) in zip(where, parts, strict=True)
+        ]
+        values, batch = self._stored.at(np.concatenate(wanted))
+        names = "obs", "actions", "rewards"
+        flags = "is_first", "is_last", "is_terminated", "is_truncated"
+        out: dict[str, Any] = {name: [[] for _ in range(size)] for name in (*names, *flags)}
+        offset = 0
+        for own, (row, _, first, last) in zip(where, parts, strict=True):
+            taken = last - first
+            mine = values[offset:][: taken + 1]
+            rewards = batch["reward"][offset:][: taken + 1]
+            before, at_end = rewards[-1], last == len(own) + 1
+            observed = [one["obs"] for one in mine[:taken]]
+            if at_end:
+                observed[-1] = mine[taken - 1]["next_obs"]
+            out["obs"][row] += observed
+            out["actions"][row] += [one["action"] for one in mine[:taken]]
+            out["rewards"][row] += [0.0 if first == 0 else before, *rewards[: taken - 1].tolist()]
+            ends = {
+                "is_first": [True] + [False] * (taken - 1),
+                "is_last": [False] * (taken - 1) + [True],
+                "is_terminated": [False] * (taken - 1)
+                + [bool(at_end and batch["terminated"][offset + taken - 1])],
+                "is_truncated": [False] * (taken - 1)
+                + [bool(at_end and batch["truncated"][offset + taken - 1])],
+            }
+            for name, marks in ends.items():
+                out[name][row] += marks
+            offset += taken + 1
+        self._count_sample(batch["position"], np.array([id for _, id, _, _ in parts]), None)
+        return {name: np.array(rows) for name, rows in out.items()}
+
+    def _slices(
+        self, size: int, length: int, lookback: int, least: int, infos: bool, to_numpy: bool
+    ) -> list[SingleAgentEpisode]:
+        """Return slices of episodes of `size` timesteps in all, with the steps before each."""
+        found: list[SingleAgentEpisode] = []
+        count = 0
+        while count < size:
+            ((id, first),) = self._starts(1, least)
+            own = self._stored.positions(id)
+            begin, last = max(0, first - lookback), min(first + length, len(own))
+            values, batch = self._stored.at(own[begin:last])
+            extra = {
+                name: [value["extra"][name] for value in values] for name in values[0]["extra"]
+            }
+            steps = last - begin
+            at_end = last == len(own)
+            episode = SingleAgentEpisode(
+                id_=id,
+                observations=[value["obs"] for value in values] + [values[-1]["next_obs"]],
+                observation_space=self._spaces[0],
+                infos=[value["info"] for value in values] + [values[-1]["following_info"]]
+                if infos
+                else None,
+                actions=[value["action"] for value in values],
+                action_space=self._spaces[1],
+                rewards=batch["reward"].tolist(),
+                terminated=bool(at_end and batch["terminated"][-1]),
+                truncated=bool(at_end and batch["truncated"][-1]),
+                extra_model_outputs={**extra, "n_step": [1] * steps, "weights": [1.0] * steps},
+                len_lookback_buffer=first - begin,
+                t_started=int(batch["step"][first - begin]),
+            )
+            if to_numpy:
+                episode.to_numpy()
+            found.append(episode)
+            count += last - first
+            self._count_sample(batch["position"], np.array([id]), 1.0)
+        return found
+
+
+class PrioritizedEpisodeReplayBuffer(Stored, rllib_prioritized.PrioritizedEpisodeReplayBuffer):
+    """RLlib's `PrioritizedEpisodeReplayBuffer` in a database: transitions are drawn by priority.
+
+    Arguments are RLlib's, and those of `EpisodeReplayBuffer` here. Priorities are in the database,
+    and are the same for all processes. A transition over more steps than its episode has is never
+    drawn.
+    """
+
+    def __init__(
+        self,
+        capacity: int = 10000,
+        *,
+        batch_size_B: int = 16,
+        batch_length_T: int = 1,
+        alpha: float = 1.0,
+        **options: Any,
+    ):
+        super().__init__(
+            capacity, batch_size_B=batch_size_B, batch_length_T=batch_length_T, **options
+        )
+        self._alpha = alpha
+        self._max_priority = 1.0
+        self._last: list[np.ndarray] = []  # the positions of the last sample
+
+    def _more(self) -> dict[str, Any]:
+        return {"alpha": self._alpha}
+
+    def _weight(self, weight: float | None) -> float | None:
+        return self._max_priority if weight is None else float(weight)
+
+    def sample(
+        self,
+        num_items: int | None = None,
+        *,
+        batch_size_B: int | None = None,
+        batch_length_T: int | None = None,
+        n_step: int | tuple[int, int] | None = None,
+        beta: float | None = 0.0,
+        gamma: float = 0.99,
+        include_infos: bool = False,
+        include_extra_model_outputs: bool = False,
+        to_numpy: bool = False,
+        **options: Any,
+    ) -> list[SingleAgentEpisode]:
+        """Return transitions as episodes of one step, with `weights` and `n_step`.
+
+        Of `n_step=(low, high)` each takes a random number of steps, `high` excluded.
+        """
+        beta = 0.0 if beta is None else beta
+        assert beta >= 0.0
+        assert num_items is None or batch_size_B is None, (
+            "Cannot call `sample()` with both `num_items` and `batch_size_B` provided! Use either "
+            "one."
+        )
+        size = num_items or batch_size_B or self.batch_size_B
+        sampler = expdb.Prioritized(self._alpha, min(beta, 1.0), None, 0.0, "max", "buffer")
+        found, positions = self._transitions(
+            size, n_step or 1, gamma, sampler, include_infos, include_extra_model_outputs, to_numpy
+        )
+        self._last = [positions]
+        return found
+
+    def update_priorities(
+        self, priorities: Sequence[float] | np.ndarray, module_id: Any = None
+    ) -> None:
+        """Set the priorities of the last sample; steps that are gone meanwhile are left out."""
+        positions = np.concatenate(self._last) if self._last else np.empty(0, np.int64)
+        values = np.maximum(np.asarray(priorities, np.float64), 1e-12)
+        assert len(values) == len(positions), (
+            f"{len(values)} priorities for a sample of {len(positions)}"
+        )
+        self.buffer.update_priorities(positions, values)
+        self._max_priority = max(self._max_priority, float(values.max(initial=0.0)))
+        self._last = []
+
+    def get_state(self) -> dict[str, Any]:
+        """Return where the buffer is, and the greatest priority so far."""
+        return {**super().get_state(), "max_priority": self._max_priority}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from a state of this buffer."""
+        super().set_state(state)
+        self._max_priority = state["max_priority"]
+
+
+# What RLlib's algorithms hand to any buffer, and what has no meaning here.
+_KNOWN = {"metrics_num_episodes_for_smoothing"}
+_IGNORED = {"type", "beta", "prioritized_replay_beta", "_enable_replay_buffer_api"}
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    for name in _IGNORED & options.keys():
+        del options[name]
+    if unknown := options.keys() - _KNOWN:
+        raise ValueError(
+            f"{min(unknown)} is not an option of this buffer: there are location, name, infos and "
+            f"seed beside RLlib's {', '.join(sorted(_KNOWN))}"
+        )
+
+
+def _reopened(kind: type[Stored], given: dict[str, Any]) -> Stored:
+    return kind(**given)

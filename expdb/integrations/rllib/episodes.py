@@ -1,0 +1,239 @@
+"""Steps of RLlib's episodes in a buffer of a database."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import expdb
+from expdb.integrations.records import Records
+
+FLUSH_STEPS = 256
+EXTRA = "extra."  # before the names of extra model outputs
+
+
+@dataclass(frozen=True)
+class At(expdb.Sampler):
+    """Take the steps at some positions, in their order."""
+
+    positions: Any
+
+    def draw(
+        self, population: expdb.Population, size: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the positions."""
+        return self.positions, {}
+
+
+@dataclass(frozen=True)
+class NextSteps(expdb.NStep):
+    """A step with exactly `n` steps to come, this one included, and what the last one led to.
+
+    The next observation of each step is stored, so that the episode may be under way. Steps with
+    fewer than `n` to come are never drawn; of a range, as many are taken as fit.
+    """
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the keys that a batch has of it."""
+        return (*super().keys(), "last_position")
+
+    @property
+    def reach(self) -> int:
+        """A step may be drawn or not by what follows it, so far."""
+        return self.bounds[0]
+
+    def may_start(self, trajectories: expdb.Trajectories, rows: np.ndarray) -> np.ndarray:
+        """Return which steps have as many to come."""
+        if self.bounds[0] == 1:
+            return np.ones(len(rows), np.bool_)
+        found: np.ndarray = _walked(trajectories, rows, self.bounds[0])[1] == self.bounds[0]
+        return found
+
+    def layout(
+        self, trajectories: expdb.Trajectories, rows: np.ndarray, rng: np.random.Generator
+    ) -> expdb.Layout:
+        """Return each step, its discounted reward, and the last step that is taken."""
+        low, high = self.bounds
+        path, there = _walked(trajectories, rows, high)
+        taken = np.minimum(there, rng.integers(low, high + 1, len(rows)) if low < high else low)
+        within = np.arange(high) < taken[:, None]
+        rewards = trajectories.rewards(np.where(within, path, trajectories.zero))
+        gained = (np.where(within, rewards, 0.0) * self.gamma ** np.arange(high)).sum(1)
+        last = path[np.arange(len(rows)), taken - 1]
+        terminated = trajectories.terminated(last)
+        columns = {
+            "reward": gained, "terminated": terminated, "truncated": trajectories.truncated(last),
+            "discount": np.where(terminated, 0.0, self.gamma**taken), "n_steps": taken,
+            "last_position": trajectories.positions(last),
+        }  # fmt: skip
+        return expdb.Layout(rows, {key: columns[key] for key in self.keys()}, last_rows=last)
+
+
+def _walked(
+    trajectories: expdb.Trajectories, rows: np.ndarray, steps: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of up to `steps` steps from each one on, [B, steps], and how many."""
+    path = np.empty((len(rows), steps), np.int64)
+    path[:, 0] = rows
+    there = np.ones(len(rows), np.int64)
+    for k in range(1, steps):
+        after = trajectories.next_steps(path[:, k - 1])
+        there += (there == k) & (after >= 0)
+        path[:, k] = np.where(after >= 0, after, path[:, k - 1])
+    return path, there
+
+
+class Episodes:
+    """Add, draw and evict episodes, which are evicted whole, the oldest first."""
+
+    def __init__(self, location: str | os.PathLike[str], name: str, capacity: int, infos: bool):
+        self._capacity, self._infos = capacity, infos
+        self.database = expdb.open(location)
+        self.buffer = self.database.buffer(name)
+        self.records = Records(self.database, self.buffer)
+        # Flushed here only, which tells the positions.
+        self._writer = self.buffer.writer(flush_steps=2**40, flush_bytes=2**50, flush_seconds=1e9)
+        self._positions: OrderedDict[str, np.ndarray] = OrderedDict()
+        self._unwritten: list[str] = []  # the episode of each step that is not flushed
+        self._weights: list[float | None] = []
+        self._after = -1
+        self.added = int(self.buffer.stats()["added"])
+        self.evicted = 0
+        self._learn()
+
+    def __len__(self) -> int:
+        return len(self.buffer) + self._writer.unwritten
+
+    def flush(self) -> None:
+        """Have all steps durable, and know where they are."""
+        if self._writer.unwritten:
+            positions, weights = self._writer.flush(), self._weights
+            ids, self._unwritten, self._weights = self._unwritten, [], []
+            known = [k for k, one in enumerate(weights) if one is not None]
+            if known:
+                self.buffer.update_priorities(positions[known], [weights[k] for k in known])
+            if int(positions[0]) == self._after + 1:  # nobody else has written in between
+                self._know(positions, np.array(ids, object))
+        self._learn()
+
+    def _learn(self) -> None:
+        """Learn which steps of which episodes others have written since."""
+        wanted = ["position", "episode_id"]
+        for batch in self.buffer.scan(after=self._after, size=65_536, fields=wanted):
+            self._know(batch["position"], batch["episode_id"])
+
+    def _know(self, positions: np.ndarray, ids: np.ndarray) -> None:
+        self._after = int(positions[-1])
+        for id in dict.fromkeys(ids.tolist()):
+            mine, known = positions[ids == id], self._positions.get(id)
+            self._positions[id] = mine if known is None else np.concatenate((known, mine))
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the episodes that are held, oldest first."""
+        return [*self._positions, *dict.fromkeys(set(self._unwritten) - self._positions.keys())]
+
+    def positions(self, id: str) -> np.ndarray:
+        """Return the positions of the steps of an episode, in order."""
+        return self._positions[id]
+
+    def add(self, episode: Any, weight: float | None) -> int:
+        """Add an episode, or the next part of one, and return how many steps it has."""
+        length = len(episode)
+        id = str(episode.id_)
+        observations = episode.get_observations(slice(0, length + 1))
+        actions, rewards = episode.get_actions(slice(0, length)), episode.get_rewards()
+        extra = {
+            key: episode.get_extra_model_outputs(key, slice(0, length))
+            for key in episode.extra_model_outputs
+        }
+        infos = episode.get_infos(slice(0, length + 1)) if self._infos else None
+        for k in range(length):
+            value: dict[str, Any] = {
+                "obs": _item(observations, k), "next_obs": _item(observations, k + 1),
+                "action": _item(actions, k),
+            }  # fmt: skip
+            for name, column in extra.items():
+                value[EXTRA + name] = _item(column, k)
+            if infos is not None and (infos[k] or infos[k + 1]):
+                value["info"], value["following_info"] = infos[k], infos[k + 1]
+            last = k == length - 1
+            self._writer.append(
+                episode_id=id, step=episode.t_started + k, reward=float(rewards[k]),
+                terminated=bool(last and episode.is_terminated),
+                truncated=bool(last and episode.is_truncated),
+                **self.records.step(value),
+            )  # fmt: skip
+            self._unwritten.append(id)
+            self._weights.append(weight)
+        self.added += length
+        if len(self._unwritten) >= FLUSH_STEPS:
+            self.flush()
+        return length
+
+    def evict(self) -> list[tuple[str, int]]:
+        """Evict the oldest episodes beyond the capacity; return which, and their lengths."""
+        over = len(self) - self._capacity
+        if over <= 0:
+            return []
+        self.flush()
+        gone: list[tuple[str, int]] = []
+        while over > 0 and len(self._positions) > 1:
+            id, positions = self._positions.popitem(last=False)
+            gone.append((id, len(positions)))
+            over -= len(positions)
+        if gone:
+            self.buffer.delete(expdb.QueryBuilder().in_("episode_id", [id for id, _ in gone]))
+        self.evicted += len(gone)
+        return gone
+
+    def sample(
+        self,
+        size: int,
+        sampler: expdb.Sampler,
+        unit: expdb.Unit,
+        rng: np.random.Generator,
+        *keys: str,
+    ) -> tuple[list[Any], expdb.Batch]:
+        """Return what is stored of drawn steps, and the batch with `keys`."""
+        self.flush()
+        fields = ("position", "reward", "terminated", "truncated", *self.records.fields, *keys)
+        batch = self.buffer.sample(size, sampler=sampler, unit=unit, rng=rng, fields=fields)
+        return [_step(value) for value in self.records.values(batch)], batch
+
+    def at(self, positions: np.ndarray) -> tuple[list[Any], expdb.Batch]:
+        """Return what is stored of the steps at some positions."""
+        rng = np.random.default_rng(0)
+        return self.sample(len(positions), At(positions), expdb.Step(), rng, "step")
+
+    def close(self) -> None:
+        """Flush, and close the database; what it holds stays."""
+        if self._writer.is_open:
+            self.flush()
+            self._writer.close()
+            self.database.close()
+
+
+def _step(value: dict[str, Any]) -> dict[str, Any]:
+    """Return a stored step with its extra model outputs together, and infos of which none is."""
+    value["extra"] = {
+        key.removeprefix(EXTRA): value.pop(key) for key in list(value) if key.startswith(EXTRA)
+    }
+    value.setdefault("info", {})
+    value.setdefault("following_info", {})
+    return value
+
+
+def _item(values: Any, k: int) -> Any:
+    """Return the k-th of values that may be a list, an array, or a tree of arrays."""
+    if isinstance(values, (list, np.ndarray)):
+        return values[k]
+    if isinstance(values, dict):
+        return {key: _item(one, k) for key, one in values.items()}
+    if isinstance(values, tuple):
+        return tuple(_item(one, k) for one in values)
+    raise expdb.InvalidValue(f"a column of an episode is a {type(values).__name__}")

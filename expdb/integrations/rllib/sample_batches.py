@@ -1,0 +1,427 @@
+"""RLlib's buffers of sample batches: uniform, prioritized, reservoir, and a queue."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch, concat_samples
+from ray.rllib.utils.replay_buffers import (
+    fifo_replay_buffer,
+    prioritized_replay_buffer,
+    reservoir_replay_buffer,
+)
+from ray.rllib.utils.replay_buffers import replay_buffer as rllib
+
+import expdb
+from expdb.integrations.records import Kind, Records
+
+StorageUnit: Any = rllib.StorageUnit
+FLUSH_STEPS = 256
+
+# What RLlib's algorithms hand to any buffer, and what has no meaning here.
+_IGNORED = frozenset(
+    (
+        "type", "prioritized_replay_alpha", "prioritized_replay_beta", "prioritized_replay_eps",
+        "_enable_replay_buffer_api", "underlying_buffer_config",
+    )
+)  # fmt: skip
+
+
+class Stored(rllib.ReplayBuffer):
+    """What all of them have in common: an item is a step of a database, of whatever length."""
+
+    def __init__(
+        self,
+        capacity: int = 10000,
+        storage_unit: Any = "timesteps",
+        *,
+        location: str | os.PathLike[str] = ":memory:",
+        name: str = "replay_buffer",
+        **options: Any,
+    ):
+        if unknown := options.keys() - _IGNORED:
+            raise ValueError(
+                f"{min(unknown)} is not an option of this buffer: there are capacity, "
+                "storage_unit, location and name"
+            )
+        # Of arrays for the capacity there is no need.
+        rllib.ReplayBuffer.__init__(self, min(capacity, 1), storage_unit)
+        self.capacity = capacity
+        self.location, self.name = location, name
+        self.database = expdb.open(location)
+        is_steps = self.storage_unit == StorageUnit.TIMESTEPS
+        self.buffer = self.database.buffer(
+            name, capacity=capacity if is_steps else None, fields={"timesteps": "int64"}
+        )
+        self._records = Records(self.database, self.buffer, *_kinds())
+        # Flushed here only, which tells the positions.
+        self._writer = self.buffer.writer(flush_steps=2**40, flush_bytes=2**50, flush_seconds=1e9)
+        self._waiting: list[tuple[int, float | None]] = []  # timesteps and weight of the unwritten
+        self._held: deque[tuple[int, int]] = deque()  # positions and timesteps, oldest first
+        self._after = -1
+        self._rng = np.random.default_rng(random.getrandbits(32))  # follows Python's seed
+        self._num_timesteps_added = int(self.buffer.stats()["added"])
+        self._learn()
+
+    def __len__(self) -> int:
+        held = len(self.buffer) + len(self._waiting)
+        return min(held, self.capacity) if self.storage_unit == StorageUnit.TIMESTEPS else held
+
+    @property
+    def _eviction_started(self) -> bool:
+        """Whether the capacity was reached, so that old items go."""
+        return bool(self._num_timesteps_added >= self.capacity)
+
+    @_eviction_started.setter
+    def _eviction_started(self, _: bool) -> None:
+        """Do nothing: RLlib sets it when the buffer is made."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.flush()
+        given = {"capacity": self.capacity, "storage_unit": self.storage_unit,
+                 "location": self.location, "name": self.name, **self._more()}  # fmt: skip
+        return _reopened, (type(self), given)
+
+    def _more(self) -> dict[str, Any]:
+        """Return the options that a subclass has."""
+        return {}
+
+    # -- in ------------------------------------------------------------------------------------
+
+    def _add_single_batch(self, item: Any, **options: Any) -> None:
+        """Add an item: some timesteps, a sequence, an episode or a fragment."""
+        value = _one_step(item) if self.storage_unit == StorageUnit.TIMESTEPS else item
+        self._writer.append(timesteps=item.count, **self._records.step(value))
+        self._waiting.append((item.count, self._weight(options.get("weight"))))
+        self._num_timesteps_added += item.count
+        if len(self._waiting) >= FLUSH_STEPS:
+            self.flush()
+
+    def _weight(self, weight: float | None) -> float | None:
+        """Return the priority that a new item gets."""
+        return None
+
+    def flush(self) -> None:
+        """Have everything that was added durable, and visible to other processes."""
+        if self._waiting:
+            positions, waiting = self._writer.flush(), self._waiting
+            self._waiting = []
+            known = [k for k, (_, weight) in enumerate(waiting) if weight is not None]
+            if known:
+                weights = [waiting[k][1] for k in known]
+                self.buffer.update_priorities(positions[known], weights)
+        if self.storage_unit != StorageUnit.TIMESTEPS:
+            self._learn()
+            self._evict()
+
+    def _learn(self) -> None:
+        """Learn of the items that were stored since, by anybody."""
+        if self.storage_unit == StorageUnit.TIMESTEPS:
+            return
+        for batch in self.buffer.scan(after=self._after, fields=["position", "timesteps"]):
+            self._after = int(batch["position"][-1])
+            self._held.extend(
+                zip(batch["position"].tolist(), batch["timesteps"].tolist(), strict=True)
+            )
+
+    def _evict(self) -> None:
+        """Delete the oldest items beyond the capacity, which counts timesteps."""
+        over = sum(count for _, count in self._held) - self.capacity
+        gone = []
+        while over > 0 and len(self._held) > 1:
+            position, count = self._held.popleft()
+            gone.append(position)
+            over -= count
+        if gone:
+            self.buffer.delete(np.array(gone))
+
+    # -- out -----------------------------------------------------------------------------------
+
+    def sample(self, num_items: int, **options: Any) -> Any:
+        """Return `num_items` items, drawn uniformly with replacement, as one batch."""
+        batch, _ = self._drawn(num_items, expdb.Uniform())
+        return batch
+
+    def _drawn(self, num_items: int, sampler: expdb.Sampler) -> tuple[Any, expdb.Batch]:
+        if num_items is None:
+            raise TypeError("num_items is missing: give how many items to sample")
+        if not len(self):
+            raise ValueError("Trying to sample from an empty buffer.")
+        self.flush()
+        keys = "position", "reward", "timesteps", *self._records.fields, *sampler.keys()
+        drawn = self.buffer.sample(num_items, sampler=sampler, rng=self._rng, fields=keys)
+        batch = self._joined(drawn)
+        self._num_timesteps_sampled += batch.count
+        return batch, drawn
+
+    def _joined(self, drawn: expdb.Batch) -> Any:
+        """Return the items of a batch, concatenated."""
+        if self.storage_unit == StorageUnit.TIMESTEPS:
+            table = self._records.table(drawn)
+            if table is not None:
+                return SampleBatch(table)
+            steps = self._records.values(drawn)
+            return concat_samples([_step_of(value) for value in steps])
+        found = concat_samples(self._records.values(drawn))
+        found.decompress_if_needed()
+        return found
+
+    # -- figures and states --------------------------------------------------------------------
+
+    def stats(self, debug: bool = False) -> dict[str, Any]:
+        """Return what RLlib's buffer tells, of the database."""
+        self.flush()
+        return {
+            "added_count": self._num_timesteps_added,
+            "added_count_wrapped": self._num_timesteps_added % self.capacity,
+            "eviction_started": self._eviction_started,
+            "sampled_count": self._num_timesteps_sampled,
+            "est_size_bytes": self.buffer.stats()["bytes"],
+            "num_entries": len(self),
+        }
+
+    def get_state(self) -> dict[str, Any]:
+        """Return where the buffer is: a checkpoint need not have what the database has."""
+        return {
+            "location": str(self.location), "name": self.name,
+            "generator": self._rng.bit_generator.state,
+            "sampled_count": self._num_timesteps_sampled,
+        }  # fmt: skip
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from a state of this buffer; raises ValueError for one of another buffer."""
+        if state.get("name") != self.name:
+            raise ValueError(
+                f"a state of the buffer {state.get('name')!r} in {state.get('location')!r}: open "
+                "that with location= and name="
+            )
+        self._rng.bit_generator.state = state["generator"]
+        self._num_timesteps_sampled = state["sampled_count"]
+
+    def close(self) -> None:
+        """Flush, and close the database; what it holds stays."""
+        if self._writer.is_open:
+            self.flush()
+            self._writer.close()
+            self.database.close()
+
+
+class ReplayBuffer(Stored):
+    """RLlib's `ReplayBuffer` in a database: items are drawn uniformly, with replacement.
+
+    `capacity` and `storage_unit` are RLlib's; `location` is a path or a PostgreSQL URL (default: a
+    private temporary database), `name` a buffer there, which is gone on with. No more than
+    `capacity` timesteps are held, the oldest items go first.
+    """
+
+
+class PrioritizedReplayBuffer(Stored, prioritized_replay_buffer.PrioritizedReplayBuffer):
+    """RLlib's `PrioritizedReplayBuffer` in a database: items are drawn by priority, stratified.
+
+    `batch_indexes` are positions, which are never used twice: a late update never reaches another
+    item than it is meant for.
+    """
+
+    def __init__(
+        self,
+        capacity: int = 10000,
+        storage_unit: Any = "timesteps",
+        alpha: float = 1.0,
+        **options: Any,
+    ):
+        assert alpha > 0, alpha
+        Stored.__init__(self, capacity, storage_unit, **options)
+        self._alpha, self._max_priority = alpha, 1.0
+
+    def _more(self) -> dict[str, Any]:
+        return {"alpha": self._alpha}
+
+    def _add_single_batch(self, item: Any, **options: Any) -> None:
+        """Add an item with the priority `weight`, or the greatest so far."""
+        Stored._add_single_batch(self, item, **options)
+
+    def _weight(self, weight: float | None) -> float | None:
+        return self._max_priority if weight is None else float(weight)
+
+    def sample(  # type: ignore[override]
+        self, num_items: int, beta: float, **options: Any
+    ) -> Any:
+        """Return items by priority, with the columns `weights` and `batch_indexes`."""
+        assert beta >= 0.0
+        sampler = expdb.Prioritized(self._alpha, min(beta, 1.0), None, 0.0, "max", "buffer")
+        batch, drawn = self._drawn(num_items, sampler)
+        if isinstance(batch, SampleBatch):
+            counts = drawn["timesteps"]
+            batch["weights"] = np.repeat(drawn["weight"], counts)
+            batch["batch_indexes"] = np.repeat(drawn["position"], counts)
+        return batch
+
+    def update_priorities(self, idxes: Any, priorities: Sequence[float] | np.ndarray) -> None:
+        """Set the priorities of items, named by their `batch_indexes`; others are left out."""
+        values = np.asarray(priorities, np.float64)
+        assert len(values) == len(idxes), f"{len(idxes)} items and {len(values)} priorities"
+        assert (values > 0).all(), f"a priority is {values.min()}"
+        self.buffer.update_priorities(np.asarray(idxes, np.int64), values)
+        self._max_priority = max(self._max_priority, float(values.max(initial=0.0)))
+
+    def stats(self, debug: bool = False) -> dict[str, Any]:
+        """Return what RLlib's buffer tells, of the database."""
+        return Stored.stats(self, debug)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return where the buffer is, and the greatest priority so far."""
+        return {**Stored.get_state(self), "max_priority": self._max_priority}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from a state of this buffer."""
+        Stored.set_state(self, state)
+        self._max_priority = state["max_priority"]
+
+
+class ReservoirReplayBuffer(Stored, reservoir_replay_buffer.ReservoirReplayBuffer):
+    """RLlib's `ReservoirReplayBuffer` in a database: a uniform sample of all items ever added.
+
+    This is algorithm R of Vitter (1985), over the items.
+    """
+
+    def __init__(
+        self,
+        capacity: int = 10000,
+        storage_unit: Any = "timesteps",
+        **options: Any,
+    ):
+        Stored.__init__(self, capacity, storage_unit, **options)
+        self._num_evicted = 0
+        self._num_add_calls = int(self.buffer.stats()["added"])
+
+    def _add_single_batch(self, item: Any, **options: Any) -> None:
+        """Add an item in place of a random one, or leave it out, once the buffer is full."""
+        self._num_add_calls += 1
+        full = len(self) if self.storage_unit == StorageUnit.TIMESTEPS else self._timesteps()
+        if full + item.count <= self.capacity:
+            return Stored._add_single_batch(self, item)
+        self._num_timesteps_added += item.count
+        place = random.randrange(self._num_add_calls)
+        if place >= len(self):
+            return None
+        self.flush()
+        drawn = self.buffer.sample(1, sampler=expdb.Uniform(), rng=self._rng, fields=["position"])
+        self.buffer.delete(drawn["position"])
+        self._held = deque(one for one in self._held if one[0] != int(drawn["position"][0]))
+        self._num_evicted += 1
+        Stored._add_single_batch(self, item)
+        self._num_timesteps_added -= item.count
+        return None
+
+    def _timesteps(self) -> int:
+        self.flush()
+        return sum(count for _, count in self._held)
+
+    def stats(self, debug: bool = False) -> dict[str, Any]:
+        """Return what RLlib's buffer tells, of the database."""
+        return {
+            **Stored.stats(self, debug),
+            "num_evicted": self._num_evicted, "num_add_calls": self._num_add_calls,
+        }  # fmt: skip
+
+    def get_state(self) -> dict[str, Any]:
+        """Return where the buffer is, and how many items were offered to it."""
+        return {
+            **Stored.get_state(self),
+            "num_evicted": self._num_evicted, "num_add_calls": self._num_add_calls,
+        }  # fmt: skip
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from a state of this buffer."""
+        Stored.set_state(self, state)
+        self._num_evicted = state["num_evicted"]
+        self._num_add_calls = state["num_add_calls"]
+
+
+class FifoReplayBuffer(Stored, fifo_replay_buffer.FifoReplayBuffer):
+    """RLlib's `FifoReplayBuffer` in a database: each batch is handed out once, the oldest first.
+
+    Among all processes, and over restarts.
+    """
+
+    def __init__(self, *args: Any, **options: Any):
+        Stored.__init__(self, 2**40, StorageUnit.FRAGMENTS, **options)
+        self._consumer = self.buffer.consumer("fifo", max_times_sampled=1)
+
+    def _more(self) -> dict[str, Any]:
+        return {}
+
+    def add(self, batch: Any, **options: Any) -> None:
+        """Add a batch."""
+        Stored._add_single_batch(self, batch)
+
+    def sample(self, *args: Any, **options: Any) -> Any:
+        """Return the oldest batch, and delete it; an empty one where there is none."""
+        self.flush()
+        fields = ["position", "reward", *self._records.fields]
+        try:
+            lease = self._consumer.lease(1, sampler=expdb.Ordered("position"), fields=fields)
+        except expdb.TooFewRows:
+            return MultiAgentBatch({}, 0)
+        (batch,) = self._records.values(lease.batch)
+        lease.acknowledge()
+        self.buffer.delete(lease.batch["position"])
+        for one in batch.policy_batches.values() if hasattr(batch, "policy_batches") else (batch,):
+            one["weights"] = np.ones(len(one))
+        return batch
+
+    def update_priorities(self, *args: Any, **options: Any) -> None:
+        """Do nothing: there are none."""
+
+
+def _kinds() -> tuple[Kind, ...]:
+    return (
+        Kind("SampleBatch", SampleBatch, _apart, _together),
+        Kind(
+            "MultiAgentBatch", MultiAgentBatch,
+            lambda one: {"policies": dict(one.policy_batches), "count": one.count},
+            lambda plain: MultiAgentBatch(plain["policies"], plain["count"]),
+        ),
+    )  # fmt: skip
+
+
+def _apart(batch: SampleBatch) -> dict[str, Any]:
+    return {
+        "columns": dict(batch), "max_seq_len": batch.max_seq_len,
+        "zero_padded": bool(batch.zero_padded),
+    }  # fmt: skip
+
+
+def _together(plain: dict[str, Any]) -> SampleBatch:
+    return SampleBatch(
+        plain["columns"], _max_seq_len=plain["max_seq_len"], _zero_padded=plain["zero_padded"]
+    )
+
+
+def _one_step(batch: Any) -> Any:
+    """Return the columns of a batch of one step, each without its axis of one."""
+    if not isinstance(batch, SampleBatch) or "seq_lens" in batch:
+        return batch
+    return {
+        key: column[0] if isinstance(column, np.ndarray) else [column]
+        for key, column in batch.items()
+    }
+
+
+def _step_of(value: Any) -> Any:
+    """Return a batch of one step of what `_one_step` made."""
+    if not isinstance(value, dict) or isinstance(value, SampleBatch):
+        return value
+    return SampleBatch(
+        {key: one[0] if isinstance(one, list) else np.asarray(one)[None] for key, one in
+         value.items()}
+    )  # fmt: skip
+
+
+def _reopened(kind: type[Stored], given: dict[str, Any]) -> Stored:
+    return kind(**given)

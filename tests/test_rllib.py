@@ -1,0 +1,390 @@
+"""RLlib's buffers on a database: what their documentation says, and whole trainings."""
+
+import collections
+import pickle
+
+import numpy as np
+import pytest
+
+import expdb
+
+WHY = "RLlib is not installed: run `python3 dev.py test --ecosystems`"
+pytest.importorskip("ray.rllib", reason=WHY)
+
+if True:  # what needs it
+    import gymnasium
+    import ray
+    from ray.rllib.algorithms.dqn import DQNConfig
+    from ray.rllib.algorithms.sac import SACConfig
+    from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+    from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
+
+    from expdb.integrations.rllib import (
+        EpisodeReplayBuffer,
+        FifoReplayBuffer,
+        MultiAgentMixInReplayBuffer,
+        MultiAgentPrioritizedReplayBuffer,
+        MultiAgentReplayBuffer,
+        PrioritizedEpisodeReplayBuffer,
+        PrioritizedReplayBuffer,
+        ReplayBuffer,
+        ReservoirReplayBuffer,
+        StorageUnit,
+    )
+
+pytestmark = pytest.mark.filterwarnings("default")  # of Ray's own
+
+
+def steps(*numbers, **columns):
+    obs = np.repeat(np.array(numbers, np.float32)[:, None], 3, 1)
+    return SampleBatch({"a": np.array(numbers), "obs": obs, **columns})
+
+
+@pytest.fixture
+def close():
+    made = []
+    yield lambda one: made.append(one) or one
+    for one in made:
+        one.close()
+
+
+# -- batches ---------------------------------------------------------------------------------------
+
+
+def test_timesteps_are_held_up_to_the_capacity_and_drawn_as_one_batch(close):
+    buffer = close(ReplayBuffer(capacity=5))
+    buffer.add(steps(0, 1, 2))
+    buffer.add(SampleBatch({}))
+    buffer.add(steps(3, 4, 5, 6))
+    assert len(buffer) == 5
+    batch = buffer.sample(200)
+    assert type(batch) is SampleBatch
+    assert set(batch["a"].tolist()) == {2, 3, 4, 5, 6}
+    assert (batch["obs"][:, 0] == batch["a"]).all()
+    assert (batch["obs"].dtype, batch["obs"].shape) == (np.float32, (200, 3))
+    stats = buffer.stats()
+    assert (stats["added_count"], stats["num_entries"], stats["sampled_count"]) == (7, 5, 200)
+    assert stats["eviction_started"]
+
+
+def test_an_empty_buffer_and_no_number_are_refused(close):
+    buffer = close(ReplayBuffer())
+    with pytest.raises(ValueError, match="empty"):
+        buffer.sample(1)
+    with pytest.raises(TypeError):
+        buffer.sample(None)
+    for wrong in ({"capacity": 0}, {"storage_unit": "rows"}, {"lokation": "x"}):
+        with pytest.raises(ValueError, match=r"apacity|storage_unit|lokation"):
+            ReplayBuffer(**wrong)
+
+
+def test_sequences_are_split_and_drawn_whole(close):
+    buffer = close(ReplayBuffer(storage_unit="sequences"))
+    buffer.add(SampleBatch({"a": np.arange(6), "seq_lens": np.array([1, 2, 3])}))
+    assert len(buffer) == 3
+    seen = {tuple(buffer.sample(1)["a"].tolist()) for _ in range(40)}
+    assert seen == {(0,), (1, 2), (3, 4, 5)}
+
+
+def test_only_whole_episodes_are_held(close):
+    buffer = close(ReplayBuffer(storage_unit=StorageUnit.EPISODES))
+    ends = [False, True, False, False, True]
+    buffer.add(steps(0, 1, 2, 3, 4, t=[0, 1, 0, 3, 4], terminateds=ends, eps_id=[0, 0, 1, 2, 2]))
+    assert len(buffer) == 1
+    assert buffer.sample(2)["a"].tolist() == [0, 1, 0, 1]
+
+
+def test_fragments_are_held_as_they_are_and_the_capacity_counts_their_timesteps(close):
+    buffer = close(ReplayBuffer(capacity=6, storage_unit="fragments"))
+    for k in range(5):
+        buffer.add(steps(*range(3 * k, 3 * k + 3)))
+        buffer.flush()
+    assert len(buffer) == 2
+    assert {tuple(buffer.sample(1)["a"].tolist()) for _ in range(30)} == {(9, 10, 11), (12, 13, 14)}
+
+
+def test_priorities_decide_and_weights_correct(close):
+    buffer = close(PrioritizedReplayBuffer(100, alpha=0.5))
+    for k, weight in enumerate((0.25, 1.0, 4.0)):
+        buffer.add(steps(k), weight=weight)
+    drawn = collections.Counter(buffer.sample(7000, beta=0.0)["a"].tolist())
+    assert [drawn[k] / 1000 for k in range(3)] == pytest.approx([1, 2, 4], abs=0.01)
+    batch = buffer.sample(30, beta=0.7)
+    share = np.array([1, 2, 4]) / 7
+    expected = (3 * share) ** -0.7 / ((3 * share) ** -0.7).max()
+    assert batch["weights"].tolist() == pytest.approx(expected[batch["a"]].tolist())
+    buffer.update_priorities(batch["batch_indexes"], np.where(batch["a"] == 0, 1e6, 1e-9))
+    assert buffer.sample(20, beta=0.0)["a"].tolist() == [0] * 20
+    with pytest.raises(AssertionError):
+        buffer.update_priorities([0], [0.0])
+
+
+def test_a_late_priority_never_reaches_another_item(close):
+    buffer = close(PrioritizedReplayBuffer(2))
+    buffer.add(steps(0, 1))
+    old = buffer.sample(2, beta=0.0)["batch_indexes"]
+    buffer.add(steps(2, 3))
+    buffer.sample(1, beta=0.0)
+    buffer.update_priorities(old, np.full(2, 1e9))
+    assert set(buffer.sample(50, beta=0.0)["a"].tolist()) == {2, 3}
+
+
+def test_a_reservoir_is_a_uniform_sample_of_all(close):
+    held = []
+    for _ in range(30):
+        buffer = close(ReservoirReplayBuffer(capacity=5))
+        for k in range(25):
+            buffer.add(steps(k))
+        assert (len(buffer), buffer.stats()["num_add_calls"]) == (5, 25)
+        held += set(buffer.sample(200)["a"].tolist())
+    assert 8 < np.mean(held) < 16  # 12 on average, five standard deviations
+
+
+def test_a_queue_hands_each_batch_out_once(close, tmp_path):
+    first = close(FifoReplayBuffer(location=tmp_path / "q.db"))
+    second = close(FifoReplayBuffer(location=tmp_path / "q.db"))
+    for k in range(4):
+        first.add(steps(k, k))
+    first.flush()
+    order = [one.sample()["a"].tolist() for one in (first, second, second, first)]
+    assert order == [[k, k] for k in range(4)]
+    assert isinstance(first.sample(), MultiAgentBatch)
+    first.add(steps(9))
+    assert first.sample()["weights"].tolist() == [1.0]
+
+
+def test_each_policy_has_its_items(close, tmp_path):
+    location = tmp_path / "m.db"
+    batch = MultiAgentBatch({"p": steps(1, 2, 3), "q": steps(7)}, 3)
+    buffer = close(MultiAgentReplayBuffer(capacity=100, location=location))
+    buffer.add(batch)
+    drawn = buffer.sample(4)
+    assert set(drawn.policy_batches) == {"p", "q"}
+    assert set(buffer.sample(9, policy_id="p")["p"]["a"].tolist()) <= {1, 2, 3}
+    buffer.close()
+    again = close(MultiAgentReplayBuffer(capacity=100, location=location))
+    assert len(again) == 4
+    assert again.sample(2, policy_id="q")["q"]["a"].tolist() == [7, 7]
+    with pytest.raises(ValueError, match="give location"):
+        MultiAgentReplayBuffer(location=":memory:")
+
+
+def test_policies_are_drawn_by_priority(close, tmp_path):
+    buffer = close(
+        MultiAgentPrioritizedReplayBuffer(
+            capacity=100, storage_unit="timesteps", location=tmp_path / "p.db"
+        )
+    )
+    buffer.add(MultiAgentBatch({"p": steps(1, 2, 3)}, 3))
+    batch = buffer.sample(6)["p"]
+    buffer.update_priorities({"p": (batch["batch_indexes"], np.where(batch["a"] == 2, 1e9, 1e-9))})
+    assert buffer.sample(20)["p"]["a"].tolist() == [2] * 20
+
+
+def test_new_batches_are_mixed_with_old_ones_once(close, tmp_path):
+    buffer = close(
+        MultiAgentMixInReplayBuffer(
+            capacity=100, storage_unit="timesteps", replay_ratio=0.5, location=tmp_path / "x.db"
+        )
+    )
+    buffer.add(steps(*range(10)))
+    batch = buffer.sample(20)["default_policy"]
+    assert collections.Counter(batch["a"].tolist()).keys() >= set(range(10))
+    state = buffer.get_state()
+    buffer.set_state(state)
+
+
+# -- episodes --------------------------------------------------------------------------------------
+
+SPACES = {
+    "observation_space": gymnasium.spaces.Box(-1, 1e6, (2,), np.float32),
+    "action_space": gymnasium.spaces.Discrete(100),
+}
+
+
+def episode(number, length, *, terminated=True, start=0, id_=None):
+    """Return an episode of which step t shows (number, t), does t and earns t."""
+    times = range(start, start + length + 1)
+    return SingleAgentEpisode(
+        id_=id_ or f"e{number}", t_started=start, len_lookback_buffer=0, terminated=terminated,
+        observations=[np.array([number, t], np.float32) for t in times],
+        infos=[{"t": t} for t in times], actions=list(times[:-1]),
+        rewards=[float(t) for t in times[:-1]],
+        extra_model_outputs={"logp": [np.float32(-t) for t in times[:-1]]}, **SPACES,
+    )  # fmt: skip
+
+
+@pytest.fixture(params=[EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])
+def kind(request):
+    return request.param
+
+
+def test_oldest_episodes_go_whole(kind, close):
+    buffer = close(kind(capacity=25))
+    buffer.add([episode(k, 10) for k in range(4)])
+    assert (len(buffer), buffer.get_num_episodes(), buffer.get_num_episodes_evicted()) == (20, 2, 2)
+    assert buffer.get_added_timesteps() == 40
+    metrics = buffer.get_metrics()
+    assert "num_env_steps_stored" in metrics
+    buffer.add(episode(9, 40))
+    assert (len(buffer), buffer.get_num_episodes()) == (40, 1)
+
+
+def test_parts_of_an_episode_are_joined(kind, close):
+    buffer = close(kind(capacity=100))
+    buffer.add(episode(0, 4, terminated=False))
+    buffer.add(episode(1, 4, terminated=False))
+    buffer.add(episode(0, 4, start=4))
+    assert (buffer.get_num_episodes(), len(buffer)) == (2, 12)
+    options = {"sample_episodes": True} if kind is EpisodeReplayBuffer else {}
+    found = buffer.sample(200, n_step=3, gamma=0.5, **options)
+    for one in found:
+        (number, t), (other, following) = one.observations[0], one.observations[1]
+        assert (number, following) == (other, t + 3)
+        assert one.rewards[0] == t + (t + 1) / 2 + (t + 2) / 4
+        assert one.is_terminated == (number == 0 and following == 8)
+    starts = {(int(one.observations[0][0]), one.t_started) for one in found}
+    assert starts == {(0, t) for t in range(6)} | {(1, 0), (1, 1)}
+
+
+def test_random_numbers_of_steps_exclude_the_upper_bound(kind, close):
+    buffer = close(kind(capacity=100))
+    buffer.add(episode(0, 20))
+    options = {"sample_episodes": True} if kind is EpisodeReplayBuffer else {}
+    found = buffer.sample(300, n_step=(1, 4), **options)
+    taken = {one.get_extra_model_outputs("n_step", 0) for one in found}
+    assert taken == {1, 2, 3}
+    with pytest.raises(ValueError, match="no transitions over 30 steps"):
+        buffer.sample(1, n_step=30, **options)
+
+
+def test_outputs_and_infos_are_those_of_the_step_that_is_drawn(kind, close):
+    buffer = close(kind(capacity=100))
+    buffer.add(episode(0, 10))
+    options = {"sample_episodes": True} if kind is EpisodeReplayBuffer else {}
+    for one in buffer.sample(
+        20, n_step=2, include_infos=True, include_extra_model_outputs=True, **options
+    ):
+        assert one.get_extra_model_outputs("logp", 0) == -one.t_started
+        assert [info["t"] for info in one.get_infos()] == [one.t_started, one.t_started + 2]
+
+
+def test_rows_are_filled_up_with_other_episodes(close):
+    buffer = close(EpisodeReplayBuffer(capacity=100))
+    buffer.add([episode(k, 5) for k in range(4)])
+    batch = buffer.sample(6, batch_length_T=9)
+    assert {name: array.shape[:2] for name, array in batch.items()} == dict.fromkeys(
+        ("obs", "actions", "rewards", "is_first", "is_last", "is_terminated", "is_truncated"),
+        (6, 9),
+    )
+    for row in range(6):
+        for t in range(9):
+            (number, at), first = batch["obs"][row, t], batch["is_first"][row, t]
+            assert batch["rewards"][row, t] == (0.0 if at == 0 else at - 1)
+            assert batch["actions"][row, t] == min(at, 4)
+            assert batch["is_terminated"][row, t] == (at == 5)
+            if not first:
+                assert batch["obs"][row, t - 1].tolist() == [number, at - 1]
+    assert batch["is_last"][:, -1].all()
+
+
+def test_slices_have_the_steps_before_them(close):
+    buffer = close(EpisodeReplayBuffer(capacity=100))
+    buffer.add([episode(k, 12) for k in range(3)])
+    for one in buffer.sample(30, batch_length_T=4, n_step=1, sample_episodes=True, lookback=1):
+        assert len(one) <= 4
+        assert one.get_observations(0)[1] == one.t_started
+        if one.t_started:
+            assert one.get_observations(-1, neg_index_as_lookback=True)[1] == one.t_started - 1
+    with pytest.raises(AssertionError, match="n-step must be 1"):
+        buffer.sample(1, batch_length_T=4, n_step=2, sample_episodes=True)
+    with pytest.raises(AssertionError, match="n_step"):
+        buffer.sample(1, sample_episodes=True)
+
+
+def test_priorities_of_the_last_sample_are_set(close):
+    buffer = close(PrioritizedEpisodeReplayBuffer(capacity=100, alpha=1.0))
+    buffer.add(episode(0, 10))
+    found = buffer.sample(50, beta=0.5)
+    buffer.update_priorities(np.array([1e9 if one.t_started == 3 else 0.0 for one in found]))
+    again = buffer.sample(20, beta=0.5)
+    assert {one.t_started for one in again} == {3}
+    assert again[0].get_extra_model_outputs("weights", 0) <= 1.0
+    with pytest.raises(AssertionError, match="priorities for a sample"):
+        buffer.update_priorities(np.ones(3))
+    buffer.add(episode(1, 2), weight=1e12)
+    assert {int(one.observations[0][0]) for one in buffer.sample(30)} == {1}
+
+
+def test_episodes_are_there_next_week_and_in_sql(kind, close, tmp_path):
+    location = tmp_path / "e.db"
+    buffer = close(kind(capacity=100, location=location))
+    buffer.add([episode(k, 5) for k in range(3)])
+    copy = close(pickle.loads(pickle.dumps(buffer)))
+    assert len(copy) == 15
+    state = buffer.get_state()
+    buffer.close()
+    again = close(kind(capacity=100, location=location))
+    again.set_state(state)
+    assert (len(again), again.get_num_episodes()) == (15, 3)
+    again.add(episode(0, 2, start=5, terminated=False, id_="e9"))
+    assert again.get_num_episodes() == 4
+    again.flush()
+    with expdb.open(location) as db:
+        query = "SELECT episode_id, sum(reward) AS r FROM experience WHERE buffer = 'episodes' "
+        rows = db.sql(query + "GROUP BY 1 ORDER BY 1").to_pylist()
+    assert rows[0] == {"episode_id": "e0", "r": 10.0}
+    with pytest.raises(ValueError, match="open that"):
+        again.set_state({**state, "name": "other"})
+    with pytest.raises(ValueError, match="capasity is not an option"):
+        kind(capasity=3)
+
+
+# -- training --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("config", "env"), [(DQNConfig, "CartPole-v1"), (SACConfig, "Pendulum-v1")]
+)
+def test_algorithms_train_stop_and_go_on_with_their_buffer(cluster, config, env, tmp_path):
+    def algorithm():
+        return (
+            config()
+            .environment(env)
+            .env_runners(num_env_runners=0, rollout_fragment_length=10)
+            .learners(num_learners=0)
+            .reporting(min_sample_timesteps_per_iteration=60, min_time_s_per_iteration=None)
+            .training(
+                replay_buffer_config={
+                    "type": "expdb.integrations.rllib.PrioritizedEpisodeReplayBuffer",
+                    "capacity": 5000, "alpha": 0.6, "beta": 0.4,
+                    "location": str(tmp_path / "runs.db"),
+                },
+                num_steps_sampled_before_learning_starts=40,
+                train_batch_size_per_learner=16,
+            )
+            .build_algo()
+        )  # fmt: skip
+
+    first = algorithm()
+    first.train()
+    held = len(first.local_replay_buffer)
+    assert held >= 60
+    first.local_replay_buffer.flush()
+    path = first.save_to_path(str(tmp_path / "checkpoint"))
+    first.stop()
+    again = algorithm()
+    again.restore_from_path(path)
+    assert len(again.local_replay_buffer) == held
+    again.train()
+    assert len(again.local_replay_buffer) > held
+    again.stop()
