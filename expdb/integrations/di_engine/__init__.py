@@ -11,12 +11,8 @@ the same, what is better and what is refused.
 """
 
 from expdb.integrations.di_engine.advanced import AdvancedReplayBuffer
-from expdb.integrations.di_engine.buffer import (
-    Buffer,
-    BufferedData,
-    DequeBuffer,
-    apply_middleware,
-)
+from expdb.integrations.di_engine.buffer import Buffer, DequeBuffer, apply_middleware
+from expdb.integrations.di_engine.buffered import BufferedData
 from expdb.integrations.di_engine.middleware import (
     PriorityExperienceReplay,
     clone_object,

@@ -6,27 +6,16 @@ import os
 import random
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
 import numpy as np
 
 import expdb
-from expdb.integrations.di_engine.ding import BufferBase, BufferedDataBase, kinds
+from expdb.integrations.di_engine.buffered import INDEX, At, BufferedData, Groups, buffered, plain
+from expdb.integrations.di_engine.ding import BufferBase, kinds
 from expdb.integrations.di_engine.items import Items, Places
 from expdb.integrations.di_engine.monitors import logger
-
-INDEX = "index"  # the tag that has it; the others are the meta dict
-
-
-@dataclass
-class BufferedData(BufferedDataBase):
-    """An item of a buffer: its data, its index, and its meta dict."""
-
-    data: Any
-    index: Any
-    meta: Any
 
 
 def apply_middleware(func_name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -106,7 +95,7 @@ class DequeBuffer(Buffer):
         self.sliced = sliced
         self.items = Items(location, name, size, kinds())
         self.items.buffer.index(f"tags.{INDEX}")
-        self._groups: dict[str, _Groups] = {}
+        self._groups: dict[str, Groups] = {}
 
     def view(self) -> DequeBuffer:
         """Return a buffer that shares the items, and has no middleware yet."""
@@ -132,7 +121,7 @@ class DequeBuffer(Buffer):
         Raises InvalidValue for data, or a meta dict, that could not come back as it is.
         """
         index, meta = uuid.uuid1().hex, dict(meta or {})
-        self.items.push(data, tags={**_plain(meta), INDEX: index}, priority=priority)
+        self.items.push(data, tags={**plain(meta), INDEX: index}, priority=priority)
         return BufferedData(data, index, meta)
 
     # -- out -----------------------------------------------------------------------------------
@@ -201,8 +190,8 @@ class DequeBuffer(Buffer):
             sampler = Places(lambda _: drawn)
         keys = ("tags", "priority", *sampler.keys())
         if consumer is None:
-            return _buffered(*self.items.draw(size, sampler, *keys))
-        return _buffered(*self.items.lease(consumer, size, sampler, *keys))
+            return buffered(*self.items.draw(size, sampler, *keys))
+        return buffered(*self.items.lease(consumer, size, sampler, *keys))
 
     def _by_index(self, indices: list[str]) -> list[BufferedData]:
         where = expdb.QueryBuilder().in_(f"tags.{INDEX}", list(dict.fromkeys(indices)))
@@ -219,7 +208,7 @@ class DequeBuffer(Buffer):
             self.items.flush()
             fields = self.items.fields("tags", "priority")
             for batch in self.items.buffer.scan(where, fields=fields):
-                yield from _buffered(self.items.records.values(batch), batch)
+                yield from buffered(self.items.records.values(batch), batch)
 
     def _by_group(
         self,
@@ -230,16 +219,14 @@ class DequeBuffer(Buffer):
         sample_range: slice | None,
     ) -> list[list[BufferedData]]:
         self.items.flush()
-        groups = self._groups.setdefault(key, _Groups(self.items, key)).current(sample_range)
+        groups = self._groups.setdefault(key, Groups(self.items, key)).current(sample_range)
         names = [name for name, one in groups.items() if len(one) >= (unroll_len or 1)]
         if not names or (len(names) < size and not replace):
             raise expdb.TooFewRows(f"{size} groups of {key!r} wanted, {len(names)} held")
         drawn = random.choices(names, k=size) if replace else random.sample(names, size)
         parts = [self._window(groups[name], unroll_len) for name in drawn]
         positions = np.concatenate(parts)
-        found = iter(
-            _buffered(*self.items.draw(len(positions), _At(positions), "tags", "priority"))
-        )
+        found = iter(buffered(*self.items.draw(len(positions), At(positions), "tags", "priority")))
         return [[next(found) for _ in part] for part in parts]
 
     def _window(self, positions: np.ndarray, length: int | None) -> np.ndarray:
@@ -256,7 +243,7 @@ class DequeBuffer(Buffer):
         if not -held <= idx < held:
             raise IndexError(f"item {idx} of {held}")
         place = np.array([idx % held])
-        return _buffered(*self.items.draw(1, Places(lambda _: place), "tags", "priority"))[0]
+        return buffered(*self.items.draw(1, Places(lambda _: place), "tags", "priority"))[0]
 
     def get_by_index(self, index: str) -> BufferedData:
         """Return an item by its index; raises KeyError where it is gone."""
@@ -289,7 +276,7 @@ class DequeBuffer(Buffer):
             found = list(self._matching(where))
             if not found:
                 return False
-            tags = {**_plain(found[0].meta), **_plain(dict(meta or {})), INDEX: index}
+            tags = {**plain(found[0].meta), **plain(dict(meta or {})), INDEX: index}
             if data is None:
                 self.items.buffer.update(where, tags=tags)
             else:
@@ -323,7 +310,7 @@ class DequeBuffer(Buffer):
                 target.drop("items")
         saved = Items(file_name, "items", self.size, kinds())
         for item in self:
-            saved.push(item.data, tags={**_plain(item.meta), INDEX: item.index})
+            saved.push(item.data, tags={**plain(item.meta), INDEX: item.index})
         saved.close()
 
     def load_data(self, file_name: str | os.PathLike[str]) -> None:
@@ -340,68 +327,3 @@ class DequeBuffer(Buffer):
         self.clear()
         for item, one in zip(items, told, strict=True):
             self.items.push(item, tags=one["tags"])
-
-
-@dataclass(frozen=True)
-class _At(expdb.Sampler):
-    """Take the items at some positions."""
-
-    positions: Any
-
-    def draw(
-        self, population: expdb.Population, size: int, rng: np.random.Generator
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the positions."""
-        return self.positions, {}
-
-
-class _Groups:
-    """The positions of items by what their meta dicts have for a key."""
-
-    def __init__(self, items: Items, key: str):
-        self._items, self._key = items, key
-        self._positions = np.empty(0, np.int64)
-        self._names: list[Any] = []
-
-    def current(self, sample_range: slice | None) -> dict[Any, np.ndarray]:
-        """Return the positions of each group, ascending, of items that are held now."""
-        after = int(self._positions[-1]) if len(self._positions) else -1
-        for batch in self._items.buffer.scan(after=after, fields=["position", "tags"]):
-            self._positions = np.concatenate((self._positions, batch["position"]))
-            self._names += [(tags or {}).get(self._key) for tags in batch["tags"].tolist()]
-        held = [
-            batch["position"] for batch in self._items.buffer.scan(fields=["position"], size=65536)
-        ]
-        alive = np.isin(self._positions, np.concatenate(held) if held else [])
-        self._names = [name for name, is_alive in zip(self._names, alive, strict=True) if is_alive]
-        self._positions = self._positions[alive]
-        groups: dict[Any, list[int]] = {}
-        chosen = slice(None) if sample_range is None else sample_range
-        for name, position in zip(self._names[chosen], self._positions[chosen], strict=True):
-            groups.setdefault(name, []).append(int(position))
-        return {name: np.array(one) for name, one in groups.items()}
-
-
-def _plain(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a meta dict as JSON keeps it; one-element tensors and arrays as numbers."""
-    return {
-        key: one.item() if hasattr(one, "item") and not isinstance(one, str) else one
-        for key, one in meta.items()
-        if not key.startswith("priority")  # which the database keeps by itself
-    }
-
-
-def _buffered(values: list[Any], batch: expdb.Batch) -> list[BufferedData]:
-    found = []
-    columns = batch["tags"].tolist(), batch["position"].tolist(), batch["priority"].tolist()
-    for value, tags, position, priority in zip(values, *columns, strict=True):
-        meta = dict(tags or {})
-        index = meta.pop(INDEX, None)
-        meta["priority_idx"] = position
-        if priority == priority:  # it was given one
-            meta["priority"] = priority
-        found.append(BufferedData(value, index, meta))
-    if "weight" in batch:
-        for item, weight in zip(found, batch["weight"].tolist(), strict=True):
-            item.meta["priority_IS"] = weight
-    return found

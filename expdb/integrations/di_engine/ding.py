@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from expdb.integrations.records import Kind
 
-
-def _class(module: str, name: str) -> Any:
-    """Return a class of DI-engine's, or `object` where that cannot be imported."""
-    try:
-        return getattr(importlib.import_module(module), name)
-    except ImportError:
-        return object
-
-
 # Its pipelines ask isinstance of its own classes.
-BufferBase: Any = _class("ding.data.buffer", "Buffer")
-BufferedDataBase: Any = _class("ding.data.buffer", "BufferedData")
-PriorityBase: Any = _class("ding.data.buffer.middleware", "PriorityExperienceReplay")
+BufferBase: Any = object
+BufferedDataBase: Any = object
+PriorityBase: Any = object
+with suppress(ImportError):
+    from ding.data.buffer import Buffer, BufferedData
+    from ding.data.buffer.middleware import PriorityExperienceReplay
+
+    BufferBase, BufferedDataBase, PriorityBase = Buffer, BufferedData, PriorityExperienceReplay
 
 
 def kinds() -> tuple[Kind, ...]:
     """Return how the dicts of tensors are kept that DI-engine's pipelines push."""
     found: list[Kind] = []
-    try:
+    with suppress(ImportError):
         from easydict import EasyDict
 
         found.append(Kind("EasyDict", EasyDict, dict, EasyDict))
-    except ImportError:
-        pass
-    try:
+    with suppress(ImportError):
         import treetensor.torch as ttorch
         import treevalue
 
@@ -41,8 +35,6 @@ def kinds() -> tuple[Kind, ...]:
         make = functools.partial(treevalue.unflatten, return_type=ttorch.Tensor)
         together = lambda tree: make(list(_leaves(tree)))  # noqa: E731
         found.append(Kind("treetensor", ttorch.Tensor, _plain, together))
-    except ImportError:
-        pass
     return tuple(found)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 import expdb
 from expdb.integrations.di_engine.advanced import EPSILON
-from expdb.integrations.di_engine.buffer import BufferedData
+from expdb.integrations.di_engine.buffered import BufferedData
 from expdb.integrations.di_engine.ding import PriorityBase
 
 Middleware = Callable[..., Any]

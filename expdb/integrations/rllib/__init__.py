@@ -23,11 +23,13 @@ try:
         MultiAgentPrioritizedReplayBuffer,
         MultiAgentReplayBuffer,
     )
-    from expdb.integrations.rllib.sample_batches import (
+    from expdb.integrations.rllib.reservoir_and_queue import (
         FifoReplayBuffer,
+        ReservoirReplayBuffer,
+    )
+    from expdb.integrations.rllib.sample_batches import (
         PrioritizedReplayBuffer,
         ReplayBuffer,
-        ReservoirReplayBuffer,
         StorageUnit,
     )
 except ImportError as error:

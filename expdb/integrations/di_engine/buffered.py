@@ -1,0 +1,90 @@
+"""Items with an index and a meta dict, and the groups that they are in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import expdb
+from expdb.integrations.di_engine.ding import BufferedDataBase
+from expdb.integrations.di_engine.items import Items
+
+INDEX = "index"  # the tag that has it; the others are the meta dict
+
+
+@dataclass
+class BufferedData(BufferedDataBase):
+    """An item of a buffer: its data, its index, and its meta dict."""
+
+    data: Any
+    index: Any
+    meta: Any
+
+
+@dataclass(frozen=True)
+class At(expdb.Sampler):
+    """Take the items at some positions."""
+
+    positions: Any
+
+    def draw(
+        self, population: expdb.Population, size: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the positions."""
+        return self.positions, {}
+
+
+class Groups:
+    """The positions of items by what their meta dicts have for a key."""
+
+    def __init__(self, items: Items, key: str):
+        self._items, self._key = items, key
+        self._positions = np.empty(0, np.int64)
+        self._names: list[Any] = []
+
+    def current(self, sample_range: slice | None) -> dict[Any, np.ndarray]:
+        """Return the positions of each group, ascending, of items that are held now."""
+        after = int(self._positions[-1]) if len(self._positions) else -1
+        for batch in self._items.buffer.scan(after=after, fields=["position", "tags"]):
+            self._positions = np.concatenate((self._positions, batch["position"]))
+            self._names += [(tags or {}).get(self._key) for tags in batch["tags"].tolist()]
+        held = [
+            batch["position"] for batch in self._items.buffer.scan(fields=["position"], size=65536)
+        ]
+        alive = np.isin(self._positions, np.concatenate(held) if held else [])
+        self._names = [name for name, is_alive in zip(self._names, alive, strict=True) if is_alive]
+        self._positions = self._positions[alive]
+        groups: dict[Any, list[int]] = {}
+        chosen = slice(None) if sample_range is None else sample_range
+        for name, position in zip(self._names[chosen], self._positions[chosen], strict=True):
+            groups.setdefault(name, []).append(int(position))
+        return {name: np.array(one) for name, one in groups.items()}
+
+
+def plain(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a meta dict as JSON keeps it; one-element tensors and arrays as numbers."""
+    return {
+        key: one.item() if hasattr(one, "item") and not isinstance(one, str) else one
+        for key, one in meta.items()
+        if not key.startswith("priority")  # which the database keeps by itself
+    }
+
+
+def buffered(values: list[Any], batch: expdb.Batch) -> list[BufferedData]:
+    """Return items with their index and meta dict, of the tags of a batch."""
+    found = []
+    columns = batch["tags"].tolist(), batch["position"].tolist(), batch["priority"].tolist()
+    for value, tags, position, priority in zip(values, *columns, strict=True):
+        meta = dict(tags or {})
+        index = meta.pop(INDEX, None)
+        meta["priority_idx"] = position
+        if priority == priority:  # it was given one
+            meta["priority"] = priority
+        found.append(BufferedData(value, index, meta))
+    if "weight" in batch:
+        for item, weight in zip(found, batch["weight"].tolist(), strict=True):
+            item.meta["priority_IS"] = weight
+    return found

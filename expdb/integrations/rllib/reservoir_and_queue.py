@@ -1,0 +1,110 @@
+"""RLlib's reservoir of sample batches, and its queue of them."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import Any
+
+import numpy as np
+from ray.rllib.policy.sample_batch import MultiAgentBatch
+from ray.rllib.utils.replay_buffers import fifo_replay_buffer, reservoir_replay_buffer
+
+import expdb
+from expdb.integrations.rllib.sample_batches import StorageUnit, Stored
+
+
+class ReservoirReplayBuffer(Stored, reservoir_replay_buffer.ReservoirReplayBuffer):
+    """RLlib's `ReservoirReplayBuffer` in a database: a uniform sample of all items ever added.
+
+    This is algorithm R of Vitter (1985), over the items.
+    """
+
+    def __init__(
+        self,
+        capacity: int = 10000,
+        storage_unit: Any = "timesteps",
+        **options: Any,
+    ):
+        Stored.__init__(self, capacity, storage_unit, **options)
+        self._num_evicted = 0
+        self._num_add_calls = int(self.buffer.stats()["added"])
+
+    def _add_single_batch(self, item: Any, **options: Any) -> None:
+        """Add an item in place of a random one, or leave it out, once the buffer is full."""
+        self._num_add_calls += 1
+        full = len(self) if self.storage_unit == StorageUnit.TIMESTEPS else self._timesteps()
+        if full + item.count <= self.capacity:
+            return Stored._add_single_batch(self, item)
+        self._num_timesteps_added += item.count
+        place = random.randrange(self._num_add_calls)
+        if place >= len(self):
+            return None
+        self.flush()
+        drawn = self.buffer.sample(1, sampler=expdb.Uniform(), rng=self._rng, fields=["position"])
+        self.buffer.delete(drawn["position"])
+        self._held = deque(one for one in self._held if one[0] != int(drawn["position"][0]))
+        self._num_evicted += 1
+        Stored._add_single_batch(self, item)
+        self._num_timesteps_added -= item.count
+        return None
+
+    def _timesteps(self) -> int:
+        self.flush()
+        return sum(count for _, count in self._held)
+
+    def stats(self, debug: bool = False) -> dict[str, Any]:
+        """Return what RLlib's buffer tells, of the database."""
+        return {
+            **Stored.stats(self, debug),
+            "num_evicted": self._num_evicted, "num_add_calls": self._num_add_calls,
+        }  # fmt: skip
+
+    def get_state(self) -> dict[str, Any]:
+        """Return where the buffer is, and how many items were offered to it."""
+        return {
+            **Stored.get_state(self),
+            "num_evicted": self._num_evicted, "num_add_calls": self._num_add_calls,
+        }  # fmt: skip
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from a state of this buffer."""
+        Stored.set_state(self, state)
+        self._num_evicted = state["num_evicted"]
+        self._num_add_calls = state["num_add_calls"]
+
+
+class FifoReplayBuffer(Stored, fifo_replay_buffer.FifoReplayBuffer):
+    """RLlib's `FifoReplayBuffer` in a database: each batch is handed out once, the oldest first.
+
+    Among all processes, and over restarts.
+    """
+
+    def __init__(self, *args: Any, **options: Any):
+        Stored.__init__(self, 2**40, StorageUnit.FRAGMENTS, **options)
+        self._consumer = self.buffer.consumer("fifo", max_times_sampled=1)
+
+    def _more(self) -> dict[str, Any]:
+        return {}
+
+    def add(self, batch: Any, **options: Any) -> None:
+        """Add a batch."""
+        Stored._add_single_batch(self, batch)
+
+    def sample(self, *args: Any, **options: Any) -> Any:
+        """Return the oldest batch, and delete it; an empty one where there is none."""
+        self.flush()
+        fields = ["position", "reward", *self._records.fields]
+        try:
+            lease = self._consumer.lease(1, sampler=expdb.Ordered("position"), fields=fields)
+        except expdb.TooFewRows:
+            return MultiAgentBatch({}, 0)
+        (batch,) = self._records.values(lease.batch)
+        lease.acknowledge()
+        self.buffer.delete(lease.batch["position"])
+        for one in batch.policy_batches.values() if hasattr(batch, "policy_batches") else (batch,):
+            one["weights"] = np.ones(len(one))
+        return batch
+
+    def update_priorities(self, *args: Any, **options: Any) -> None:
+        """Do nothing: there are none."""

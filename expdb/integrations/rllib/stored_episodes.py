@@ -1,0 +1,240 @@
+"""What RLlib's episode replay buffers have in common, when they are in a database."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from ray.rllib.core import DEFAULT_AGENT_ID, DEFAULT_MODULE_ID
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.utils import force_list
+from ray.rllib.utils.replay_buffers import episode_replay_buffer as rllib
+
+import expdb
+from expdb.integrations.rllib.episodes import Episodes, NextSteps
+
+
+class Stored(rllib.EpisodeReplayBuffer):
+    """What the two have in common: episodes are in a database, and the metrics are RLlib's."""
+
+    def __init__(
+        self,
+        capacity: int = 10000,
+        *,
+        batch_size_B: int = 16,
+        batch_length_T: int = 64,
+        location: str | os.PathLike[str] = ":memory:",
+        name: str = "episodes",
+        infos: bool = True,
+        seed: int | None = None,
+        **options: Any,
+    ):
+        _check_options(options)
+        super().__init__(
+            capacity, batch_size_B=batch_size_B, batch_length_T=batch_length_T, **options
+        )
+        self.rng = np.random.default_rng(seed)
+        self.location, self.name = location, name
+        self._stored = Episodes(location, name, capacity, infos)
+        self._spaces: tuple[Any, Any] = (None, None)
+
+    @property
+    def buffer(self) -> expdb.ReplayBuffer:
+        """The buffer in the database."""
+        return self._stored.buffer
+
+    @property
+    def database(self) -> expdb.ExperienceDB:
+        """The database."""
+        return self._stored.database
+
+    def flush(self) -> None:
+        """Have everything that was added durable, and visible to other processes."""
+        self._stored.flush()
+
+    def close(self) -> None:
+        """Flush, and close the database; what it holds stays."""
+        self._stored.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.flush()
+        given = {
+            "capacity": self.capacity, "batch_size_B": self.batch_size_B,
+            "batch_length_T": self.batch_length_T, "location": self.location, "name": self.name,
+            **self._more(),
+        }  # fmt: skip
+        return _reopened, (type(self), given)
+
+    def _more(self) -> dict[str, Any]:
+        """Return the options that a subclass has."""
+        return {}
+
+    # -- in ------------------------------------------------------------------------------------
+
+    def add(self, episodes: Any, weight: float | None = None) -> None:
+        """Add episodes, or the next parts of episodes that are held, and evict the oldest ones.
+
+        Episodes beyond the capacity go whole; one of its own may be longer. Values that could not
+        come back as they are raise InvalidValue.
+        """
+        held, steps, new = set(self._stored.ids), 0, 0
+        for episode in force_list(episodes):
+            if self._spaces == (None, None):
+                self._spaces = episode.observation_space, episode.action_space
+            new += str(episode.id_) not in held
+            held.add(str(episode.id_))
+            steps += self._stored.add(episode, self._weight(weight))
+        gone = self._stored.evict()
+        agents, modules = DEFAULT_AGENT_ID, DEFAULT_MODULE_ID
+        lost = sum(length for _, length in gone)
+        self._update_add_metrics(
+            num_episodes_added=new, num_env_steps_added=steps,
+            num_episodes_evicted=len(gone), num_env_steps_evicted=lost,
+            agent_to_num_episodes_added={agents: new}, agent_to_num_steps_added={agents: steps},
+            agent_to_num_episodes_evicted={agents: len(gone)},
+            agent_to_num_steps_evicted={agents: lost},
+            module_to_num_episodes_added={modules: new},
+            module_to_num_steps_added={modules: steps},
+            module_to_num_episodes_evicted={modules: len(gone)},
+            module_to_num_steps_evicted={modules: lost},
+        )  # fmt: skip
+
+    def _weight(self, weight: float | None) -> float | None:
+        """Return the priority that new steps get."""
+        return None
+
+    # -- out -----------------------------------------------------------------------------------
+
+    def _transitions(
+        self,
+        size: int,
+        n_step: int | tuple[int, int],
+        gamma: float,
+        sampler: expdb.Sampler,
+        include_infos: bool,
+        include_extra: bool,
+        to_numpy: bool,
+    ) -> tuple[list[SingleAgentEpisode], np.ndarray]:
+        """Return transitions over `n_step` steps as episodes of one step, and their positions."""
+        bounds = (n_step[0], n_step[1] - 1) if isinstance(n_step, tuple) else n_step
+        keys = ("n_steps", "last_position", "episode_id", "step", *sampler.keys())
+        try:
+            values, batch = self._stored.sample(
+                size, sampler, NextSteps(bounds, gamma), self.rng, *keys
+            )
+        except expdb.TooFewRows as error:
+            raise ValueError(f"no transitions over {n_step} steps are held: {error}") from error
+        weights = batch["weight"] if "weight" in batch else np.ones(size)
+        following = self._followed(batch, values, include_infos)
+        found = []
+        columns = [
+            batch[key].tolist()
+            for key in ("reward", "terminated", "truncated", "n_steps", "step", "episode_id")
+        ]
+        for k, (reward, terminated, truncated, taken, t, id) in enumerate(
+            zip(*columns, strict=True)
+        ):
+            value, last = values[k], following[k]
+            extra = {name: [one] for name, one in value["extra"].items()} if include_extra else {}
+            episode = SingleAgentEpisode(
+                id_=id,
+                observations=[value["obs"], last["next_obs"]],
+                observation_space=self._spaces[0],
+                infos=[value["info"], last["following_info"]] if include_infos else None,
+                actions=[value["action"]],
+                action_space=self._spaces[1],
+                rewards=[reward],
+                terminated=terminated,
+                truncated=truncated,
+                extra_model_outputs={"weights": [weights[k]], "n_step": [taken], **extra},
+                len_lookback_buffer=0,
+                t_started=t,
+            )
+            if to_numpy:
+                episode.to_numpy()
+            found.append(episode)
+        self._count_sample(batch["position"], batch["episode_id"], batch["n_steps"].mean())
+        return found, batch["position"]
+
+    def _followed(self, batch: Any, values: list[Any], infos: bool) -> list[Any]:
+        """Return what the last steps that were taken led to."""
+        if infos and (batch["last_position"] != batch["position"]).any():
+            return self._stored.at(batch["last_position"])[0]
+        return values  # `next_obs` of a batch is that of the last step
+
+    def _count_sample(self, positions: np.ndarray, ids: Any, n_step: float | None) -> None:
+        steps, episodes = len(positions), len(set(ids.tolist()))
+        distinct = len(np.unique(positions))
+        self.sampled_timesteps += steps
+        agents, modules = DEFAULT_AGENT_ID, DEFAULT_MODULE_ID
+        self._update_sample_metrics(
+            num_env_steps_sampled=steps, num_episodes_per_sample=episodes,
+            num_env_steps_per_sample=distinct, sampled_n_step=n_step, num_resamples=0,
+            agent_to_num_steps_sampled={agents: steps},
+            agent_to_num_episodes_per_sample={agents: episodes},
+            agent_to_num_steps_per_sample={agents: distinct},
+            agent_to_sampled_n_step=None if n_step is None else {agents: n_step},
+            agent_to_num_resamples={agents: 0},
+            module_to_num_steps_sampled={modules: steps},
+            module_to_num_episodes_per_sample={modules: episodes},
+            module_to_num_steps_per_sample={modules: distinct},
+            module_to_sampled_n_step=None if n_step is None else {modules: n_step},
+            module_to_num_resamples={modules: 0},
+        )  # fmt: skip
+
+    # -- figures and states --------------------------------------------------------------------
+
+    def get_num_episodes(self, module_id: Any = None) -> int:
+        """Return how many episodes are held."""
+        return len(self._stored.ids)
+
+    def get_num_episodes_evicted(self, module_id: Any = None) -> int:
+        """Return how many episodes this handle has evicted."""
+        return self._stored.evicted
+
+    def get_num_timesteps(self, module_id: Any = None) -> int:
+        """Return how many timesteps are held."""
+        return len(self._stored)
+
+    def get_added_timesteps(self, module_id: Any = None) -> int:
+        """Return how many timesteps were ever added, by anybody."""
+        return self._stored.added
+
+    def get_state(self) -> dict[str, Any]:
+        """Return where the buffer is: a checkpoint need not have what the database has."""
+        self.flush()
+        return {
+            "location": str(self.location), "name": self.name,
+            "generator": self.rng.bit_generator.state,
+            "sampled_timesteps": self.sampled_timesteps,
+        }  # fmt: skip
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from a state of this buffer; raises ValueError for one of another buffer."""
+        if state.get("name") != self.name:
+            raise ValueError(
+                f"a state of the buffer {state.get('name')!r} in {state.get('location')!r}: open "
+                "that with location= and name="
+            )
+        self.rng.bit_generator.state = state["generator"]
+        self.sampled_timesteps = state["sampled_timesteps"]
+
+
+# What RLlib's algorithms hand to any buffer, and what has no meaning here.
+_KNOWN = {"metrics_num_episodes_for_smoothing"}
+_IGNORED = {"type", "beta", "prioritized_replay_beta", "_enable_replay_buffer_api"}
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    for name in _IGNORED & options.keys():
+        del options[name]
+    if unknown := options.keys() - _KNOWN:
+        raise ValueError(
+            f"{min(unknown)} is not an option of this buffer: there are location, name, infos and "
+            f"seed beside RLlib's {', '.join(sorted(_KNOWN))}"
+        )
+
+
+def _reopened(kind: type[Stored], given: dict[str, Any]) -> Stored:
+    return kind(**given)
