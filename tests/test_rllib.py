@@ -365,7 +365,8 @@ def test_algorithms_train_stop_and_go_on_with_their_buffer(cluster, config, env,
             .reporting(min_sample_timesteps_per_iteration=60, min_time_s_per_iteration=None)
             .training(
                 replay_buffer_config={
-                    "type": "expdb.integrations.rllib.PrioritizedEpisodeReplayBuffer",
+                    "type": PrioritizedEpisodeReplayBuffer if config is SACConfig
+                    else "expdb.integrations.rllib.PrioritizedEpisodeReplayBuffer",
                     "capacity": 5000, "alpha": 0.6, "beta": 0.4,
                     "location": str(tmp_path / "runs.db"),
                 },

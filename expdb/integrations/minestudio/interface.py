@@ -1,0 +1,344 @@
+"""MineStudio's ReplayBufferInterface: a database in place of an actor and a cache of pickles."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+import expdb
+from expdb.integrations.minestudio.datatypes import FragmentIndex, SampleFragment, kinds, logger
+from expdb.integrations.records import Records
+
+Prepared: TypeAlias = "list[tuple[FragmentIndex, str]]"
+
+WHERE = "EXPDB_REPLAY_BUFFER"  # the environment variable that names the database
+FILE = "fragments.db"
+LEASE_SECONDS = 3600.0
+_REQUIRED = ("max_chunks", "max_staleness", "max_reuse", "database_config", "fragments_per_chunk")
+_OPTIONAL = ("fragments_per_report",)
+
+
+@dataclass
+class _Chunk:
+    """Fragments of a worker, one after another, on their way to a chunk."""
+
+    episode_id: str
+    count: int
+    last: int
+
+
+class ReplayBufferInterface:
+    """Add fragments as a worker, fetch them as a trainer.
+
+    With a `config` it makes the replay buffer, in the folder `config["database_config"]["path"]` or
+    at that PostgreSQL URL; without one it attaches to the buffer in `location`, by default the one
+    that this process, or its parent, has made. What a killed trainer has left is gone on with.
+
+    Raises ValueError where another process has the buffer already, or nobody has made one.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        *,
+        location: str | os.PathLike[str] | None = None,
+    ):
+        self._lock_file: Any = None
+        where = _location(config, location)
+        if config is None:
+            self._config = _stored_config(where)
+        else:
+            _check_config(config)
+            self._lock_file = _own(where)
+            self._config = {key: _plain(config[key]) for key in config}
+            os.environ[WHERE] = where
+        self.location, self.database_config = where, self._config["database_config"]
+        self.database = expdb.open(_file(where))
+        self._state = self.database.buffer(
+            "replay_buffer.state", capacity=1, fields={"state": expdb.Field("json")}
+        )
+        if config is not None:
+            session, version = self._current()
+            self._state.store(state={**self._kept(session, version), "config": self._config})
+        self._plan = self.database.buffer(
+            "replay_buffer.plan", capacity=1, fields={"plan": expdb.Field("json")}
+        )
+        self._open: dict[str, _Chunk] = {}
+        self._uses: dict[int, int] = {}
+        self._lease: expdb.Lease | None = None
+        self._session_id: str | None = None
+        self._added = 0
+        self._enter(self._current()[0])
+
+    def get_database_config(self) -> dict[str, Any]:
+        """Return the `database_config`."""
+        return dict(self.database_config)
+
+    def update_training_session(self) -> None:
+        """Do nothing, as in MineStudio: `update_model_version` names the session."""
+
+    # -- the session, and the version of the model -------------------------------------------
+
+    def _current(self) -> tuple[str, int]:
+        """Return the session and the model's version that the trainer has told."""
+        page = self._state.page(1, 1)
+        state = page[0]["state"] if page else {}
+        return state.get("session_id", ""), state.get("model_version", -1)
+
+    def _kept(self, session: str, version: int) -> dict[str, Any]:
+        return {"session_id": session, "model_version": version, "config": self._config}
+
+    def _enter(self, session: str) -> None:
+        """Work with the fragments of a session."""
+        if session == self._session_id:
+            return
+        self._session_id = session
+        name = f"replay_buffer.session.{session}" if session else "replay_buffer.session"
+        self.buffer = self.database.buffer(name)
+        self.records = Records(self.database, self.buffer, *kinds())
+        self._consumer = self.buffer.consumer(
+            "trainer",
+            max_times_sampled=int(self._config["max_reuse"]),
+            max_staleness=int(self._config["max_staleness"]),
+        )
+        self._open.clear()
+        self._uses.clear()
+
+    def update_model_version(self, session_id: str, model_version: int) -> None:
+        """Tell the version of the model that is trained now, and the session.
+
+        Fragments of another session, and those that are too stale, are deleted.
+        """
+        session, version = self._current()
+        if session_id == session and model_version < version:
+            raise ValueError(f"model_version goes back from {version} to {model_version}")
+        self._give_up_lease()
+        self._state.store(state=self._kept(session_id, int(model_version)))
+        if session_id != session:
+            old, names = self.buffer.name, set(self.database.buffers())
+            self._enter(session_id)
+            for name in {old, f"{old}.structures"} & names:
+                self.database.drop(name)
+        self.buffer.policy_version = int(model_version)
+        stale = int(model_version) - int(self._config["max_staleness"])
+        self.buffer.delete(expdb.QueryBuilder().lt("policy_version", stale))
+
+    # -- in ------------------------------------------------------------------------------------
+
+    def add_fragment(self, fragment: Any, metadata: Any) -> None:
+        """Add a fragment; it is durable when this returns.
+
+        One of another session, or too stale, is left out. `fragments_per_chunk` fragments of a
+        worker that follow each other make a chunk; where one is missing, the chunk begins anew.
+        """
+        session, version = self._current()
+        self._enter(session)
+        stale = version - metadata.model_version > self._config["max_staleness"]
+        if metadata.session_id != session or stale:
+            logger.info("a fragment is left out: %s at session %r, version %d", metadata, session,
+                        version)  # fmt: skip
+            return
+        worker, number = metadata.worker_uuid, int(metadata.fid_in_worker)
+        size = int(self._config["fragments_per_chunk"])
+        chunk = self._open.get(worker)
+        if chunk is not None and number != chunk.last + 1:
+            logger.warning("worker %s: fragment %d after %d, its chunk begins anew", worker, number,
+                           chunk.last)  # fmt: skip
+            self.buffer.delete({"episode_id": chunk.episode_id})
+            chunk = None
+        if chunk is None:
+            chunk = self._open[worker] = _Chunk(uuid.uuid4().hex, 0, number)
+        chunk.count, chunk.last = chunk.count + 1, number
+        if type(fragment) is not SampleFragment:
+            fragment = SampleFragment(**{n: getattr(fragment, n) for n in _FRAGMENT})
+        self.buffer.store(
+            agent_id=worker, episode_id=chunk.episode_id, step=number,
+            policy_version=int(metadata.model_version), truncated=chunk.count == size,
+            **self.records.step(fragment),
+        )  # fmt: skip
+        if chunk.count == size:
+            del self._open[worker]
+            self._make_room()
+        self._report()
+
+    def _make_room(self) -> None:
+        """Delete the oldest chunks beyond `max_chunks`."""
+        held = self.buffer.stats()["episodes"]["complete"]
+        if held > self._config["max_chunks"]:
+            table = self.buffer.episodes().select(["episode_id", "status"]).to_pylist()
+            chunks = [one["episode_id"] for one in table if one["status"] == "complete"]
+            oldest = chunks[: held - self._config["max_chunks"]]
+            self.buffer.delete(expdb.QueryBuilder().in_("episode_id", oldest))
+
+    def _report(self) -> None:
+        self._added += 1
+        every = self._config.get("fragments_per_report")
+        if every and self._added % every == 0:
+            logger.info("%d fragments added, %d held", self._added, len(self.buffer))
+
+    # -- out -----------------------------------------------------------------------------------
+
+    def fetch_fragments(self, num_fragments: int, *, timeout: float | None = None) -> Prepared:
+        """Wait for enough chunks, draw some of them without replacement, and return their ids.
+
+        No chunk is drawn more than `max_reuse` times, nor when it is staler than `max_staleness`.
+        The fragments can be loaded until the next fetch. Raises TooFewRows after `timeout` seconds.
+        """
+        size = int(self._config["fragments_per_chunk"])
+        assert num_fragments % size == 0, f"{num_fragments} is not a multiple of {size}"
+        most = int(self._config["max_chunks"]) * size
+        assert num_fragments <= most, f"{num_fragments} fragments of at most {most}"
+        self._enter(self._current()[0])
+        self._give_up_lease()
+        chunks = num_fragments // size
+        self._lease = lease = self._consumer.lease(
+            chunks,
+            sampler=expdb.Uniform(replace=False),
+            unit=expdb.Episode(),
+            fields=["position", "agent_id", "step"],
+            wait=1e9 if timeout is None else timeout,
+            seconds=LEASE_SECONDS,
+            renew=True,
+            pin=True,
+        )
+        positions, workers = lease.batch["position"], lease.batch["agent_id"]
+        numbers = lease.batch["step"]
+        found: Prepared = []
+        for k in range(chunks):
+            for t in range(size):
+                index = FragmentIndex(str(workers[k]), int(numbers[k, t]))
+                found.append((index, f"{self._session_id}/{int(positions[k, t])}"))
+            first = int(positions[k, 0])
+            self._uses[first] = self._uses.get(first, 0) + 1
+        self._plan.store(plan=[[one.worker_uuid, one.fid_in_worker, id] for one, id in found])
+        return found
+
+    def _give_up_lease(self) -> None:
+        """Count the last fetch as done, and delete the chunks that are used up."""
+        lease, self._lease = self._lease, None
+        if lease is None:
+            return
+        lease.acknowledge()
+        firsts = lease.batch["position"][:, 0].tolist()
+        used = [one for one in firsts if self._uses[one] >= self._config["max_reuse"]]
+        positions = [row for row in lease.batch["position"] if int(row[0]) in set(used)]
+        for one in used:
+            del self._uses[one]
+        if positions:
+            self.buffer.delete(np.concatenate(positions))
+
+    def prepared_fragments(self) -> Prepared:
+        """Return what the last fetch has returned, of whichever process: for all ranks."""
+        page = self._plan.page(1, 1)
+        plan = page[0]["plan"] if page else []
+        return [(FragmentIndex(worker, number), id) for worker, number, id in plan]
+
+    def load_fragment(self, fragment_id: str) -> SampleFragment:
+        """Return a fragment by its id; raises KeyError where it is gone."""
+        session, _, position = fragment_id.rpartition("/")
+        if session != self._session_id:
+            self._enter(self._current()[0])
+        if session != self._session_id:
+            raise KeyError(f"fragment {fragment_id} is of another session")
+        fields = ("position", "reward", *self.records.fields)
+        try:
+            batch = self.buffer.get([int(position)], fields=fields)
+        except expdb.Evicted as error:
+            raise KeyError(f"fragment {fragment_id} is gone: {error}") from error
+        fragment: SampleFragment = self.records.values(batch)[0]
+        return fragment
+
+    def get_disk_space(self) -> int:
+        """Return the room that the database takes, in bytes."""
+        return self.database.nbytes
+
+    def close(self) -> None:
+        """Close the database; the fragments stay, and another process may have the buffer."""
+        self._give_up_lease()
+        self.database.close()
+        if self._lock_file is not None:
+            self._lock_file.close()
+
+    def __enter__(self) -> ReplayBufferInterface:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_FRAGMENT = tuple(SampleFragment.__dataclass_fields__)
+
+
+def _check_config(config: Mapping[str, Any]) -> None:
+    if missing := [key for key in _REQUIRED if key not in config]:
+        raise ValueError(f"the config lacks {', '.join(missing)}")
+    if unknown := [key for key in config if key not in (*_REQUIRED, *_OPTIONAL)]:
+        raise ValueError(f"{unknown[0]} is not an option: there are {', '.join(_REQUIRED)}")
+    for key in ("max_chunks", "max_reuse", "fragments_per_chunk"):
+        if int(config[key]) < 1:
+            raise ValueError(f"{key} is {config[key]}: give a number from 1")
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON keeps of a part of a config, such as omegaconf's."""
+    return {key: _plain(value[key]) for key in value} if hasattr(value, "keys") else value
+
+
+def _location(config: Mapping[str, Any] | None, location: str | os.PathLike[str] | None) -> str:
+    if config is not None:
+        given = config.get("database_config", {}).get("path")
+        if given is None:
+            raise ValueError("database_config has no path: give a folder, or a PostgreSQL URL")
+        return str(given)
+    found = location if location is not None else os.environ.get(WHERE)
+    if found is None:
+        raise ValueError(
+            "Replay buffer not initialized: make it with a config, or name its location"
+        )
+    return os.fspath(found)
+
+
+def _file(where: str) -> str:
+    if "://" in where:
+        return where
+    Path(where).mkdir(parents=True, exist_ok=True)
+    return str(Path(where) / FILE)
+
+
+def _stored_config(where: str) -> dict[str, Any]:
+    if "://" not in where and not (Path(where) / FILE).exists():
+        raise ValueError(f"Replay buffer not initialized: there is no {FILE} in {where}")
+    with expdb.open(_file(where)) as database:
+        page = (
+            database.buffer("replay_buffer.state").page(1, 1)
+            if "replay_buffer.state" in database.buffers()
+            else []
+        )
+    if not page:
+        raise ValueError(f"Replay buffer not initialized: nobody has made one in {where}")
+    config: dict[str, Any] = page[0]["state"]["config"]
+    return config
+
+
+def _own(where: str) -> Any:
+    """Return a file that this process has locked; the lock goes with the process."""
+    if "://" in where:
+        return None
+    Path(where).mkdir(parents=True, exist_ok=True)
+    file = open(Path(where) / "owner.lock", "w")  # noqa: SIM115 (it is kept open)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ValueError(
+            f"Replay buffer already initialized: another process, or handle, has made it in {where}"
+        ) from None
+    os.register_at_fork(after_in_child=file.close)  # a child does not own it
+    return file

@@ -1,0 +1,257 @@
+"""MineStudio's replay buffer on a database: chunks, staleness, reuse, sessions, ranks."""
+
+import collections
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import expdb
+from expdb.integrations import minestudio
+from expdb.integrations.minestudio import (
+    FragmentDataDict,
+    FragmentIndex,
+    FragmentMetadata,
+    ReplayBufferInterface,
+    SampleFragment,
+)
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    monkeypatch.setenv("EXPDB_REPLAY_BUFFER", "")
+    monkeypatch.delenv("EXPDB_REPLAY_BUFFER")
+    made = []
+
+    def make(folder="buffer", **options):
+        config = {
+            "max_chunks": 100, "max_staleness": 2, "max_reuse": 2, "fragments_per_chunk": 1,
+            "database_config": {"path": str(tmp_path / folder), "num_shards": 8}, **options,
+        }  # fmt: skip
+        made.append(ReplayBufferInterface(config))
+        made[-1].update_model_version("s", 0)
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def fragment(number, worker="w", length=4):
+    return SampleFragment(
+        obs={"image": np.full((length, 2, 2), number, np.uint8)},
+        action={"camera": np.full((length, 2), number, np.float32)},
+        next_done=np.arange(length) == 1, reward=np.full(length, number, np.float32),
+        first=np.arange(length) == 2, in_state=[np.full(3, number), np.zeros((1, 2))],
+        worker_uuid=worker, fid_in_worker=number, next_obs={"image": np.ones((2, 2), np.uint8)},
+        episode_uuids=[f"{worker}-{t // 2}" for t in range(length)],
+    )  # fmt: skip
+
+
+def add(buffer, numbers, worker="w", version=0, session="s"):
+    for number in numbers:
+        buffer.add_fragment(
+            fragment(number, worker), FragmentMetadata(version, session, worker, number)
+        )
+
+
+def fetched(buffer, count):
+    return [(index.worker_uuid, index.fid_in_worker) for index, _ in buffer.fetch_fragments(count)]
+
+
+def test_a_fragment_comes_back_as_it_was(make):
+    buffer = make()
+    add(buffer, [3])
+    ((index, id),) = buffer.fetch_fragments(1)
+    found, expected = buffer.load_fragment(id), fragment(3)
+    assert index == found.index == FragmentIndex("w", 3)
+    for name in SampleFragment.__dataclass_fields__:
+        one, other = getattr(found, name), getattr(expected, name)
+        if isinstance(other, dict):
+            (one,), (other,) = one.values(), other.values()
+        if name == "in_state":
+            assert [part.tolist() for part in one] == [part.tolist() for part in other]
+        elif isinstance(other, np.ndarray):
+            assert (one.dtype, one.tolist()) == (other.dtype, other.tolist())
+        else:
+            assert one == other
+
+
+def test_a_chunk_is_fragments_of_one_worker_that_follow_each_other(make):
+    buffer = make(fragments_per_chunk=3)
+    for number in range(6):
+        add(buffer, [number], "a")
+        add(buffer, [number + 10], "b")
+    for _ in range(3):
+        found = fetched(buffer, 6)
+        for chunk in (found[:3], found[3:]):
+            worker, first = chunk[0]
+            assert chunk == [(worker, first + k) for k in range(3)]
+            assert first in (0, 3, 10, 13)
+    with pytest.raises(AssertionError, match="multiple"):
+        buffer.fetch_fragments(4)
+    with pytest.raises(AssertionError, match="at most"):
+        buffer.fetch_fragments(303)
+
+
+def test_a_chunk_begins_anew_where_a_fragment_is_missing(make, caplog):
+    buffer = make(fragments_per_chunk=2)
+    add(buffer, [0, 2, 3])
+    assert "begins anew" in caplog.text
+    assert fetched(buffer, 2) == [("w", 2), ("w", 3)]
+    assert len(buffer.buffer) == 2
+
+
+def test_no_chunk_is_used_more_often_than_max_reuse(make):
+    buffer = make(max_reuse=3)
+    add(buffer, range(5))
+    used = collections.Counter()
+    for _ in range(3):
+        used.update(fetched(buffer, 5))
+    assert set(used.values()) == {3}
+    with pytest.raises(expdb.TooFewRows):
+        buffer.fetch_fragments(1, timeout=0.2)
+    assert len(buffer.buffer) == 0  # used up, and deleted
+
+
+def test_staleness_is_a_hard_bound_whatever_the_order(make):
+    buffer = make(max_staleness=1)
+    buffer.update_model_version("s", 1)
+    add(buffer, [0], "fast", 1)
+    add(buffer, [0], "slow", 0)
+    buffer.update_model_version("s", 2)
+    assert fetched(buffer, 1) == [("fast", 0)]
+    add(buffer, [1], "slow", 0)  # too stale by now, and left out
+    assert len(buffer.buffer) == 1
+    with pytest.raises(ValueError, match="goes back"):
+        buffer.update_model_version("s", 1)
+
+
+def test_fragments_of_another_session_are_left_out_and_deleted(make):
+    buffer = make()
+    add(buffer, [0, 1])
+    add(buffer, [2], session="other")
+    assert len(buffer.buffer) == 2
+    ((_, id),) = buffer.fetch_fragments(1)
+    buffer.update_model_version("other", 0)
+    with pytest.raises(KeyError, match="another session"):
+        buffer.load_fragment(id)
+    add(buffer, [5], session="other")
+    assert fetched(buffer, 1) == [("w", 5)]
+
+
+def test_the_oldest_chunks_make_room(make):
+    buffer = make(max_chunks=3)
+    add(buffer, range(7))
+    assert sorted(fetched(buffer, 3)) == [("w", 4), ("w", 5), ("w", 6)]
+
+
+def test_a_stale_chunk_takes_no_good_one_s_place(make):
+    buffer = make(max_chunks=2, max_staleness=0)
+    buffer.update_model_version("s", 3)
+    add(buffer, [0, 1], version=3)
+    add(buffer, [2], version=1)
+    assert sorted(fetched(buffer, 2)) == [("w", 0), ("w", 1)]
+
+
+def test_fetching_waits_until_there_are_enough(make, tmp_path):
+    buffer = make()
+    add(buffer, [0])
+    worker = ReplayBufferInterface(location=tmp_path / "buffer")
+    timer = threading.Timer(0.3, add, (worker, [1, 2]))
+    timer.start()
+    assert len(buffer.fetch_fragments(3, timeout=20)) == 3
+    timer.join()
+    worker.close()
+
+
+def test_every_rank_reads_the_plan_of_the_last_fetch(make, tmp_path):
+    buffer = make(max_reuse=1)
+    add(buffer, range(8))
+    rank = ReplayBufferInterface(location=tmp_path / "buffer")
+    assert rank.prepared_fragments() == []
+    plan = buffer.fetch_fragments(4)
+    assert rank.prepared_fragments() == plan
+    for index, id in rank.prepared_fragments()[1::2]:
+        assert rank.load_fragment(id).index == index
+    buffer.fetch_fragments(4)
+    with pytest.raises(KeyError):  # used up, and only kept until then
+        rank.load_fragment(plan[0][1])
+    rank.close()
+
+
+def test_one_process_makes_the_buffer_and_others_attach(make, tmp_path):
+    with pytest.raises(ValueError, match="not initialized"):
+        ReplayBufferInterface()
+    with pytest.raises(ValueError, match="not initialized"):
+        ReplayBufferInterface(location=tmp_path / "nowhere")
+    buffer = make()
+    with pytest.raises(ValueError, match="already initialized"):
+        make()
+    attached = ReplayBufferInterface()
+    assert attached.get_database_config() == buffer.get_database_config()
+    assert attached.update_training_session() is None
+    attached.close()
+    for wrong in ({"max_chunk": 3}, {"max_reuse": 0}):
+        with pytest.raises(ValueError, match="max_"):
+            make("other", **wrong)
+
+
+KILLED = """
+import os, sys
+sys.path.insert(0, sys.argv[2])
+from test_minestudio import add, ReplayBufferInterface
+buffer = ReplayBufferInterface({
+    "max_chunks": 100, "max_staleness": 2, "max_reuse": 2, "fragments_per_chunk": 2,
+    "database_config": {"path": sys.argv[1], "num_shards": 8},
+})
+buffer.update_model_version("s", 4)
+add(buffer, range(7), version=4)
+buffer.fetch_fragments(6)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_killed_trainer_goes_on_with_every_fragment(make, tmp_path):
+    from pathlib import Path
+
+    path = tmp_path / "killed"
+    subprocess.run([sys.executable, "-c", KILLED, str(path), str(Path(__file__).parent)])
+    buffer = ReplayBufferInterface({
+        "max_chunks": 100, "max_staleness": 2, "max_reuse": 2, "fragments_per_chunk": 2,
+        "database_config": {"path": str(path), "num_shards": 8},
+    })  # fmt: skip
+    assert buffer._current() == ("s", 4)
+    assert len(buffer.buffer) == 7
+    assert len(buffer.prepared_fragments()) == 6
+    add(buffer, [10, 11], "w2", version=4)
+    assert fetched(buffer, 2) is not None
+    buffer.close()
+
+
+def test_derived_data_is_joined_by_the_index():
+    torch = pytest.importorskip(
+        "torch", reason="torch is not installed: run `python3 dev.py test --torch`"
+    )
+    fragments = [fragment(k) for k in range(3)]
+    data = FragmentDataDict(
+        {one.index: {"adv": np.full(4, k), "name": f"n{k}", "list": [torch.tensor(k), 0.5]}
+         for k, one in enumerate(fragments)}
+    )  # fmt: skip
+    batch = data.format_batch(fragments[::-1], "cpu")
+    assert batch["adv"][:, 0].tolist() == [2, 1, 0]
+    assert batch["name"] == ["n2", "n1", "n0"]
+    assert [one.tolist() for one in batch["list"]] == [[2, 1, 0], [0.5, 0.5, 0.5]]
+
+
+def test_fragments_are_in_sql(make, tmp_path):
+    buffer = make()
+    add(buffer, range(4))
+    with expdb.open(tmp_path / "buffer" / minestudio.interface.FILE) as db:
+        query = (
+            "SELECT agent_id, policy_version, count(*) AS n FROM experience "
+            "WHERE buffer = 'replay_buffer.session.s' GROUP BY 1, 2"
+        )
+        assert db.sql(query).to_pylist() == [{"agent_id": "w", "policy_version": 0, "n": 4}]
