@@ -92,6 +92,19 @@ class ReplayBufferInterface:
         state = page[0]["state"] if page else {}
         return state.get("session_id", ""), state.get("model_version", -1)
 
+    def _now(self) -> tuple[str, int]:
+        """Return the session and the model's version, and work with that session."""
+        assert self._session_id is not None
+        try:
+            version = self.buffer.policy_version
+        except expdb.UnknownBuffer:  # the trainer has begun another session, and dropped it
+            version = None
+        if version is not None:
+            return self._session_id, version
+        session, told = self._current()
+        self._enter(session)
+        return session, told
+
     def _kept(self, session: str, version: int) -> dict[str, Any]:
         return {"session_id": session, "model_version": version, "config": self._config}
 
@@ -138,8 +151,7 @@ class ReplayBufferInterface:
         One of another session, or too stale, is left out. `fragments_per_chunk` fragments of a
         worker that follow each other make a chunk; where one is missing, the chunk begins anew.
         """
-        session, version = self._current()
-        self._enter(session)
+        session, version = self._now()
         stale = version - metadata.model_version > self._config["max_staleness"]
         if metadata.session_id != session or stale:
             logger.info("a fragment is left out: %s at session %r, version %d", metadata, session,
@@ -170,6 +182,9 @@ class ReplayBufferInterface:
 
     def _make_room(self) -> None:
         """Delete the oldest chunks beyond `max_chunks`."""
+        size = int(self._config["fragments_per_chunk"])
+        if len(self.buffer) <= int(self._config["max_chunks"]) * size:
+            return
         held = self.buffer.stats()["episodes"]["complete"]
         if held > self._config["max_chunks"]:
             table = self.buffer.episodes().select(["episode_id", "status"]).to_pylist()
@@ -195,7 +210,7 @@ class ReplayBufferInterface:
         assert num_fragments % size == 0, f"{num_fragments} is not a multiple of {size}"
         most = int(self._config["max_chunks"]) * size
         assert num_fragments <= most, f"{num_fragments} fragments of at most {most}"
-        self._enter(self._current()[0])
+        self._now()
         self._give_up_lease()
         chunks = num_fragments // size
         self._lease = lease = self._consumer.lease(

@@ -1,0 +1,298 @@
+"""The storage of AWorld 0.3, blocks of items, in an experience database.
+
+    from aworld.core.storage.inmemory_store import InmemoryConfig, InmemoryStorage         # before
+    from expdb.integrations.aworld.current import ExperienceConfig, ExperienceStorage      # after
+
+    storage = ExperienceStorage(ExperienceConfig(location="runs.db"))
+
+It goes wherever AWorld takes a `storage=`. `docs/coming_from_aworld.md` says what is different.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import expdb
+
+try:
+    from aworld.config import StorageConfig
+    from aworld.core.storage.base import Storage
+    from aworld.core.storage.data import Data, DataBlock
+    from pydantic import BaseModel
+except ImportError as error:
+    raise expdb.DriverMissing(
+        f"AWorld 0.3 cannot be imported ({error}): pip install aworld"
+    ) from error
+
+__all__ = ["ExperienceConfig", "ExperienceStorage"]
+
+
+class ExperienceConfig(StorageConfig):
+    """Where the items are, and how many are kept.
+
+    `location` is a path or a PostgreSQL URL, `buffer` a name in it. `max_capacity` bounds the
+    blocks, `max_items_per_block` the items of each, 0 for any number; the oldest go first, or with
+    `eviction_policy="lru"` those that were not written for the longest time.
+    """
+
+    name: str = "expdb"
+    location: str = ":memory:"
+    buffer: str = "aworld_blocks"
+    max_capacity: int = 10000
+    max_items_per_block: int = 1000
+    eviction_policy: Literal["lru", "fifo"] = "fifo"
+
+
+class ExperienceStorage(Storage[Any]):
+    """Blocks of items, each of which is a step: its task is the block, its tag `id` is the item's.
+
+    What a method has returned is durable, and visible to every process. Items are AWorld's `Data`,
+    or pydantic models with an `id`; values are models or plain JSON, and others raise InvalidValue.
+    """
+
+    def __init__(self, conf: ExperienceConfig | None = None):
+        super().__init__(conf or ExperienceConfig())
+        self.database = expdb.open(self.conf.location)
+        self.buffer = self.database.buffer(self.conf.buffer, fields={"item": expdb.Field("json")})
+        self._blocks = self.database.buffer(
+            f"{self.conf.buffer}.blocks", fields={"block": expdb.Field("json")}
+        )
+        self.buffer.index("tags.id")
+
+    def backend(self) -> expdb.ReplayBuffer:
+        """Return the buffer that the items are in."""
+        return self.buffer
+
+    def close(self) -> None:
+        """Close the database; the items stay."""
+        self.database.close()
+
+    # -- blocks --------------------------------------------------------------------------------
+
+    async def create_block(self, block_id: str, overwrite: bool = True) -> bool:
+        """Make a block; False where it is there and may not be overwritten."""
+        there = self._blocks.count({"task_id": str(block_id)}) > 0
+        if there and not overwrite:
+            return False
+        if not there:
+            self._make_room_for_a_block()
+            self._blocks.store(
+                task_id=str(block_id), episode_id=str(block_id), block={"create_at": time.time()}
+            )
+        return True
+
+    def _make_room_for_a_block(self) -> None:
+        over = len(self._blocks) + 1 - self.conf.max_capacity
+        if over > 0:
+            for block_id in self._blocks.tasks()[:over]:
+                self._delete_block(block_id)
+
+    async def delete_block(self, block_id: str, exists: bool = False) -> bool:
+        """Delete a block with its items; False where there is none."""
+        return self._delete_block(str(block_id))
+
+    def _delete_block(self, block_id: str) -> bool:
+        self.buffer.delete({"task_id": block_id})
+        return self._blocks.delete({"task_id": block_id}) > 0
+
+    async def get_block(self, block_id: str) -> DataBlock | None:
+        """Return a block, None where there is none."""
+        found = self._blocks.page(1, 1, {"task_id": str(block_id)})
+        if not found:
+            return None
+        return DataBlock(id=str(block_id), create_at=found[0]["block"]["create_at"])
+
+    # -- items ---------------------------------------------------------------------------------
+
+    async def create_data(
+        self, data: Any, block_id: str | None = None, overwrite: bool = True
+    ) -> bool:
+        """Store an item in its block, which is made if need be; False where it may not replace."""
+        if isinstance(data, (list, tuple)):
+            return all([await self.create_data(one, block_id, overwrite) for one in data])
+        block, id = _block_of(data, block_id), _id_of(data)
+        before = self._find(block, id)
+        if before and not overwrite:
+            return False
+        stored = _stored(data)
+        if not before:
+            await self.create_block(block)
+            self._make_room(block)
+        self._write(block, id, stored, before)
+        return True
+
+    def _write(self, block: str, id: str, stored: Any, before: list[dict[str, Any]]) -> None:
+        """Store an item, and then delete what it replaces, in whose place it is."""
+        step = None
+        if before and self.conf.eviction_policy == "fifo":
+            step = before[0]["step"]
+        self.buffer.store(
+            task_id=block, episode_id=f"block {block}", tags={"id": id}, item=stored,
+            step=time.time_ns() if step is None else step,
+        )  # fmt: skip
+        self._delete([one["position"] for one in before])
+
+    def _delete(self, positions: list[int]) -> None:
+        if positions:
+            self.buffer.delete(expdb.QueryBuilder().in_("position", positions))
+
+    def _make_room(self, block: str) -> None:
+        most = self.conf.max_items_per_block
+        items = self._items({"task_id": block}) if most > 0 else []
+        self._delete([one["position"] for one in items[: max(0, len(items) + 1 - most)]])
+
+    def _find(self, block: str, id: str) -> list[dict[str, Any]]:
+        return self._items(expdb.QueryBuilder().eq("task_id", block).and_().eq("tags.id", id))
+
+    def _items(self, where: Any) -> list[dict[str, Any]]:
+        """Return the newest of each id, in the order they were first written."""
+        newest: dict[tuple[str, str], dict[str, Any]] = {}
+        fields = ["position", "step", "task_id", "tags", "item"]
+        for batch in self.buffer.scan(where, fields=fields):
+            for one in batch.to_list():
+                newest[one["task_id"], one["tags"]["id"]] = one
+        return sorted(newest.values(), key=lambda one: (one["step"], one["position"]))
+
+    async def update_data(
+        self, data: Any, block_id: str | None = None, exists: bool = False
+    ) -> bool:
+        """Replace an item; where there is none, do nothing, or return False with `exists`."""
+        block, id = _block_of(data, block_id), _id_of(data)
+        before = self._find(block, id)
+        if before:
+            self._write(block, id, _stored(data), before)
+        return bool(before) or not exists
+
+    async def delete_data(
+        self,
+        data_id: str | None = None,
+        data: Any = None,
+        block_id: str | None = None,
+        exists: bool = False,
+    ) -> bool:
+        """Delete an item; False where there is none and `exists` is given."""
+        block = _block_of(data, block_id)
+        id = data_id if data is None or data_id else _id_of(data)
+        before = self._find(block, str(id))
+        self._delete([one["position"] for one in before])
+        return bool(before) or not exists
+
+    async def select_data(self, condition: Any = None) -> list[Any]:
+        """Return the items whose values match, of all blocks, oldest first."""
+        found = [_item(one["item"]) for one in self._items(None)]
+        return [one for one in found if not condition or _matches(one, condition)]
+
+    async def get_data_items(self, block_id: str | None = None) -> list[Any]:
+        """Return the items of a block, oldest first."""
+        return [_item(one["item"]) for one in self._items({"task_id": str(block_id)})]
+
+    async def size(self, condition: Any = None) -> int:
+        """Return how many items match."""
+        return len(await self.select_data(condition))
+
+    async def delete_all(self) -> None:
+        """Delete all blocks with their items."""
+        self.buffer.clear()
+        self._blocks.clear()
+
+
+def _block_of(data: Any, block_id: str | None) -> str:
+    return str(getattr(data, "block_id", None) or block_id)
+
+
+def _id_of(data: Any) -> str:
+    return str(data.id if hasattr(data, "id") else data)
+
+
+# -- items as JSON -----------------------------------------------------------------------------
+
+
+def _stored(data: Any) -> dict[str, Any]:
+    """Return an item as JSON; raise InvalidValue for what would not come back as it is."""
+    if type(data) is Data:
+        told = {name: getattr(data, name) for name in _TOLD}
+        return {"data": _json(told, "the item"), "value": _json(data.value, "value")}
+    return {"value": _json(data, "the item")}
+
+
+_TOLD = ("block_id", "id", "create_at", "update_at", "expires_at", "meta_info")
+
+
+def _json(value: Any, path: str) -> Any:
+    kind = type(value)
+    if value is None or kind in (str, int, bool) or (kind is float and math.isfinite(value)):
+        return value
+    if kind is list:
+        return [_json(one, f"{path}.{k}") for k, one in enumerate(value)]
+    if kind is dict and all(type(key) is str for key in value) and "model" not in value:
+        return {key: _json(one, f"{path}.{key}") for key, one in value.items()}
+    if isinstance(value, BaseModel):
+        dumped = BaseModel.model_dump(value, mode="json")
+        return {"model": f"{kind.__module__}:{kind.__qualname__}", "value": dumped}
+    raise expdb.InvalidValue(
+        f"{path} is a {kind.__module__}.{kind.__qualname__}: give pydantic models or plain JSON"
+    )
+
+
+def _plain(stored: Any) -> Any:
+    """Return what `_json` was given; models whose module is not imported come back as dicts."""
+    if isinstance(stored, list):
+        return [_plain(one) for one in stored]
+    if not isinstance(stored, Mapping):
+        return stored
+    if "model" not in stored:
+        return {key: _plain(one) for key, one in stored.items()}
+    module, _, name = stored["model"].partition(":")
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if isinstance(found, type) and issubclass(found, BaseModel):
+        return found.model_validate_json(json.dumps(stored["value"]))
+    return stored["value"]
+
+
+def _item(stored: Mapping[str, Any]) -> Any:
+    value = _plain(stored["value"])
+    return Data(**stored["data"], value=value) if "data" in stored else value
+
+
+# -- conditions --------------------------------------------------------------------------------
+
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "eq": lambda one, other: bool(one == other),
+    "ne": lambda one, other: bool(one != other),
+    "gt": lambda one, other: bool(one > other),
+    "gte": lambda one, other: bool(one >= other),
+    "lt": lambda one, other: bool(one < other),
+    "lte": lambda one, other: bool(one <= other),
+    "in": lambda one, other: one in other,
+    "not_in": lambda one, other: one not in other,
+    "like": lambda one, other: other in one,
+    "not_like": lambda one, other: other not in one,
+}
+
+
+def _matches(item: Any, condition: Mapping[str, Any]) -> bool:
+    """Return whether the value of an item matches; comparisons with None match nothing."""
+    for join, every in (("and_", all), ("or_", any)):
+        if join in condition:
+            return every(_matches(item, one) for one in condition[join])
+    value = item.value if isinstance(item, Data) else item
+    for part in condition["field"].split("."):
+        value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
+    op = condition["op"]
+    if op in ("is_null", "is_not_null"):
+        return bool((value is None) == (op == "is_null"))
+    if op not in _COMPARE:
+        raise expdb.InvalidValue(f"{op!r} is not a comparison: there are {', '.join(_COMPARE)}")
+    wanted = condition.get("value")
+    if op in ("eq", "ne"):
+        return _COMPARE[op](value, wanted)
+    if value is None or wanted is None:
+        return False
+    return _COMPARE[op](value, wanted)
