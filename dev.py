@@ -4,6 +4,8 @@
     python3 dev.py test [ARGS]        the tests without the slow ones; ARGS go to pytest
                 --torch               with PyTorch, which is a large download
                 --slow                with the slow ones: faults, training runs
+                --ecosystems          and those of RLlib, DI-engine and AWorld, in environments
+                                      of their own: large downloads
                 --newest              with the newest versions, not those of constraints.txt
     python3 dev.py lint               ruff and mypy --strict
     python3 dev.py torture [ARGS]     every fault in one table: kills, power loss, full disks, ...
@@ -44,11 +46,22 @@ NEEDS = {
 }
 
 
-class Environment:
-    """A virtual environment in the checkout, with expdb in it, editable."""
+# The groups of pyproject.toml that cannot live with the others, and what is tested with them.
+ECOSYSTEMS = {
+    "rllib": ["tests/test_rllib.py", "tests/test_faces.py", "-k", "rllib"],
+    "di-engine": ["tests/test_di_engine.py", "tests/test_di_engine_training.py"],
+    "aworld": ["tests/test_aworld_current.py"],
+}
 
-    def __init__(self, folder: Path, *, newest: bool = False):
-        self.folder, self.newest = folder, newest
+
+class Environment:
+    """A virtual environment in the checkout, with expdb in it, editable.
+
+    With `extras` of expdb, and the versions of constraints.txt, unless it is said otherwise.
+    """
+
+    def __init__(self, folder: Path, *, newest: bool = False, alone: bool = False):
+        self.folder, self.newest, self.alone = folder, newest, alone
         self.python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
         self.temporary = folder / "tmp"
 
@@ -70,7 +83,8 @@ class Environment:
         options = [
             *PIP_OPTIONS,
             "--root-user-action=ignore",
-            *(["--upgrade"] if self.newest else ["--constraint", CONSTRAINTS]),
+            *(["--upgrade"] if self.newest else []),
+            *([] if self.newest or self.alone else ["--constraint", CONSTRAINTS]),
         ]
         self.call(
             "-m",
@@ -78,7 +92,7 @@ class Environment:
             "install",
             *options,
             "--editable",
-            f"{ROOT}[cli,gym,postgres]",
+            ROOT if self.alone else f"{ROOT}[cli,gym,postgres]",
             *requirements(groups),
         )
         stamp.write_text(wanted)
@@ -145,7 +159,7 @@ def requirements(groups: list[str]) -> list[str]:
 
 def test(arguments: list[str]) -> None:
     """Run the tests, by one process more than there are cores, up to four."""
-    chosen = {"--torch", "--slow", "--newest"} & set(arguments)
+    chosen = {"--torch", "--slow", "--newest", "--ecosystems"} & set(arguments)
     newest = "--newest" in chosen
     environment = Environment(ROOT / (".venv-newest" if newest else ".venv"), newest=newest)
     environment.provide(["test", *(["torch"] if "--torch" in chosen else [])])
@@ -156,6 +170,10 @@ def test(arguments: list[str]) -> None:
     ]
     options += ["-m", ""] if "--slow" in chosen else []
     environment.call("-m", "pytest", *options, *[one for one in arguments if one not in chosen])
+    for name, tests in ECOSYSTEMS.items() if "--ecosystems" in chosen else ():
+        other = Environment(ROOT / f".venv-{name}", alone=True)
+        other.provide([name])
+        other.call("-m", "pytest", f"--basetemp={other.folder / 'tests'}", "-m", "", *tests)
 
 
 def main(arguments: list[str]) -> None:
