@@ -1,7 +1,9 @@
 """memmap-replay-buffer's code runs on a database with only the import changed."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ torch = pytest.importorskip(
 )
 
 if True:  # what needs it
+    from expdb.integrations import memmap
     from expdb.integrations.memmap import (
         ConcatReplayBuffer,
         ReplayBuffer,
@@ -47,7 +50,16 @@ def tasks(buffer):
     return buffer.get_all_data(meta_fields=("task",))["task"].tolist()
 
 
-# -- the page's own code; test_the_page_runs_as_it_is in test_seeds.py runs all of it --------------
+def test_the_page_runs_with_the_import_changed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parent / "memmap_page.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 4
+    program = "\n".join(blocks).replace("from memmap_replay_buffer ", f"from {memmap.__name__} ")
+    known = {}
+    exec(compile(program, "memmap_page.md", "exec"), known)
+    known["buffer"].close()
+    known["buffer_rehydrated"].close()
 
 
 def test_steps_come_back_with_their_types_and_defaults(make):

@@ -2,6 +2,8 @@
 
 import collections
 import pickle
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,6 +48,15 @@ def close():
     yield lambda one: made.append(one) or one
     for one in made:
         one.close()
+
+
+def test_the_page_runs_with_the_import_changed(capsys):
+    page = (Path(__file__).parent / "rllib_page.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    theirs = "ray.rllib.utils.replay_buffers.replay_buffer"
+    assert block.count(theirs) == 2
+    exec(compile(block.replace(theirs, "expdb.integrations.rllib"), "rllib_page.md", "exec"), {})
+    assert capsys.readouterr().out == "True\n"
 
 
 # -- batches ---------------------------------------------------------------------------------------
