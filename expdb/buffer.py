@@ -84,6 +84,7 @@ class ReplayBuffer(Consumption):
 
     def store(
         self,
+        /,  # a field may be called self
         *,
         task_id: str = "default",
         agent_id: str = "agent",

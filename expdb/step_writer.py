@@ -91,6 +91,7 @@ class StepWriter:
 
     def append(
         self,
+        /,  # a field may be called self
         *,
         task_id: str = "default",
         agent_id: str = "agent",

@@ -93,6 +93,7 @@ class EpisodeWriter:
 
     def append(
         self,
+        /,  # a field may be called self
         *,
         step: int | None = None,
         pre_agent: str | None = None,

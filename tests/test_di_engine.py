@@ -452,7 +452,7 @@ def test_use_is_counted_and_bounded(deque):
             used[one.data["k"]] += 1
             assert one.meta["use_count"] == used[one.data["k"]]
     assert max(used.values()) == 2
-    assert sum(used.values()) >= 7
+    assert sum(used.values()) >= 6  # of one item two uses may be left, which are no sample
 
 
 def test_stale_items_are_deleted(deque):

@@ -52,6 +52,9 @@ VALUES = [
     [np.zeros(2), np.zeros(3)], (1, 2), [1, 2.0], [True, False], [[1, 2], [3, 4]],
     [Point(1, 2)] * 2,
     {"messages": [{"role": "user", "content": "a"}, {"role": "tool", "content": None}]},
+    {"m": [np.zeros(2), np.zeros(2)]}, {"m": [np.zeros(3), np.zeros(3)]},
+    {"m": [[1] * 4, [2] * 4]}, {"m": [[1] * 5, [2] * 5]}, {"self": 1},
+    {"x": [np.uint64(2**63 + 1), np.uint64(5)]}, ((((1, 2.0), 3), "x"), None),
     [("a", 1), ("b", 2)], [b"x", b"y"], [[], []],
 ]  # fmt: skip
 
@@ -120,6 +123,21 @@ def test_another_handle_learns_what_is_new(open_db):
     one.buffer("items").store_batch([writer.step({"a": 1}), writer.step({"b": np.ones(2)})])
     batch = other.buffer("items").get([0, 1], fields=["position", *reader.fields])
     assert_same(reader.values(batch), [{"a": 1}, {"b": np.ones(2)}])
+
+
+def test_keys_that_are_equal_are_not_the_same(db, buffer):
+    records = Records(db, buffer)
+    records.step({1: np.zeros(2)})
+    with pytest.raises(expdb.InvalidValue, match="key True"):
+        records.step({True: np.zeros(2)})
+
+
+def test_deep_values_take_no_longer_than_they_are_deep(db, buffer):
+    value = np.zeros(1)
+    for _ in range(60):
+        value = (value, np.int32(1))
+    buffer.store(**Records(db, buffer).step(value))
+    assert_same(value, Records(db, buffer).values(buffer.get([0]))[0])
 
 
 def test_values_of_a_class_are_kept_as_its_kind_says(db, buffer):

@@ -280,8 +280,10 @@ class DequeBuffer(Buffer):
             if data is None:
                 self.items.buffer.update(where, tags=tags)
             else:
-                self.items.buffer.delete(where)
+                old = [one.meta["priority_idx"] for one in found]
                 self.items.push(data, tags=tags)
+                self.items.flush()
+                self.items.delete(old)
             self._groups.clear()
             return True
 

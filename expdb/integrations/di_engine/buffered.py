@@ -11,8 +11,9 @@ import numpy as np
 import expdb
 from expdb.integrations.di_engine.ding import BufferedDataBase
 from expdb.integrations.di_engine.items import Items
+from expdb.integrations.records import is_json
 
-INDEX = "index"  # the tag that has it; the others are the meta dict
+INDEX = "_index"  # the tag that has it; the others are the meta dict
 
 
 @dataclass
@@ -65,12 +66,19 @@ class Groups:
 
 
 def plain(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a meta dict as JSON keeps it; one-element tensors and arrays as numbers."""
-    return {
-        key: one.item() if hasattr(one, "item") and not isinstance(one, str) else one
-        for key, one in meta.items()
-        if not key.startswith("priority")  # which the database keeps by itself
-    }
+    """Return a meta dict as JSON keeps it; raise InvalidValue for what it would change.
+
+    Without the priority, which the database keeps by itself.
+    """
+    for key, value in meta.items():
+        if key not in _PRIORITY and (type(key) is not str or key == INDEX or not is_json(value)):
+            raise expdb.InvalidValue(
+                f"meta has {key!r}: {value!r}; give text as keys, and plain JSON as values"
+            )
+    return {key: value for key, value in meta.items() if key not in _PRIORITY}
+
+
+_PRIORITY = ("priority", "priority_idx", "priority_IS")
 
 
 def buffered(values: list[Any], batch: expdb.Batch) -> list[BufferedData]:

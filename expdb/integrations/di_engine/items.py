@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import expdb
+from expdb.integrations.prioritized import PrioritizedWriter
 from expdb.integrations.records import Kind, Records
 
 FLUSH_STEPS, FLUSH_SECONDS = 256, 5.0
@@ -44,9 +45,7 @@ class Items:
         self.database = expdb.open(location)
         self.buffer = self.database.buffer(name, capacity=size)
         self.records = Records(self.database, self.buffer, *kinds)
-        # Flushed here only, which tells the positions.
-        self._writer = self.buffer.writer(flush_steps=2**40, flush_bytes=2**50, flush_seconds=1e9)
-        self._priorities: list[float | None] = []  # of those that are not written yet
+        self._writer = PrioritizedWriter(self.buffer)
         self._flushed_at = time.monotonic()
         self._rng = np.random.default_rng(np.random.randint(2**31))  # follows NumPy's seed
         self.lock = threading.RLock()
@@ -66,12 +65,11 @@ class Items:
         """Add an item; raises InvalidValue for what could not come back as it is."""
         with self.lock:
             self._writer.append(
-                policy_version=policy_version, tags=tags, **self.records.step(value)
+                priority, policy_version=policy_version, tags=tags, **self.records.step(value)
             )
-            self._priorities.append(priority)
             self.pushed += 1
             if (
-                len(self._priorities) >= FLUSH_STEPS
+                self._writer.unwritten >= FLUSH_STEPS
                 or time.monotonic() - self._flushed_at >= FLUSH_SECONDS
             ):
                 self.flush()
@@ -80,13 +78,8 @@ class Items:
         """Have what was pushed durable, and visible to other processes."""
         with self.lock:
             self._flushed_at = time.monotonic()
-            if not self._writer.unwritten:
-                return
-            positions, given = self._writer.flush(), self._priorities
-            self._priorities = []
-            known = [k for k, one in enumerate(given) if one is not None]
-            if known:
-                self.buffer.update_priorities(positions[known], [given[k] for k in known])
+            if self._writer.unwritten:
+                self._writer.flush()
 
     def draw(
         self,
@@ -147,6 +140,6 @@ class Items:
     def close(self) -> None:
         """Flush, and close the database; the items stay."""
         with self.lock:
-            self.flush()
-            self._writer.close()
-            self.database.close()
+            if self._writer.is_open:
+                self._writer.close()
+                self.database.close()

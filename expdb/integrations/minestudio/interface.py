@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 import expdb
 from expdb.integrations.minestudio.datatypes import FragmentIndex, SampleFragment, kinds, logger
+from expdb.integrations.minestudio.locating import (
+    WHERE,
+    check_config,
+    file_of,
+    location_of,
+    own,
+    plain,
+    stored_config,
+)
 from expdb.integrations.records import Records
 
 Prepared: TypeAlias = "list[tuple[FragmentIndex, str]]"
 
-WHERE = "EXPDB_REPLAY_BUFFER"  # the environment variable that names the database
-FILE = "fragments.db"
 LEASE_SECONDS = 3600.0
-_REQUIRED = ("max_chunks", "max_staleness", "max_reuse", "database_config", "fragments_per_chunk")
-_OPTIONAL = ("fragments_per_report",)
 
 
 @dataclass
@@ -51,16 +54,16 @@ class ReplayBufferInterface:
         location: str | os.PathLike[str] | None = None,
     ):
         self._lock_file: Any = None
-        where = _location(config, location)
+        where = location_of(config, location)
         if config is None:
-            self._config = _stored_config(where)
+            self._config = stored_config(where)
         else:
-            _check_config(config)
-            self._lock_file = _own(where)
-            self._config = {key: _plain(config[key]) for key in config}
+            check_config(config)
+            self._lock_file = own(where)
+            self._config = {key: plain(config[key]) for key in config}
             os.environ[WHERE] = where
         self.location, self.database_config = where, self._config["database_config"]
-        self.database = expdb.open(_file(where))
+        self.database = expdb.open(file_of(where))
         self._state = self.database.buffer(
             "replay_buffer.state", capacity=1, fields={"state": expdb.Field("json")}
         )
@@ -289,71 +292,3 @@ class ReplayBufferInterface:
 
 
 _FRAGMENT = tuple(SampleFragment.__dataclass_fields__)
-
-
-def _check_config(config: Mapping[str, Any]) -> None:
-    if missing := [key for key in _REQUIRED if key not in config]:
-        raise ValueError(f"the config lacks {', '.join(missing)}")
-    if unknown := [key for key in config if key not in (*_REQUIRED, *_OPTIONAL)]:
-        raise ValueError(f"{unknown[0]} is not an option: there are {', '.join(_REQUIRED)}")
-    for key in ("max_chunks", "max_reuse", "fragments_per_chunk"):
-        if int(config[key]) < 1:
-            raise ValueError(f"{key} is {config[key]}: give a number from 1")
-
-
-def _plain(value: Any) -> Any:
-    """Return what JSON keeps of a part of a config, such as omegaconf's."""
-    return {key: _plain(value[key]) for key in value} if hasattr(value, "keys") else value
-
-
-def _location(config: Mapping[str, Any] | None, location: str | os.PathLike[str] | None) -> str:
-    if config is not None:
-        given = config.get("database_config", {}).get("path")
-        if given is None:
-            raise ValueError("database_config has no path: give a folder, or a PostgreSQL URL")
-        return str(given)
-    found = location if location is not None else os.environ.get(WHERE)
-    if found is None:
-        raise ValueError(
-            "Replay buffer not initialized: make it with a config, or name its location"
-        )
-    return os.fspath(found)
-
-
-def _file(where: str) -> str:
-    if "://" in where:
-        return where
-    Path(where).mkdir(parents=True, exist_ok=True)
-    return str(Path(where) / FILE)
-
-
-def _stored_config(where: str) -> dict[str, Any]:
-    if "://" not in where and not (Path(where) / FILE).exists():
-        raise ValueError(f"Replay buffer not initialized: there is no {FILE} in {where}")
-    with expdb.open(_file(where)) as database:
-        page = (
-            database.buffer("replay_buffer.state").page(1, 1)
-            if "replay_buffer.state" in database.buffers()
-            else []
-        )
-    if not page:
-        raise ValueError(f"Replay buffer not initialized: nobody has made one in {where}")
-    config: dict[str, Any] = page[0]["state"]["config"]
-    return config
-
-
-def _own(where: str) -> Any:
-    """Return a file that this process has locked; the lock goes with the process."""
-    if "://" in where:
-        return None
-    Path(where).mkdir(parents=True, exist_ok=True)
-    file = open(Path(where) / "owner.lock", "w")  # noqa: SIM115 (it is kept open)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise ValueError(
-            f"Replay buffer already initialized: another process, or handle, has made it in {where}"
-        ) from None
-    os.register_at_fork(after_in_child=file.close)  # a child does not own it
-    return file

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 import expdb
-from expdb.integrations.records.apart import FLAT, Kind, Plan, Taking, called
+from expdb.integrations.records.apart import FLAT, Kind, Plan, Taking, called, is_json
 from expdb.integrations.records.together import Putting, names_of
 
-__all__ = ["STRUCTURE", "Kind", "Records"]
+__all__ = ["STRUCTURE", "Kind", "Records", "is_json"]
 
 STRUCTURE = "structure"  # the field that has the position of the structure
 MANY = 4096

@@ -49,6 +49,7 @@ class Plan:
 
     def __init__(self, shape: Any, code: int, names: list[str], values: list[Any]):
         self.code, self.names = code, names
+        self._keys = [type(key) for key, _ in shape[1]]  # True is as good a key as 1
         self._leaves = []
         for value, (_, leaf) in zip(values, shape[1], strict=True):
             dtype, dimensions, is_reward = None, (), leaf[2:3] == ("reward",)
@@ -59,6 +60,8 @@ class Plan:
 
     def take(self, value: dict[Any, Any], leaves: list[Any]) -> bool:
         """Add the leaves of a value, and return whether it is like the last one."""
+        if [*map(type, value)] != self._keys:
+            return False
         for one, (kind, dtype, shape, is_reward) in zip(value.values(), self._leaves, strict=True):
             if type(one) is not kind:
                 return False
@@ -114,19 +117,21 @@ class Taking:
 
         An episode is a few arrays then, and not some fields for each of its steps.
         """
-        if len(value) > 1:
-            items: list[list[Any]] = [[] for _ in value]
-            shapes = {
-                self.apart(one, f"{path}.each", mine)
-                for one, mine in zip(value, items, strict=True)
-            }
-            if len(shapes) == 1 and items[0] and _can_be_stacked(items[0]):
-                leaves += [np.stack(column) for column in zip(*items, strict=True)]
-                return "stack", type(value).__name__, shapes.pop(), len(value)
-        if value and type(value) is list and _is_json(value):
+        # Each is taken apart once only: lists in lists would take twice as long at each level.
+        items: list[list[Any]] = [[] for _ in value]
+        shapes = [
+            self.apart(one, f"{path}.each", mine) for one, mine in zip(value, items, strict=True)
+        ]
+        if len(value) > 1 and len(set(shapes)) == 1 and items[0] and _can_be_stacked(items[0]):
+            leaves += [np.stack(column) for column in zip(*items, strict=True)]
+            return "stack", type(value).__name__, shapes[0], len(value)
+        if value and type(value) is list and is_json(value):
             leaves.append(value)
             return "json", path, "json", ()
-        parts = [self.apart(one, f"{path}.{k}", leaves) for k, one in enumerate(value)]
+        parts = []
+        for k, (shape, mine) in enumerate(zip(shapes, items, strict=True)):
+            leaves += mine
+            parts.append(_moved(shape, len(path) + 1, str(k)))
         return type(value).__name__, tuple(parts)
 
     def _number(self, value: Any, path: str, leaves: list[Any]) -> Any:
@@ -145,7 +150,7 @@ class Taking:
         if torch is not None and kind is torch.Tensor:
             return self._tensor(torch, value, path, leaves)
         if isinstance(value, np.generic):
-            leaves.append(value.item())
+            leaves.append(value)
             return "scalar", path, _dtype_name(value, path), ()
         if kind in self._by_type:
             known = self._by_type[kind]
@@ -206,13 +211,32 @@ def _can_be_stacked(leaves: list[Any]) -> bool:
     return not any(isinstance(one, (str, bytes, list)) for one in leaves)
 
 
-def _is_json(value: Any) -> bool:
+def _moved(shape: Any, at: int, name: str) -> Any:
+    """Return a structure whose leaves are called `name` in place of "each" at a place."""
+    kind = shape[0]
+    if kind == "none":
+        return shape
+    if kind == "dict":
+        return kind, tuple([(key, _moved(one, at, name)) for key, one in shape[1]])
+    if kind in ("list", "tuple"):
+        return kind, tuple([_moved(one, at, name) for one in shape[1]])
+    if kind in ("stack", "kind"):
+        return (*shape[:2], _moved(shape[2], at, name), *shape[3:])
+    if kind == "namedtuple":
+        return (*shape[:3], tuple([_moved(one, at, name) for one in shape[3]]))
+    if shape[2] == "reward":
+        return shape
+    path = shape[1]
+    return (kind, path[:at] + name + path[at + len("each") :], *shape[2:])
+
+
+def is_json(value: Any) -> bool:
     """Return whether JSON gives a value back exactly."""
     kind = type(value)
     if kind is list:
-        return all(map(_is_json, value))
+        return all(map(is_json, value))
     if kind is dict:
-        return all(type(key) is str and _is_json(one) for key, one in value.items())
+        return all(type(key) is str and is_json(one) for key, one in value.items())
     return kind in (str, int, bool) or value is None or (kind is float and math.isfinite(value))
 
 

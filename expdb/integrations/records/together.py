@@ -65,10 +65,20 @@ class Putting:
         """Return lists, or tuples, of items whose leaves are stacked."""
         names = dict.fromkeys(names_of(node))
         lengths = [len(one) for one in batch[next(iter(names))]]
-        flat = {name: np.concatenate(list(batch[name])) for name in names}
+        flat = {name: _flat(batch[name]) for name in names}
         items = iter(self.together(node[2], flat, sum(lengths)))
         make = list if node[1] == "list" else tuple
         return [make(islice(items, length)) for length in lengths]
+
+
+def _flat(stacks: np.ndarray) -> np.ndarray:
+    """Return the items of all stacks, as an array of objects where their shapes differ."""
+    if stacks.dtype != object or len({one.shape[1:] for one in stacks}) == 1:
+        return np.concatenate(list(stacks))
+    items = [one for stack in stacks for one in stack]
+    flat = np.empty(len(items), object)
+    flat[:] = items
+    return flat
 
 
 def _maker(node: Any) -> Callable[[Any], Any]:

@@ -1,0 +1,88 @@
+"""Where MineStudio's replay buffer is, what it was made with, and which process has made it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import expdb
+
+WHERE = "EXPDB_REPLAY_BUFFER"  # the environment variable that names the database
+FILE = "fragments.db"
+_REQUIRED = ("max_chunks", "max_staleness", "max_reuse", "database_config", "fragments_per_chunk")
+_OPTIONAL = ("fragments_per_report",)
+
+
+def check_config(config: Mapping[str, Any]) -> None:
+    """Raise ValueError for a config that lacks an option, or has one that means nothing."""
+    if missing := [key for key in _REQUIRED if key not in config]:
+        raise ValueError(f"the config lacks {', '.join(missing)}")
+    if unknown := [key for key in config if key not in (*_REQUIRED, *_OPTIONAL)]:
+        raise ValueError(f"{unknown[0]} is not an option: there are {', '.join(_REQUIRED)}")
+    for key in ("max_chunks", "max_reuse", "fragments_per_chunk"):
+        if int(config[key]) < 1:
+            raise ValueError(f"{key} is {config[key]}: give a number from 1")
+
+
+def plain(value: Any) -> Any:
+    """Return what JSON keeps of a part of a config, such as omegaconf's."""
+    return {key: plain(value[key]) for key in value} if hasattr(value, "keys") else value
+
+
+def location_of(config: Mapping[str, Any] | None, location: str | os.PathLike[str] | None) -> str:
+    """Return where the buffer of a config is, or the one that is named, or that of the parent."""
+    if config is not None:
+        given = config.get("database_config", {}).get("path")
+        if given is None:
+            raise ValueError("database_config has no path: give a folder, or a PostgreSQL URL")
+        return str(given)
+    found = location if location is not None else os.environ.get(WHERE)
+    if found is None:
+        raise ValueError(
+            "Replay buffer not initialized: make it with a config, or name its location"
+        )
+    return os.fspath(found)
+
+
+def file_of(where: str) -> str:
+    """Return where the database is, and make its folder."""
+    if "://" in where:
+        return where
+    Path(where).mkdir(parents=True, exist_ok=True)
+    return str(Path(where) / FILE)
+
+
+def stored_config(where: str) -> dict[str, Any]:
+    """Return the config that a buffer was made with; raise ValueError where there is none."""
+    if "://" not in where and not (Path(where) / FILE).exists():
+        raise ValueError(f"Replay buffer not initialized: there is no {FILE} in {where}")
+    with expdb.open(file_of(where)) as database:
+        page = (
+            database.buffer("replay_buffer.state").page(1, 1)
+            if "replay_buffer.state" in database.buffers()
+            else []
+        )
+    if not page:
+        raise ValueError(f"Replay buffer not initialized: nobody has made one in {where}")
+    config: dict[str, Any] = page[0]["state"]["config"]
+    return config
+
+
+def own(where: str) -> Any:
+    """Return a file that this process has locked; the lock goes with the process."""
+    if "://" in where:
+        return None
+    Path(where).mkdir(parents=True, exist_ok=True)
+    file = open(Path(where) / "owner.lock", "w")  # noqa: SIM115 (it is kept open)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ValueError(
+            f"Replay buffer already initialized: another process, or handle, has made it in {where}"
+        ) from None
+    os.register_at_fork(after_in_child=file.close)  # a child does not own it
+    return file
