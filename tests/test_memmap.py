@@ -131,6 +131,23 @@ def test_an_exception_takes_the_episode_back(make):
     assert buffer.episode_lens.tolist() == [2, 0, 0, 0]
 
 
+def test_what_is_refused_leaves_the_buffer_as_it_was(make):
+    buffer = make()
+    with pytest.raises(ValueError, match="scroe"), buffer.one_episode(scroe=1):
+        pytest.fail("it began")
+    with pytest.raises(ValueError, match="invalid shape"), buffer.one_episode() as last:  # noqa: PT012
+        buffer.store(action=1)
+        last["goal"] = np.zeros(5)
+    assert len(buffer) == 0
+    buffer.store(action=1)
+    with pytest.raises(ValueError, match="invalid shape"):
+        buffer.store_episode(obs=np.zeros((2, 7)))
+    assert (buffer.timestep_index, len(buffer)) == (1, 1)
+    buffer.advance_episode()
+    episode(buffer, 3)
+    assert buffer.num_episodes == 2
+
+
 def test_episodes_beside_each_other(make):
     buffer = make(steps=2)
     with buffer.batched_episode(3, task=[1, 2, 3]):

@@ -182,6 +182,35 @@ def test_every_rank_reads_the_plan_of_the_last_fetch(make, tmp_path):
     rank.close()
 
 
+def test_what_was_fetched_can_be_loaded_until_the_next_fetch(make, tmp_path):
+    buffer = make(max_chunks=2, max_staleness=0)
+    add(buffer, range(3))
+    plan = buffer.fetch_fragments(2)
+    worker = ReplayBufferInterface(location=tmp_path / "buffer")
+    add(worker, range(10, 16))
+    buffer.update_model_version("s", 1)
+    add(worker, range(20, 23), version=1)
+    assert [buffer.load_fragment(id).index for _, id in plan] == [index for index, _ in plan]
+    buffer.fetch_fragments(1)
+    with pytest.raises(KeyError):
+        buffer.load_fragment(plan[0][1])
+    assert len(buffer.buffer) == 2
+    worker.close()
+
+
+def test_a_chunk_of_which_a_part_has_become_stale_begins_anew(make):
+    buffer = make(fragments_per_chunk=2, max_staleness=0)
+    for worker in "ABC":
+        add(buffer, [0], worker)
+    buffer.update_model_version("s", 1)
+    for number in (1, 2):
+        for worker in "ABC":
+            add(buffer, [number], worker, version=1)
+    assert buffer.buffer.stats()["episodes"]["complete"] == 3
+    found = fetched(buffer, 6)
+    assert sorted(found) == [(worker, number) for worker in "ABC" for number in (1, 2)]
+
+
 def test_one_process_makes_the_buffer_and_others_attach(make, tmp_path):
     with pytest.raises(ValueError, match="not initialized"):
         ReplayBufferInterface()
@@ -249,7 +278,7 @@ def test_derived_data_is_joined_by_the_index():
 def test_fragments_are_in_sql(make, tmp_path):
     buffer = make()
     add(buffer, range(4))
-    with expdb.open(tmp_path / "buffer" / minestudio.interface.FILE) as db:
+    with expdb.open(tmp_path / "buffer" / minestudio.locating.FILE) as db:
         query = (
             "SELECT agent_id, policy_version, count(*) AS n FROM experience "
             "WHERE buffer = 'replay_buffer.session.s' GROUP BY 1, 2"

@@ -151,6 +151,15 @@ def test_a_reservoir_is_a_uniform_sample_of_all(close):
     assert 8 < np.mean(held) < 16  # 12 on average, five standard deviations
 
 
+def test_a_reservoir_counts_on_after_a_restart(close, tmp_path):
+    for calls in (200, 400):
+        buffer = close(ReservoirReplayBuffer(capacity=5, location=tmp_path / "r.db"))
+        for k in range(200):
+            buffer.add(steps(k))
+        assert buffer.stats()["num_add_calls"] == calls
+        buffer.close()
+
+
 def test_a_queue_hands_each_batch_out_once(close, tmp_path):
     first = close(FifoReplayBuffer(location=tmp_path / "q.db"))
     second = close(FifoReplayBuffer(location=tmp_path / "q.db"))
@@ -160,6 +169,7 @@ def test_a_queue_hands_each_batch_out_once(close, tmp_path):
     order = [one.sample()["a"].tolist() for one in (first, second, second, first)]
     assert order == [[k, k] for k in range(4)]
     assert isinstance(first.sample(), MultiAgentBatch)
+    assert not first._held
     first.add(steps(9))
     assert first.sample()["weights"].tolist() == [1.0]
 
@@ -278,6 +288,40 @@ def test_outputs_and_infos_are_those_of_the_step_that_is_drawn(kind, close):
     ):
         assert one.get_extra_model_outputs("logp", 0) == -one.t_started
         assert [info["t"] for info in one.get_infos()] == [one.t_started, one.t_started + 2]
+
+
+def test_an_episode_that_is_refused_leaves_nothing(kind, close):
+    buffer = close(kind(capacity=100))
+    bad = episode(0, 5)
+    bad.infos[3]["object"] = object()
+    with pytest.raises(expdb.InvalidValue, match="object"):
+        buffer.add(bad)
+    buffer.add(episode(0, 5))
+    assert len(buffer) == 5
+
+
+def test_two_handles_follow_each_other(close, tmp_path):
+    one, other = (
+        close(EpisodeReplayBuffer(capacity=20, location=tmp_path / "e.db")) for _ in range(2)
+    )
+    one.add([episode(0, 10), episode(1, 10)])
+    one.flush()
+    other.sample(4, batch_length_T=4)
+    one.add(episode(2, 10))
+    one.flush()
+    for _ in range(5):
+        assert set(other.sample(4, batch_length_T=4)["obs"][..., 0].ravel().tolist()) <= {1, 2}
+    other.add(episode(3, 10))
+    other.flush()
+    assert len(other) == 20
+    with pytest.raises(expdb.CapacityMismatch):
+        EpisodeReplayBuffer(capacity=15, location=tmp_path / "e.db")
+
+
+def test_a_private_database_is_not_handed_over(kind, close):
+    for buffer in (close(kind(capacity=10)), close(ReplayBuffer(10))):
+        with pytest.raises(ValueError, match="give a location"):
+            pickle.dumps(buffer)
 
 
 def test_rows_are_filled_up_with_other_episodes(close):

@@ -1,5 +1,6 @@
 """Stable-Baselines3 trains from a database as it does from its own arrays, and goes on with it."""
 
+import pickle
 import subprocess
 import sys
 
@@ -105,7 +106,7 @@ def test_dictionaries_of_observations_are_the_same_batches(rows):
 def test_returns_over_several_steps_are_the_same_batches(envs, rows):
     options = {"n_envs": envs, "device": "cpu", "n_steps": 3, "gamma": 0.9}
     theirs = buffers.NStepReplayBuffer(20 * envs, BOX, DISCRETE, **options)
-    mine = ours.ReplayBuffer(20 * envs, BOX, DISCRETE, location=":memory:", **options)
+    mine = ours.NStepReplayBuffer(20 * envs, BOX, DISCRETE, location=":memory:", **options)
     fill((theirs, mine), rows, envs)
     assert_same_batches(theirs, mine)
     mine.close()
@@ -400,3 +401,49 @@ def test_what_cannot_be_honoured_is_refused_at_once(tmp_path):
         private.add(zero, zero, np.zeros(1), np.array([np.nan]), np.zeros(1), [{}])
     assert private.size() == 1
     private.close()
+    with pytest.raises(TypeError, match="ReplayBuffer needs a location"):
+        ours.ReplayBuffer(10, BOX, DISCRETE)
+    with pytest.raises(TypeError, match="ReplayBuffer has no option 'lokation'"):
+        ours.ReplayBuffer(10, BOX, DISCRETE, lokation="x", location=":memory:")
+
+
+def test_a_row_is_added_whole_or_not_at_all(tmp_path):
+    mine = ours.ReplayBuffer(30, BOX, DISCRETE, "cpu", 3, location=tmp_path / "runs.db")
+    fill((mine,), 1, 3)
+    zero = np.zeros((3, 4))
+    for rewards, infos in (([1, np.nan, 2], [{}] * 3), ([1, 1, 1], [{}] * 2)):
+        with pytest.raises((expdb.InvalidValue, IndexError)):
+            mine.add(zero, zero, np.zeros(3), np.array(rewards), np.zeros(3), infos)
+    fill((mine,), 1, 3)
+    mine.flush()
+    assert mine.buffer.get(range(6), fields=["agent_id"])["agent_id"].tolist() == [
+        "env_0", "env_1", "env_2"] * 2  # fmt: skip
+    mine.close()
+
+
+def test_no_arrays_are_made_for_the_capacity(tmp_path):
+    mine = ours.ReplayBuffer(10**9, BOX, DISCRETE, location=tmp_path / "runs.db")
+    assert not hasattr(mine, "observations")
+    mine.close()
+
+
+def test_other_numbers_of_environments_go_on_with_a_buffer(tmp_path):
+    for envs in (1, 3, 4, 1):
+        mine = ours.ReplayBuffer(100, BOX, DISCRETE, "cpu", envs, location=tmp_path / "runs.db")
+        fill((mine,), 40, envs)
+        mine.sample(8)
+        mine.close()
+
+
+def test_a_pickle_means_the_same_in_another_folder(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    mine = ours.ReplayBuffer(100, BOX, DISCRETE, "cpu", location="runs.db")
+    fill((mine,), 5, 1)
+    stored = pickle.dumps(mine)
+    monkeypatch.chdir(tmp_path / "b")
+    again = pickle.loads(stored)
+    assert again.size() == 5
+    again.close()
+    mine.close()

@@ -155,23 +155,24 @@ class ReplayBuffer(Loading):
         if self._open:
             raise ValueError("an episode is under way: advance_episode() before another one")
         self._check_room(count)
-        self._begin(count)
-        if meta:
-            self.store_meta_batch(**meta)
         last: dict[str, Any] = {}
         try:
+            self._begin(count)
+            if meta:
+                self.store_meta_batch(**meta)
             yield last
+            if last:
+                self._check_names(last, self.meta_fields, "meta field")
+                checked = {name: self.meta_fields[name].checked(v) for name, v in last.items()}
+                self.flush()
+                for one in self._open:
+                    self._set_meta(one, checked)
+            self.advance_episode(count)
         except BaseException:
             self.flush()
             self.rows.delete([one.episode_id for one in self._open])
             self._open, self._timestep = [], 0
             raise
-        if last:
-            self._check_names(last, self.meta_fields, "meta field")
-            self.flush()
-            for one in self._open:
-                self._set_meta(one, {n: self.meta_fields[n].checked(v) for n, v in last.items()})
-        self.advance_episode(count)
 
     def _set_meta(self, one: Held, values: Mapping[str, np.ndarray]) -> None:
         one.meta |= {name: value.tolist() for name, value in values.items()}
@@ -187,16 +188,6 @@ class ReplayBuffer(Loading):
         if not data:
             raise ValueError("No data provided to `store_episode`")
         self._check_names(data, {**self.fields, **self.meta_fields}, "field")
-        if self._timestep:
-            warnings.warn(
-                f"timestep index is not 0 ({self._timestep}) when calling `store_episode`. This "
-                "will overwrite the current episode from the beginning.",
-                expdb.ExpDBWarning, stacklevel=2,
-            )  # fmt: skip
-            self.flush()
-            self.rows.delete([one.episode_id for one in self._open])
-        self._open, self._timestep = [], 0
-        self._check_room()
         arrays = {n: self.fields[n].checked(v, 1) for n, v in data.items() if n in self.fields}
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) != 1:
@@ -207,6 +198,16 @@ class ReplayBuffer(Loading):
         self._check_length(length)
         meta = {name: spec.full() for name, spec in self.meta_fields.items()}
         meta |= {n: self.meta_fields[n].checked(v) for n, v in data.items() if n in meta}
+        self._check_room()
+        if self._timestep:
+            warnings.warn(
+                f"timestep index is not 0 ({self._timestep}) when calling `store_episode`. This "
+                "will overwrite the current episode from the beginning.",
+                expdb.ExpDBWarning, stacklevel=2,
+            )  # fmt: skip
+            self.flush()
+            self.rows.delete([one.episode_id for one in self._open])
+        self._open, self._timestep = [], 0
         one = Held(-1, uuid.uuid4().hex, self._next_number(), 0, 0, False,
                    {name: value.tolist() for name, value in meta.items()})  # fmt: skip
         full = {name: spec.full(length) for name, spec in self.fields.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -33,6 +33,7 @@ class _Chunk:
     """Fragments of a worker, one after another, on their way to a chunk."""
 
     episode_id: str
+    version: int  # of its first fragment, which is that of the chunk
     count: int
     last: int
 
@@ -135,16 +136,41 @@ class ReplayBufferInterface:
         session, version = self._current()
         if session_id == session and model_version < version:
             raise ValueError(f"model_version goes back from {version} to {model_version}")
-        self._give_up_lease()
         self._state.store(state=self._kept(session_id, int(model_version)))
         if session_id != session:
+            self._give_up_lease()
             old, names = self.buffer.name, set(self.database.buffers())
             self._enter(session_id)
             for name in {old, f"{old}.structures"} & names:
                 self.database.drop(name)
         self.buffer.policy_version = int(model_version)
         stale = int(model_version) - int(self._config["max_staleness"])
-        self.buffer.delete(expdb.QueryBuilder().lt("policy_version", stale))
+        self._delete_chunks(lambda one: one["first_policy_version"] < stale)
+
+    def _delete_chunks(self, unwanted: Callable[[dict[str, Any]], bool], most: int = 2**40) -> None:
+        """Delete the oldest chunks that are unwanted, `most` of them, but those being trained on.
+
+        What the last fetch has returned can be loaded until the next one, which deletes it.
+        """
+        names = ["episode", "episode_id", "status", "first_policy_version"]
+        kept = self._planned_episodes()
+        found = [
+            one["episode_id"]
+            for one in self.buffer.episodes().select(names).to_pylist()
+            if one["episode_id"] not in kept and unwanted(one)
+        ][:most]
+        if found:
+            self.buffer.delete(expdb.QueryBuilder().in_("episode_id", found))
+
+    def _planned_episodes(self) -> set[str]:
+        """Return the episodes of the last fetch, as far as they are held."""
+        planned = {
+            int(id.rpartition("/")[2])
+            for _, id in self.prepared_fragments()
+            if id.rpartition("/")[0] == self._session_id
+        }
+        held = expdb.QueryBuilder().in_("position", sorted(planned)) if planned else None
+        return set() if held is None else set(self.buffer.episodes(held)["episode_id"].to_pylist())
 
     # -- in ------------------------------------------------------------------------------------
 
@@ -163,13 +189,18 @@ class ReplayBufferInterface:
         worker, number = metadata.worker_uuid, int(metadata.fid_in_worker)
         size = int(self._config["fragments_per_chunk"])
         chunk = self._open.get(worker)
+        if chunk is not None and version - chunk.version > self._config["max_staleness"]:
+            self.buffer.delete({"episode_id": chunk.episode_id})
+            chunk = None
         if chunk is not None and number != chunk.last + 1:
             logger.warning("worker %s: fragment %d after %d, its chunk begins anew", worker, number,
                            chunk.last)  # fmt: skip
             self.buffer.delete({"episode_id": chunk.episode_id})
             chunk = None
         if chunk is None:
-            chunk = self._open[worker] = _Chunk(uuid.uuid4().hex, 0, number)
+            chunk = self._open[worker] = _Chunk(
+                uuid.uuid4().hex, int(metadata.model_version), 0, number
+            )
         chunk.count, chunk.last = chunk.count + 1, number
         if type(fragment) is not SampleFragment:
             fragment = SampleFragment(**{n: getattr(fragment, n) for n in _FRAGMENT})
@@ -188,12 +219,11 @@ class ReplayBufferInterface:
         size = int(self._config["fragments_per_chunk"])
         if len(self.buffer) <= int(self._config["max_chunks"]) * size:
             return
-        held = self.buffer.stats()["episodes"]["complete"]
-        if held > self._config["max_chunks"]:
-            table = self.buffer.episodes().select(["episode_id", "status"]).to_pylist()
-            chunks = [one["episode_id"] for one in table if one["status"] == "complete"]
-            oldest = chunks[: held - self._config["max_chunks"]]
-            self.buffer.delete(expdb.QueryBuilder().in_("episode_id", oldest))
+        # What the last fetch has returned is beside it: it goes with the next one.
+        most = int(self._config["max_chunks"]) + len(self._planned_episodes())
+        over = self.buffer.stats()["episodes"]["complete"] - most
+        if over > 0:
+            self._delete_chunks(lambda one: one["status"] == "complete", over)
 
     def _report(self) -> None:
         self._added += 1
@@ -244,13 +274,17 @@ class ReplayBufferInterface:
         if lease is None:
             return
         lease.acknowledge()
-        firsts = lease.batch["position"][:, 0].tolist()
-        used = [one for one in firsts if self._uses[one] >= self._config["max_reuse"]]
-        positions = [row for row in lease.batch["position"] if int(row[0]) in set(used)]
+        firsts = [int(row[0]) for row in lease.batch["position"]]
+        used = {one for one in firsts if self._uses[one] >= self._config["max_reuse"]}
+        positions = [row for row in lease.batch["position"] if int(row[0]) in used]
         for one in used:
             del self._uses[one]
         if positions:
             self.buffer.delete(np.concatenate(positions))
+        self._plan.clear()
+        stale = (self.buffer.policy_version or 0) - int(self._config["max_staleness"])
+        self._delete_chunks(lambda one: one["first_policy_version"] < stale)
+        self._make_room()
 
     def prepared_fragments(self) -> Prepared:
         """Return what the last fetch has returned, of whichever process: for all ranks."""

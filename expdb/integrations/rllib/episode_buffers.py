@@ -68,7 +68,6 @@ class EpisodeReplayBuffer(Stored):
 
     def _starts(self, size: int, after: int = 0) -> list[tuple[str, int]]:
         """Return random steps, each as likely as any other, that have more than `after` to come."""
-        self._stored.flush()
         ids = [id for id in self._stored.ids if len(self._stored.positions(id)) > after]
         lengths = np.array([len(self._stored.positions(id)) - after for id in ids], np.int64)
         if not len(ids):
@@ -82,6 +81,7 @@ class EpisodeReplayBuffer(Stored):
 
     def _rows(self, size: int, length: int) -> dict[str, np.ndarray]:
         """Return rows of observations, filled up with other episodes; see RLlib's docstring."""
+        self._stored.flush()
         parts: list[tuple[int, str, int, int]] = []  # row, episode, first and last observation
         for row, (id, first) in enumerate(self._starts(size)):
             filled = 0
@@ -134,6 +134,7 @@ class EpisodeReplayBuffer(Stored):
         self, size: int, length: int, lookback: int, least: int, infos: bool, to_numpy: bool
     ) -> list[SingleAgentEpisode]:
         """Return slices of episodes of `size` timesteps in all, with the steps before each."""
+        self._stored.flush()
         found: list[SingleAgentEpisode] = []
         count = 0
         while count < size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import expdb
+from expdb.integrations.prioritized import PrioritizedWriter
 from expdb.integrations.records import Records
 
 FLUSH_STEPS = 256
@@ -95,15 +97,20 @@ class Episodes:
         self.database = expdb.open(location)
         self.buffer = self.database.buffer(name)
         self.records = Records(self.database, self.buffer)
-        # Flushed here only, which tells the positions.
-        self._writer = self.buffer.writer(flush_steps=2**40, flush_bytes=2**50, flush_seconds=1e9)
+        self._writer = PrioritizedWriter(self.buffer)
         self._positions: OrderedDict[str, np.ndarray] = OrderedDict()
         self._unwritten: list[str] = []  # the episode of each step that is not flushed
-        self._weights: list[float | None] = []
-        self._after = -1
+        self._after, self._known = -1, 0
         self.added = int(self.buffer.stats()["added"])
         self.evicted = 0
         self._learn()
+        if len(self.buffer) > capacity and len(self._positions) > 1:
+            held = len(self.buffer)
+            self.database.close()
+            raise expdb.CapacityMismatch(
+                f"buffer {name!r} holds {held} timesteps, and capacity={capacity} would evict "
+                "some: give it as large, or another name"
+            )
 
     def __len__(self) -> int:
         return len(self.buffer) + self._writer.unwritten
@@ -111,23 +118,30 @@ class Episodes:
     def flush(self) -> None:
         """Have all steps durable, and know where they are."""
         if self._writer.unwritten:
-            positions, weights = self._writer.flush(), self._weights
-            ids, self._unwritten, self._weights = self._unwritten, [], []
-            known = [k for k, one in enumerate(weights) if one is not None]
-            if known:
-                self.buffer.update_priorities(positions[known], [weights[k] for k in known])
-            if int(positions[0]) == self._after + 1:  # nobody else has written in between
+            ids, self._unwritten = self._unwritten, []
+            positions = self._writer.flush()
+            if (
+                len(ids) == len(positions) and int(positions[0]) == self._after + 1
+            ):  # nobody else has written in between
                 self._know(positions, np.array(ids, object))
         self._learn()
 
     def _learn(self) -> None:
         """Learn which steps of which episodes others have written since."""
+        self._learn_added()
+        if len(self.buffer) < self._known:  # others have evicted, too
+            self._positions.clear()
+            self._after, self._known = -1, 0
+            self._learn_added()
+
+    def _learn_added(self) -> None:
         wanted = ["position", "episode_id"]
         for batch in self.buffer.scan(after=self._after, size=65_536, fields=wanted):
             self._know(batch["position"], batch["episode_id"])
 
     def _know(self, positions: np.ndarray, ids: np.ndarray) -> None:
         self._after = int(positions[-1])
+        self._known += len(positions)
         for id in dict.fromkeys(ids.tolist()):
             mine, known = positions[ids == id], self._positions.get(id)
             self._positions[id] = mine if known is None else np.concatenate((known, mine))
@@ -152,6 +166,7 @@ class Episodes:
             for key in episode.extra_model_outputs
         }
         infos = episode.get_infos(slice(0, length + 1)) if self._infos else None
+        steps = []  # all or none of them
         for k in range(length):
             value: dict[str, Any] = {
                 "obs": _item(observations, k), "next_obs": _item(observations, k + 1),
@@ -161,15 +176,18 @@ class Episodes:
                 value[EXTRA + name] = _item(column, k)
             if infos is not None and (infos[k] or infos[k + 1]):
                 value["info"], value["following_info"] = infos[k], infos[k + 1]
-            last = k == length - 1
-            self._writer.append(
-                episode_id=id, step=episode.t_started + k, reward=float(rewards[k]),
-                terminated=bool(last and episode.is_terminated),
-                truncated=bool(last and episode.is_truncated),
-                **self.records.step(value),
-            )  # fmt: skip
+            last, reward = k == length - 1, float(rewards[k])
+            if not math.isfinite(reward):
+                raise expdb.InvalidValue(f"reward {k} of episode {id} is {reward}")
+            step = {
+                "episode_id": id, "step": episode.t_started + k, "reward": reward,
+                "terminated": bool(last and episode.is_terminated),
+                "truncated": bool(last and episode.is_truncated),
+            }  # fmt: skip
+            steps.append(step | self.records.step(value))
+        for step in steps:
+            self._writer.append(weight, **step)
             self._unwritten.append(id)
-            self._weights.append(weight)
         self.added += length
         if len(self._unwritten) >= FLUSH_STEPS:
             self.flush()
@@ -186,6 +204,7 @@ class Episodes:
             id, positions = self._positions.popitem(last=False)
             gone.append((id, len(positions)))
             over -= len(positions)
+            self._known -= len(positions)
         if gone:
             self.buffer.delete(expdb.QueryBuilder().in_("episode_id", [id for id, _ in gone]))
         self.evicted += len(gone)
@@ -213,7 +232,6 @@ class Episodes:
     def close(self) -> None:
         """Flush, and close the database; what it holds stays."""
         if self._writer.is_open:
-            self.flush()
             self._writer.close()
             self.database.close()
 

@@ -28,7 +28,11 @@ class ReservoirReplayBuffer(Stored, reservoir_replay_buffer.ReservoirReplayBuffe
     ):
         Stored.__init__(self, capacity, storage_unit, **options)
         self._num_evicted = 0
-        self._num_add_calls = int(self.buffer.stats()["added"])
+        self._offered = self.database.buffer(
+            f"{self.name}.reservoir", capacity=1, fields={"add_calls": "int64"}
+        )
+        page = self._offered.page(1, 1)
+        self._num_add_calls = self._kept = page[0]["add_calls"] if page else 0
 
     def _add_single_batch(self, item: Any, **options: Any) -> None:
         """Add an item in place of a random one, or leave it out, once the buffer is full."""
@@ -48,6 +52,13 @@ class ReservoirReplayBuffer(Stored, reservoir_replay_buffer.ReservoirReplayBuffe
         Stored._add_single_batch(self, item)
         self._num_timesteps_added -= item.count
         return None
+
+    def flush(self) -> None:
+        """Have everything that was added durable, and how many items were offered."""
+        super().flush()
+        if self._kept != self._num_add_calls:
+            self._offered.store(add_calls=self._num_add_calls)
+            self._kept = self._num_add_calls
 
     def _timesteps(self) -> int:
         self.flush()
@@ -86,6 +97,9 @@ class FifoReplayBuffer(Stored, fifo_replay_buffer.FifoReplayBuffer):
 
     def _more(self) -> dict[str, Any]:
         return {}
+
+    def _learn(self) -> None:
+        """Learn nothing: each batch is deleted when it is handed out, not to make room."""
 
     def add(self, batch: Any, **options: Any) -> None:
         """Add a batch."""

@@ -16,6 +16,7 @@ from ray.rllib.utils.replay_buffers import (
 from ray.rllib.utils.replay_buffers import replay_buffer as rllib
 
 import expdb
+from expdb.integrations.prioritized import PrioritizedWriter
 from expdb.integrations.records import Kind, Records
 
 StorageUnit: Any = rllib.StorageUnit
@@ -50,16 +51,14 @@ class Stored(rllib.ReplayBuffer):
         # Of arrays for the capacity there is no need.
         rllib.ReplayBuffer.__init__(self, min(capacity, 1), storage_unit)
         self.capacity = capacity
-        self.location, self.name = location, name
+        self.location, self.name = absolute(location), name
         self.database = expdb.open(location)
         is_steps = self.storage_unit == StorageUnit.TIMESTEPS
         self.buffer = self.database.buffer(
             name, capacity=capacity if is_steps else None, fields={"timesteps": "int64"}
         )
         self._records = Records(self.database, self.buffer, *_kinds())
-        # Flushed here only, which tells the positions.
-        self._writer = self.buffer.writer(flush_steps=2**40, flush_bytes=2**50, flush_seconds=1e9)
-        self._waiting: list[tuple[int, float | None]] = []  # timesteps and weight of the unwritten
+        self._writer = PrioritizedWriter(self.buffer)
         self._held: deque[tuple[int, int]] = deque()  # positions and timesteps, oldest first
         self._after = -1
         self._rng = np.random.default_rng(random.getrandbits(32))  # follows Python's seed
@@ -67,7 +66,7 @@ class Stored(rllib.ReplayBuffer):
         self._learn()
 
     def __len__(self) -> int:
-        held = len(self.buffer) + len(self._waiting)
+        held = len(self.buffer) + self._writer.unwritten
         return min(held, self.capacity) if self.storage_unit == StorageUnit.TIMESTEPS else held
 
     @property
@@ -80,6 +79,7 @@ class Stored(rllib.ReplayBuffer):
         """Do nothing: RLlib sets it when the buffer is made."""
 
     def __reduce__(self) -> tuple[Any, ...]:
+        refuse_private(self.location)
         self.flush()
         given = {"capacity": self.capacity, "storage_unit": self.storage_unit,
                  "location": self.location, "name": self.name, **self._more()}  # fmt: skip
@@ -94,10 +94,10 @@ class Stored(rllib.ReplayBuffer):
     def _add_single_batch(self, item: Any, **options: Any) -> None:
         """Add an item: some timesteps, a sequence, an episode or a fragment."""
         value = _one_step(item) if self.storage_unit == StorageUnit.TIMESTEPS else item
-        self._writer.append(timesteps=item.count, **self._records.step(value))
-        self._waiting.append((item.count, self._weight(options.get("weight"))))
+        weight = self._weight(options.get("weight"))
+        self._writer.append(weight, timesteps=item.count, **self._records.step(value))
         self._num_timesteps_added += item.count
-        if len(self._waiting) >= FLUSH_STEPS:
+        if self._writer.unwritten >= FLUSH_STEPS:
             self.flush()
 
     def _weight(self, weight: float | None) -> float | None:
@@ -106,13 +106,8 @@ class Stored(rllib.ReplayBuffer):
 
     def flush(self) -> None:
         """Have everything that was added durable, and visible to other processes."""
-        if self._waiting:
-            positions, waiting = self._writer.flush(), self._waiting
-            self._waiting = []
-            known = [k for k, (_, weight) in enumerate(waiting) if weight is not None]
-            if known:
-                weights = [waiting[k][1] for k in known]
-                self.buffer.update_priorities(positions[known], weights)
+        if self._writer.unwritten:
+            self._writer.flush()
         if self.storage_unit != StorageUnit.TIMESTEPS:
             self._learn()
             self._evict()
@@ -279,6 +274,18 @@ class PrioritizedReplayBuffer(Stored, prioritized_replay_buffer.PrioritizedRepla
         """Go on from a state of this buffer."""
         Stored.set_state(self, state)
         self._max_priority = state["max_priority"]
+
+
+def absolute(location: str | os.PathLike[str]) -> str:
+    """Return a location that means the same in another folder, as where it is unpickled."""
+    given = os.fspath(location)
+    return given if "://" in given or given == ":memory:" else os.path.abspath(given)
+
+
+def refuse_private(location: str) -> None:
+    """Raise ValueError for what no other process can have."""
+    if location == ":memory:":
+        raise ValueError("a private temporary database cannot be handed over: give a location")
 
 
 def _kinds() -> tuple[Kind, ...]:

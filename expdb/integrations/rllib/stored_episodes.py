@@ -13,6 +13,7 @@ from ray.rllib.utils.replay_buffers import episode_replay_buffer as rllib
 
 import expdb
 from expdb.integrations.rllib.episodes import Episodes, NextSteps
+from expdb.integrations.rllib.sample_batches import absolute, refuse_private
 
 
 class Stored(rllib.EpisodeReplayBuffer):
@@ -35,7 +36,7 @@ class Stored(rllib.EpisodeReplayBuffer):
             capacity, batch_size_B=batch_size_B, batch_length_T=batch_length_T, **options
         )
         self.rng = np.random.default_rng(seed)
-        self.location, self.name = location, name
+        self.location, self.name, self._infos = absolute(location), name, infos
         self._stored = Episodes(location, name, capacity, infos)
         self._spaces: tuple[Any, Any] = (None, None)
 
@@ -58,10 +59,12 @@ class Stored(rllib.EpisodeReplayBuffer):
         self._stored.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
+        refuse_private(self.location)
         self.flush()
         given = {
             "capacity": self.capacity, "batch_size_B": self.batch_size_B,
             "batch_length_T": self.batch_length_T, "location": self.location, "name": self.name,
+            "infos": self._infos,
             **self._more(),
         }  # fmt: skip
         return _reopened, (type(self), given)
@@ -231,8 +234,8 @@ def _check_options(options: dict[str, Any]) -> None:
         del options[name]
     if unknown := options.keys() - _KNOWN:
         raise ValueError(
-            f"{min(unknown)} is not an option of this buffer: there are location, name, infos and "
-            f"seed beside RLlib's {', '.join(sorted(_KNOWN))}"
+            f"{min(unknown)} is not an option of this buffer: there are capacity, batch_size_B, "
+            f"batch_length_T, alpha, {', '.join(sorted(_KNOWN))}, location, name, infos and seed"
         )
 
 

@@ -16,6 +16,7 @@ import expdb
 try:
     from expdb.integrations.stable_baselines3.buffers import (
         DictReplayBuffer,
+        NStepReplayBuffer,
         PrioritizedReplayBuffer,
         PrioritizedReplayBufferSamples,
         ReplayBuffer,
@@ -29,6 +30,7 @@ except ImportError as error:
 __all__ = [
     "DictReplayBuffer",
     "HerReplayBuffer",
+    "NStepReplayBuffer",
     "PrioritizedReplayBuffer",
     "PrioritizedReplayBufferSamples",
     "ReplayBuffer",

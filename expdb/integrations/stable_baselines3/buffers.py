@@ -89,20 +89,31 @@ class Stored(buffers.BaseBuffer):
         optimize_memory_usage: bool = False,
         handle_timeout_termination: bool = True,
         *,
-        location: str | os.PathLike[str],
+        location: str | os.PathLike[str] | None = None,
         name: str = "replay_buffer",
         task_id: str = "default",
         n_steps: int = 1,
         gamma: float = 0.99,
         flush_steps: int = 256,
         flush_seconds: float = 5.0,
+        **options: Any,
     ):
         if optimize_memory_usage:
             raise ValueError(
                 "optimize_memory_usage=True cannot be honoured: transitions are in the database, "
                 "which bounds the memory for them; leave it out"
             )
-        super().__init__(buffer_size, observation_space, action_space, device, n_envs=n_envs)
+        if location is None:
+            raise TypeError(
+                f"{type(self).__name__} needs a location: give replay_buffer_kwargs="
+                "{'location': 'runs.db'}, a path or a PostgreSQL URL"
+            )
+        if options:
+            raise TypeError(f"{type(self).__name__} has no option {min(options)!r}")
+        # Not that of SB3's ReplayBuffer, which makes arrays for the whole capacity.
+        buffers.BaseBuffer.__init__(
+            self, buffer_size, observation_space, action_space, device, n_envs=n_envs
+        )
         self.buffer_size = max(buffer_size // n_envs, 1)
         self.optimize_memory_usage = False
         self.handle_timeout_termination = handle_timeout_termination
@@ -110,7 +121,8 @@ class Stored(buffers.BaseBuffer):
         self._given = {
             "buffer_size": buffer_size, "observation_space": observation_space,
             "action_space": action_space, "device": device, "n_envs": n_envs,
-            "handle_timeout_termination": handle_timeout_termination, "location": location,
+            "handle_timeout_termination": handle_timeout_termination,
+            "location": _absolute(location),
             "name": name, "task_id": task_id, "n_steps": n_steps, "gamma": gamma,
             "flush_steps": flush_steps, "flush_seconds": flush_seconds,
         }  # fmt: skip
@@ -128,7 +140,11 @@ class Stored(buffers.BaseBuffer):
         if n_steps > 1:
             self._fields += ("n_steps",)
         self.database = expdb.open(location)
-        self.buffer = self.database.buffer(name, capacity=self.buffer_size * n_envs, fields=fields)
+        capacity = self.buffer_size * n_envs
+        if name in self.database.buffers():  # of other n_envs it may be a little larger
+            held = self.database.buffer(name).capacity or 0
+            capacity = held if capacity <= held < capacity + n_envs else capacity
+        self.buffer = self.database.buffer(name, capacity=capacity, fields=fields)
         self._writer = self._new_writer()
         self._agents = [f"env_{k}" for k in range(n_envs)]
         self._added = self.buffer.stats()["added"]  # steps that were ever stored
@@ -189,20 +205,28 @@ class Stored(buffers.BaseBuffer):
             of = seen[name.partition(".")[0]]
             names.append(name)
             arrays.append(np.asarray(of if key is None else of[key], dtype).reshape(count, *shape))
-        rewards, dones = np.asarray(reward, np.float64).tolist(), np.asarray(done).tolist()
-        for k, values in enumerate(zip(*arrays, strict=True)):
-            is_done = bool(dones[k])
-            timeout = is_done and bool(infos[k].get("TimeLimit.truncated", False))
-            self._writer.append(
-                task_id=self._given["task_id"],
-                agent_id=self._agents[k],
-                reward=rewards[k],
-                terminated=is_done and not timeout,
-                truncated=timeout,
-                **dict(zip(names, values, strict=True)),
-                **self._more(infos[k]),
-            )
+        rewards = np.asarray(reward, np.float64).reshape(count)
+        if not np.isfinite(rewards).all():
+            raise expdb.InvalidValue(f"a reward is not finite: {rewards.tolist()}")
+        # All or none: a row that lacks an environment would shift all that follow.
+        steps = [
+            self._step(k, rewards[k], done[k], infos[k], names, values)
+            for k, values in enumerate(zip(*arrays, strict=True))
+        ]
+        for step in steps:
+            self._writer.append(**step)
         self._added += count
+
+    def _step(
+        self, k: int, reward: Any, done: Any, info: dict[str, Any], names: Any, values: Any
+    ) -> dict[str, Any]:
+        """Return the arguments with which the step of an environment is stored."""
+        timeout = bool(done) and bool(info.get("TimeLimit.truncated", False))
+        return {
+            "task_id": self._given["task_id"], "agent_id": self._agents[k],
+            "reward": float(reward), "terminated": bool(done) and not timeout,
+            "truncated": timeout, **dict(zip(names, values, strict=True)), **self._more(info),
+        }  # fmt: skip
 
     def _more(self, info: dict[str, Any]) -> dict[str, Any]:
         """Return what is kept of an info."""
@@ -288,6 +312,13 @@ class ReplayBuffer(Stored, buffers.ReplayBuffer):
     """
 
 
+class NStepReplayBuffer(ReplayBuffer):
+    """SB3's `NStepReplayBuffer` in a database: `ReplayBuffer` with `n_steps=3`."""
+
+    def __init__(self, *args: Any, n_steps: int = 3, gamma: float = 0.99, **options: Any):
+        super().__init__(*args, n_steps=n_steps, gamma=gamma, **options)
+
+
 class DictReplayBuffer(Stored, buffers.DictReplayBuffer):
     """SB3's `DictReplayBuffer` in a database: fields are `obs.<key>` and `next_obs.<key>`."""
 
@@ -323,9 +354,16 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         )
 
     def update_priorities(self, positions: np.ndarray, priorities: Any) -> int:
-        """Set the priorities of sampled transitions, |TD error| say; return how many are held."""
+        """Set the priorities of transitions to their |TD errors|; return how many are held."""
         values = priorities.detach().cpu().numpy() if hasattr(priorities, "detach") else priorities
+        values = np.abs(np.asarray(values, np.float64)).reshape(-1)
         return self.buffer.update_priorities(positions, values)
+
+
+def _absolute(location: str | os.PathLike[str]) -> str:
+    """Return a location that means the same in another folder, as where it is unpickled."""
+    given = os.fspath(location)
+    return given if "://" in given or given == ":memory:" else os.path.abspath(given)
 
 
 def seeded() -> np.random.Generator:
