@@ -17,11 +17,13 @@ try:
     from expdb.integrations.stable_baselines3.buffers import (
         DictReplayBuffer,
         NStepReplayBuffer,
-        PrioritizedReplayBuffer,
-        PrioritizedReplayBufferSamples,
         ReplayBuffer,
     )
     from expdb.integrations.stable_baselines3.her import HerReplayBuffer
+    from expdb.integrations.stable_baselines3.prioritized import (
+        PrioritizedReplayBuffer,
+        PrioritizedReplayBufferSamples,
+    )
 except ImportError as error:
     raise expdb.DriverMissing(
         f"Stable-Baselines3 cannot be imported ({error}): pip install 'expdb[sb3]'"

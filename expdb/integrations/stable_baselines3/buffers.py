@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,19 +13,6 @@ from stable_baselines3.common import buffers
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
 import expdb
-
-
-class PrioritizedReplayBufferSamples(NamedTuple):
-    """What `PrioritizedReplayBuffer.sample` returns: one of SB3's samples, and two columns more."""
-
-    observations: Any
-    actions: torch.Tensor
-    next_observations: Any
-    dones: torch.Tensor
-    rewards: torch.Tensor
-    discounts: torch.Tensor | None
-    weights: torch.Tensor  # importance weights, [B, 1]
-    positions: np.ndarray  # of the steps, for update_priorities
 
 
 @dataclass(frozen=True)
@@ -321,43 +308,6 @@ class NStepReplayBuffer(ReplayBuffer):
 
 class DictReplayBuffer(Stored, buffers.DictReplayBuffer):
     """SB3's `DictReplayBuffer` in a database: fields are `obs.<key>` and `next_obs.<key>`."""
-
-
-class PrioritizedReplayBuffer(ReplayBuffer):
-    """Draw transitions by priority (Schaul et al. 2016), of any observation space.
-
-    `alpha`, `beta` and `anneal_steps` are those of `expdb.Prioritized`. Samples have `weights` and
-    `positions` too; give new priorities to `update_priorities` after the loss.
-    """
-
-    def __init__(
-        self,
-        *args: Any,
-        alpha: float = 0.6,
-        beta: float = 0.4,
-        anneal_steps: int | None = None,
-        **options: Any,
-    ):
-        super().__init__(*args, **options)
-        self._sampler = expdb.Prioritized(alpha, beta, anneal_steps)
-        self._rng = seeded()
-        self._fields += ("position", "weight")
-        self._given |= {"alpha": alpha, "beta": beta, "anneal_steps": anneal_steps}
-
-    def sample(self, batch_size: int, env: Any = None) -> PrioritizedReplayBufferSamples:
-        """Return transitions, each drawn in proportion to its priority."""
-        batch = self._draw(batch_size)
-        weights = self._tensor(batch["weight"].astype(np.float32).reshape(-1, 1))
-        samples = self._samples(batch, env)
-        return PrioritizedReplayBufferSamples(
-            **samples._asdict(), weights=weights, positions=batch["position"]
-        )
-
-    def update_priorities(self, positions: np.ndarray, priorities: Any) -> int:
-        """Set the priorities of transitions to their |TD errors|; return how many are held."""
-        values = priorities.detach().cpu().numpy() if hasattr(priorities, "detach") else priorities
-        values = np.abs(np.asarray(values, np.float64)).reshape(-1)
-        return self.buffer.update_priorities(positions, values)
 
 
 def _absolute(location: str | os.PathLike[str]) -> str:
