@@ -251,9 +251,9 @@ def _plain(stored: Any) -> Any:
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
-    if isinstance(found, type) and issubclass(found, BaseModel):
-        return found.model_validate_json(json.dumps(stored["value"]))
-    return stored["value"]
+    is_model = isinstance(found, type) and issubclass(found, BaseModel)
+    model: Any = found if is_model else None
+    return model.model_validate_json(json.dumps(stored["value"])) if model else stored["value"]
 
 
 def _item(stored: Mapping[str, Any]) -> Any:

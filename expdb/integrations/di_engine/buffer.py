@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 import expdb
-from expdb.integrations.di_engine.buffered import INDEX, At, BufferedData, Groups, buffered, plain
+from expdb.integrations.di_engine.buffered import INDEX, BufferedData, Groups, buffered, plain
 from expdb.integrations.di_engine.ding import BufferBase, kinds
 from expdb.integrations.di_engine.items import Items, Places
 from expdb.integrations.di_engine.monitors import logger
+from expdb.integrations.positions import At
 
 
 def apply_middleware(func_name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

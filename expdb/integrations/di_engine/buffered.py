@@ -25,19 +25,6 @@ class BufferedData(BufferedDataBase):
     meta: Any
 
 
-@dataclass(frozen=True)
-class At(expdb.Sampler):
-    """Take the items at some positions."""
-
-    positions: Any
-
-    def draw(
-        self, population: expdb.Population, size: int, rng: np.random.Generator
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the positions."""
-        return self.positions, {}
-
-
 class Groups:
     """The positions of items by what their meta dicts have for a key."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,19 +10,7 @@ import numpy as np
 import expdb
 from expdb.integrations.memmap.episodes import Held
 from expdb.integrations.memmap.specs import Spec
-
-
-@dataclass(frozen=True)
-class _At(expdb.Sampler):
-    """Take the steps at some positions, in their order."""
-
-    positions: Any
-
-    def draw(
-        self, population: expdb.Population, size: int, rng: np.random.Generator
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the positions."""
-        return self.positions, {}
+from expdb.integrations.positions import At
 
 
 class Rows:
@@ -105,7 +92,7 @@ class Rows:
         if not len(positions):
             return {name: self._specs[name].full(0) for name in wanted}
         try:
-            batch = self.buffer.sample(len(positions), sampler=_At(positions), fields=fields)
+            batch = self.buffer.sample(len(positions), sampler=At(positions), fields=fields)
         except expdb.InvalidValue as error:
             raise ValueError(
                 "episodes of the dataset were evicted or changed since it was made: make it anew"

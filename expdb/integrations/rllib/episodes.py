@@ -11,24 +11,12 @@ from typing import Any
 import numpy as np
 
 import expdb
+from expdb.integrations.positions import At
 from expdb.integrations.prioritized import PrioritizedWriter
 from expdb.integrations.records import Records
 
 FLUSH_STEPS = 256
 EXTRA = "extra."  # before the names of extra model outputs
-
-
-@dataclass(frozen=True)
-class At(expdb.Sampler):
-    """Take the steps at some positions, in their order."""
-
-    positions: Any
-
-    def draw(
-        self, population: expdb.Population, size: int, rng: np.random.Generator
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the positions."""
-        return self.positions, {}
 
 
 @dataclass(frozen=True)

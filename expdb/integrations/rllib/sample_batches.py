@@ -16,6 +16,7 @@ from ray.rllib.utils.replay_buffers import (
 from ray.rllib.utils.replay_buffers import replay_buffer as rllib
 
 import expdb
+from expdb.integrations.locations import absolute, refuse_private
 from expdb.integrations.prioritized import PrioritizedWriter
 from expdb.integrations.records import Kind, Records
 
@@ -274,18 +275,6 @@ class PrioritizedReplayBuffer(Stored, prioritized_replay_buffer.PrioritizedRepla
         """Go on from a state of this buffer."""
         Stored.set_state(self, state)
         self._max_priority = state["max_priority"]
-
-
-def absolute(location: str | os.PathLike[str]) -> str:
-    """Return a location that means the same in another folder, as where it is unpickled."""
-    given = os.fspath(location)
-    return given if "://" in given or given == ":memory:" else os.path.abspath(given)
-
-
-def refuse_private(location: str) -> None:
-    """Raise ValueError for what no other process can have."""
-    if location == ":memory:":
-        raise ValueError("a private temporary database cannot be handed over: give a location")
 
 
 def _kinds() -> tuple[Kind, ...]:

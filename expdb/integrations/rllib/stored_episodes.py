@@ -12,8 +12,8 @@ from ray.rllib.utils import force_list
 from ray.rllib.utils.replay_buffers import episode_replay_buffer as rllib
 
 import expdb
+from expdb.integrations.locations import absolute, refuse_private
 from expdb.integrations.rllib.episodes import Episodes, NextSteps
-from expdb.integrations.rllib.sample_batches import absolute, refuse_private
 
 
 class Stored(rllib.EpisodeReplayBuffer):

@@ -13,6 +13,7 @@ from stable_baselines3.common import buffers
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
 import expdb
+from expdb.integrations.locations import absolute, refuse_private
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Stored(buffers.BaseBuffer):
             "buffer_size": buffer_size, "observation_space": observation_space,
             "action_space": action_space, "device": device, "n_envs": n_envs,
             "handle_timeout_termination": handle_timeout_termination,
-            "location": _absolute(location),
+            "location": absolute(location),
             "name": name, "task_id": task_id, "n_steps": n_steps, "gamma": gamma,
             "flush_steps": flush_steps, "flush_seconds": flush_seconds,
         }  # fmt: skip
@@ -143,8 +144,7 @@ class Stored(buffers.BaseBuffer):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if os.fspath(self._given["location"]) == ":memory:":
-            raise ValueError("a private temporary database cannot be saved: give a location")
+        refuse_private(self._given["location"])
         self.flush()
         return _reopened, (type(self), self._given)
 
@@ -308,12 +308,6 @@ class NStepReplayBuffer(ReplayBuffer):
 
 class DictReplayBuffer(Stored, buffers.DictReplayBuffer):
     """SB3's `DictReplayBuffer` in a database: fields are `obs.<key>` and `next_obs.<key>`."""
-
-
-def _absolute(location: str | os.PathLike[str]) -> str:
-    """Return a location that means the same in another folder, as where it is unpickled."""
-    given = os.fspath(location)
-    return given if "://" in given or given == ":memory:" else os.path.abspath(given)
 
 
 def seeded() -> np.random.Generator:

@@ -1,0 +1,23 @@
+"""A sampler for steps that are chosen already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import expdb
+
+
+@dataclass(frozen=True)
+class At(expdb.Sampler):
+    """Take the steps at some positions, in their order: from memory, where they are there."""
+
+    positions: Any
+
+    def draw(
+        self, population: expdb.Population, size: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the positions."""
+        return self.positions, {}
