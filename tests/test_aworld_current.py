@@ -1,10 +1,15 @@
 """The storage of AWorld 0.3 over a database: blocks, items, conditions, sizes."""
 
 import asyncio
+import os
+import tempfile
 
 import pytest
 
 import expdb
+
+# AWorld writes logs into the working directory, from its import on.
+os.environ.setdefault("AWORLD_LOG_PATH", tempfile.mkdtemp(prefix="expdb-aworld-logs-"))
 
 WHY = "AWorld 0.3 is not installed: run `python3 dev.py test --ecosystems`"
 pytest.importorskip("aworld.core.storage.base", reason=WHY)

@@ -143,6 +143,76 @@ def test_state_and_files(make, tmp_path):
         other.load_data(tmp_path / "foreign.hkl")
 
 
+def test_saving_refuses_a_database_of_anything_else(make, deque, tmp_path):
+    runs = tmp_path / "runs.db"
+    with expdb.open(runs) as db:
+        db.buffer("items").store(reward=1.0)
+    buffer, newer = make(location=runs), deque(1)
+    buffer.push([item(0)], 0)
+    for one in (buffer, newer):  # the user's own database, which the first one is in as well
+        with pytest.raises(expdb.TargetExists, match="a file of their own"):
+            one.save_data(runs)
+    with expdb.open(runs) as db:
+        assert len(db.buffer("items")) == 1
+
+
+def test_a_save_that_is_interrupted_leaves_the_file_of_the_one_before(deque, tmp_path, monkeypatch):
+    buffer, target = deque(3), tmp_path / "saved.db"
+    buffer.save_data(target)
+    buffer.push(item(3))
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            buffer.save_data(target)
+    assert [one.name for one in tmp_path.iterdir()] == [target.name]
+    other = deque()
+    other.load_data(target)
+    assert data(other) == [0, 1, 2]
+    buffer.save_data(target)
+    other.load_data(target)
+    assert data(other) == [0, 1, 2, 3]
+
+
+def test_a_load_that_is_interrupted_keeps_the_items_held(deque, tmp_path, monkeypatch):
+    deque(3).save_data(tmp_path / "saved.db")
+    other = deque()
+    other.push(item(7))
+    push, pushed = other.items.push, []
+
+    def interrupted(*args, **options):
+        pushed.append(push(*args, **options))
+        if len(pushed) == 2:
+            interrupt()
+
+    monkeypatch.setattr(other.items, "push", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        other.load_data(tmp_path / "saved.db")
+    assert data(other) == [7, 0, 1]
+    monkeypatch.undo()
+    other.load_data(tmp_path / "saved.db")
+    assert data(other) == [0, 1, 2]
+
+
+def test_priorities_are_saved_and_a_smaller_buffer_loads_the_newest(make, deque, tmp_path):
+    newer = deque()
+    for k in range(3):
+        newer.push(item(k), priority=float(k))
+    newer.save_data(tmp_path / "newer.db")
+    small = deque(size=2)
+    small.load_data(tmp_path / "newer.db")
+    assert [one.meta["priority"] for one in small] == [1.0, 2.0]
+    older = make(AdvancedReplayBuffer)
+    older.push([item(k, priority=k + 1.0) for k in range(3)], 0)
+    older.save_data(tmp_path / "older.db")
+    other = make(AdvancedReplayBuffer, name="other")
+    other.load_data(tmp_path / "older.db")
+    assert [one["priority"] for one in other.state_dict()["data"]] == [1.0, 2.0, 3.0]
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
 def test_files_of_items_that_went_are_removed(make, tmp_path):
     buffer = make(size=2, enable_track_used_data=True)
     buffer.start()

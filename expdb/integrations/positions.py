@@ -1,4 +1,4 @@
-"""A sampler for steps that are chosen already."""
+"""Samplers for steps that are chosen already."""
 
 from __future__ import annotations
 
@@ -21,3 +21,16 @@ class At(expdb.Sampler):
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Return the positions."""
         return self.positions, {}
+
+
+@dataclass(frozen=True)
+class Places(expdb.Sampler):
+    """Take the steps at some places, counted from 0, the oldest, in their order."""
+
+    places: Any
+
+    def draw(
+        self, population: expdb.Population, size: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the positions."""
+        return population.at(self.places), {}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 import expdb
+from expdb.integrations.di_engine import saved
 from expdb.integrations.di_engine.monitors import (
     SampledDataAttrMonitor,
     ThruputController,
@@ -247,6 +249,11 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
         super().clear()
         self._max_priority = 1.0
         self._uses.clear()
+
+    def load_data(self, file_name: str | os.PathLike[str]) -> None:
+        """Push the items of a file that `save_data` has written, with their priorities."""
+        stored = saved.load(file_name)
+        self.push([{**value, "priority": told["priority"]} for value, told in stored], 0)
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the items with their priorities, and what the buffer knows."""

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 import expdb
+from expdb.integrations.di_engine import saved
 from expdb.integrations.di_engine.buffered import INDEX, BufferedData, Groups, buffered, plain
 from expdb.integrations.di_engine.ding import BufferBase, kinds
-from expdb.integrations.di_engine.items import Items, Places
+from expdb.integrations.di_engine.items import Items
 from expdb.integrations.di_engine.monitors import logger
-from expdb.integrations.positions import At
+from expdb.integrations.positions import At, Places
 
 
 def apply_middleware(func_name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -188,7 +189,7 @@ class DequeBuffer(Buffer):
             if not isinstance(sampler, expdb.Uniform):
                 raise ValueError("sample_range and priorities cannot be honoured together")
             drawn = np.random.choice(places, size, replace)
-            sampler = Places(lambda _: drawn)
+            sampler = Places(drawn)
         keys = ("tags", "priority", *sampler.keys())
         if consumer is None:
             return buffered(*self.items.draw(size, sampler, *keys))
@@ -244,7 +245,7 @@ class DequeBuffer(Buffer):
         if not -held <= idx < held:
             raise IndexError(f"item {idx} of {held}")
         place = np.array([idx % held])
-        return buffered(*self.items.draw(1, Places(lambda _: place), "tags", "priority"))[0]
+        return buffered(*self.items.draw(1, Places(place), "tags", "priority"))[0]
 
     def get_by_index(self, index: str) -> BufferedData:
         """Return an item by its index; raises KeyError where it is gone."""
@@ -304,29 +305,18 @@ class DequeBuffer(Buffer):
         self._groups.clear()
 
     def save_data(self, file_name: str | os.PathLike[str]) -> None:
-        """Save the items in a new database file."""
-        folder = os.path.dirname(file_name)
-        if folder:
-            os.makedirs(folder, exist_ok=True)
-        with expdb.open(file_name) as target:
-            if "items" in target.buffers():
-                target.drop("items")
-        saved = Items(file_name, "items", self.size, kinds())
-        for item in self:
-            saved.push(item.data, tags={**plain(item.meta), INDEX: item.index})
-        saved.close()
+        """Save the items in a database file of their own: see `saved.save`."""
+        saved.save(self.items, file_name)
 
     def load_data(self, file_name: str | os.PathLike[str]) -> None:
         """Hold the items of a file that `save_data` has written, in place of those held.
 
-        Raises NotAnExperienceDatabase for another one: what DI-engine saves with hickle is
-        unpickled when it is read, which runs what is in it.
+        Those held are deleted when the others are stored: see `saved.load`.
         """
-        with expdb.open(file_name, create=False, read_only=True):
-            pass
-        saved = Items(file_name, "items", self.size, kinds())
-        items, told = saved.all("tags")
-        saved.close()
-        self.clear()
-        for item, one in zip(items, told, strict=True):
-            self.items.push(item, tags=one["tags"])
+        with self.items.lock:
+            old = [one["position"] for one in self.items.all()[1]]
+            for value, told in saved.load(file_name, self.items.kinds):
+                self.items.push(value, **told)
+            self.items.flush()
+            self.items.delete(old)
+            self._groups.clear()

@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,19 +15,6 @@ from expdb.integrations.prioritized import PrioritizedWriter
 from expdb.integrations.records import Kind, Records
 
 FLUSH_STEPS, FLUSH_SECONDS = 256, 5.0
-
-
-@dataclass(frozen=True)
-class Places(expdb.Sampler):
-    """Draw those items whose places, counted from the oldest, a function gives for their number."""
-
-    choose: Any
-
-    def draw(
-        self, population: expdb.Population, size: int, rng: np.random.Generator
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return positions, and nothing of them."""
-        return population.at(self.choose(population.size)), {}
 
 
 class Items:
@@ -41,7 +27,7 @@ class Items:
     def __init__(
         self, location: str | os.PathLike[str], name: str, size: int, kinds: tuple[Kind, ...] = ()
     ):
-        self.location, self.name, self._size = location, name, size
+        self.location, self.name, self._size, self.kinds = location, name, size, kinds
         self.database = expdb.open(location)
         self.buffer = self.database.buffer(name, capacity=size)
         self.records = Records(self.database, self.buffer, *kinds)

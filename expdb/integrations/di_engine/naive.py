@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-import expdb
+from expdb.integrations.di_engine import saved
 from expdb.integrations.di_engine.config import Config, location_of, merged
-from expdb.integrations.di_engine.items import Items, Places
+from expdb.integrations.di_engine.items import Items
 from expdb.integrations.di_engine.monitors import PeriodicThruputMonitor, UsedDataRemover, logger
+from expdb.integrations.positions import Places
 
 
 class IBuffer(ABC):
@@ -152,7 +153,7 @@ class NaiveReplayBuffer(IBuffer):
         if over <= 0:
             return
         places = np.arange(min(over, len(self.items)))
-        for item in self.items.draw(len(places), Places(lambda _: places))[0]:
+        for item in self.items.draw(len(places), Places(places))[0]:
             self._remover.add_used_data(item)
 
     def sample(
@@ -174,7 +175,7 @@ class NaiveReplayBuffer(IBuffer):
             if not self._is_enough(len(places), size, replace):
                 return None
             drawn = np.random.choice(places, size, replace)
-            items = self.items.draw(size, Places(lambda _: drawn))[0]
+            items = self.items.draw(size, Places(drawn))[0]
         self._monitor.count("sample", size)
         return items
 
@@ -201,29 +202,12 @@ class NaiveReplayBuffer(IBuffer):
         return len(self.items)
 
     def save_data(self, file_name: str | os.PathLike[str]) -> None:
-        """Save the items in a new database file."""
-        folder = os.path.dirname(file_name)
-        if folder:
-            os.makedirs(folder, exist_ok=True)
-        with expdb.open(file_name) as target:
-            if "items" in target.buffers():
-                target.drop("items")
-        saved = Items(file_name, "items", self._replay_buffer_size)
-        for item in self.items.all()[0]:
-            saved.push(item)
-        saved.close()
+        """Save the items in a database file of their own: see `saved.save`."""
+        saved.save(self.items, file_name)
 
     def load_data(self, file_name: str | os.PathLike[str]) -> None:
-        """Push the items of a file that `save_data` has written.
-
-        Raises NotAnExperienceDatabase for another one: what DI-engine saves with hickle is
-        unpickled when it is read, which runs what is in it.
-        """
-        with expdb.open(file_name, create=False, read_only=True):
-            pass
-        saved = Items(file_name, "items", self._replay_buffer_size)
-        self.push(saved.all()[0], 0)
-        saved.close()
+        """Push the items of a file that `save_data` has written: see `saved.load`."""
+        self.push([value for value, _ in saved.load(file_name)], 0)
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the items, oldest first, and the counts."""
@@ -293,7 +277,7 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
                 return None
             starts = np.random.randint(0, held - sequence + 1, batch)
             places = (starts[:, None] + np.arange(sequence)).reshape(-1)
-            items = self.items.draw(batch * sequence, Places(lambda _: places))[0]
+            items = self.items.draw(batch * sequence, Places(places))[0]
         self._monitor.count("sample", batch)
         return [items[k : k + sequence] for k in range(0, len(items), sequence)]
 

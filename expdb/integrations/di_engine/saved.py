@@ -1,0 +1,73 @@
+"""Items in a database file of their own: what `save_data` writes, and `load_data` reads."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import expdb
+from expdb.integrations.di_engine.items import Items
+from expdb.integrations.records import Kind, Records
+
+NAME = "saved_items"
+KEYS = ("tags", "priority")
+
+Stored = tuple[Any, dict[str, Any]]  # a value, and with what it was pushed
+
+
+def save(items: Items, file_name: str | os.PathLike[str]) -> None:
+    """Write all items to a file, in place of what was saved there before.
+
+    An interrupt leaves the file as it was. Raises TargetExists, and writes nothing, where the file
+    is a database of anything else, and NotAnExperienceDatabase where it is another kind of file.
+    """
+    target = Path(file_name).resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists():
+        _check_replaceable(target)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
+        draft = Path(folder) / target.name
+        with items.lock:
+            saved = Items(draft, NAME, max(1, len(items)), items.kinds)
+            items.flush()
+            for value, told in _stored(items.buffer, items.records):
+                saved.push(value, **told)
+            saved.close()
+        os.replace(draft, target)
+
+
+def load(file_name: str | os.PathLike[str], kinds: tuple[Kind, ...] = ()) -> Iterator[Stored]:
+    """Yield the items of a file that `save` has written, oldest first.
+
+    Raises NotAnExperienceDatabase for another file: what DI-engine saves with hickle is unpickled
+    when it is read, which runs what is in it.
+    """
+    with expdb.open(file_name, create=False) as database:
+        if NAME not in database.buffers():
+            raise expdb.UnknownBuffer(f"{file_name} holds no items that save_data has written")
+        buffer = database.buffer(NAME)
+        yield from _stored(buffer, Records(database, buffer, *kinds))
+
+
+def _check_replaceable(target: Path) -> None:
+    # Opened to write: what a killed process left in the log is in the file when this is closed.
+    with expdb.open(target, create=False) as database:
+        held = set(database.buffers())
+    if held - {NAME, f"{NAME}.structures"}:
+        raise expdb.TargetExists(
+            f"{target} holds the buffer {min(held)!r}: save the items to a file of their own"
+        )
+    log = target.with_name(f"{target.name}-wal")
+    if log.exists() and log.stat().st_size:
+        raise expdb.DatabaseBusy(f"{target} is open elsewhere: close it there, or save elsewhere")
+
+
+def _stored(buffer: expdb.ReplayBuffer, records: Records) -> Iterator[Stored]:
+    for batch in buffer.scan(fields=("position", "reward", *records.fields, *KEYS)):
+        columns = batch["tags"].tolist(), batch["priority"].tolist()
+        for value, tags, priority in zip(records.values(batch), *columns, strict=True):
+            unset = priority != priority
+            yield value, {"tags": tags, "priority": None if unset else priority}
