@@ -48,7 +48,13 @@ NEEDS = {
 
 # The groups of pyproject.toml that cannot live with the others, and what is tested with them.
 ECOSYSTEMS = {
-    "rllib": ["tests/test_rllib.py", "tests/test_faces.py", "-k", "rllib"],
+    "rllib": [
+        "tests/test_rllib.py",
+        "tests/test_rllib_multi_agent.py",
+        "tests/test_faces.py",
+        "-k",
+        "rllib",
+    ],
     "di-engine": ["tests/test_di_engine.py", "tests/test_di_engine_training.py"],
     "aworld": ["tests/test_aworld_current.py"],
 }

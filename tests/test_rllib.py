@@ -17,7 +17,6 @@ if True:  # what needs it
     import gymnasium
     import ray
     from ray.rllib.algorithms.dqn import DQNConfig
-    from ray.rllib.algorithms.sac import SACConfig
     from ray.rllib.env.single_agent_episode import SingleAgentEpisode
     from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
@@ -31,6 +30,7 @@ if True:  # what needs it
         PrioritizedReplayBuffer,
         ReplayBuffer,
         ReservoirReplayBuffer,
+        SACConfig,
         StorageUnit,
     )
 
@@ -420,8 +420,7 @@ def test_algorithms_train_stop_and_go_on_with_their_buffer(cluster, config, env,
             .reporting(min_sample_timesteps_per_iteration=60, min_time_s_per_iteration=None)
             .training(
                 replay_buffer_config={
-                    "type": PrioritizedEpisodeReplayBuffer if config is SACConfig
-                    else "expdb.integrations.rllib.PrioritizedEpisodeReplayBuffer",
+                    "type": "expdb.integrations.rllib.PrioritizedEpisodeReplayBuffer",
                     "capacity": 5000, "alpha": 0.6, "beta": 0.4,
                     "location": str(tmp_path / "runs.db"),
                 },

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 import expdb
-from expdb.integrations.di_engine import saved
 from expdb.integrations.di_engine.monitors import (
     SampledDataAttrMonitor,
     ThruputController,
@@ -18,6 +17,7 @@ from expdb.integrations.di_engine.monitors import (
     logger,
 )
 from expdb.integrations.di_engine.naive import NaiveReplayBuffer
+from expdb.integrations.di_engine.saved import load
 
 EPSILON = 1e-5  # DI-engine adds it to priorities that are updated
 
@@ -252,7 +252,7 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
 
     def load_data(self, file_name: str | os.PathLike[str]) -> None:
         """Push the items of a file that `save_data` has written, with their priorities."""
-        stored = saved.load(file_name)
+        stored = load(file_name)
         self.push([{**value, "priority": told["priority"]} for value, told in stored], 0)
 
     def state_dict(self) -> dict[str, Any]:

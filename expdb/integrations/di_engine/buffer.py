@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 import expdb
-from expdb.integrations.di_engine import saved
 from expdb.integrations.di_engine.buffered import INDEX, BufferedData, Groups, buffered, plain
 from expdb.integrations.di_engine.ding import BufferBase, kinds
 from expdb.integrations.di_engine.items import Items
 from expdb.integrations.di_engine.monitors import logger
+from expdb.integrations.di_engine.saved import load, save
 from expdb.integrations.positions import At, Places
 
 
@@ -306,7 +306,7 @@ class DequeBuffer(Buffer):
 
     def save_data(self, file_name: str | os.PathLike[str]) -> None:
         """Save the items in a database file of their own: see `saved.save`."""
-        saved.save(self.items, file_name)
+        save(self.items, file_name)
 
     def load_data(self, file_name: str | os.PathLike[str]) -> None:
         """Hold the items of a file that `save_data` has written, in place of those held.
@@ -315,7 +315,7 @@ class DequeBuffer(Buffer):
         """
         with self.items.lock:
             old = [one["position"] for one in self.items.all()[1]]
-            for value, told in saved.load(file_name, self.items.kinds):
+            for value, told in load(file_name, self.items.kinds):
                 self.items.push(value, **told)
             self.items.flush()
             self.items.delete(old)

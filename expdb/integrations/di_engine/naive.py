@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from expdb.integrations.di_engine import saved
 from expdb.integrations.di_engine.config import Config, location_of, merged
 from expdb.integrations.di_engine.items import Items
 from expdb.integrations.di_engine.monitors import PeriodicThruputMonitor, UsedDataRemover, logger
+from expdb.integrations.di_engine.saved import load, save
 from expdb.integrations.positions import Places
 
 
@@ -203,11 +203,11 @@ class NaiveReplayBuffer(IBuffer):
 
     def save_data(self, file_name: str | os.PathLike[str]) -> None:
         """Save the items in a database file of their own: see `saved.save`."""
-        saved.save(self.items, file_name)
+        save(self.items, file_name)
 
     def load_data(self, file_name: str | os.PathLike[str]) -> None:
         """Push the items of a file that `save_data` has written: see `saved.load`."""
-        self.push([value for value, _ in saved.load(file_name)], 0)
+        self.push([value for value, _ in load(file_name)], 0)
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the items, oldest first, and the counts."""

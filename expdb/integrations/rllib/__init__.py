@@ -23,10 +23,15 @@ try:
         MultiAgentPrioritizedReplayBuffer,
         MultiAgentReplayBuffer,
     )
+    from expdb.integrations.rllib.multi_agent_episode_buffers import (
+        MultiAgentEpisodeReplayBuffer,
+        MultiAgentPrioritizedEpisodeReplayBuffer,
+    )
     from expdb.integrations.rllib.reservoir_and_queue import (
         FifoReplayBuffer,
         ReservoirReplayBuffer,
     )
+    from expdb.integrations.rllib.sac import SACConfig
     from expdb.integrations.rllib.sample_batches import (
         PrioritizedReplayBuffer,
         ReplayBuffer,
@@ -40,12 +45,15 @@ except ImportError as error:
 __all__ = [
     "EpisodeReplayBuffer",
     "FifoReplayBuffer",
+    "MultiAgentEpisodeReplayBuffer",
     "MultiAgentMixInReplayBuffer",
+    "MultiAgentPrioritizedEpisodeReplayBuffer",
     "MultiAgentPrioritizedReplayBuffer",
     "MultiAgentReplayBuffer",
     "PrioritizedEpisodeReplayBuffer",
     "PrioritizedReplayBuffer",
     "ReplayBuffer",
     "ReservoirReplayBuffer",
+    "SACConfig",
     "StorageUnit",
 ]

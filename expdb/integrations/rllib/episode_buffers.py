@@ -61,10 +61,12 @@ class EpisodeReplayBuffer(Stored):
             return self._slices(
                 size, batch_length_T, lookback, min_batch_length_T, include_infos, to_numpy
             )
-        return self._transitions(
+        found, batch = self._transitions(
             size, n_step, gamma, expdb.Uniform(), include_infos, include_extra_model_outputs,
             to_numpy,
-        )[0]  # fmt: skip
+        )  # fmt: skip
+        self._count_sample(batch["position"], batch["episode_id"], batch["n_steps"].mean())
+        return found
 
     def _starts(self, size: int, after: int = 0) -> list[tuple[str, int]]:
         """Return random steps, each as likely as any other, that have more than `after` to come."""
@@ -227,10 +229,11 @@ class PrioritizedEpisodeReplayBuffer(Stored, rllib_prioritized.PrioritizedEpisod
         )
         size = num_items or batch_size_B or self.batch_size_B
         sampler = expdb.Prioritized(self._alpha, min(beta, 1.0), None, 0.0, "max", "buffer")
-        found, positions = self._transitions(
+        found, batch = self._transitions(
             size, n_step or 1, gamma, sampler, include_infos, include_extra_model_outputs, to_numpy
         )
-        self._last = [positions]
+        self._count_sample(batch["position"], batch["episode_id"], batch["n_steps"].mean())
+        self._last = [batch["position"]]
         return found
 
     def update_priorities(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +81,9 @@ def _walked(
 class Episodes:
     """Add, draw and evict episodes, which are evicted whole, the oldest first."""
 
+    # What is known of every step without reading its fields; the first says whose step it is.
+    KNOWN: tuple[str, ...] = ("episode_id",)
+
     def __init__(self, location: str | os.PathLike[str], name: str, capacity: int, infos: bool):
         self._capacity, self._infos = capacity, infos
         self.database = expdb.open(location)
@@ -87,13 +91,13 @@ class Episodes:
         self.records = Records(self.database, self.buffer)
         self._writer = PrioritizedWriter(self.buffer)
         self._positions: OrderedDict[str, np.ndarray] = OrderedDict()
-        self._unwritten: list[str] = []  # the episode of each step that is not flushed
+        self._unwritten: list[tuple[Any, ...]] = []  # `KNOWN` of each step that is not flushed
         self._after, self._known = -1, 0
         self.added = int(self.buffer.stats()["added"])
         self.evicted = 0
         self._learn()
-        if len(self.buffer) > capacity and len(self._positions) > 1:
-            held = len(self.buffer)
+        if self.timesteps > capacity and len(self._positions) > 1:
+            held = self.timesteps
             self.database.close()
             raise expdb.CapacityMismatch(
                 f"buffer {name!r} holds {held} timesteps, and capacity={capacity} would evict "
@@ -103,41 +107,56 @@ class Episodes:
     def __len__(self) -> int:
         return len(self.buffer) + self._writer.unwritten
 
+    @property
+    def timesteps(self) -> int:
+        """How many timesteps are held, of which `capacity` is the most."""
+        return len(self)
+
+    def length(self, id: str) -> int:
+        """Return how many timesteps an episode has that are known."""
+        return len(self._positions[id])
+
     def flush(self) -> None:
         """Have all steps durable, and know where they are."""
         if self._writer.unwritten:
-            ids, self._unwritten = self._unwritten, []
+            rows, self._unwritten = self._unwritten, []
             positions = self._writer.flush()
             if (
-                len(ids) == len(positions) and int(positions[0]) == self._after + 1
+                len(rows) == len(positions) and int(positions[0]) == self._after + 1
             ):  # nobody else has written in between
-                self._know(positions, np.array(ids, object))
+                self._know(positions, *[_objects(one) for one in zip(*rows, strict=True)])
         self._learn()
 
     def _learn(self) -> None:
         """Learn which steps of which episodes others have written since."""
         self._learn_added()
         if len(self.buffer) < self._known:  # others have evicted, too
-            self._positions.clear()
-            self._after, self._known = -1, 0
+            self._forget()
             self._learn_added()
 
     def _learn_added(self) -> None:
-        wanted = ["position", "episode_id"]
+        if not len(self.buffer):
+            return
+        wanted = ["position", *self.KNOWN]
         for batch in self.buffer.scan(after=self._after, size=65_536, fields=wanted):
-            self._know(batch["position"], batch["episode_id"])
+            self._know(batch["position"], *[batch[name] for name in self.KNOWN])
 
-    def _know(self, positions: np.ndarray, ids: np.ndarray) -> None:
+    def _know(self, positions: np.ndarray, ids: np.ndarray, *more: np.ndarray) -> None:
         self._after = int(positions[-1])
         self._known += len(positions)
         for id in dict.fromkeys(ids.tolist()):
             mine, known = positions[ids == id], self._positions.get(id)
             self._positions[id] = mine if known is None else np.concatenate((known, mine))
 
+    def _forget(self) -> None:
+        self._positions.clear()
+        self._after, self._known = -1, 0
+
     @property
     def ids(self) -> list[str]:
         """The ids of the episodes that are held, oldest first."""
-        return [*self._positions, *dict.fromkeys(set(self._unwritten) - self._positions.keys())]
+        unwritten = {row[0]: None for row in self._unwritten}
+        return [*self._positions, *(id for id in unwritten if id not in self._positions)]
 
     def positions(self, id: str) -> np.ndarray:
         """Return the positions of the steps of an episode, in order."""
@@ -145,6 +164,27 @@ class Episodes:
 
     def add(self, episode: Any, weight: float | None) -> int:
         """Add an episode, or the next part of one, and return how many steps it has."""
+        steps = self._steps(episode)
+        self._append(steps, weight, [(str(episode.id_),)] * len(steps))
+        self.added += len(steps)
+        return len(steps)
+
+    def _append(
+        self, steps: list[dict[str, Any]], weight: float | None, known: list[tuple[Any, ...]]
+    ) -> None:
+        for step, row in zip(steps, known, strict=True):
+            self._writer.append(weight, **step)
+            self._unwritten.append(row)
+        if len(self._unwritten) >= FLUSH_STEPS:
+            self.flush()
+
+    def _steps(
+        self, episode: Any, more: Callable[[int], dict[str, Any]] | None = None, **columns: Any
+    ) -> list[dict[str, Any]]:
+        """Return the steps of a single-agent episode, or raise: all or none of them are added.
+
+        They have `columns`, and the fields that `more` gives for each.
+        """
         length = len(episode)
         id = str(episode.id_)
         observations = episode.get_observations(slice(0, length + 1))
@@ -154,11 +194,11 @@ class Episodes:
             for key in episode.extra_model_outputs
         }
         infos = episode.get_infos(slice(0, length + 1)) if self._infos else None
-        steps = []  # all or none of them
+        steps = []
         for k in range(length):
             value: dict[str, Any] = {
                 "obs": _item(observations, k), "next_obs": _item(observations, k + 1),
-                "action": _item(actions, k),
+                "action": _item(actions, k), **(more(k) if more else {}),
             }  # fmt: skip
             for name, column in extra.items():
                 value[EXTRA + name] = _item(column, k)
@@ -172,29 +212,24 @@ class Episodes:
                 "terminated": bool(last and episode.is_terminated),
                 "truncated": bool(last and episode.is_truncated),
             }  # fmt: skip
-            steps.append(step | self.records.step(value))
-        for step in steps:
-            self._writer.append(weight, **step)
-            self._unwritten.append(id)
-        self.added += length
-        if len(self._unwritten) >= FLUSH_STEPS:
-            self.flush()
-        return length
+            steps.append(step | columns | self.records.step(value))
+        return steps
 
     def evict(self) -> list[tuple[str, int]]:
         """Evict the oldest episodes beyond the capacity; return which, and their lengths."""
-        over = len(self) - self._capacity
-        if over <= 0:
+        if self.timesteps <= self._capacity:
             return []
         self.flush()
+        over = self.timesteps - self._capacity
         gone: list[tuple[str, int]] = []
         while over > 0 and len(self._positions) > 1:
-            id, positions = self._positions.popitem(last=False)
-            gone.append((id, len(positions)))
-            over -= len(positions)
-            self._known -= len(positions)
+            id = next(iter(self._positions))
+            gone.append((id, self.length(id)))
+            over -= gone[-1][1]
+            self._known -= len(self._positions.pop(id))
         if gone:
-            self.buffer.delete(expdb.QueryBuilder().in_("episode_id", [id for id, _ in gone]))
+            whose = self.KNOWN[0]
+            self.buffer.delete(expdb.QueryBuilder().in_(whose, [id for id, _ in gone]))
         self.evicted += len(gone)
         return gone
 
@@ -205,17 +240,18 @@ class Episodes:
         unit: expdb.Unit,
         rng: np.random.Generator,
         *keys: str,
+        where: Any = None,
     ) -> tuple[list[Any], expdb.Batch]:
         """Return what is stored of drawn steps, and the batch with `keys`."""
         self.flush()
         fields = ("position", "reward", "terminated", "truncated", *self.records.fields, *keys)
-        batch = self.buffer.sample(size, sampler=sampler, unit=unit, rng=rng, fields=fields)
+        batch = self.buffer.sample(size, where, sampler=sampler, unit=unit, rng=rng, fields=fields)
         return [_step(value) for value in self.records.values(batch)], batch
 
-    def at(self, positions: np.ndarray) -> tuple[list[Any], expdb.Batch]:
+    def at(self, positions: np.ndarray, *keys: str) -> tuple[list[Any], expdb.Batch]:
         """Return what is stored of the steps at some positions."""
         rng = np.random.default_rng(0)
-        return self.sample(len(positions), At(positions), expdb.Step(), rng, "step")
+        return self.sample(len(positions), At(positions), expdb.Step(), rng, "step", *keys)
 
     def close(self) -> None:
         """Flush, and close the database; what it holds stays."""
@@ -232,6 +268,12 @@ def _step(value: dict[str, Any]) -> dict[str, Any]:
     value.setdefault("info", {})
     value.setdefault("following_info", {})
     return value
+
+
+def _objects(values: tuple[Any, ...]) -> np.ndarray:
+    found = np.empty(len(values), object)
+    found[:] = values
+    return found
 
 
 def _item(values: Any, k: int) -> Any:

@@ -15,9 +15,14 @@ import expdb
 from expdb.integrations.locations import absolute, refuse_private
 from expdb.integrations.rllib.episodes import Episodes, NextSteps
 
+COLUMNS = "episode_id", "step", "terminated", "truncated"
+
 
 class Stored(rllib.EpisodeReplayBuffer):
-    """What the two have in common: episodes are in a database, and the metrics are RLlib's."""
+    """What they have in common: episodes are in a database, and the metrics are RLlib's."""
+
+    _episodes: type[Episodes] = Episodes
+    _named: tuple[str, ...] = ()  # the keys of a batch that `_whose` needs
 
     def __init__(
         self,
@@ -32,12 +37,13 @@ class Stored(rllib.EpisodeReplayBuffer):
         **options: Any,
     ):
         _check_options(options)
-        super().__init__(
-            capacity, batch_size_B=batch_size_B, batch_length_T=batch_length_T, **options
+        # Not that of the subclasses of RLlib, which have trees and indices of their own.
+        rllib.EpisodeReplayBuffer.__init__(
+            self, capacity, batch_size_B=batch_size_B, batch_length_T=batch_length_T, **options
         )
         self.rng = np.random.default_rng(seed)
         self.location, self.name, self._infos = absolute(location), name, infos
-        self._stored = Episodes(location, name, capacity, infos)
+        self._stored = self._episodes(location, name, capacity, infos)
         self._spaces: tuple[Any, Any] = (None, None)
 
     @property
@@ -118,47 +124,46 @@ class Stored(rllib.EpisodeReplayBuffer):
         include_infos: bool,
         include_extra: bool,
         to_numpy: bool,
-    ) -> tuple[list[SingleAgentEpisode], np.ndarray]:
-        """Return transitions over `n_step` steps as episodes of one step, and their positions."""
+        where: Any = None,
+    ) -> tuple[list[SingleAgentEpisode], expdb.Batch]:
+        """Return transitions over `n_step` steps as episodes of one step, and what they are of."""
         bounds = (n_step[0], n_step[1] - 1) if isinstance(n_step, tuple) else n_step
-        keys = ("n_steps", "last_position", "episode_id", "step", *sampler.keys())
+        keys = ("n_steps", "last_position", *COLUMNS, *self._named, *sampler.keys())
         try:
             values, batch = self._stored.sample(
-                size, sampler, NextSteps(bounds, gamma), self.rng, *keys
+                size, sampler, NextSteps(bounds, gamma), self.rng, *keys, where=where
             )
         except expdb.TooFewRows as error:
             raise ValueError(f"no transitions over {n_step} steps are held: {error}") from error
         weights = batch["weight"] if "weight" in batch else np.ones(size)
         following = self._followed(batch, values, include_infos)
         found = []
-        columns = [
-            batch[key].tolist()
-            for key in ("reward", "terminated", "truncated", "n_steps", "step", "episode_id")
-        ]
-        for k, (reward, terminated, truncated, taken, t, id) in enumerate(
-            zip(*columns, strict=True)
-        ):
-            value, last = values[k], following[k]
+        columns = [batch[key].tolist() for key in ("reward", "n_steps", *COLUMNS)]
+        rows = zip(values, following, weights, self._whose(batch), *columns, strict=True)
+        for value, last, weight, whose, reward, taken, id, t, terminated, truncated in rows:
             extra = {name: [one] for name, one in value["extra"].items()} if include_extra else {}
             episode = SingleAgentEpisode(
                 id_=id,
                 observations=[value["obs"], last["next_obs"]],
-                observation_space=self._spaces[0],
                 infos=[value["info"], last["following_info"]] if include_infos else None,
                 actions=[value["action"]],
-                action_space=self._spaces[1],
                 rewards=[reward],
                 terminated=terminated,
                 truncated=truncated,
-                extra_model_outputs={"weights": [weights[k]], "n_step": [taken], **extra},
+                extra_model_outputs={"weights": [weight], "n_step": [taken], **extra},
                 len_lookback_buffer=0,
                 t_started=t,
+                **whose,
             )
             if to_numpy:
                 episode.to_numpy()
             found.append(episode)
-        self._count_sample(batch["position"], batch["episode_id"], batch["n_steps"].mean())
-        return found, batch["position"]
+        return found, batch
+
+    def _whose(self, batch: expdb.Batch) -> list[dict[str, Any]]:
+        """Return what each episode of a batch is of, as SingleAgentEpisode takes it."""
+        spaces = {"observation_space": self._spaces[0], "action_space": self._spaces[1]}
+        return [spaces] * batch.size
 
     def _followed(self, batch: Any, values: list[Any], infos: bool) -> list[Any]:
         """Return what the last steps that were taken led to."""

@@ -1,0 +1,341 @@
+"""RLlib's multi-agent episode replay buffers, uniform and prioritized."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.utils import force_list
+from ray.rllib.utils.replay_buffers import multi_agent_episode_buffer as rllib
+from ray.rllib.utils.replay_buffers import multi_agent_prioritized_episode_buffer as prioritized
+
+import expdb
+from expdb.integrations.rllib.multi_agent_episodes import Known, MultiAgentEpisodes
+from expdb.integrations.rllib.stored_episodes import Stored
+from expdb.integrations.rllib.synchronized import synchronized
+
+
+class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer):
+    """RLlib's `MultiAgentEpisodeReplayBuffer` in a database.
+
+    Arguments are those of `EpisodeReplayBuffer` here. Capacity and figures without a module count
+    the environment's timesteps. In SQL a step's task is its module, and its group the multi-agent
+    episode. Figures of what was added and sampled count what this handle has done, those of its
+    state included; what is held is counted in the database.
+    """
+
+    _episodes = MultiAgentEpisodes
+    _named = "task_id", "agent_id", "group_id", "tags"
+    _stored: MultiAgentEpisodes
+
+    def __init__(
+        self,
+        capacity: int = 10000,
+        *,
+        batch_size_B: int = 16,
+        batch_length_T: int = 1,
+        **options: Any,
+    ):
+        super().__init__(
+            capacity, batch_size_B=batch_size_B, batch_length_T=batch_length_T, **options
+        )
+        self._spaces_of: dict[Any, tuple[Any, Any]] = {}
+        self._agents: dict[str, Any] = {}  # as RLlib calls them
+        self._added: Counter[str] = Counter()  # agents' steps, by module
+        self._evicted: Counter[str] = Counter()  # agents' episodes, by module
+        self.sampled_timesteps_per_module: Counter[str] = Counter()
+
+    # -- in ------------------------------------------------------------------------------------
+
+    def add(self, episodes: Any, weight: Any = None) -> None:
+        """Add multi-agent episodes, or the next parts of those that are held; evict the oldest.
+
+        Episodes beyond the capacity go whole; one of its own may be longer. Values that could not
+        come back as they are raise InvalidValue, and nothing of their episode is added.
+        """
+        held, before = set(self._stored.ids), self._stored.added
+        new: list[tuple[Any, str]] = []
+        steps_of_agents: Counter[Any] = Counter()
+        steps_of_modules: Counter[str] = Counter()
+        count = 0
+        for episode in force_list(episodes):
+            if not isinstance(episode, MultiAgentEpisode):
+                raise expdb.InvalidValue(
+                    f"a {type(episode).__name__} is added: give instances of MultiAgentEpisode"
+                )
+            modules = {agent: str(episode.module_for(agent)) for agent in episode.agent_episodes}
+            weights = {module: self._weight_of(module, weight) for module in modules.values()}
+            self._stored.add_parts(episode, weights)
+            if str(episode.id_) not in held:
+                held.add(str(episode.id_))
+                new += modules.items()
+                count += 1
+            for agent, single in episode.agent_episodes.items():
+                steps_of_agents[agent] += len(single)
+                steps_of_modules[modules[agent]] += len(single)
+                self._agents[str(agent)] = agent
+                self._spaces_of[str(agent)] = single.observation_space, single.action_space
+        self._added.update(steps_of_modules)
+        gone = self._stored.evict()
+        pairs = [pair for one in self._stored.gone for pair in _pairs(one)]
+        lost = [pair for one in self._stored.gone for pair in _steps(one)]
+        self._evicted.update(module for _, module in pairs)
+        self._update_add_metrics(
+            num_episodes_added=count, num_env_steps_added=self._stored.added - before,
+            num_episodes_evicted=len(gone),
+            num_env_steps_evicted=sum(length for _, length in gone),
+            agent_to_num_episodes_added=Counter(agent for agent, _ in new),
+            agent_to_num_steps_added=steps_of_agents,
+            agent_to_num_episodes_evicted=Counter(self._agents.get(a, a) for a, _ in pairs),
+            agent_to_num_steps_evicted=Counter(self._agents.get(a, a) for a, _ in lost),
+            module_to_num_episodes_added=Counter(module for _, module in new),
+            module_to_num_steps_added=steps_of_modules,
+            module_to_num_episodes_evicted=Counter(module for _, module in pairs),
+            module_to_num_steps_evicted=Counter(module for _, module in lost),
+        )  # fmt: skip
+
+    def _weight_of(self, module: str, weight: Any) -> float | None:
+        """Return the priority that new steps of a module get."""
+        return None
+
+    # -- out -----------------------------------------------------------------------------------
+
+    def sample(
+        self,
+        num_items: int | None = None,
+        *,
+        batch_size_B: int | None = None,
+        batch_length_T: int | None = None,
+        n_step: int | tuple[int, int] | None = 1,
+        gamma: float = 0.99,
+        include_infos: bool = False,
+        include_extra_model_outputs: bool = False,
+        replay_mode: str = "independent",
+        modules_to_sample: Any = None,
+        to_numpy: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Return transitions over `n_step` steps, drawn for each module on its own.
+
+        They are episodes of one step of one agent, as many for each module. With `replay_mode`
+        "synchronized" a dict of arrays [B, ...] for each module: what all agents did from one
+        timestep of an environment to `n_step` later, for those that acted at the one and observed
+        something at the other. Raises ValueError where a module has none.
+        """
+        size = self._size(num_items, batch_size_B)
+        modules = list(modules_to_sample or self.get_module_ids())
+        if replay_mode != "independent":
+            return self._synchronized(size, n_step or 1, gamma, include_infos, modules)
+        found: list[SingleAgentEpisode] = []
+        batches = {}
+        for module in modules:
+            episodes, batches[module] = self._transitions(
+                size, n_step or 1, gamma, self._sampler(options), include_infos,
+                include_extra_model_outputs, to_numpy, {"task_id": module},
+            )  # fmt: skip
+            found += episodes
+        self._count(batches)
+        return found
+
+    def _size(self, num_items: int | None, batch_size_B: int | None) -> int:
+        assert num_items is None or batch_size_B is None, (
+            "Cannot call `sample()` with both `num_items` and `batch_size_B` provided! Use either "
+            "one."
+        )
+        if not len(self):
+            raise ValueError("Trying to sample from an empty buffer.")
+        return num_items or batch_size_B or int(self.batch_size_B)
+
+    def _sampler(self, options: Mapping[str, Any]) -> expdb.Sampler:
+        return expdb.Uniform()
+
+    def _whose(self, batch: expdb.Batch) -> list[dict[str, Any]]:
+        found = []
+        columns = [batch[key].tolist() for key in ("agent_id", "task_id", "group_id", "tags")]
+        for agent, module, group, tags in zip(*columns, strict=True):
+            spaces = self._spaces_of.get(agent, (None, None))
+            found.append({
+                "agent_id": (tags or {}).get("agent", agent), "module_id": module,
+                "multi_agent_episode_id": group,
+                "observation_space": spaces[0], "action_space": spaces[1],
+            })  # fmt: skip
+        return found
+
+    def _count(self, batches: Mapping[str, expdb.Batch]) -> None:
+        """Tell RLlib's metrics of a sample, and count what was drawn."""
+        rows = [
+            (module, *row)
+            for module, batch in batches.items()
+            for row in zip(
+                batch["agent_id"].tolist(), batch["episode_id"].tolist(),
+                batch["group_id"].tolist(), batch["position"].tolist(),
+                batch["n_steps"].tolist(), strict=True,
+            )
+        ]  # fmt: skip
+        sizes = {module: batch.size for module, batch in batches.items()}
+        self.sampled_timesteps_per_module.update(sizes)
+        self.sampled_timesteps += max(sizes.values())
+        of_agents = _by((self._agents.get(row[1], row[1]), row) for row in rows)
+        of_modules = _by((row[0], row) for row in rows)
+        self._update_sample_metrics(
+            num_env_steps_sampled=len(rows),
+            num_episodes_per_sample=len({row[3] for row in rows}),
+            num_env_steps_per_sample=len({row[4] for row in rows}),
+            sampled_n_step=float(np.mean([row[5] for row in rows])), num_resamples=0,
+            **_figures("agent", of_agents), **_figures("module", of_modules),
+        )  # fmt: skip
+
+    def _synchronized(self, *wanted: Any) -> dict[str, dict[str, Any]]:
+        found = synchronized(self._stored, self.rng, *wanted)
+        for module, columns in found.items():
+            self.sampled_timesteps_per_module[module] += len(columns["weights"])
+            self.sampled_timesteps += len(columns["weights"])
+        return found
+
+    # -- figures and states --------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self._stored.timesteps
+
+    def get_module_ids(self) -> list[str]:
+        """Return the modules that have steps here."""
+        return list(dict.fromkeys(one for known in self._stored.known() for one in known.modules))
+
+    def get_num_episodes(self, module_id: Any = None) -> int:
+        """Return how many episodes are held: multi-agent ones, or of agents of a module."""
+        if module_id is None:
+            return len(self._stored.ids)
+        return sum(module == module_id for one in self._stored.known() for _, module in _pairs(one))
+
+    def get_num_episodes_evicted(self, module_id: Any = None) -> int:
+        """Return how many episodes this handle has evicted."""
+        return self._stored.evicted if module_id is None else self._evicted[module_id]
+
+    def get_num_timesteps(self, module_id: Any = None) -> int:
+        """Return how many timesteps are held: of environments, or of agents of a module."""
+        if module_id is None:
+            return self._stored.timesteps
+        return sum(int((one.modules == module_id).sum()) for one in self._stored.known())
+
+    def get_num_agent_timesteps(self) -> int:
+        """Return how many timesteps of agents are held."""
+        return len(self._stored)
+
+    def get_added_timesteps(self, module_id: Any = None) -> int:
+        """Return how many timesteps were added, those held when it was opened included."""
+        return self._stored.added if module_id is None else self._added[module_id]
+
+    def get_added_agent_timesteps(self) -> int:
+        """Return how many timesteps of agents were ever added, by anybody."""
+        self._stored.flush()
+        return int(self.buffer.stats()["added"])
+
+    def get_sampled_timesteps(self, module_id: Any = None) -> int:
+        """Return how many timesteps were sampled."""
+        if module_id is None:
+            return int(self.sampled_timesteps)
+        return int(self.sampled_timesteps_per_module[module_id])
+
+    def get_state(self) -> dict[str, Any]:
+        """Return where the buffer is, and the figures of this handle."""
+        return {
+            **super().get_state(), "added": dict(self._added), "evicted": dict(self._evicted),
+            "sampled_of_modules": dict(self.sampled_timesteps_per_module),
+        }  # fmt: skip
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from a state of this buffer; raises ValueError for one of another buffer."""
+        Stored.set_state(self, state)
+        self._added, self._evicted = Counter(state["added"]), Counter(state["evicted"])
+        self.sampled_timesteps_per_module = Counter(state["sampled_of_modules"])
+
+
+class MultiAgentPrioritizedEpisodeReplayBuffer(
+    MultiAgentEpisodeReplayBuffer, prioritized.MultiAgentPrioritizedEpisodeReplayBuffer
+):
+    """RLlib's `MultiAgentPrioritizedEpisodeReplayBuffer` in a database.
+
+    Each module's transitions are drawn by their own priorities, which are in the database.
+    Synchronized samples are uniform, as RLlib's.
+    """
+
+    def __init__(self, capacity: int = 10000, *, alpha: float = 1.0, **options: Any):
+        super().__init__(capacity, **options)
+        self._alpha = alpha
+        self._max_priorities: dict[str, float] = {}
+        self._last: dict[str, np.ndarray] = {}  # the positions of the last sample
+
+    def _more(self) -> dict[str, Any]:
+        return {"alpha": self._alpha}
+
+    def _weight_of(self, module: str, weight: Any) -> float | None:
+        if isinstance(weight, Mapping):
+            weight = weight.get(module)
+        return self._max_priorities.get(module, 1.0) if weight is None else float(weight)
+
+    def _sampler(self, options: Mapping[str, Any]) -> expdb.Sampler:
+        beta = options.get("beta") or 0.0
+        assert beta >= 0.0
+        return expdb.Prioritized(self._alpha, min(beta, 1.0), None, 0.0, "max", "buffer")
+
+    def _count(self, batches: Mapping[str, expdb.Batch]) -> None:
+        self._last = {module: batch["position"] for module, batch in batches.items()}
+        super()._count(batches)
+
+    def update_priorities(
+        self, priorities: Sequence[float] | np.ndarray, module_id: Any = None
+    ) -> None:
+        """Set the priorities of a module's part of the last sample; what is gone is left out."""
+        module = self.get_module_ids()[0] if module_id is None else module_id
+        positions = self._last.pop(module, np.empty(0, np.int64))
+        values = np.maximum(np.asarray(priorities, np.float64), 1e-12)
+        assert len(values) == len(positions), (
+            f"{len(values)} priorities for a sample of {len(positions)} of module {module!r}"
+        )
+        self.buffer.update_priorities(positions, values)
+        known = self._max_priorities.get(module, 1.0)
+        self._max_priorities[module] = max(known, float(values.max(initial=0.0)))
+
+    def get_state(self) -> dict[str, Any]:
+        """Return where the buffer is, and the greatest priorities so far."""
+        return {**super().get_state(), "max_priorities": dict(self._max_priorities)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from a state of this buffer."""
+        super().set_state(state)
+        self._max_priorities = dict(state["max_priorities"])
+
+
+def _steps(known: Known) -> list[tuple[str, str]]:
+    """Return the agent and the module of each step of an episode."""
+    return list(zip(known.agents.tolist(), known.modules.tolist(), strict=True))
+
+
+def _pairs(known: Known) -> list[tuple[str, str]]:
+    """Return the agents of an episode with their modules."""
+    return list(dict.fromkeys(_steps(known)))
+
+
+def _by(rows: Iterable[tuple[Any, tuple[Any, ...]]]) -> dict[Any, list[tuple[Any, ...]]]:
+    found: dict[Any, list[tuple[Any, ...]]] = {}
+    for key, row in rows:
+        found.setdefault(key, []).append(row)
+    return found
+
+
+def _figures(whose: str, rows: Mapping[Any, list[tuple[Any, ...]]]) -> dict[str, dict[Any, Any]]:
+    """Return RLlib's metrics of a sample for each agent, or module."""
+    return {
+        f"{whose}_to_num_steps_sampled": {key: len(one) for key, one in rows.items()},
+        f"{whose}_to_num_episodes_per_sample":
+            {key: len({row[2] for row in one}) for key, one in rows.items()},
+        f"{whose}_to_num_steps_per_sample":
+            {key: len({row[4] for row in one}) for key, one in rows.items()},
+        f"{whose}_to_sampled_n_step":
+            {key: float(np.mean([row[5] for row in one])) for key, one in rows.items()},
+        f"{whose}_to_num_resamples": dict.fromkeys(rows, 0),
+    }  # fmt: skip

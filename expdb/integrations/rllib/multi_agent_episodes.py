@@ -1,0 +1,157 @@
+"""Steps of the agents of RLlib's multi-agent episodes in a buffer of a database."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import expdb
+from expdb.integrations.records import is_json
+from expdb.integrations.rllib.episodes import Episodes
+
+
+@dataclass
+class Known:
+    """What is known of the steps of one multi-agent episode, aligned."""
+
+    modules: np.ndarray
+    agents: np.ndarray
+    begun: np.ndarray  # the environment's timestep of the observation
+    ended: np.ndarray  # that of the next one, which is later where the agent had to wait
+
+
+class MultiAgentEpisodes(Episodes):
+    """Add, draw and evict multi-agent episodes, each of which is a group of its agents' episodes.
+
+    A step's task is the module, its agent the agent, its group the multi-agent episode. Timesteps
+    are counted as the environment does.
+    """
+
+    KNOWN = ("group_id", "task_id", "agent_id", "env_t", "env_t_after")
+
+    def __init__(self, *args: Any):
+        self._steps_of: dict[str, Known] = {}
+        self._spans: dict[str, tuple[int, int]] = {}  # of the environment's timesteps
+        self.gone: list[Known] = []  # of the last eviction
+        super().__init__(*args)
+        self.added = self.timesteps
+
+    @property
+    def timesteps(self) -> int:
+        """How many timesteps of environments are held."""
+        return sum(last - first for first, last in self._spans.values())
+
+    def length(self, id: str) -> int:
+        """Return how many timesteps of its environment an episode has."""
+        first, last = self._spans[id]
+        return last - first
+
+    def _know(self, positions: np.ndarray, ids: np.ndarray, *more: np.ndarray) -> None:
+        super()._know(positions, ids)
+        modules, agents, begun, ended = more
+        begun, ended = begun.astype(np.int64), ended.astype(np.int64)
+        for id in dict.fromkeys(ids.tolist()):
+            mine, known = ids == id, self._steps_of.get(id)
+            new = [modules[mine], agents[mine], begun[mine], ended[mine]]
+            self._widen(id, int(new[2].min()), int(new[3].max()))
+            if known is not None:
+                old = known.modules, known.agents, known.begun, known.ended
+                new = [np.concatenate(pair) for pair in zip(old, new, strict=True)]
+            self._steps_of[id] = Known(*new)
+
+    def _widen(self, id: str, first: int, last: int) -> None:
+        known = self._spans.get(id, (first, last))
+        self._spans[id] = min(first, known[0]), max(last, known[1])
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._steps_of.clear()
+        self._spans.clear()
+
+    def add_parts(self, episode: Any, weights: Mapping[str, float | None]) -> int:
+        """Add an episode, or its next part; return how many timesteps of the environment it has.
+
+        `weights` are the priorities of its steps by module.
+        """
+        id = str(episode.id_)
+        parts = []  # all or none of them
+        for agent, single in episode.agent_episodes.items():
+            if not len(single):
+                continue
+            module = str(episode.module_for(agent))
+            steps = self._steps_of_agent(episode, agent, single, module)
+            times = _times(episode, agent, len(single)).tolist()
+            known = [(id, module, str(agent), *two) for two in itertools.pairwise(times)]
+            parts.append((steps, weights[module], known))
+        for steps, weight, known in parts:
+            self._append(steps, weight, known)
+        length = int(episode.env_steps())
+        self.added += length
+        if parts and length:
+            self._widen(id, episode.env_t - length, episode.env_t)
+        return length
+
+    def _steps_of_agent(
+        self, episode: Any, agent: Any, single: Any, module: str
+    ) -> list[dict[str, Any]]:
+        if not is_json(agent):
+            raise expdb.InvalidValue(f"an agent is called {agent!r}: give it text, or a number")
+        times = _times(episode, agent, len(single))
+        columns: dict[str, Any] = {
+            "task_id": module, "agent_id": str(agent), "group_id": str(episode.id_)
+        }  # fmt: skip
+        if type(agent) is not str:  # RLlib's examples count their agents
+            columns["tags"] = {"agent": agent}
+        return self._steps(
+            single, lambda k: {"env_t": int(times[k]), "env_t_after": int(times[k + 1])}, **columns
+        )
+
+    def evict(self) -> list[tuple[str, int]]:
+        """Evict the oldest episodes beyond the capacity; return which, and their lengths."""
+        gone = super().evict()
+        self.gone = [self._steps_of.pop(id) for id, _ in gone]
+        for id, _ in gone:
+            del self._spans[id]
+        return gone
+
+    def known(self) -> list[Known]:
+        """Return what is known of each episode, oldest first."""
+        self.flush()
+        return list(self._steps_of.values())
+
+    def transitions_at(
+        self, id: str, first: int, n_step: int, modules: list[str]
+    ) -> list[np.ndarray]:
+        """Return the positions of the steps of each agent from a timestep to `n_step` later.
+
+        Agents that do not act at the one, or observe nothing at the other, are left out.
+        """
+        known, positions = self._steps_of[id], self._positions[id]
+        found = []
+        within = (known.begun >= first) & (known.ended <= first + n_step)
+        for agent in dict.fromkeys(known.agents[within].tolist()):
+            mine = np.flatnonzero(within & (known.agents == agent))
+            mine = mine[np.argsort(known.begun[mine], kind="stable")]
+            reaches = known.begun[mine[0]] == first and known.ended[mine[-1]] == first + n_step
+            if reaches and known.modules[mine[0]] in modules:
+                found.append(positions[mine])
+        return found
+
+    def span(self, id: str) -> tuple[int, int]:
+        """Return the first and the last timestep of the environment in an episode."""
+        return self._spans[id]
+
+
+def _times(episode: Any, agent: Any, steps: int) -> np.ndarray:
+    """Return the environment's timesteps of the `steps` + 1 observations of an agent.
+
+    Counted from the end: RLlib fills up the front of what an agent has that comes later.
+    """
+    data = episode.env_t_to_agent_t[agent].data
+    first = episode.env_t - len(data) + 1
+    seen = [first + k for k, one in enumerate(data) if one != episode.SKIP_ENV_TS_TAG]
+    return np.array(seen[-(steps + 1) :], np.int64)

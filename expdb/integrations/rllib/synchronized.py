@@ -1,0 +1,86 @@
+"""What all agents of an environment did at the same time, drawn for RLlib."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from ray.rllib.core.columns import Columns
+from ray.rllib.utils.spaces.space_utils import batch as batched
+
+from expdb.integrations.rllib.multi_agent_episodes import MultiAgentEpisodes
+
+DRAWS = 100  # for each timestep wanted: in some games few agents act and observe so far apart
+
+
+def synchronized(
+    stored: MultiAgentEpisodes,
+    rng: np.random.Generator,
+    size: int,
+    n_step: int | tuple[int, int],
+    gamma: float,
+    infos: bool,
+    modules: list[str],
+) -> dict[str, dict[str, Any]]:
+    """Draw `size` timesteps of environments; return a dict of arrays [B, ...] for each module.
+
+    A row is one agent's transition to `n_step` timesteps later. Raises ValueError where such ones
+    are too rare, or missing.
+    """
+    stored.flush()
+    spans = {id: stored.span(id) for id in stored.ids}
+    parts: list[np.ndarray] = []
+    for _ in range(DRAWS * size):
+        n = int(rng.integers(*n_step)) if isinstance(n_step, tuple) else n_step
+        starts = np.array([max(0, last - first + 1 - n) for first, last in spans.values()])
+        if not starts.sum():
+            break
+        drawn, ends = int(rng.integers(starts.sum())), np.cumsum(starts)
+        which = int(np.searchsorted(ends, drawn, "right"))
+        id = list(spans)[which]
+        first = spans[id][0] + drawn - int(ends[which] - starts[which])
+        found = stored.transitions_at(id, first, n, modules)
+        parts += found
+        size -= bool(found)
+        if not size:
+            return _arrays(stored, parts, gamma, infos)
+    raise ValueError(f"too few transitions over {n_step} timesteps are held by any agent")
+
+
+def _arrays(
+    stored: MultiAgentEpisodes, parts: list[np.ndarray], gamma: float, infos: bool
+) -> dict[str, dict[str, Any]]:
+    """Return the transitions over the steps at some positions, by module."""
+    values, batch = stored.at(np.concatenate(parts), "task_id")
+    rows: dict[str, dict[str, list[Any]]] = {}
+    offset = 0
+    for part in parts:
+        steps = slice(offset, offset := offset + len(part))
+        taken = values[steps]
+        begun = taken[0]["env_t"]
+        after = np.array([one["env_t_after"] - 1 - begun for one in taken])
+        told = {
+            Columns.OBS: taken[0]["obs"], Columns.ACTIONS: taken[0]["action"],
+            Columns.REWARDS: float((batch["reward"][steps] * gamma**after).sum()),
+            Columns.NEXT_OBS: taken[-1]["next_obs"],
+            Columns.TERMINATEDS: bool(batch["terminated"][steps][-1]),
+            Columns.TRUNCATEDS: bool(batch["truncated"][steps][-1]),
+            "weights": 1.0, "n_step": taken[-1]["env_t_after"] - begun,
+        }  # fmt: skip
+        if infos:
+            told[Columns.INFOS] = taken[-1]["following_info"]
+        columns = rows.setdefault(str(batch["task_id"][offset - 1]), {})
+        for name, one in told.items():
+            columns.setdefault(name, []).append(one)
+    return {
+        module: {name: _stacked(name, column) for name, column in columns.items()}
+        for module, columns in rows.items()
+    }
+
+
+def _stacked(name: str, column: list[Any]) -> Any:
+    if name == Columns.INFOS:
+        return column
+    if name in (Columns.OBS, Columns.ACTIONS, Columns.NEXT_OBS):
+        return batched(column)
+    return np.array(column)

@@ -1,0 +1,282 @@
+"""RLlib's multi-agent episode buffers in a database: as RLlib's own, and kept."""
+
+import numpy as np
+import pytest
+
+import expdb
+
+WHY = "RLlib is not installed: run `python3 dev.py test --ecosystems`"
+pytest.importorskip("ray.rllib", reason=WHY)
+
+if True:  # what needs it
+    import gymnasium
+    import ray
+    from ray.rllib.algorithms.dqn import DQNConfig
+    from ray.rllib.env.multi_agent_env import MultiAgentEnv
+    from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+    from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+    from ray.rllib.utils import replay_buffers as original
+
+    from expdb.integrations.rllib import (
+        MultiAgentEpisodeReplayBuffer,
+        MultiAgentPrioritizedEpisodeReplayBuffer,
+    )
+
+pytestmark = pytest.mark.filterwarnings("default")  # of RLlib's own
+
+OURS = [MultiAgentEpisodeReplayBuffer, MultiAgentPrioritizedEpisodeReplayBuffer]
+BOTH = [*OURS, original.MultiAgentEpisodeReplayBuffer,
+        original.MultiAgentPrioritizedEpisodeReplayBuffer]  # fmt: skip
+
+
+@pytest.fixture
+def close():
+    made = []
+
+    def close(buffer):
+        made.append(buffer)
+        return buffer
+
+    yield close
+    for one in made:
+        if hasattr(one, "close"):
+            one.close()
+
+
+def game(number, length, *, agents=(0, 1), end=True, begun=None):
+    """Return an episode in which agent a sees (number, a, t), does t and earns t + 100 a."""
+    episode = begun
+    if episode is None:
+        episode = MultiAgentEpisode(
+            id_=f"e{number}", agent_to_module_mapping_fn=lambda agent, *_, **__: f"m{agent}"
+        )
+        episode.add_env_reset(
+            observations={a: seen(number, a, 0) for a in agents}, infos={a: {} for a in agents}
+        )
+    for t in range(episode.env_t, episode.env_t + length):
+        last = end and t == episode.env_t_started + length - 1
+        episode.add_env_step(
+            {a: seen(number, a, t + 1) for a in agents}, dict.fromkeys(agents, t),
+            {a: t + 100.0 * a if isinstance(a, int) else 0.0 for a in agents},
+            {a: {} for a in agents},
+            terminateds={"__all__": last}, truncateds={"__all__": False},
+        )  # fmt: skip
+    return episode
+
+
+def seen(number, agent, t):
+    return np.array([number, agent if isinstance(agent, int) else -1, t], np.float32)
+
+
+def turns(number, rounds):
+    """Return an episode in which two agents take turns: each sees every second timestep."""
+    episode = MultiAgentEpisode(
+        id_=f"t{number}", agent_to_module_mapping_fn=lambda agent, *_, **__: "both"
+    )
+    episode.add_env_reset(observations={"x": seen(number, 0, 0)}, infos={"x": {}})
+    for t in range(2 * rounds):
+        acts, sees = ("x", "y") if t % 2 == 0 else ("y", "x")
+        episode.add_env_step(
+            {sees: seen(number, 0, t + 1)}, {acts: t}, {acts: 1.0}, {sees: {}},
+            terminateds={"__all__": False}, truncateds={"__all__": False},
+        )  # fmt: skip
+    return episode
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_each_module_is_sampled_on_its_own(kind, close):
+    buffer = close(kind(capacity=100))
+    buffer.add([game(k, 10) for k in range(4)])
+    assert (buffer.get_num_episodes(), buffer.get_num_timesteps()) == (4, 40)
+    assert (buffer.get_num_timesteps("m0"), buffer.get_num_episodes("m1")) == (40, 4)
+    assert (buffer.get_num_agent_timesteps(), sorted(buffer.get_module_ids())) == (80, ["m0", "m1"])
+    drawn = buffer.sample(50, n_step=3, gamma=0.5)
+    assert [one.module_id for one in drawn].count("m0") == 50
+    for one in drawn:
+        assert isinstance(one, SingleAgentEpisode)
+        assert (len(one), one.module_id) == (1, f"m{one.agent_id}")
+        (number, agent, t), (_, _, later) = one.get_observations()
+        assert (agent, later, one.get_actions()[0]) == (one.agent_id, t + 3, t)
+        assert one.multi_agent_episode_id == f"e{int(number)}"
+        expected = sum(0.5**k * (t + k + 100 * agent) for k in range(3))
+        assert one.get_rewards()[0] == pytest.approx(expected)
+        assert one.is_terminated == (later == 10)
+        assert one.extra_model_outputs["n_step"][0] == 3
+    assert {one.module_id for one in buffer.sample(5, modules_to_sample=["m1"])} == {"m1"}
+    assert buffer.get_sampled_timesteps("m1") == 55
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_whole_games_are_evicted_and_parts_are_joined(kind, close):
+    buffer = close(kind(capacity=25))
+    first = game(0, 4, end=False)
+    buffer.add(first)
+    buffer.add(game(1, 10))
+    buffer.add(game(0, 6, begun=first.cut()))
+    assert (buffer.get_num_episodes(), buffer.get_num_timesteps()) == (2, 20)
+    assert buffer.get_num_episodes("m0") == 2
+    buffer.add(game(2, 10))
+    assert (buffer.get_num_episodes(), buffer.get_num_timesteps()) == (2, 20)
+    assert (buffer.get_num_episodes_evicted(), buffer.get_num_episodes_evicted("m0")) == (1, 1)
+    drawn = buffer.sample(60)
+    assert {one.get_observations()[0][0] for one in drawn} == {1.0, 2.0}
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_a_transition_goes_on_in_the_next_part(kind, close):
+    buffer = close(kind(capacity=100))
+    first = game(0, 4, end=False)
+    buffer.add(first)
+    buffer.add(game(0, 4, begun=first.cut()))
+    starts = {int(one.get_observations()[0][2]) for one in buffer.sample(300, n_step=2)}
+    assert starts == set(range(7))
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_agents_at_the_same_time(kind, close):
+    buffer = close(kind(capacity=100))
+    buffer.add([game(k, 6) for k in range(3)])
+    found = buffer.sample(40, n_step=2, gamma=0.5, replay_mode="synchronized")
+    one, other = found["m0"], found["m1"]
+    assert one["obs"].shape == (40, 3)
+    np.testing.assert_array_equal(one["obs"][:, [0, 2]], other["obs"][:, [0, 2]])
+    np.testing.assert_array_equal(one["new_obs"][:, 2], one["obs"][:, 2] + 2)
+    t = one["obs"][:, 2]
+    np.testing.assert_allclose(one["rewards"], t + 0.5 * (t + 1))
+    np.testing.assert_array_equal(one["terminateds"], t == 4)
+    assert set(t.tolist()) == {0, 1, 2, 3, 4}
+    only = buffer.sample(10, replay_mode="synchronized", modules_to_sample=["m1"])
+    assert (set(only), len(only["m1"]["n_step"])) == ({"m1"}, 10)
+
+
+def test_agents_that_take_turns_are_found_where_they_act_and_see(close):
+    buffer = close(MultiAgentEpisodeReplayBuffer(capacity=100))
+    buffer.add(turns(0, 5))
+    found = buffer.sample(30, n_step=2, replay_mode="synchronized")["both"]
+    np.testing.assert_array_equal(found["new_obs"][:, 2] - found["obs"][:, 2], 2)
+    with pytest.raises(ValueError, match="too few transitions over 1 timesteps"):
+        buffer.sample(5, n_step=1, replay_mode="synchronized")
+    assert len(buffer.sample(5)) == 5
+
+
+def test_modules_have_priorities_of_their_own(close):
+    buffer = close(MultiAgentPrioritizedEpisodeReplayBuffer(capacity=100, alpha=1.0))
+    buffer.add(game(0, 10), weight={"m0": 1000.0, "m1": 1.0})
+    drawn = buffer.sample(200, beta=1.0)
+    assert all(one.extra_model_outputs["weights"][0] == pytest.approx(1.0) for one in drawn)
+    of = {m: [one for one in drawn if one.module_id == m] for m in ("m0", "m1")}
+    wanted = [1.0 if one.get_observations()[0][2] == 3 else 0.0 for one in of["m1"]]
+    buffer.update_priorities(wanted, "m1")
+    again = buffer.sample(100)
+    times = {m: {one.get_observations()[0][2] for one in again if one.module_id == m} for m in of}
+    assert times["m1"] == {3.0}
+    assert len(times["m0"]) > 5
+    with pytest.raises(AssertionError, match="of module 'm0'"):
+        buffer.update_priorities([1.0], "m0")
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_games_are_there_next_week_and_in_sql(kind, close, tmp_path):
+    first = kind(capacity=100, location=tmp_path / "games.db")
+    first.add([game(k, 5) for k in range(3)])
+    first.sample(4)
+    state = first.get_state()
+    first.close()
+    again = close(kind(capacity=100, location=tmp_path / "games.db"))
+    again.set_state(state)
+    assert (again.get_num_timesteps(), again.get_num_episodes("m1")) == (15, 3)
+    assert (again.get_sampled_timesteps("m0"), again.get_added_timesteps("m0")) == (4, 15)
+    assert {one.agent_id for one in again.sample(20)} == {0, 1}
+    with expdb.open(tmp_path / "games.db") as db:
+        rows = db.sql(
+            "SELECT task_id, count(*) AS n, sum(reward) AS r FROM experience "
+            "WHERE buffer = 'episodes' GROUP BY task_id ORDER BY task_id"
+        ).to_pylist()
+    assert rows == [
+        {"task_id": "m0", "n": 15, "r": 30.0}, {"task_id": "m1", "n": 15, "r": 1530.0}
+    ]  # fmt: skip
+    with pytest.raises(expdb.CapacityMismatch):
+        kind(capacity=10, location=tmp_path / "games.db")
+
+
+def test_other_episodes_and_agents_without_a_name_are_refused(close):
+    buffer = close(MultiAgentEpisodeReplayBuffer(capacity=100))
+    with pytest.raises(expdb.InvalidValue, match="give instances of MultiAgentEpisode"):
+        buffer.add(SingleAgentEpisode())
+    with pytest.raises(expdb.InvalidValue, match="give it text, or a number"):
+        buffer.add(game(0, 3, agents=((0, 1),)))
+    assert len(buffer) == 0
+    with pytest.raises(ValueError, match="empty buffer"):
+        buffer.sample(3)
+
+
+class Walk(MultiAgentEnv):
+    """Two agents on a line; each earns 1 for a step to the right."""
+
+    def __init__(self, config=None):
+        super().__init__()
+        self.agents = self.possible_agents = ["left", "right"]
+        space = gymnasium.spaces.Box(-50, 50, (1,), np.float32)
+        self.observation_spaces = dict.fromkeys(self.agents, space)
+        self.action_spaces = dict.fromkeys(self.agents, gymnasium.spaces.Discrete(2))
+
+    def reset(self, *, seed=None, options=None):
+        self.at, self.steps = dict.fromkeys(self.agents, 0.0), 0
+        return self._seen(), {}
+
+    def step(self, actions):
+        self.steps += 1
+        for agent, action in actions.items():
+            self.at[agent] += 2 * action - 1
+        done = self.steps == 20
+        rewards = {agent: float(action) for agent, action in actions.items()}
+        return self._seen(), rewards, {"__all__": done}, {"__all__": False}, {}
+
+    def _seen(self):
+        return {agent: np.array([one], np.float32) for agent, one in self.at.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", OURS)
+def test_dqn_of_two_policies_trains_stops_and_goes_on_with_its_buffer(kind, tmp_path):
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+             ignore_reinit_error=True)  # fmt: skip
+
+    def algorithm():
+        return (
+            DQNConfig()
+            .environment(Walk)
+            .env_runners(num_env_runners=0, rollout_fragment_length=10)
+            .learners(num_learners=0)
+            .multi_agent(
+                policies={"left", "right"}, policy_mapping_fn=lambda agent, *_, **__: agent
+            )
+            .reporting(min_sample_timesteps_per_iteration=60, min_time_s_per_iteration=None)
+            .training(
+                replay_buffer_config={
+                    "type": f"expdb.integrations.rllib.{kind.__name__}", "capacity": 5000,
+                    "location": str(tmp_path / "runs.db"),
+                },
+                num_steps_sampled_before_learning_starts=40,
+                train_batch_size_per_learner=16,
+            )
+            .build_algo()
+        )  # fmt: skip
+
+    try:
+        first = algorithm()
+        first.train()
+        held = first.local_replay_buffer.get_num_timesteps()
+        assert held >= 60
+        assert first.local_replay_buffer.get_sampled_timesteps("left") > 0
+        path = first.save_to_path(str(tmp_path / "checkpoint"))
+        first.stop()
+        again = algorithm()
+        again.restore_from_path(path)
+        assert again.local_replay_buffer.get_num_timesteps() == held
+        again.train()
+        assert again.local_replay_buffer.get_num_timesteps() > held
+        again.stop()
+    finally:
+        ray.shutdown()
