@@ -671,15 +671,15 @@ class _Sink:
     def __init__(self, buffer: ReplayBuffer):
         self._buffer, self._store = buffer, buffer._store
 
-    def pending(self) -> Pending:
+    def gathering(self) -> Pending:
         return Pending(self._store.fields)
 
     def rows(self, columns: Any) -> list[Mapping[str, Any]]:
         found = columns_of(columns)
         return list(rows_of(columns if found is None else found))
 
-    def write(self, pending: Pending) -> np.ndarray:
-        positions = transaction.write(self._store, pending)
+    def write(self, steps: Pending) -> np.ndarray:
+        positions = transaction.write(self._store, steps)
         self._buffer._retention.look()
         return positions
 

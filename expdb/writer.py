@@ -1,39 +1,25 @@
 """EpisodeWriter: one episode's steps, gathered and written in chunks."""
 
 import os
-import threading
 import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any, NoReturn, Protocol
 
 from expdb import errors
+from expdb.gathering_writer import GatheringWriter, Sink
 from expdb.left_open import LeftOpen
 from expdb.locks import locked
 
 
-class Sink(Protocol):
-    """Where the steps go; `buffer.py` gives one, so that this file knows no storage."""
-
-    def pending(self) -> Any:
-        """Return an empty collection of steps: see `storage/pending.py`."""
+class EpisodeSink(Sink, Protocol):
+    """Where the steps of an `EpisodeWriter` go."""
 
     def rows(self, columns: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
         """Return columns as rows."""
 
-    def write(self, pending: Any) -> np.ndarray:
-        """Write it, and what it says of its episode's end; return the positions."""
 
-    def collected(self, writer: "EpisodeWriter") -> None:
-        """Take care of a writer that nobody can use any more, and that has not ended its episode.
-
-        This may be called at any moment.
-        """
-
-
-class EpisodeWriter:
+class EpisodeWriter(GatheringWriter):
     """Write one new episode; made by `buffer.episode(...)`, used with `with`.
 
     `append` gathers steps, and flushes at a limit; what `flush` or the end of the block has
@@ -49,26 +35,22 @@ class EpisodeWriter:
 
     _begun_at = ("?", 0)  # before it was made, too: that may be interrupted
 
+    _sink: EpisodeSink
+
     def __init__(
-        self, sink: Sink, episode: Any, flush_steps: int, flush_bytes: int, flush_seconds: float
+        self,
+        sink: EpisodeSink,
+        episode: Any,
+        flush_steps: int,
+        flush_bytes: int,
+        flush_seconds: float,
     ):
-        self._sink, self._episode = sink, episode
-        self._flush_steps, self._flush_bytes, self._flush_seconds = (
-            flush_steps,
-            flush_bytes,
-            flush_seconds,
-        )
-        self._pending = sink.pending()
-        # steps of which nobody knows whether they are stored; they are written before any others
-        self._in_doubt: Any = None
-        self._flushed_at = time.monotonic()
+        self._episode = episode
         self._takes_steps = True
         self._whole = False  # whether the last step ends the episode
         self._last: Any = None  # what is, or was to be, the write that ends the episode
         self._given_up = self._in_block = False
-        self._pid = os.getpid()
-        # The database may be closed by another thread than the one that appends.
-        self._lock = threading.RLock()
+        super().__init__(sink, flush_steps, flush_bytes, flush_seconds)
         frame, _ = errors.calling_frame()
         # Put together only where it is told.
         self._begun_at = (
@@ -123,12 +105,12 @@ class EpisodeWriter:
     def _append(self, fields: Mapping[str, Any], columns: tuple[Any, ...]) -> None:
         if not self._takes_steps:
             self._resume()
-        pending = self._pending
-        if pending.add(self._episode, fields, columns):
+        steps = self._steps
+        if steps.add(self._episode, fields, columns):
             self._whole, self._takes_steps = True, False
         if (
-            len(pending.taken) >= self._flush_steps
-            or pending.nbytes >= self._flush_bytes
+            len(steps.taken) >= self._flush_steps
+            or steps.nbytes >= self._flush_bytes
             or time.monotonic() - self._flushed_at >= self._flush_seconds
         ):
             self._flush()
@@ -140,47 +122,6 @@ class EpisodeWriter:
         """
         for row in self._sink.rows(columns):
             self.append(**row)
-
-    def flush(self) -> np.ndarray:
-        """Write what was appended and return its positions, int64 in order."""
-        if self._pid != os.getpid():
-            self._refuse()
-        return locked(self._lock, self._flush)
-
-    def _flush(self) -> np.ndarray:
-        if self._is_closed:
-            self._refuse()
-        self._flushed_at = time.monotonic()
-        positions = self._write_in_doubt()
-        return np.concatenate((positions, self._write())) if len(self._pending) else positions
-
-    def _write_in_doubt(self) -> np.ndarray:
-        """Write again, as they were, the steps of which nobody knows whether they are stored.
-
-        Returns their positions.
-        """
-        if self._in_doubt is None:
-            return np.empty(0, np.int64)
-        positions = self._sink.write(self._in_doubt)
-        self._in_doubt = None
-        return positions
-
-    def _write(self) -> np.ndarray:
-        """Write what is pending.
-
-        Whatever happens, no step is written twice, and those that come later are not mixed with it.
-        """
-        pending, following = self._pending, self._sink.pending()
-        try:
-            positions = self._sink.write(pending)
-            self._pending = following
-        except BaseException:
-            if pending.stored is not None:  # an interrupt came just after the commit
-                self._pending = following
-            elif pending.is_in_doubt:
-                self._pending, self._in_doubt = following, pending
-            raise
-        return positions
 
     def end(self, **last: Any) -> None:
         """Complete the episode, keeping the observation after its last step.
@@ -209,20 +150,20 @@ class EpisodeWriter:
             self._write_end(status, last)
 
     def _write_end(self, status: str, last: Mapping[str, Any]) -> None:
-        pending = self._pending
+        steps = self._steps
         try:
             if last:
-                if not len(pending) and self._episode.id is None:
+                if not len(steps) and self._episode.id is None:
                     raise errors.InvalidValue(
                         "end() of an episode without a step: append one first"
                     )
-                pending.add_final(last)
-            pending.end(self._episode, status)
-            self._takes_steps, self._last = False, pending
+                steps.add_final(last)
+            steps.end(self._episode, status)
+            self._takes_steps, self._last = False, steps
             self._write()
         except BaseException:
-            if pending.stored is None and not pending.is_in_doubt:
-                pending.take_back_end()
+            if not steps.is_stored and not steps.is_in_doubt:
+                steps.take_back_end()
                 self._last, self._takes_steps = None, not self._whole
             raise
 
@@ -233,18 +174,13 @@ class EpisodeWriter:
         """
         if self._whole or self._is_closed or self._in_doubt is not None or self._last is None:
             self._refuse()
-        self._pending.take_back_end()
+        self._steps.take_back_end()
         self._last, self._takes_steps = None, True
 
     @property
     def _is_closed(self) -> bool:
         """Whether the episode has ended."""
-        return self._given_up or (self._last is not None and self._last.stored is not None)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the episode has yet to be ended, by this process."""
-        return not self._is_closed and self._pid == os.getpid()
+        return self._given_up or (self._last is not None and self._last.is_stored)
 
     @property
     def length(self) -> int:
@@ -254,23 +190,11 @@ class EpisodeWriter:
     @property
     def unwritten(self) -> int:
         """How many steps were appended and are not known to be written."""
-        waiting = [
-            pending
-            for pending in (self._pending, self._in_doubt)
-            if pending is not None and pending.stored is None
-        ]
-        return 0 if self._given_up else sum(map(len, waiting))
+        return 0 if self._given_up else super().unwritten
 
-    def end_left_open(self) -> "LeftOpen | None":
-        """End the episode, if it was not; complete where its last step says so, else aborted.
-
-        Returns the warning about it.
-
-        Steps that cannot be written are given up: there is no later time for them.
-        """
-        return locked(self._lock, self._end_left_open)
-
-    def _end_left_open(self) -> "LeftOpen | None":
+    def _end_left_open(self) -> LeftOpen | None:
+        # Complete where its last step says so, else aborted. Steps that cannot be written are
+        # given up.
         if not self.is_open:
             return None
         left = LeftOpen(
@@ -288,12 +212,7 @@ class EpisodeWriter:
             return left._replace(error=error)
         return left if left.length else None
 
-    def __del__(self) -> None:
-        # Without `_pid` its making was interrupted.
-        if getattr(self, "_pid", None) is not None and self.is_open:
-            self._sink.collected(self)
-
-    def _refuse(self) -> None:
+    def _refuse(self) -> NoReturn:
         if self._pid != os.getpid():
             raise errors.ForkedWithOpenConnection(
                 "this episode belongs to the parent process: begin another one here"

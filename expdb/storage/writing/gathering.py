@@ -46,7 +46,7 @@ class Gathering:
     @property
     def is_stored(self) -> bool:
         """Whether the steps are committed."""
-        return self.pending.stored is not None
+        return self.pending.is_stored
 
     @property
     def is_in_doubt(self) -> bool:

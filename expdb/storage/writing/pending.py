@@ -79,6 +79,11 @@ class Pending:
         return self._columns
 
     @property
+    def is_stored(self) -> bool:
+        """Whether it is committed."""
+        return self.stored is not None
+
+    @property
     def is_in_doubt(self) -> bool:
         """Whether it may be stored, or not.
 
