@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 
 class Config(dict[str, Any]):
@@ -23,6 +23,17 @@ class Config(dict[str, Any]):
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = Config(value) if isinstance(value, Mapping) else value
+
+
+class Configured:
+    """What has a default config."""
+
+    config: ClassVar[dict[str, Any]] = {}
+
+    @classmethod
+    def default_config(cls) -> Any:
+        """Return a copy of the default config, whose keys are attributes too."""
+        return Config(cls.config, cfg_type=f"{cls.__name__}Dict")
 
 
 def merged(default: Mapping[str, Any], given: Mapping[str, Any], path: str = "") -> Config:

@@ -9,22 +9,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from expdb.integrations.di_engine.config import Config, location_of, merged
+from expdb.integrations.di_engine.config import Configured, location_of, merged
 from expdb.integrations.di_engine.items import Items
 from expdb.integrations.di_engine.monitors import PeriodicThruputMonitor, UsedDataRemover, logger
 from expdb.integrations.di_engine.saved import load, save
 from expdb.integrations.positions import Places
 
 
-class IBuffer(ABC):
+class IBuffer(Configured, ABC):
     """What DI-engine's older pipelines ask of a buffer."""
-
-    config: ClassVar[dict[str, Any]] = {}
-
-    @classmethod
-    def default_config(cls) -> Any:
-        """Return a copy of the default config, whose keys are attributes too."""
-        return Config(cls.config, cfg_type=f"{cls.__name__}Dict")
 
     @abstractmethod
     def push(self, data: Any, cur_collector_envstep: int) -> None:

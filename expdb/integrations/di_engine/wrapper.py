@@ -9,7 +9,7 @@ import numpy as np
 
 from expdb.integrations.di_engine.advanced import AdvancedReplayBuffer
 from expdb.integrations.di_engine.buffer import DequeBuffer
-from expdb.integrations.di_engine.config import Config, location_of, merged
+from expdb.integrations.di_engine.config import Configured, location_of, merged
 from expdb.integrations.di_engine.middleware import PriorityExperienceReplay, use_time_check
 from expdb.integrations.di_engine.naive import (
     ElasticReplayBuffer,
@@ -19,7 +19,7 @@ from expdb.integrations.di_engine.naive import (
 )
 
 
-class DequeBufferWrapper:
+class DequeBufferWrapper(Configured):
     """A `DequeBuffer` for DI-engine's older pipelines; its config has `location` as well."""
 
     config: ClassVar[dict[str, Any]] = {
@@ -35,11 +35,6 @@ class DequeBufferWrapper:
         "priority_max_limit": 1000,
         "location": None,
     }
-
-    @classmethod
-    def default_config(cls) -> Any:
-        """Return a copy of the default config, whose keys are attributes too."""
-        return Config(cls.config, cfg_type=f"{cls.__name__}Dict")
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ import expdb
 from expdb.integrations.locations import absolute, refuse_private
 from expdb.integrations.prioritized import PrioritizedWriter
 from expdb.integrations.records import Kind, Records
+from expdb.integrations.rllib.states import go_on, state_of
 
 StorageUnit: Any = rllib.StorageUnit
 FLUSH_STEPS = 256
@@ -181,21 +182,11 @@ class Stored(rllib.ReplayBuffer):
 
     def get_state(self) -> dict[str, Any]:
         """Return where the buffer is: a checkpoint need not have what the database has."""
-        return {
-            "location": str(self.location), "name": self.name,
-            "generator": self._rng.bit_generator.state,
-            "sampled_count": self._num_timesteps_sampled,
-        }  # fmt: skip
+        return state_of(self, self._rng, self._num_timesteps_sampled)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on from a state of this buffer; raises ValueError for one of another buffer."""
-        if state.get("name") != self.name:
-            raise ValueError(
-                f"a state of the buffer {state.get('name')!r} in {state.get('location')!r}: open "
-                "that with location= and name="
-            )
-        self._rng.bit_generator.state = state["generator"]
-        self._num_timesteps_sampled = state["sampled_count"]
+        self._num_timesteps_sampled = go_on(self, self._rng, state)
 
     def close(self) -> None:
         """Flush, and close the database; what it holds stays."""

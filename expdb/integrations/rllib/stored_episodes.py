@@ -14,6 +14,7 @@ from ray.rllib.utils.replay_buffers import episode_replay_buffer as rllib
 import expdb
 from expdb.integrations.locations import absolute, refuse_private
 from expdb.integrations.rllib.episodes import Episodes, NextSteps
+from expdb.integrations.rllib.states import go_on, state_of
 
 COLUMNS = "episode_id", "step", "terminated", "truncated"
 
@@ -211,22 +212,11 @@ class Stored(rllib.EpisodeReplayBuffer):
 
     def get_state(self) -> dict[str, Any]:
         """Return where the buffer is: a checkpoint need not have what the database has."""
-        self.flush()
-        return {
-            "location": str(self.location), "name": self.name,
-            "generator": self.rng.bit_generator.state,
-            "sampled_timesteps": self.sampled_timesteps,
-        }  # fmt: skip
+        return state_of(self, self.rng, self.sampled_timesteps)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on from a state of this buffer; raises ValueError for one of another buffer."""
-        if state.get("name") != self.name:
-            raise ValueError(
-                f"a state of the buffer {state.get('name')!r} in {state.get('location')!r}: open "
-                "that with location= and name="
-            )
-        self.rng.bit_generator.state = state["generator"]
-        self.sampled_timesteps = state["sampled_timesteps"]
+        self.sampled_timesteps = go_on(self, self.rng, state)
 
 
 # What RLlib's algorithms hand to any buffer, and what has no meaning here.
