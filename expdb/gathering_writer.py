@@ -82,7 +82,9 @@ class GatheringWriter(ABC):
     @property
     def unwritten(self) -> int:
         """How many steps were appended and are not known to be written."""
-        waiting = [steps for steps in (self._steps, self._in_doubt) if steps is not None]
+        if self._in_doubt is None:  # as nearly always: adapters ask at every step
+            return 0 if self._steps.is_stored else len(self._steps)
+        waiting = self._steps, self._in_doubt
         return sum(len(steps) for steps in waiting if not steps.is_stored)
 
     def flush(self) -> np.ndarray:

@@ -34,15 +34,15 @@ class PrioritizedWriter:
 
     def append(self, priority: float | None, /, **step: Any) -> None:
         """Add a step; raise InvalidValue, and add nothing, for what cannot be a priority."""
-        place = self._writer.unwritten
-        if priority is not None and not (math.isfinite(priority) and priority >= 0):
+        if priority is None:
+            if self._priorities:
+                self._priorities.pop(self._writer.unwritten, None)
+        elif math.isfinite(priority) and priority >= 0:
+            self._priorities[self._writer.unwritten] = float(priority)
+        else:
             raise expdb.InvalidValue(
                 f"a priority is {priority}: give finite numbers from 0, such as |TD error|"
             )
-        if priority is None:
-            self._priorities.pop(place, None)
-        else:
-            self._priorities[place] = float(priority)
         self._writer.append(**step)
 
     def flush(self) -> np.ndarray:
