@@ -24,6 +24,11 @@ from pathlib import Path
 
 LONGEST_FOLDER = 80  # characters; the name of a socket has at most 107
 
+TABLES = (
+    "buffers", "signatures", "episodes", "steps", "segments", "chunks", "priorities", "consumers",
+    "requests", "leases", "evictions", "admissions", "waiters",
+)  # fmt: skip
+
 HBA = """
 local all needs_password scram-sha-256
 local all all trust
@@ -220,35 +225,27 @@ class Server:
 
         Hang up on whoever is still there.
         """
-        self.execute(
-            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}' AND "
-            "pid <> pg_backend_pid()"
-        )
-        tables = [
-            f"expdb.{table}"
-            for table in (
-                "buffers",
-                "signatures",
-                "episodes",
-                "steps",
-                "segments",
-                "chunks",
-                "priorities",
-                "consumers",
-                "requests",
-                "leases",
-                "evictions",
-                "admissions",
-                "waiters",
+        import psycopg
+
+        with psycopg.connect(self.url(name), autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
-        ]
-        self.execute(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY", name)
-        made = (
-            "SELECT indexname FROM pg_indexes WHERE schemaname = 'expdb' AND indexname ~ "
-            "'_by_(tags|episode_tags|agent_id)'"
-        )
-        for (index,) in self.execute(made, name):
-            self.execute(f'DROP INDEX expdb."{index}"', name)
+            ((steps,),) = connection.execute("SELECT count(*) FROM expdb.steps").fetchall()
+            if steps < 2000:  # TRUNCATE makes new files, which takes ten times as long
+                for table in reversed(TABLES):
+                    connection.execute(f"DELETE FROM expdb.{table}")
+                connection.execute("ALTER SEQUENCE expdb.buffers_id_seq RESTART")
+            else:
+                tables = ", ".join(f"expdb.{table}" for table in TABLES)
+                connection.execute(f"TRUNCATE {tables} RESTART IDENTITY")
+            made = connection.execute(
+                "SELECT indexname FROM pg_indexes WHERE schemaname = 'expdb' AND indexname ~ "
+                "'_by_(tags|episode_tags|agent_id)'"
+            )
+            for (index,) in made.fetchall():
+                connection.execute(f'DROP INDEX expdb."{index}"')
 
     def drop(self, name: str) -> None:
         self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')

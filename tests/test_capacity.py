@@ -159,7 +159,7 @@ ACTIONS = st.one_of(
 )
 
 
-@settings(max_examples=35, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1, 40), st.lists(ACTIONS, max_size=25))
 def test_any_history_leaves_what_a_model_says(tmp_path_factory, capacity, actions):
     path = tmp_path_factory.mktemp("model") / "m.db"

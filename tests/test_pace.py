@@ -230,6 +230,7 @@ def simulated(tmp_path):
         yield db.buffer("train")
 
 
+@pytest.mark.slow
 def test_at_a_pace_the_lengths_that_are_trained_on_are_those_that_were_generated(simulated):
     buffer = simulated
     buffer.policy_version = 0
@@ -240,6 +241,7 @@ def test_at_a_pace_the_lengths_that_are_trained_on_are_those_that_were_generated
     assert staleness.max() <= STALENESS
 
 
+@pytest.mark.slow
 def test_without_one_stale_rollouts_are_the_long_ones(simulated):
     buffer = simulated
     buffer.policy_version = 0

@@ -93,7 +93,9 @@ def in_an_episode(buffer):
 @pytest.mark.parametrize(
     "write", [in_single_steps, in_a_batch, with_a_new_field, by_copy, in_an_episode]
 )
-@pytest.mark.parametrize("trip", range(4))
+@pytest.mark.parametrize(
+    "trip", [1, *(pytest.param(trip, marks=pytest.mark.slow) for trip in (0, 2, 3))]
+)
 def test_an_answer_that_never_comes_does_not_write_twice(url, proxy, write, trip):
     with expdb.open(proxy.url(url)) as db:
         buffer = db.buffer("b")

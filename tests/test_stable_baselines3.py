@@ -149,8 +149,9 @@ def trained(kind, env, steps=300, **options):
 
 
 @pytest.mark.parametrize(
-    ("kind", "env"), [("DQN", "CartPole-v1"), ("SAC", "Pendulum-v1"), ("TD3", "Pendulum-v1"),
-                      ("DDPG", "Pendulum-v1")],
+    ("kind", "env"), [("DQN", "CartPole-v1"), ("SAC", "Pendulum-v1"),
+                      pytest.param("TD3", "Pendulum-v1", marks=pytest.mark.slow),
+                      pytest.param("DDPG", "Pendulum-v1", marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_training_is_the_same_to_the_last_bit(kind, env, tmp_path):
     kind = getattr(sb3, kind)

@@ -70,8 +70,21 @@ def test_samples_are_tensors_that_the_seed_of_torch_decides(buffer):
         Samples(buffer, 8, batches=0)
 
 
-@pytest.mark.parametrize("kind", [DataLoader, Loader])
-@pytest.mark.parametrize("sampler", [Uniform(), Prioritized()], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "sampler"),
+    [
+        (DataLoader, Prioritized()),
+        *(
+            pytest.param(kind, sampler, marks=pytest.mark.slow)
+            for kind, sampler in (
+                (DataLoader, Uniform()),
+                (Loader, Uniform()),
+                (Loader, Prioritized()),
+            )
+        ),
+    ],
+    ids=str,
+)
 def test_workers_draw_each_from_numbers_and_episodes_of_its_own(buffer, kind, sampler):
     options = {"batch_size": None} if kind is DataLoader else {}
 
