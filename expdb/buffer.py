@@ -6,7 +6,7 @@ Storage finds and reads, replay chooses; this file joins the two.
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
@@ -141,8 +141,10 @@ class ReplayBuffer(Consumption):
         `__arrow_c_stream__`. All or nothing.
         """
         columns = columns_of(rows)
-        pending = [_parted(row) for row in rows_of(rows if columns is None else columns)]
-        positions = self._open_episodes.write(pending)
+        positions = None if columns is None else self._open_episodes.write_columns(columns)
+        if positions is None:
+            pending = [_parted(row) for row in rows_of(rows if columns is None else columns)]
+            positions = self._open_episodes.write(pending)
         self._retention.look()
         return positions
 
@@ -700,6 +702,12 @@ class _StepSink:
         self, whose: Any, fields: Mapping[str, Any], columns: tuple[Any, ...], steps: Gathering
     ) -> None:
         self._episodes.gather(whose, fields, columns, steps)
+
+    def gather_columns(self, given: Any, steps: Gathering) -> Iterable[Mapping[str, Any]]:
+        columns = columns_of(given)
+        if columns is not None and self._episodes.gather_columns(columns, steps):
+            return ()
+        return rows_of(given if columns is None else columns)
 
     def write(self, steps: Gathering) -> np.ndarray:
         positions = self._episodes.write_gathered(steps)

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, Protocol
 
@@ -30,6 +30,9 @@ class StepSink(Sink, Protocol):
         self, whose: Whose, fields: Mapping[str, Any], columns: tuple[Any, ...], steps: Any
     ) -> None:
         """Add a step, or raise and change nothing; `columns` are those of `STEP_KEYS`."""
+
+    def gather_columns(self, given: Any, steps: Any) -> Iterable[Mapping[str, Any]]:
+        """Add steps given as columns, and return the rows that have to be added one by one."""
 
     def complete(self) -> None:
         """Complete the episodes that were begun without a name."""
@@ -90,11 +93,32 @@ class StepWriter(GatheringWriter):
         )  # fmt: skip
         with self._lock: self._append(whose, fields, columns)  # fmt: skip
 
+    def extend(self, columns: Any) -> None:
+        """Add many steps given as columns: sequences or arrays [steps, ...] of one length.
+
+        Scalars are broadcast; a list of mappings or an Arrow table will do as well. Arrays of
+        fields that are known cost a fraction of as many calls of `append`, and are added all or
+        none; others as `append` does, one by one.
+
+        >>> writer.extend({"agent_id": names, "obs": obs, "action": actions})  # doctest: +SKIP
+        """
+        locked(self._lock, self._extend, columns)
+
+    def _extend(self, columns: Any) -> None:
+        if self._has_ended or self._pid != os.getpid():
+            self._refuse()
+        for row in self._sink.gather_columns(columns, self._steps):
+            self.append(**row)
+        self._flush_if_due()
+
     def _append(self, whose: Whose, fields: Mapping[str, Any], columns: tuple[Any, ...]) -> None:
         if self._has_ended or self._pid != os.getpid():
             self._refuse()
+        self._sink.gather(whose, fields, columns, self._steps)
+        self._flush_if_due()
+
+    def _flush_if_due(self) -> None:
         steps = self._steps
-        self._sink.gather(whose, fields, columns, steps)
         if (
             len(steps) >= self._flush_steps
             or steps.nbytes >= self._flush_bytes

@@ -104,6 +104,43 @@ class Rows:
                 self._take_back(before)
             raise
 
+    @property
+    def takes_arrays(self) -> bool:
+        """Whether `extend` may follow: how much fits is known beforehand."""
+        return not self._varies
+
+    def extend(
+        self, values: Mapping[str, np.ndarray], fields: Mapping[str, Field], start: int
+    ) -> int:
+        """Add rows from `start` on of arrays that fit their fields exactly, as many as fit here.
+
+        Returns where they end. All or nothing.
+        """
+        columns, count, before = self.columns, self.count, len(self.columns)
+        try:
+            for name in values:
+                if name not in columns:
+                    self._new_column(name, fields[name])
+            length = min(len(one) for one in values.values())
+            stop = min(length, start + max(1, self._most - count))
+            for name, array in values.items():
+                columns[name].extend(array[start:stop])
+            if len(values) < len(columns):
+                for column in columns.values():
+                    while column.rows < count + stop - start:
+                        column.append_null()
+            self.count = count + stop - start
+        except BaseException:
+            if self.count == count:
+                self._take_back(before)
+            raise
+        return stop
+
+    def cut_back(self, count: int, columns: int) -> None:
+        """Keep the first rows and columns, as before some were added."""
+        self.count = count
+        self._take_back(columns)
+
     def _take_back(self, columns: int) -> None:
         """Let go of what a row has left that is not counted, and of all but the first columns."""
         for name in list(self.columns)[columns:]:

@@ -54,6 +54,11 @@ class Column(ABC):
         Raises FieldMismatch or InvalidValue, and changes nothing, if the field cannot hold it.
         """
 
+    def extend(self, values: np.ndarray) -> None:
+        """Add the rows of an array that fits the field exactly."""
+        for value in values:
+            self.append(value)
+
     def copy(self, stored: Any, present: bytes) -> None:
         """Add rows of another chunk's column: bytes for fixed width, a list otherwise.
 

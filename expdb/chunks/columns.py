@@ -46,6 +46,11 @@ class ScalarColumn(Column):
         self.rows += 1
         self.nbytes += self._itemsize
 
+    def extend(self, values: np.ndarray) -> None:
+        self.values.extend(values.tolist())
+        self.rows += len(values)
+        self.nbytes += values.nbytes
+
     def _converted(self, value: Any) -> Any:
         kind, dtype = self.field.numpy.kind, self.field.numpy
         if is_array(value) or isinstance(value, np.generic):
@@ -132,6 +137,13 @@ class TensorColumn(Column):
         self.parts.append(value.tobytes())
         self.rows += 1
         self.nbytes += self._nbytes
+
+    def extend(self, values: np.ndarray) -> None:
+        data, size = values.tobytes(), self._nbytes
+        # A part for each row, as some may be taken back.
+        self.parts.extend([data[k * size : (k + 1) * size] for k in range(len(values))])
+        self.rows += len(values)
+        self.nbytes += len(data)
 
     def copy(self, stored: Any, present: bytes) -> None:
         self._mark(present)

@@ -1,46 +1,23 @@
-"""Single steps and batches on their way to their episodes.
+"""Single steps, batches and columns on their way to their episodes, and into the database."""
 
-This says which are open, which a step begins, and which it completes.
-"""
-
-import sys
-import threading
-import time
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from expdb import checks, errors
-from expdb.chunks.values import encode_tags
 from expdb.locks import locked
-from expdb.names import EPISODE_DETAILS, STEP_KEYS
+from expdb.names import STEP_KEYS
 from expdb.storage.records import EpisodeRecord
-from expdb.storage.store import Store
 from expdb.storage.writing import episodes, transaction
-from expdb.storage.writing.gathering import Gathering, Key, key_of, step_columns
+from expdb.storage.writing.columnar import Columnar, columnar
+from expdb.storage.writing.gathering import Gathering, key_of, step_columns
+from expdb.storage.writing.known_episodes import KnownEpisodes, Row
 from expdb.storage.writing.pending import Pending
 
-Row = tuple[Mapping[str, Any], Mapping[str, Any]]  # what the columns are, what the fields are
 
-MANY_NAMED = 4096  # episodes known by name; others are looked up
-# episodes without a name that are known although the store has swept them away: their next step
-# continues them
-MANY_OPEN = 16_384
-
-
-class OpenEpisodes:
+class OpenEpisodes(KnownEpisodes):
     """Writes steps to the episodes that a process has open in a buffer. Threads may share it."""
-
-    def __init__(self, store: Store, run: str):
-        self._store, self.run = store, run
-        self._open: dict[Key, EpisodeRecord] = {}
-        self._named: dict[str, EpisodeRecord] = {}
-        # Who stored the steps of an open episode without a name.
-        self._callers: dict[Key, tuple[object, object]] = {}
-        self._warned = False
-        self._lock = threading.RLock()
 
     def write(self, rows: Sequence[Row]) -> np.ndarray:
         """Write steps in one transaction and return their positions, int64 in order."""
@@ -61,6 +38,22 @@ class OpenEpisodes:
                     raise
                 self._look_again(rows)
         raise AssertionError("the second attempt returns or raises")
+
+    def write_columns(self, columns: Mapping[str, Sequence[Any]]) -> np.ndarray | None:
+        """Write steps given as columns in one transaction, and return their positions.
+
+        None, and nothing is written, where they have to be written row by row.
+        """
+        return locked(self._lock, self._write_columns, columns)
+
+    def _write_columns(self, columns: Mapping[str, Sequence[Any]]) -> np.ndarray | None:
+        found = self.gathering()
+        try:
+            return self._commit(found) if self.gather_columns(columns, found) else None
+        except (errors.EpisodeEnded, errors.EpisodeMismatch):
+            if found.is_stored or found.is_in_doubt:
+                raise
+            return None  # what has become of their episodes is learned there
 
     def gathering(self) -> Gathering:
         """Return an empty collection of steps, to be written later."""
@@ -89,6 +82,50 @@ class OpenEpisodes:
         except BaseException:
             found.opened, found.named, found.pending.details = opened, named, details
             raise
+
+    def gather_columns(self, columns: Mapping[str, Sequence[Any]], found: Gathering) -> bool:
+        """Add steps given as columns, all or none; return whether they could be added at once.
+
+        Whoever gathers sees to it that no two threads do.
+        """
+        pending = found.pending
+        if pending.fields.version != self._store.fields.version:
+            return False
+        many = columnar(columns, pending.types) if pending.rows.takes_arrays else None
+        if many is None:
+            return False
+        count = len(pending)
+        before = dict(found.opened), dict(found.named), dict(pending.details), dict(pending.ended)
+        try:
+            pending.extend(self._episodes_of(many, found), many)
+        except BaseException:
+            if len(pending) == count:
+                found.opened, found.named, pending.details, pending.ended = before
+            raise
+        return True
+
+    def _episodes_of(self, many: Columnar, found: Gathering) -> list[EpisodeRecord]:
+        """Return the episode of each step, and note which they open and complete."""
+        distinct = dict.fromkeys(many.whose)
+        rows = [dict(zip(("task_id", "agent_id", "episode_id"), one, strict=True))
+                for one in distinct]  # fmt: skip
+        found.stored = self._stored([(row, {}) for row in rows])
+        row_of = dict(zip(distinct, rows, strict=True))
+        records = []
+        known: dict[Any, EpisodeRecord] = {}  # those that are open and have steps here
+        for whose, ends in zip(many.whose, many.ends, strict=True):
+            record = known.get(whose)
+            if record is None:
+                key, name = whose[:2], whose[2]
+                record = found.known((key, name, None, None, None, None))
+                if record is None:
+                    record = self._open_episode_of(row_of[whose], found)
+                known[whose] = record
+            records.append(record)
+            if ends:
+                found.complete(record, whose[:2], whose[2])
+                del known[whose]
+        return records
 
     def write_gathered(self, found: Gathering) -> np.ndarray:
         """Write gathered steps in one transaction and return their positions, int64 in order."""
@@ -119,169 +156,9 @@ class OpenEpisodes:
         """Add rows to what is pending, and note which episodes they open and complete."""
         pending, found.stored = found.pending, self._stored(rows)
         for row, fields in rows:
-            episode = self._episode_of(row, found)
-            if episode in pending.ended:
-                raise errors.EpisodeEnded(
-                    f"episode {episode.episode_id!r} has ended: give the next step another "
-                    "episode_id"
-                )
+            episode = self._open_episode_of(row, found)
             if pending.add(episode, fields, step_columns(row)):
                 found.complete(episode, key_of(row), row.get("episode_id"))
-
-    def _remember(self, found: Gathering) -> None:
-        for key, episode in found.opened.items():
-            if episode is None:
-                self._open.pop(key, None)
-                self._callers.pop(key, None)
-            else:
-                self._open.pop(key, None)  # in the order of their last steps
-                self._open[key] = episode
-        for name, episode in found.named.items():
-            self._named.pop(name, None)
-            if episode not in found.pending.ended:
-                self._named[name] = episode
-        while len(self._named) > MANY_NAMED:
-            del self._named[next(iter(self._named))]
-
-    def _look_again(self, rows: Sequence[Row]) -> None:
-        """Learn what has become of the episodes of these rows that this handle knew as open."""
-        keys = {key_of(row) for row, _ in rows if row.get("episode_id") is None}
-        known = [self._open[key] for key in keys if key in self._open]
-        found = episodes.find(self._store, [episode.episode_id for episode in known])
-        for key in keys:
-            episode = self._open.get(key)
-            if episode is not None:
-                current, status = found.get(episode.episode_id, (None, ""))
-                if current is not None and status == "open":
-                    episode.become(current)
-                else:
-                    self._forget(key)
-        for row, _ in rows:
-            self._named.pop(row.get("episode_id") or "", None)
-
-    def _forget(self, key: Key) -> None:
-        self._open.pop(key, None)
-        self._callers.pop(key, None)
-
-    def _forget_swept(self) -> None:
-        """Let go of the episodes that the store has swept away, the oldest first.
-
-        This happens where there are too many to remember.
-        """
-        while len(self._open) > MANY_OPEN:
-            key, episode = next(iter(self._open.items()))
-            if episode.last_position >= self._store.swept:
-                return
-            self._forget(key)
-
-    def _episode_of(self, row: Mapping[str, Any], found: Gathering) -> EpisodeRecord:
-        """Return the episode of a step to be stored."""
-        given = {name: row[name] for name in EPISODE_DETAILS if row.get(name) is not None}
-        if row.get("episode_id") is None:
-            key = key_of(row)
-            episode = found.opened[key] = self._unnamed(key, found, given)
-        else:
-            episode = self._by_name(row, found, given)
-        if given:
-            self._add_details(episode, given, found.pending)
-        return episode
-
-    def _unnamed(self, key: Key, found: Gathering, given: dict[str, Any]) -> EpisodeRecord:
-        """Return the open episode of a task and an agent, or a new one."""
-        task_id, agent_id = key
-        try:
-            episode = found.opened[key] if key in found.opened else self._open.get(key)
-        except TypeError:
-            episode = None  # not text: a new one says so
-        if episode is None:
-            episode = self.new(task_id, agent_id, None, given)
-            self._callers[key] = _caller()
-        elif not self._warned and self._callers.setdefault(key, _caller()) != _caller():
-            self._warned = True
-            errors.warn(
-                f"two threads or asyncio tasks store steps of task {task_id!r} and agent "
-                f"{agent_id!r} without an episode_id, which makes one "
-                "episode of them: give each attempt an episode_id, or use `with "
-                "buffer.episode(...)`"
-            )
-        return episode
-
-    def _by_name(
-        self, row: Mapping[str, Any], found: Gathering, given: dict[str, Any]
-    ) -> EpisodeRecord:
-        """Return the episode that a step names, or a new one."""
-        episode_id = row["episode_id"]
-        episode = found.named.get(episode_id) or self._named.get(episode_id)
-        if episode is None and episode_id in found.stored:
-            episode, status = found.stored[episode_id]
-            if status != "open":
-                raise errors.EpisodeEnded(
-                    f"episode {episode_id!r} is {status}: give the step another episode_id"
-                )
-        if episode is None:
-            task_id, agent_id = row.get("task_id", "default"), row.get("agent_id", "agent")
-            episode = self.new(task_id, agent_id, episode_id, given)
-        found.named[episode_id] = episode
-        if (row.get("task_id", episode.task_id), row.get("agent_id", episode.agent_id)) != (
-            episode.task_id,
-            episode.agent_id,
-        ):
-            raise errors.EpisodeMismatch(
-                f"episode {episode_id!r} is of task {episode.task_id!r} and agent "
-                f"{episode.agent_id!r}: "
-                "give that task_id and agent_id, or another episode_id"
-            )
-        return episode
-
-    def _stored(self, rows: Sequence[Row]) -> dict[str, tuple[EpisodeRecord, str]]:
-        """Look up, all at once, the episodes that rows name and this handle does not know."""
-        named = dict.fromkeys(
-            checks.text(row["episode_id"], "episode_id")
-            for row, _ in rows
-            if row.get("episode_id") is not None
-        )
-        unknown = [name for name in named if name not in self._named]
-        return episodes.find(self._store, unknown) if unknown else {}
-
-    def new(
-        self, task_id: Any, agent_id: Any, episode_id: Any, given: Mapping[str, Any]
-    ) -> EpisodeRecord:
-        """Return an episode of this run that is not stored yet.
-
-        Raise InvalidValue for what cannot name one.
-        """
-        episode = EpisodeRecord(
-            episode_id=uuid.uuid4().hex
-            if episode_id is None
-            else checks.text(episode_id, "episode_id"),
-            run=self.run,
-            task_id=checks.text(task_id, "task_id"),
-            agent_id=checks.text(agent_id, "agent_id"),
-            started=time.time(),
-        )
-        for name, value in _episode_details(given).items():
-            setattr(episode, name, value)
-        return episode
-
-    def _add_details(
-        self, episode: EpisodeRecord, given: Mapping[str, Any], pending: Pending
-    ) -> None:
-        """Note what a step tells of its episode and was not known.
-
-        Raise EpisodeMismatch where it differs.
-        """
-        told = dict(pending.details.get(episode, {}))
-        for name, value in _episode_details(given).items():
-            known = told.get(name, getattr(episode, name))
-            if known is None or (name == "episode_tags" and known != value):
-                told[name] = value
-            elif name in ("task_name", "group_id") and known != value:
-                raise errors.EpisodeMismatch(
-                    f"episode {episode.episode_id!r} has the {name} {known!r}, not {value!r}: "
-                    "start another one"
-                )
-        if told:
-            pending.details[episode] = told
 
     def end(self, episode_id: Any, status: str) -> None:
         """End an open episode by its name.
@@ -314,37 +191,3 @@ class OpenEpisodes:
         )
         self._open.clear()
         self._callers.clear()
-
-    def forget(self) -> None:
-        """Know no open episode any more: the buffer was cleared."""
-        locked(self._lock, self._forget_all)
-
-    def _forget_all(self) -> None:
-        self._open.clear()
-        self._callers.clear()
-        self._named.clear()
-
-
-def _caller() -> tuple[object, object]:
-    """Return the thread and the asyncio task that is running.
-
-    Their numbers would be given again to later ones.
-    """
-    asyncio = sys.modules.get("asyncio")
-    loop = asyncio._get_running_loop() if asyncio is not None else None
-    task = asyncio.current_task(loop) if asyncio is not None and loop is not None else None
-    return threading.current_thread(), task
-
-
-_CHECKS: dict[str, Any] = {
-    "policy_version": checks.whole,
-    "episode_tags": encode_tags,
-}
-
-
-def _episode_details(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: _CHECKS.get(name, checks.text)(value, name)
-        for name, value in given.items()
-        if value is not None
-    }

@@ -16,6 +16,7 @@ from expdb.chunks.fields import Field
 from expdb.chunks.values import encode_tags
 from expdb.storage.catalog import Fields
 from expdb.storage.records import EpisodeRecord
+from expdb.storage.writing.columnar import Columnar
 from expdb.storage.writing.flatten import flattened, new_types
 
 
@@ -143,6 +144,28 @@ class Pending:
         if rows.full:
             self.cut()
         return terminated or truncated
+
+    @property
+    def types(self) -> dict[str, Field]:
+        """The fields that steps may have here, and their types."""
+        return self._types
+
+    def extend(self, episodes: list[EpisodeRecord], many: Columnar) -> None:
+        """Accept steps that are known to fit, all or none of them."""
+        count, blocks, rows, nbytes = len(self.taken), self.blocks, self.rows, self.nbytes
+        held, columns = rows.count, len(rows.columns)
+        try:
+            stop = 0
+            while stop < many.size:
+                stop = self.rows.extend(many.fields, self._types, stop)
+                if self.rows.full:
+                    self.cut()
+            self.taken.extend(zip(episodes, *many.taken, strict=False))  # from here on they are in
+        except BaseException:
+            if len(self.taken) == count:
+                self.blocks, self.rows, self.nbytes = blocks, rows, nbytes
+                rows.cut_back(held, columns)
+            raise
 
     def _checked_versions(self, episode: EpisodeRecord, first: Any, last: Any) -> list[int | None]:
         """Return a step's versions, as given: the plan leaves out those of its episode."""

@@ -1,0 +1,88 @@
+"""Steps that are given as columns of arrays, and can be gathered all at once.
+
+An array is checked and encoded as a whole, which costs a fraction of adding its rows one by one.
+What does not fit exactly is left to that: it converts, declares, and says what is wrong.
+"""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from expdb.checks import LARGEST_REWARD
+from expdb.chunks.fields import Field
+from expdb.names import EPISODE_KEYS, STEP_KEYS
+
+_NAMES = {"task_id": "default", "agent_id": "agent", "episode_id": None}
+_KNOWN = {*_NAMES, "step", "reward", "terminated", "truncated"}
+_COLUMNS = {*EPISODE_KEYS, *STEP_KEYS}
+
+
+class Columnar(NamedTuple):
+    """Steps column by column, all of one length."""
+
+    size: int
+    whose: list[tuple[Any, Any, Any]]  # task, agent, and the name of the episode, if it has one
+    taken: tuple[Iterable[Any], ...]  # the columns of `pending.Steps` after the first
+    ends: list[bool]  # which steps complete their episodes
+    fields: dict[str, np.ndarray]
+
+
+def columnar(given: Mapping[str, Sequence[Any]], types: Mapping[str, Field]) -> Columnar | None:
+    """Return columns as they are gathered at once, None where they have to go row by row."""
+    if not (_COLUMNS - _KNOWN).isdisjoint(given):
+        return None
+    fields: dict[str, Any] = {name: one for name, one in given.items() if name not in _COLUMNS}
+    if not fields or not all(_fits(one, types.get(name)) for name, one in fields.items()):
+        return None
+    size = len(next(iter(given.values())))
+    named = {name: _column(given, name, usual, size) for name, usual in _NAMES.items()}
+    steps, rewards = _column(given, "step", None, size), _rewards(given, size)
+    flags = [_column(given, name, False, size) for name in ("terminated", "truncated")]
+    if (
+        not size
+        or rewards is None
+        or not all(set(map(type, column)) <= {str} for column in list(named.values())[:2])
+        or not set(map(type, named["episode_id"])) <= {str, type(None)}
+        or not set(map(type, steps)) <= {int, type(None)}
+        or not all(set(map(type, column)) <= {bool} for column in flags)
+    ):
+        return None
+    nothing, now = repeat(None), repeat(time.time())
+    return Columnar(
+        size,
+        list(zip(*named.values(), strict=True)),
+        (steps, nothing, now, rewards, *flags, nothing, nothing, nothing),
+        [one or other for one, other in zip(*flags, strict=True)],
+        fields,
+    )
+
+
+def _fits(column: Any, field: Field | None) -> bool:
+    return (
+        field is not None
+        and not field.varies
+        and isinstance(column, np.ndarray)
+        and column.dtype == field.numpy
+        and column.shape[1:] == tuple(field.shape)
+    )
+
+
+def _column(given: Mapping[str, Any], name: str, usual: Any, count: int) -> list[Any]:
+    column = given.get(name)
+    if column is None:
+        return [usual] * count
+    return column.tolist() if isinstance(column, np.ndarray) else list(column)
+
+
+def _rewards(given: Mapping[str, Any], count: int) -> list[float | None] | None:
+    column = given.get("reward")
+    if not isinstance(column, np.ndarray):
+        values = _column(given, "reward", None, count)
+        return values if set(map(type, values)) <= {type(None)} else None
+    if column.dtype != np.float64 or not (np.abs(column) <= LARGEST_REWARD).all():
+        return None
+    found: list[float | None] = (column + 0.0).tolist()  # SQL has one zero
+    return found

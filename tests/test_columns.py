@@ -1,0 +1,147 @@
+"""Steps given as columns are what they are row by row, and are added all or none."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import expdb
+from expdb.storage.writing.open_episodes import OpenEpisodes
+
+FIELDS = {
+    "obs": expdb.Field("float32", (3,)), "action": expdb.Field("int16"),
+    "flag": expdb.Field("bool"), "extra": expdb.Field("float64"),
+}  # fmt: skip
+
+
+@st.composite
+def batches(draw):
+    """Draw columns of steps of up to three agents, whose episodes end now and then."""
+    size = draw(st.integers(1, 40))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    columns = {
+        "agent_id": [f"a{k}" for k in rng.integers(0, 3, size)],
+        "obs": rng.random((size, 3), np.float32),
+        "action": rng.integers(-5, 5, size).astype(np.int16),
+        "flag": rng.random(size) < 0.5,
+        "reward": rng.choice([-0.0, 1.5, 2.0], size),
+        "terminated": rng.random(size) < 0.1,
+        "truncated": rng.random(size) < 0.1,
+    }
+    if draw(st.booleans()):
+        columns["extra"] = rng.random(size)
+    if draw(st.booleans()):
+        columns["step"] = np.arange(size)
+    return columns
+
+
+def rows(columns):
+    return [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
+
+
+def told(buffer):
+    """Return everything that is stored, but for the times and the names of episodes."""
+    read = buffer.get(range(len(buffer)), fields=[
+        "step", "reward", "terminated", "truncated", "agent_id", "episode", "obs", "action",
+        "flag", "extra",
+    ])  # fmt: skip
+    table = buffer.episodes().select(["agent_id", "status", "length", "episode_return"])
+    return {name: column.tolist() for name, column in read.items()}, table.to_pylist()
+
+
+@settings(max_examples=15)
+@given(st.lists(batches(), min_size=1, max_size=4))
+def test_columns_are_stored_as_their_rows_are(given):
+    with expdb.open(":memory:") as db:
+        one, other, third = (db.buffer(name, fields=FIELDS) for name in "abc")
+        writer = third.writer(flush_steps=70)
+        for columns in given:
+            assert one.store_batch(columns).tolist() == other.store_batch(rows(columns)).tolist()
+            writer.extend(columns)
+        assert repr(told(one)) == repr(told(other))  # NaN is not equal to itself
+        writer.flush()
+        assert repr(told(third)) == repr(told(other))
+        writer.close()
+        assert db.check() == []
+
+
+@pytest.fixture
+def buffer(db):
+    return db.buffer("train", fields={"obs": expdb.Field("float32", (2,))})
+
+
+def test_arrays_that_fit_are_added_at_once_and_others_one_by_one(buffer, monkeypatch):
+    one_by_one = []
+    gather = OpenEpisodes.gather
+    monkeypatch.setattr(OpenEpisodes, "gather", lambda *args: one_by_one.append(1) or gather(*args))
+    obs = np.arange(8, dtype=np.float32).reshape(4, 2)
+    with buffer.writer() as writer:
+        writer.extend({"obs": obs, "agent_id": list("abab"), "reward": np.ones(4)})
+        assert one_by_one == []
+        writer.extend({"obs": list(obs), "tags": {"k": 1}})
+        assert len(one_by_one) == 4
+        writer.extend({"obs": obs, "new": np.arange(4)})
+        writer.extend([{"obs": obs[0]}])
+        assert len(one_by_one) == 9
+    read = buffer.get(range(13), fields=["obs", "new", "tags"])
+    assert read["obs"][:, 0].tolist() == [0, 2, 4, 6] * 3 + [0]
+    assert read["has_new"].tolist() == [False] * 8 + [True] * 4 + [False]
+    assert read["tags"].tolist()[4] == {"k": 1}
+
+
+def test_columns_that_are_refused_leave_nothing(buffer):
+    obs = np.zeros((3, 2), np.float32)
+    with buffer.writer() as writer:
+        writer.extend({"obs": obs, "episode_id": "e", "terminated": [False, False, True]})
+        with pytest.raises(expdb.EpisodeEnded):
+            writer.extend({"obs": obs, "episode_id": ["f", "f", "e"]})
+        assert writer.unwritten == 3
+        with pytest.raises(expdb.InvalidValue, match="different lengths"):
+            writer.extend({"obs": obs, "reward": np.zeros(2)})
+        with pytest.raises(expdb.InvalidValue, match="reward"):
+            writer.extend({"obs": obs, "reward": np.array([np.nan, 0, 0])})
+        with pytest.raises(expdb.FieldMismatch):
+            writer.extend({"obs": np.zeros((3, 2))})
+        assert writer.unwritten == 3
+    assert buffer.episodes()["episode_id"].to_pylist() == ["e"]
+    with pytest.raises(expdb.InvalidValue, match="closed"):
+        writer.extend({"obs": obs})
+
+
+@pytest.mark.parametrize("at", range(1, 12))
+def test_an_interrupt_leaves_all_of_the_columns_or_none(buffer, at, monkeypatch):
+    calls = []
+
+    def interrupting(work):
+        def call(*args):
+            calls.append(1)
+            if len(calls) == at:
+                raise KeyboardInterrupt
+            return work(*args)
+
+        return call
+
+    obs = np.zeros((400, 2), np.float32)  # several chunks
+    with buffer.writer(flush_steps=10**6) as writer:
+        writer.extend({"obs": obs[:1], "reward": np.ones(1)})
+        with monkeypatch.context() as patch:
+            from expdb.chunks.codec import Rows
+            from expdb.storage.writing.pending import Pending
+
+            patch.setattr(Rows, "extend", interrupting(Rows.extend))
+            patch.setattr(Rows, "block", interrupting(Rows.block))
+            patch.setattr(Pending, "cut", interrupting(Pending.cut))
+            try:
+                writer.extend({"obs": obs, "agent_id": ["a", "b"] * 200})
+            except KeyboardInterrupt:
+                assert writer.unwritten == 1
+            else:
+                assert len(calls) < at
+        held = writer.unwritten
+        writer.extend({"obs": obs[:2] + 1, "agent_id": ["a", "b"]})
+        assert len(writer.flush()) == held + 2
+    read = buffer.get(range(held + 2), fields=["obs", "agent_id"])
+    assert read["obs"][-2:].tolist() == [[1, 1], [1, 1]]
+    assert buffer.check() == []
