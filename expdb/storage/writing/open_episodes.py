@@ -106,20 +106,18 @@ class OpenEpisodes(KnownEpisodes):
 
     def _episodes_of(self, many: Columnar, found: Gathering) -> list[EpisodeRecord]:
         """Return the episode of each step, and note which they open and complete."""
-        distinct = dict.fromkeys(many.whose)
-        rows = [dict(zip(("task_id", "agent_id", "episode_id"), one, strict=True))
-                for one in distinct]  # fmt: skip
-        found.stored = self._stored([(row, {}) for row in rows])
-        row_of = dict(zip(distinct, rows, strict=True))
+        row_of = {
+            one: dict(zip(("task_id", "agent_id", "episode_id"), one, strict=True))
+            for one in dict.fromkeys(many.whose)
+        }
+        found.stored = self._stored([(row, {}) for row in row_of.values()])
         records = []
         known: dict[Any, EpisodeRecord] = {}  # those that are open and have steps here
         for whose, ends in zip(many.whose, many.ends, strict=True):
             record = known.get(whose)
             if record is None:
-                key, name = whose[:2], whose[2]
-                record = found.known((key, name, None, None, None, None))
-                if record is None:
-                    record = self._open_episode_of(row_of[whose], found)
+                record = found.known((whose[:2], whose[2], None, None, None, None))
+                record = record or self._open_episode_of(row_of[whose], found)
                 known[whose] = record
             records.append(record)
             if ends:
