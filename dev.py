@@ -179,7 +179,9 @@ def test(arguments: list[str]) -> None:
     for name, tests in ECOSYSTEMS.items() if "--ecosystems" in chosen else ():
         other = Environment(ROOT / f".venv-{name}", alone=True)
         other.provide([name])
-        other.call("-m", "pytest", f"--basetemp={other.folder / 'tests'}", "-m", "", *tests)
+        # These libraries warn of each other's versions, from their imports on.
+        options = [f"--basetemp={other.folder / 'tests'}", "-m", "", "-W", "default"]
+        other.call("-m", "pytest", *options, *tests)
 
 
 def main(arguments: list[str]) -> None:

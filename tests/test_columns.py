@@ -91,6 +91,40 @@ def test_arrays_that_fit_are_added_at_once_and_others_one_by_one(buffer, monkeyp
     assert read["tags"].tolist()[4] == {"k": 1}
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"reward": np.ones((3, 2))}, {"step": [0, 1, 2**63]}, {"terminated": np.ones((3, 2), bool)},
+        {"step": np.array([0, 1, 2**63], np.uint64)}, {"reward": [1.0, 2.0, "3"]},
+        {"agent_id": [1, 2, 3]}, {"truncated": [0, 1, 2]}, {"reward": np.full(3, np.inf)},
+        {"agent_id": ["a", "b", "\ud800"]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_rows_cannot_have_columns_cannot_have(buffer, wrong):
+    columns = {"obs": np.zeros((3, 2), np.float32), **wrong}
+    buffer.store(obs=np.ones(2, np.float32), terminated=True)
+    with pytest.raises(expdb.InvalidValue) as one_by_one:
+        buffer.store_batch(rows(columns))
+    with pytest.raises(expdb.InvalidValue) as at_once:
+        buffer.store_batch(columns)
+    assert str(at_once.value) == str(one_by_one.value)
+    with buffer.writer() as writer:
+        writer.append(obs=np.ones(2, np.float32))
+        with pytest.raises(expdb.InvalidValue):
+            writer.extend(columns)
+        writer.append(obs=np.ones(2, np.float32))
+    assert len(buffer) >= 3
+
+
+def test_rewards_of_a_column_each_are_numbers(buffer):
+    columns = {"obs": np.zeros((3, 2), np.float32), "reward": np.arange(3.0)[:, None]}
+    assert buffer.store_batch(columns).tolist() == [0, 1, 2]
+    with buffer.writer() as writer:
+        writer.extend(columns)
+    assert buffer.get(range(6), fields=["reward"])["reward"].tolist() == [0, 1, 2] * 2
+
+
 def test_columns_that_are_refused_leave_nothing(buffer):
     obs = np.zeros((3, 2), np.float32)
     with buffer.writer() as writer:

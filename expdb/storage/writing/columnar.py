@@ -46,7 +46,9 @@ def columnar(given: Mapping[str, Sequence[Any]], types: Mapping[str, Field]) -> 
         or rewards is None
         or not all(set(map(type, column)) <= {str} for column in list(named.values())[:2])
         or not set(map(type, named["episode_id"])) <= {str, type(None)}
-        or not set(map(type, steps)) <= {int, type(None)}
+        or not all(
+            step is None or (type(step) is int and -(2**63) <= step < 2**63) for step in steps
+        )
         or not all(set(map(type, column)) <= {bool} for column in flags)
     ):
         return None
@@ -82,7 +84,11 @@ def _rewards(given: Mapping[str, Any], count: int) -> list[float | None] | None:
     if not isinstance(column, np.ndarray):
         values = _column(given, "reward", None, count)
         return values if set(map(type, values)) <= {type(None)} else None
-    if column.dtype != np.float64 or not (np.abs(column) <= LARGEST_REWARD).all():
+    if (
+        column.dtype != np.float64
+        or column.ndim != 1
+        or not (np.abs(column) <= LARGEST_REWARD).all()
+    ):
         return None
     found: list[float | None] = (column + 0.0).tolist()  # SQL has one zero
     return found
