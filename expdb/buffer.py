@@ -6,7 +6,7 @@ Storage finds and reads, replay chooses; this file joins the two.
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
@@ -703,11 +703,11 @@ class _StepSink:
     ) -> None:
         self._episodes.gather(whose, fields, columns, steps)
 
-    def gather_columns(self, given: Any, steps: Gathering) -> Iterable[Mapping[str, Any]]:
+    def gather_many(self, given: Any, steps: Gathering) -> None:
         columns = columns_of(given)
-        if columns is not None and self._episodes.gather_columns(columns, steps):
-            return ()
-        return rows_of(given if columns is None else columns)
+        if columns is None or not self._episodes.gather_columns(columns, steps):
+            rows = rows_of(given if columns is None else columns)
+            self._episodes.gather_rows([_parted(row) for row in rows], steps)
 
     def write(self, steps: Gathering) -> np.ndarray:
         positions = self._episodes.write_gathered(steps)

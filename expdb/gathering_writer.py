@@ -24,6 +24,10 @@ class Gathered(Protocol):
         """Whether they are committed."""
 
     @property
+    def positions(self) -> np.ndarray:
+        """Where they are, once they are committed."""
+
+    @property
     def is_in_doubt(self) -> bool:
         """Whether nobody knows if they are: they are to be written again as they are."""
 
@@ -57,6 +61,7 @@ class GatheringWriter(ABC):
         self._steps = sink.gathering()
         # steps of which nobody knows whether they are stored; they are written before any others
         self._in_doubt: Any = None
+        self._untold = np.empty(0, np.int64)  # positions that a flush found out and did not return
         self._flushed_at = time.monotonic()
         self._lock = threading.RLock()
         self._pid = os.getpid()
@@ -87,8 +92,16 @@ class GatheringWriter(ABC):
         waiting = self._steps, self._in_doubt
         return sum(len(steps) for steps in waiting if not steps.is_stored)
 
+    @property
+    def unreturned(self) -> int:
+        """How many steps were appended of which no flush has returned the position yet."""
+        return len(self._untold) + self.unwritten
+
     def flush(self) -> np.ndarray:
-        """Write what was appended and return its positions, int64 in order."""
+        """Write what was appended and return its positions, int64 in order.
+
+        After a flush that has failed they are those of all steps since the last one that returned.
+        """
         if self._pid != os.getpid():  # before the lock, which another thread had at the fork
             self._refuse()
         return locked(self._lock, self._checked_flush)
@@ -100,36 +113,41 @@ class GatheringWriter(ABC):
 
     def _flush(self) -> np.ndarray:
         self._flushed_at = time.monotonic()
-        positions = self._write_in_doubt()
-        return np.concatenate((positions, self._write())) if len(self._steps) else positions
-
-    def _write_in_doubt(self) -> np.ndarray:
-        """Write again, as they were, the steps of which nobody knows whether they are stored.
-
-        Returns their positions.
-        """
-        if self._in_doubt is None:
-            return np.empty(0, np.int64)
-        positions: np.ndarray = self._sink.write(self._in_doubt)
-        self._in_doubt = None
+        self._write_in_doubt()
+        if len(self._steps):
+            self._write()
+        positions, self._untold = self._untold, np.empty(0, np.int64)
         return positions
 
-    def _write(self) -> np.ndarray:
+    def _write_in_doubt(self) -> None:
+        """Write again, as they were, the steps of which nobody knows whether they are stored."""
+        if self._in_doubt is not None:
+            self._sink.write(self._in_doubt)
+            self._told_of(self._in_doubt.positions)
+            self._in_doubt = None
+
+    def _write(self) -> None:
         """Write what is gathered.
 
         Whatever happens, no step is written twice, and those that come later are not mixed with it.
         """
         steps, following = self._steps, self._sink.gathering()
         try:
-            positions: np.ndarray = self._sink.write(steps)
+            self._sink.write(steps)
+            self._told_of(steps.positions)
             self._steps = following
         except BaseException:
             if steps.is_stored:  # an interrupt came just after the commit
+                self._told_of(steps.positions)
                 self._steps = following
             elif steps.is_in_doubt:
                 self._steps, self._in_doubt = following, steps
             raise
-        return positions
+
+    def _told_of(self, positions: np.ndarray) -> None:
+        is_new = len(positions) and (not len(self._untold) or self._untold[-1] < positions[0])
+        if is_new:  # else an interrupt came after it was done
+            self._untold = np.concatenate((self._untold, positions))
 
     def end_left_open(self) -> LeftOpen | Unwritten | None:
         """Close it, as there is no later time; return what is to be told of it, and of losses."""

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, Protocol
 
@@ -31,8 +31,8 @@ class StepSink(Sink, Protocol):
     ) -> None:
         """Add a step, or raise and change nothing; `columns` are those of `STEP_KEYS`."""
 
-    def gather_columns(self, given: Any, steps: Any) -> Iterable[Mapping[str, Any]]:
-        """Add steps given as columns, and return the rows that have to be added one by one."""
+    def gather_many(self, given: Any, steps: Any) -> None:
+        """Add steps given as columns, or as rows: all of them, or raise and change nothing."""
 
     def complete(self) -> None:
         """Complete the episodes that were begun without a name."""
@@ -91,28 +91,30 @@ class StepWriter(GatheringWriter):
             step, pre_agent, execute_time, reward, terminated, truncated, tags,
             policy_version, policy_version_end,
         )  # fmt: skip
+        if self._pid != os.getpid():  # before the lock, which another thread had at the fork
+            self._refuse()
         with self._lock: self._append(whose, fields, columns)  # fmt: skip
 
     def extend(self, columns: Any) -> None:
         """Add many steps given as columns: sequences or arrays [steps, ...] of one length.
 
-        Scalars are broadcast; a list of mappings or an Arrow table will do as well. Arrays of
-        fields that are known cost a fraction of as many calls of `append`, and are added all or
-        none; others as `append` does, one by one.
+        What `store_batch` takes will do. All or none are added; arrays of fields that are known
+        cost a fraction of as many calls of `append`.
 
         >>> writer.extend({"agent_id": names, "obs": obs, "action": actions})  # doctest: +SKIP
         """
+        if self._pid != os.getpid():
+            self._refuse()
         locked(self._lock, self._extend, columns)
 
     def _extend(self, columns: Any) -> None:
-        if self._has_ended or self._pid != os.getpid():
+        if self._has_ended:
             self._refuse()
-        for row in self._sink.gather_columns(columns, self._steps):
-            self.append(**row)
+        self._sink.gather_many(columns, self._steps)
         self._flush_if_due()
 
     def _append(self, whose: Whose, fields: Mapping[str, Any], columns: tuple[Any, ...]) -> None:
-        if self._has_ended or self._pid != os.getpid():
+        if self._has_ended:
             self._refuse()
         self._sink.gather(whose, fields, columns, self._steps)
         self._flush_if_due()

@@ -74,8 +74,10 @@ def buffer(db):
 
 def test_arrays_that_fit_are_added_at_once_and_others_one_by_one(buffer, monkeypatch):
     one_by_one = []
-    gather = OpenEpisodes.gather
-    monkeypatch.setattr(OpenEpisodes, "gather", lambda *args: one_by_one.append(1) or gather(*args))
+    gather = OpenEpisodes.gather_rows
+    monkeypatch.setattr(
+        OpenEpisodes, "gather_rows", lambda *args: one_by_one.extend(args[1]) or gather(*args)
+    )
     obs = np.arange(8, dtype=np.float32).reshape(4, 2)
     with buffer.writer() as writer:
         writer.extend({"obs": obs, "agent_id": list("abab"), "reward": np.ones(4)})
@@ -142,6 +144,33 @@ def test_columns_that_are_refused_leave_nothing(buffer):
     assert buffer.episodes()["episode_id"].to_pylist() == ["e"]
     with pytest.raises(expdb.InvalidValue, match="closed"):
         writer.extend({"obs": obs})
+
+
+def test_rows_that_are_refused_leave_nothing(buffer):
+    with buffer.writer() as writer:
+        writer.append(obs=np.ones(2, np.float32), episode_id="e", new=1)
+        for given in (
+            {"text": ["a", "b"], "episode_id": "e", "terminated": [True, False]},
+            [{"text": "a", "episode_id": "f", "tags": {"k": 1}}, {"text": "b", "reward": "much"}],
+            [*[{"other": np.zeros(2)} for _ in range(3)], {"other": "text"}],
+        ):
+            with pytest.raises((expdb.EpisodeEnded, expdb.InvalidValue, expdb.FieldMismatch)):
+                writer.extend(given)
+        assert writer.unwritten == 1
+        writer.extend([{"episode_id": "e", "new": 2, "text": "c"}])
+    assert buffer.get([0, 1], fields=["new", "text"])["new"].tolist() == [1, 2]
+    assert buffer.episodes()["episode_id"].to_pylist() == ["e"]
+    assert "other" not in buffer.stats()["fields"]
+
+
+def test_nested_arrays_are_columns_of_their_leaves(buffer):
+    image = np.arange(6.0).reshape(3, 2)
+    columns = {"seen": {"image": image, "v": np.arange(3)}, "info": {"k": 1}, "reward": np.ones(3)}
+    buffer.store_batch(columns)
+    buffer.store_batch(columns)  # of fields that are known
+    read = buffer.get(range(6), fields=["seen.image", "seen.v", "info"])
+    assert read["seen.image"].tolist() == [*image.tolist()] * 2
+    assert (read["seen.v"].tolist(), read["info"].tolist()) == ([0, 1, 2] * 2, [{"k": 1}] * 6)
 
 
 @pytest.mark.parametrize("at", range(1, 12))

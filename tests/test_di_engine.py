@@ -193,6 +193,40 @@ def test_a_load_that_is_interrupted_keeps_the_items_held(deque, tmp_path, monkey
     assert data(other) == [0, 1, 2]
 
 
+def test_only_files_are_saved_to_and_loaded_from(deque, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    buffer = deque(2)
+    for name in ("postgresql://nobody@/db", ":memory:", "sqlite:///items.db"):
+        for call in (buffer.save_data, buffer.load_data):
+            with pytest.raises(expdb.InvalidValue, match="give the path of one"):
+                call(name)
+    assert list(tmp_path.iterdir()) == []
+    buffer.save_data("~/items.db")
+    buffer.load_data("~/items.db")
+    buffer.save_data(tmp_path / ("x" * 250 + ".db"))
+    assert (data(buffer), (tmp_path / "home" / "items.db").exists()) == ([0, 1], True)
+
+
+def test_an_item_of_a_full_buffer_is_changed_and_no_other_goes(deque):
+    buffer = deque(5, size=5)
+    assert buffer.update(buffer[3].index, item(9))
+    assert data(buffer) == [0, 1, 2, 4, 9]
+    buffer.push(item(10))
+    assert data(buffer) == [1, 2, 4, 9, 10]
+
+
+def test_priorities_refuse_groups_and_leave_indices_alone(deque):
+    buffer = deque(4)
+    buffer.use(PriorityExperienceReplay(buffer))
+    with pytest.raises(ValueError, match="groupby and priorities"):
+        buffer.sample(2, groupby="group")
+    index = buffer[1].index
+    assert data(buffer.sample(indices=[index])) == [1]
+    with pytest.raises(ValueError, match="meta has no priority"):
+        buffer.update(index, meta={"group": 1})
+
+
 def test_priorities_are_saved_and_a_smaller_buffer_loads_the_newest(make, deque, tmp_path):
     newer = deque()
     for k in range(3):

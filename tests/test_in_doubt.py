@@ -11,6 +11,7 @@ from proxy import Proxy
 from torture.disk import Disk, library
 
 import expdb
+from expdb.integrations.prioritized import PrioritizedWriter
 
 
 @pytest.fixture
@@ -179,3 +180,63 @@ def test_an_end_that_was_refused_is_taken_back_and_steps_may_follow(open_db):
     writer.end(obs=2.0)
     assert np.nanmax(db.buffer("b").sample(32, unit=expdb.NStep(1), rng=0)["next_obs"]) == 2.0
     assert [row["n"] for row in db.buffer("b").page(1, 10)] == [0, 1, 2]
+
+
+def given_priorities(buffer):
+    batches = buffer.scan(fields=("n", "priority"))
+    return {row["n"]: row["priority"] for batch in batches for row in batch.to_list()}
+
+
+def test_priorities_stay_with_their_steps_where_answers_are_lost(postgresql_url, proxy):
+    with expdb.open(proxy.url(postgresql_url), timeout=0.3) as db:
+        buffer = db.buffer("b")
+        buffer.store(n=-1, terminated=True)
+        writer = PrioritizedWriter(buffer)
+        for n in range(3):
+            writer.append(100.0 + n, n=n)
+        proxy.swallow = proxy.refuse = True
+        with pytest.raises(expdb.ConnectionLost):
+            writer.flush()
+        proxy.swallow = proxy.refuse = False
+        for n in range(3, 6):
+            writer.append(None if n == 4 else 100.0 + n, n=n)
+        write, calls = writer._writer._sink.write, []
+
+        def lost(steps):
+            calls.append(1)
+            if len(calls) == 2:  # those in doubt are written, the following ones are not
+                raise expdb.ConnectionLost("lost between the two")
+            return write(steps)
+
+        writer._writer._sink.write = lost
+        with pytest.raises(expdb.ConnectionLost):
+            writer.flush()
+        writer.append(106.0, n=6)
+        assert writer.flush().tolist() == [1, 2, 3, 4, 5, 6, 7]
+        writer.close()
+        told = given_priorities(buffer)
+    assert {n: p for n, p in told.items() if p is not None} == {
+        n: 100.0 + n for n in (0, 1, 2, 3, 5, 6)
+    }
+
+
+def test_priorities_that_an_interrupt_kept_from_being_set_are_set_later(tmp_path, monkeypatch):
+    with expdb.open(tmp_path / "runs.db") as db:
+        buffer = db.buffer("b")
+        writer = PrioritizedWriter(buffer)
+        for n in range(3):
+            writer.append(0.5 + n, n=n)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(buffer), "update_priorities", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                writer.flush()
+        assert not writer.is_flushed
+        writer.append(9.0, n=3)
+        writer.flush()
+        assert given_priorities(buffer) == {0: 0.5, 1: 1.5, 2: 2.5, 3: 9.0}
+        assert writer.is_flushed
+        writer.close()
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt

@@ -199,6 +199,29 @@ def test_games_are_there_next_week_and_in_sql(kind, close, tmp_path):
         kind(capacity=10, location=tmp_path / "games.db")
 
 
+@pytest.mark.parametrize("kind", OURS)
+def test_handles_know_of_each_other(kind, close, tmp_path):
+    one, other = (close(kind(capacity=12, location=tmp_path / "games.db")) for _ in range(2))
+    one.add([game(k, 5) for k in range(2)])
+    one.flush()
+    assert (len(other), other.get_num_episodes(), len(other.sample(3))) == (10, 2, 6)
+    other.add(game(2, 5))
+    other.flush()
+    one.add(game(3, 1))  # not flushed when the figures are asked for
+    assert (one.get_num_timesteps(), one.get_num_episodes()) == (11, 3)
+    one.flush()
+    assert (other.get_num_timesteps(), other.get_num_timesteps("m0")) == (11, 11)
+
+
+def test_what_means_nothing_is_refused(close):
+    buffer = close(MultiAgentEpisodeReplayBuffer(capacity=100))
+    buffer.add(game(0, 5))
+    with pytest.raises(ValueError, match="no steps of the module 'nope': there are m0, m1"):
+        buffer.sample(3, modules_to_sample=["nope"])
+    with pytest.raises(ValueError, match="give 'independent' or 'synchronized'"):
+        buffer.sample(3, replay_mode="together")
+
+
 def test_other_episodes_and_agents_without_a_name_are_refused(close):
     buffer = close(MultiAgentEpisodeReplayBuffer(capacity=100))
     with pytest.raises(expdb.InvalidValue, match="give instances of MultiAgentEpisode"):

@@ -1,5 +1,6 @@
 """`buffer.writer`: steps of many episodes in few transactions, and none lost or stored twice."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -161,3 +162,36 @@ def test_a_closed_writer_takes_no_steps(buffer):
         writer.append(obs=1)
     with pytest.raises(expdb.InvalidValue, match="flush_steps"):
         buffer.writer(flush_steps=0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.parametrize("call", ["append", "extend", "flush"])
+def test_a_child_is_refused_also_where_a_thread_holds_the_writer(tmp_path, call):
+    program = f"""
+import os, threading, expdb
+db = expdb.open({str(tmp_path / "runs.db")!r})
+writer = db.buffer("train").writer()
+held, done = threading.Event(), threading.Event()
+
+def hold():
+    with writer._lock:
+        held.set()
+        done.wait()
+
+threading.Thread(target=hold).start()
+held.wait()
+child = os.fork()
+if not child:
+    try:
+        {{"append": lambda: writer.append(obs=1), "extend": lambda: writer.extend({{"obs": [1]}}),
+          "flush": writer.flush}}[{call!r}]()
+    except expdb.ForkedWithOpenConnection:
+        os._exit(7)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+done.set()
+"""
+    told = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert told.stdout == "7\n", told.stderr

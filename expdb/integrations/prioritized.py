@@ -19,13 +19,20 @@ class PrioritizedWriter:
     def __init__(self, buffer: expdb.ReplayBuffer):
         self._buffer = buffer
         self._writer = buffer.writer(flush_steps=2**40, flush_bytes=2**50, flush_seconds=1e9)
-        # By the place of the step among the unwritten ones: an interrupt may come at any moment.
+        # By the place of the step among those since the last flush: an interrupt may come at any
+        # moment.
         self._priorities: dict[int, float] = {}
+        self._unset: list[tuple[np.ndarray, list[float]]] = []  # of steps that are written
 
     @property
     def unwritten(self) -> int:
         """How many steps are gathered."""
         return self._writer.unwritten
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether all steps are written, and have their priorities."""
+        return not self._writer.unreturned and not self._unset
 
     @property
     def is_open(self) -> bool:
@@ -36,9 +43,9 @@ class PrioritizedWriter:
         """Add a step; raise InvalidValue, and add nothing, for what cannot be a priority."""
         if priority is None:
             if self._priorities:
-                self._priorities.pop(self._writer.unwritten, None)
+                self._priorities.pop(self._writer.unreturned, None)
         elif math.isfinite(priority) and priority >= 0:
-            self._priorities[self._writer.unwritten] = float(priority)
+            self._priorities[self._writer.unreturned] = float(priority)
         else:
             raise expdb.InvalidValue(
                 f"a priority is {priority}: give finite numbers from 0, such as |TD error|"
@@ -46,17 +53,18 @@ class PrioritizedWriter:
         self._writer.append(**step)
 
     def flush(self) -> np.ndarray:
-        """Write the steps, set their priorities, and return their positions."""
+        """Write the steps, set their priorities, and return their positions.
+
+        What fails is done by the next call.
+        """
+        positions = self._writer.flush()
         given, self._priorities = self._priorities, {}
-        try:
-            positions = self._writer.flush()
-        except BaseException:
-            if self._writer.unwritten:
-                self._priorities = given
-            raise
         known = [place for place in given if place < len(positions)]
         if known:
-            self._buffer.update_priorities(positions[known], [given[place] for place in known])
+            self._unset.append((positions[known], [given[place] for place in known]))
+        while self._unset:
+            self._buffer.update_priorities(*self._unset[0])
+            del self._unset[0]
         return positions
 
     def close(self) -> None:

@@ -283,9 +283,7 @@ class DequeBuffer(Buffer):
                 self.items.buffer.update(where, tags=tags)
             else:
                 old = [one.meta["priority_idx"] for one in found]
-                self.items.push(data, tags=tags)
-                self.items.flush()
-                self.items.delete(old)
+                self.items.replace(old, data, tags)
             self._groups.clear()
             return True
 

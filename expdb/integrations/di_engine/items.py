@@ -64,7 +64,7 @@ class Items:
         """Have what was pushed durable, and visible to other processes."""
         with self.lock:
             self._flushed_at = time.monotonic()
-            if self._writer.unwritten:
+            if not self._writer.is_flushed:
                 self._writer.flush()
 
     def draw(
@@ -111,6 +111,17 @@ class Items:
                     for row in zip(*columns, strict=True)
                 ]
         return values, told
+
+    def replace(self, old: list[int], value: Any, tags: Mapping[str, Any]) -> None:
+        """Add an item, and delete those that it stands for; no others are evicted for it."""
+        with self.lock:
+            self.buffer.set_capacity(self._size + 1)
+            try:
+                self.push(value, tags=tags)
+                self.flush()
+                self.delete(old)
+            finally:
+                self.buffer.set_capacity(self._size)
 
     def delete(self, positions: Any) -> None:
         """Delete items by position."""

@@ -195,9 +195,13 @@ class PriorityExperienceReplay(PriorityBase):
         priority = float(meta.setdefault("priority", self.max_priority))
         return chain(data, *args, meta=meta, priority=priority, **kwargs)
 
-    def sample(self, chain: Middleware, size: int, *args: Any, **kwargs: Any) -> Any:
-        """Sample by priority."""
+    def sample(self, chain: Middleware, size: int | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Sample by priority; items of `indices` come as they are, and groups are refused."""
         self._set_changed()
+        if kwargs.get("groupby"):
+            raise ValueError("groupby and priorities cannot be honoured together: leave one out")
+        if kwargs.get("indices"):
+            return chain(size, *args, **kwargs)
         sampler = expdb.Prioritized(
             self.priority_power_factor, self.IS_weight_power_factor, None, 0.0, "max", "buffer"
         )
@@ -217,6 +221,10 @@ class PriorityExperienceReplay(PriorityBase):
     ) -> bool:
         """Set the priority of an item, and what else changes."""
         assert meta is not None, "Please indicate dict-type meta in priority update"
+        if "priority" not in meta:
+            raise ValueError(
+                "meta has no priority: give the meta dict of the item that was sampled"
+            )
         priority = float(meta["priority"])
         assert priority >= 0, f"new_priority should greater than 0, but found {priority}"
         if data is not None or _own(meta) != self._meta.get(index):

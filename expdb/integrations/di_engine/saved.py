@@ -24,12 +24,12 @@ def save(items: Items, file_name: str | os.PathLike[str]) -> None:
     An interrupt leaves the file as it was. Raises TargetExists, and writes nothing, where the file
     is a database of anything else, and NotAnExperienceDatabase where it is another kind of file.
     """
-    target = Path(file_name).resolve()
+    target = _path(file_name)
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists():
         _check_replaceable(target)
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
-        draft = Path(folder) / target.name
+    with tempfile.TemporaryDirectory(prefix=".saving-", dir=target.parent) as folder:
+        draft = Path(folder) / "items.db"
         with items.lock:
             saved = Items(draft, NAME, max(1, len(items)), items.kinds)
             items.flush()
@@ -45,11 +45,19 @@ def load(file_name: str | os.PathLike[str], kinds: tuple[Kind, ...] = ()) -> Ite
     Raises NotAnExperienceDatabase for another file: what DI-engine saves with hickle is unpickled
     when it is read, which runs what is in it.
     """
-    with expdb.open(file_name, create=False) as database:
+    with expdb.open(_path(file_name), create=False) as database:
         if NAME not in database.buffers():
             raise expdb.UnknownBuffer(f"{file_name} holds no items that save_data has written")
         buffer = database.buffer(NAME)
         yield from _stored(buffer, Records(database, buffer, *kinds))
+
+
+def _path(file_name: str | os.PathLike[str]) -> Path:
+    """Return the path of a file; raise InvalidValue for any other location."""
+    given = os.fspath(file_name)
+    if "://" in given or given == ":memory:":
+        raise expdb.InvalidValue(f"{given!r} is not a file: give the path of one")
+    return Path(given).expanduser().resolve()
 
 
 def _check_replaceable(target: Path) -> None:

@@ -95,7 +95,7 @@ class Episodes:
         self._after, self._known = -1, 0
         self.added = int(self.buffer.stats()["added"])
         self.evicted = 0
-        self._learn()
+        self.learn()
         if self.timesteps > capacity and len(self._positions) > 1:
             held = self.timesteps
             self.database.close()
@@ -118,16 +118,16 @@ class Episodes:
 
     def flush(self) -> None:
         """Have all steps durable, and know where they are."""
-        if self._writer.unwritten:
+        if not self._writer.is_flushed:
             rows, self._unwritten = self._unwritten, []
             positions = self._writer.flush()
             if (
-                len(rows) == len(positions) and int(positions[0]) == self._after + 1
+                0 < len(rows) == len(positions) and int(positions[0]) == self._after + 1
             ):  # nobody else has written in between
                 self._know(positions, *[_objects(one) for one in zip(*rows, strict=True)])
-        self._learn()
+        self.learn()
 
-    def _learn(self) -> None:
+    def learn(self) -> None:
         """Learn which steps of which episodes others have written since."""
         self._learn_added()
         if len(self.buffer) < self._known:  # others have evicted, too

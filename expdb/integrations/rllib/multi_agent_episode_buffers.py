@@ -127,7 +127,12 @@ class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer)
         something at the other. Raises ValueError where a module has none.
         """
         size = self._size(num_items, batch_size_B)
-        modules = list(modules_to_sample or self.get_module_ids())
+        known = self.get_module_ids()
+        modules = list(modules_to_sample or known)
+        if missing := [module for module in modules if module not in known]:
+            raise ValueError(f"no steps of the module {missing[0]!r}: there are {', '.join(known)}")
+        if replay_mode not in ("independent", "synchronized"):
+            raise ValueError(f"replay_mode={replay_mode!r}: give 'independent' or 'synchronized'")
         if replay_mode != "independent":
             return self._synchronized(size, n_step or 1, gamma, include_infos, modules)
         found: list[SingleAgentEpisode] = []
@@ -199,6 +204,7 @@ class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer)
     # -- figures and states --------------------------------------------------------------------
 
     def __len__(self) -> int:
+        self._stored.learn()
         return self._stored.timesteps
 
     def get_module_ids(self) -> list[str]:
@@ -208,6 +214,7 @@ class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer)
     def get_num_episodes(self, module_id: Any = None) -> int:
         """Return how many episodes are held: multi-agent ones, or of agents of a module."""
         if module_id is None:
+            self._stored.learn()
             return len(self._stored.ids)
         return sum(module == module_id for one in self._stored.known() for _, module in _pairs(one))
 
@@ -218,7 +225,7 @@ class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer)
     def get_num_timesteps(self, module_id: Any = None) -> int:
         """Return how many timesteps are held: of environments, or of agents of a module."""
         if module_id is None:
-            return self._stored.timesteps
+            return len(self)
         return sum(int((one.modules == module_id).sum()) for one in self._stored.known())
 
     def get_num_agent_timesteps(self) -> int:
@@ -291,11 +298,13 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(
     ) -> None:
         """Set the priorities of a module's part of the last sample; what is gone is left out."""
         module = self.get_module_ids()[0] if module_id is None else module_id
-        positions = self._last.pop(module, np.empty(0, np.int64))
+        positions = self._last.get(module, np.empty(0, np.int64))
         values = np.maximum(np.asarray(priorities, np.float64), 1e-12)
         assert len(values) == len(positions), (
-            f"{len(values)} priorities for a sample of {len(positions)} of module {module!r}"
+            f"{len(values)} priorities for {len(positions)} steps of module {module!r}: update "
+            "once for each sample"
         )
+        self._last.pop(module, None)
         self.buffer.update_priorities(positions, values)
         known = self._max_priorities.get(module, 1.0)
         self._max_priorities[module] = max(known, float(values.max(initial=0.0)))

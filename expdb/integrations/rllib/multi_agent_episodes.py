@@ -28,7 +28,7 @@ class MultiAgentEpisodes(Episodes):
     """Add, draw and evict multi-agent episodes, each of which is a group of its agents' episodes.
 
     A step's task is the module, its agent the agent, its group the multi-agent episode. Timesteps
-    are counted as the environment does.
+    are the environment's, from the first step of an agent to the end of the last one.
     """
 
     KNOWN = ("group_id", "task_id", "agent_id", "env_t", "env_t_after")
@@ -71,6 +71,8 @@ class MultiAgentEpisodes(Episodes):
         super()._forget()
         self._steps_of.clear()
         self._spans.clear()
+        for id, _, _, begun, ended in self._unwritten:
+            self._widen(id, begun, ended)
 
     def add_parts(self, episode: Any, weights: Mapping[str, float | None]) -> int:
         """Add an episode, or its next part; return how many timesteps of the environment it has.
@@ -78,6 +80,7 @@ class MultiAgentEpisodes(Episodes):
         `weights` are the priorities of its steps by module.
         """
         id = str(episode.id_)
+        before = self.length(id) if id in self._spans else 0
         parts = []  # all or none of them
         for agent, single in episode.agent_episodes.items():
             if not len(single):
@@ -89,11 +92,10 @@ class MultiAgentEpisodes(Episodes):
             parts.append((steps, weights[module], known))
         for steps, weight, known in parts:
             self._append(steps, weight, known)
-        length = int(episode.env_steps())
-        self.added += length
-        if parts and length:
-            self._widen(id, episode.env_t - length, episode.env_t)
-        return length
+            self._widen(id, min(row[3] for row in known), max(row[4] for row in known))
+        gained = self.length(id) - before if parts else 0
+        self.added += gained
+        return gained
 
     def _steps_of_agent(
         self, episode: Any, agent: Any, single: Any, module: str

@@ -108,7 +108,7 @@ class Stored(rllib.ReplayBuffer):
 
     def flush(self) -> None:
         """Have everything that was added durable, and visible to other processes."""
-        if self._writer.unwritten:
+        if not self._writer.is_flushed:
             self._writer.flush()
         if self.storage_unit != StorageUnit.TIMESTEPS:
             self._learn()

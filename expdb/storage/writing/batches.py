@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from expdb.chunks.infer import as_array, is_array
+from expdb.chunks.infer import as_array, holds_array, is_array
 from expdb.errors import InvalidValue
 
 
@@ -70,7 +70,7 @@ def _with_gaps(columns: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
 def _broadcast(given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
     columns: dict[str, Any] = {}
     lengths: dict[str, int] = {}
-    for name, value in given.items():
+    for name, value in _leaves(given):
         if is_array(value):
             value = (
                 value
@@ -97,6 +97,15 @@ def _broadcast(given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
         name: value if name in lengths else _Repeated(value, count)
         for name, value in columns.items()
     }
+
+
+def _leaves(given: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield columns by their names; {"obs": {"image": array}} has the column "obs.image"."""
+    for name, value in given.items():
+        if holds_array(value):
+            yield from _leaves(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value
 
 
 class _Repeated(Sequence[Any]):

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from expdb.chunks.codec import decoded
 from expdb.names import EPISODE_DETAILS, STEP_KEYS
 from expdb.storage.records import EpisodeRecord
@@ -47,6 +49,11 @@ class Gathering:
     def is_stored(self) -> bool:
         """Whether the steps are committed."""
         return self.pending.is_stored
+
+    @property
+    def positions(self) -> np.ndarray:
+        """Where the steps are, once they are committed."""
+        return self.pending.positions
 
     @property
     def is_in_doubt(self) -> bool:

@@ -94,15 +94,28 @@ class OpenEpisodes(KnownEpisodes):
         many = columnar(columns, pending.types) if pending.rows.takes_arrays else None
         if many is None:
             return False
-        count = len(pending)
-        before = dict(found.opened), dict(found.named), dict(pending.details), dict(pending.ended)
+        mark, opened, named = pending.mark(), dict(found.opened), dict(found.named)
         try:
             pending.extend(self._episodes_of(many, found), many)
         except BaseException:
-            if len(pending) == count:
-                found.opened, found.named, pending.details, pending.ended = before
+            pending.back_to(mark)
+            found.opened, found.named = opened, named
             raise
         return True
+
+    def gather_rows(self, rows: Sequence[Row], found: Gathering) -> None:
+        """Add steps one by one; where one of them is refused, none is added."""
+        pending = found.pending
+        if pending.fields.version != self._store.fields.version:
+            pending.cut()
+            pending.retype(self._store.fields, None)
+        mark, opened, named = pending.mark(), dict(found.opened), dict(found.named)
+        try:
+            self._gather(rows, found)
+        except BaseException:
+            pending.back_to(mark)
+            found.opened, found.named = opened, named
+            raise
 
     def _episodes_of(self, many: Columnar, found: Gathering) -> list[EpisodeRecord]:
         """Return the episode of each step, and note which they open and complete."""

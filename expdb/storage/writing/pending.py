@@ -5,7 +5,7 @@ Every value is checked and encoded here, before anything touches the database.
 
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,28 +18,7 @@ from expdb.storage.catalog import Fields
 from expdb.storage.records import EpisodeRecord
 from expdb.storage.writing.columnar import Columnar
 from expdb.storage.writing.flatten import flattened, new_types
-
-
-class Steps(NamedTuple):
-    """What the columns of some steps are, beside their fields."""
-
-    episode: tuple[EpisodeRecord, ...]
-    step: tuple[int | None, ...]
-    pre_agent: tuple[str | None, ...]
-    execute_time: tuple[float, ...]
-    reward: tuple[float | None, ...]
-    terminated: tuple[bool, ...]
-    truncated: tuple[bool, ...]
-    tags: tuple[str | None, ...]
-    policy_version: tuple[int | None, ...]
-    policy_version_end: tuple[int | None, ...]
-
-    @property
-    def has_versions(self) -> bool:
-        """Whether any step was given a version."""
-        columns = self.policy_version, self.policy_version_end
-        return any(one is not None for column in columns for one in column)
-
+from expdb.storage.writing.steps import Mark, Steps
 
 _NONE = [None, None]
 
@@ -83,6 +62,12 @@ class Pending:
     def is_stored(self) -> bool:
         """Whether it is committed."""
         return self.stored is not None
+
+    @property
+    def positions(self) -> np.ndarray:
+        """Where the steps are, once they are committed."""
+        assert self.stored is not None
+        return self.stored
 
     @property
     def is_in_doubt(self) -> bool:
@@ -152,8 +137,7 @@ class Pending:
 
     def extend(self, episodes: list[EpisodeRecord], many: Columnar) -> None:
         """Accept steps that are known to fit, all or none of them."""
-        count, blocks, rows, nbytes = len(self.taken), self.blocks, self.rows, self.nbytes
-        held, columns = rows.count, len(rows.columns)
+        mark = self.mark()
         try:
             stop = 0
             while stop < many.size:
@@ -162,10 +146,25 @@ class Pending:
                     self.cut()
             self.taken.extend(zip(episodes, *many.taken, strict=False))  # from here on they are in
         except BaseException:
-            if len(self.taken) == count:
-                self.blocks, self.rows, self.nbytes = blocks, rows, nbytes
-                rows.cut_back(held, columns)
+            if len(self.taken) == mark.taken:
+                self.back_to(mark)
             raise
+
+    def mark(self) -> Mark:
+        """Return how far it is, to come back to where the next steps are refused."""
+        rows = self.rows
+        return Mark(
+            len(self.taken), self.blocks, rows, rows.count, len(rows.columns), self.nbytes,
+            self._types, self.fields, dict(self.ended), dict(self.details),
+        )  # fmt: skip
+
+    def back_to(self, mark: Mark) -> None:
+        """Let go of all steps that came after a mark."""
+        del self.taken[mark.taken :]
+        self.blocks, self.rows, self.nbytes = mark.blocks, mark.rows, mark.nbytes
+        self._types, self.fields = mark.types, mark.fields
+        self.ended, self.details = mark.ended, mark.details
+        self.rows.cut_back(mark.held, mark.columns)
 
     def _checked_versions(self, episode: EpisodeRecord, first: Any, last: Any) -> list[int | None]:
         """Return a step's versions, as given: the plan leaves out those of its episode."""

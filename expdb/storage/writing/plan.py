@@ -6,7 +6,8 @@ from typing import Any
 
 from expdb.chunks.codec import Block
 from expdb.storage.records import EpisodeRecord
-from expdb.storage.writing.pending import Pending, Steps
+from expdb.storage.writing.pending import Pending
+from expdb.storage.writing.steps import Steps
 
 
 @dataclass(frozen=True)
