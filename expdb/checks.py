@@ -73,7 +73,7 @@ def _range(least: float, most: float) -> str:
 def reward(value: Any) -> float:
     """Return a float whose sums stay finite: an episode's return has to be one."""
     found = number(value, "reward")
-    if type(value) is int and found != value:
+    if isinstance(value, (int, np.integer)) and int(found) != int(value):
         raise InvalidValue(f"reward is {value}, which a float rounds to {found:.0f}: scale it")
     if not -LARGEST_REWARD <= found <= LARGEST_REWARD:
         raise InvalidValue(f"reward is {found}: give one between -1e300 and 1e300")

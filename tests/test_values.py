@@ -463,7 +463,7 @@ def test_field_names_are_words_with_dots(buffer, name):
 def test_bad_columns_of_a_step_are_refused(buffer):
     for column, value in [
         ("reward", float("nan")), ("reward", float("inf")), ("reward", "1"), ("reward", True),
-        ("reward", np.zeros(2)),
+        ("reward", np.zeros(2)), ("reward", 2**53 + 1), ("reward", np.int64(2**53 + 1)),
         ("step", 1.5), ("step", 2**63), ("step", True), ("terminated", 1), ("truncated", "no"),
         ("task_id", 5),
         ("task_id", "a\0"), ("agent_id", None), ("tags", ["a"]), ("tags", {"a": float("nan")}),
