@@ -697,7 +697,7 @@ class Handles(RuleBasedStateMachine):
                 db.drop(self.name)
 
 
-@pytest.mark.parametrize("steps", [120, pytest.param(STEPS or 320, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [240, pytest.param(STEPS or 320, marks=pytest.mark.slow)])
 @pytest.mark.timeout(0)
 @pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
 def test_handles_of_a_file_and_a_plain_model_see_the_same(tmp_path, steps):
