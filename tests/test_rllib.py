@@ -215,6 +215,20 @@ def test_new_batches_are_mixed_with_old_ones_once(close, tmp_path):
     buffer.set_state(state)
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"), [(ReplayBuffer, {}), (PrioritizedReplayBuffer, {"beta": 0.4})]
+)
+def test_an_empty_buffer_says_so(kind, options, close):
+    buffer = close(kind(capacity=10))
+    with pytest.raises(ValueError, match="empty buffer"):
+        buffer.sample(3, **options)
+    buffer.add(steps(1, 2))
+    assert buffer.sample(3, **options).count == 3
+    buffer.buffer.clear()
+    with pytest.raises(ValueError, match="empty buffer"):
+        buffer.sample(3, **options)
+
+
 # -- episodes --------------------------------------------------------------------------------------
 
 SPACES = {

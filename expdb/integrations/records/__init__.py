@@ -41,6 +41,7 @@ class Records:
         self._plans: dict[tuple[Any, ...], Plan] = {}  # of the last dict with these keys
         self._texts: dict[str, int] = {}
         self._nodes: dict[int, Any] = {}
+        self._names: dict[int, frozenset[str]] = {}  # of the fields of each
         self._fields: dict[str, None] = {STRUCTURE: None}
         self._read_structures()
 
@@ -106,7 +107,7 @@ class Records:
         node = self._nodes[code]
         if node[0] != "dict" or any(one[0] not in NUMBERS for _, one in node[1]):
             return None
-        if not set(names_of(node)) <= batch.keys():
+        if not self._names[code] <= batch.keys():
             return None
         return {key: batch[one[1]] for key, one in node[1]}
 
@@ -114,7 +115,7 @@ class Records:
         if code not in self._nodes:
             self._read_structures()
         node = self._nodes[code]
-        names = set(names_of(node))
+        names = self._names[code]
         if not names <= batch.keys():  # another process has stored the first ones of it
             positions = batch["position"][places]
             columns = dict(self._buffer.get(positions, fields=[n for n in names if n != "reward"]))
@@ -186,5 +187,7 @@ class Records:
         for batch in self._structures.scan(after=max(self._nodes, default=-1)):
             for code, text in zip(batch["position"].tolist(), batch["text"].tolist(), strict=True):
                 self._texts.setdefault(text, code)
-                self._nodes[code] = node = json.loads(text)
+                node = json.loads(text)
+                self._names[code] = frozenset(names_of(node))
+                self._nodes[code] = node
                 self._fields |= {name: None for name in names_of(node) if name != "reward"}

@@ -145,11 +145,14 @@ class Stored(rllib.ReplayBuffer):
     def _drawn(self, num_items: int, sampler: expdb.Sampler) -> tuple[Any, expdb.Batch]:
         if num_items is None:
             raise TypeError("num_items is missing: give how many items to sample")
-        if not len(self):
-            raise ValueError("Trying to sample from an empty buffer.")
         self.flush()
         keys = "position", "reward", "timesteps", *self._records.fields, *sampler.keys()
-        drawn = self.buffer.sample(num_items, sampler=sampler, rng=self._rng, fields=keys)
+        try:
+            drawn = self.buffer.sample(num_items, sampler=sampler, rng=self._rng, fields=keys)
+        except (expdb.TooFewRows, expdb.QueryError) as error:  # asked only then: it costs a query
+            if not len(self):
+                raise ValueError("Trying to sample from an empty buffer.") from error
+            raise
         batch = self._joined(drawn)
         self._num_timesteps_sampled += batch.count
         return batch, drawn
