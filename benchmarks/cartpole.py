@@ -95,7 +95,7 @@ def rllib(ours: bool, seed: int, folder: Path) -> int:
         .debugging(seed=seed)
         .reporting(min_sample_timesteps_per_iteration=250, metrics_num_episodes_for_smoothing=20)
         .training(
-            lr=0.0005 , epsilon=[(0, 1.0), (10_000, 0.02)], replay_buffer_config=buffer,
+            lr=0.0005, epsilon=[(0, 1.0), (10_000, 0.02)], replay_buffer_config=buffer,
             num_steps_sampled_before_learning_starts=500, train_batch_size_per_learner=32,
         )
     )  # fmt: skip

@@ -98,8 +98,8 @@ class StepWriter(GatheringWriter):
     def extend(self, columns: Any) -> None:
         """Add many steps given as columns: sequences or arrays [steps, ...] of one length.
 
-        What `store_batch` takes will do. All or none are added; arrays of fields that are known
-        cost a fraction of as many calls of `append`.
+        What `store_batch` takes will do. All or none are added: raises as `store` does, and adds
+        nothing then. Arrays of fields that are known cost a fraction of as many calls of `append`.
 
         >>> writer.extend({"agent_id": names, "obs": obs, "action": actions})  # doctest: +SKIP
         """

@@ -134,14 +134,16 @@ def test_columns_that_are_refused_leave_nothing(buffer):
         with pytest.raises(expdb.EpisodeEnded):
             writer.extend({"obs": obs, "episode_id": ["f", "f", "e"]})
         assert writer.unwritten == 3
+        writer.append(obs=obs[0], episode_id="f", task_id="another")  # nothing is known of "f"
+        writer.flush()
         with pytest.raises(expdb.InvalidValue, match="different lengths"):
             writer.extend({"obs": obs, "reward": np.zeros(2)})
         with pytest.raises(expdb.InvalidValue, match="reward"):
             writer.extend({"obs": obs, "reward": np.array([np.nan, 0, 0])})
         with pytest.raises(expdb.FieldMismatch):
             writer.extend({"obs": np.zeros((3, 2))})
-        assert writer.unwritten == 3
-    assert buffer.episodes()["episode_id"].to_pylist() == ["e"]
+        assert writer.unwritten == 0
+    assert buffer.episodes()["episode_id"].to_pylist() == ["e", "f"]
     with pytest.raises(expdb.InvalidValue, match="closed"):
         writer.extend({"obs": obs})
 
@@ -158,9 +160,10 @@ def test_rows_that_are_refused_leave_nothing(buffer):
                 writer.extend(given)
         assert writer.unwritten == 1
         writer.extend([{"episode_id": "e", "new": 2, "text": "c"}])
+        writer.append(episode_id="e", other="of any type, as no step has it")
     assert buffer.get([0, 1], fields=["new", "text"])["new"].tolist() == [1, 2]
     assert buffer.episodes()["episode_id"].to_pylist() == ["e"]
-    assert "other" not in buffer.stats()["fields"]
+    assert buffer.stats()["fields"]["other"] == "text"
 
 
 def test_nested_arrays_are_columns_of_their_leaves(buffer):
@@ -171,6 +174,21 @@ def test_nested_arrays_are_columns_of_their_leaves(buffer):
     read = buffer.get(range(6), fields=["seen.image", "seen.v", "info"])
     assert read["seen.image"].tolist() == [*image.tolist()] * 2
     assert (read["seen.v"].tolist(), read["info"].tolist()) == ([0, 1, 2] * 2, [{"k": 1}] * 6)
+
+
+def test_columns_whose_names_say_nothing_or_two_things_are_refused(buffer):
+    itself = {"image": np.arange(3)}
+    itself["itself"] = itself
+    for wrong, told in (
+        ({"seen": {"x": np.arange(3)}, "seen.x": np.arange(3)}, "'seen.x' is given twice"),
+        ({1: np.arange(3)}, "may not be called 1: use text"),
+        ({"seen": {1: np.arange(3)}}, "the key 1 is not text"),
+        ({"seen": itself}, "holding itself"),
+        ({"tags": {"x": np.arange(3)}}, "an array inside of it"),
+    ):
+        with pytest.raises(expdb.InvalidValue, match=told):
+            buffer.store_batch({"n": np.arange(3), **wrong})
+    assert len(buffer) == 0
 
 
 @pytest.mark.parametrize("at", range(1, 12))

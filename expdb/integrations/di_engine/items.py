@@ -115,13 +115,17 @@ class Items:
     def replace(self, old: list[int], value: Any, tags: Mapping[str, Any]) -> None:
         """Add an item, and delete those that it stands for; no others are evicted for it."""
         with self.lock:
-            self.buffer.set_capacity(self._size + 1)
+            self.flush()
+            is_full = len(self) >= self._size
+            if is_full:
+                self.buffer.set_capacity(self._size + 1)
             try:
                 self.push(value, tags=tags)
                 self.flush()
                 self.delete(old)
             finally:
-                self.buffer.set_capacity(self._size)
+                if is_full:
+                    self.buffer.set_capacity(self._size)
 
     def delete(self, positions: Any) -> None:
         """Delete items by position."""

@@ -209,7 +209,7 @@ class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer)
 
     def get_module_ids(self) -> list[str]:
         """Return the modules that have steps here."""
-        return list(dict.fromkeys(one for known in self._stored.known() for one in known.modules))
+        return [module for module, steps in self._stored.by_module().items() if steps]
 
     def get_num_episodes(self, module_id: Any = None) -> int:
         """Return how many episodes are held: multi-agent ones, or of agents of a module."""
@@ -224,9 +224,7 @@ class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer)
 
     def get_num_timesteps(self, module_id: Any = None) -> int:
         """Return how many timesteps are held: of environments, or of agents of a module."""
-        if module_id is None:
-            return len(self)
-        return sum(int((one.modules == module_id).sum()) for one in self._stored.known())
+        return len(self) if module_id is None else self._stored.by_module()[module_id]
 
     def get_num_agent_timesteps(self) -> int:
         """Return how many timesteps of agents are held."""

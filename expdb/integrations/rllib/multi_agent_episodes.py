@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,7 @@ class MultiAgentEpisodes(Episodes):
         self._steps_of: dict[str, Known] = {}
         self._spans: dict[str, tuple[int, int]] = {}  # of the environment's timesteps
         self.gone: list[Known] = []  # of the last eviction
+        self._by_module: Counter[str] = Counter()  # those that are known
         super().__init__(*args)
         self.added = self.timesteps
 
@@ -53,6 +55,7 @@ class MultiAgentEpisodes(Episodes):
     def _know(self, positions: np.ndarray, ids: np.ndarray, *more: np.ndarray) -> None:
         super()._know(positions, ids)
         modules, agents, begun, ended = more
+        self._by_module.update(modules.tolist())
         begun, ended = begun.astype(np.int64), ended.astype(np.int64)
         for id in dict.fromkeys(ids.tolist()):
             mine, known = ids == id, self._steps_of.get(id)
@@ -70,6 +73,7 @@ class MultiAgentEpisodes(Episodes):
     def _forget(self) -> None:
         super()._forget()
         self._steps_of.clear()
+        self._by_module.clear()
         self._spans.clear()
         for id, _, _, begun, ended in self._unwritten:
             self._widen(id, begun, ended)
@@ -118,7 +122,14 @@ class MultiAgentEpisodes(Episodes):
         self.gone = [self._steps_of.pop(id) for id, _ in gone]
         for id, _ in gone:
             del self._spans[id]
+        for one in self.gone:
+            self._by_module.subtract(one.modules.tolist())
         return gone
+
+    def by_module(self) -> Counter[str]:
+        """Return how many steps each module has."""
+        self.flush()
+        return self._by_module
 
     def known(self) -> list[Known]:
         """Return what is known of each episode, oldest first."""

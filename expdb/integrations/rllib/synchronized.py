@@ -29,16 +29,20 @@ def synchronized(
     """
     stored.flush()
     spans = {id: stored.span(id) for id in stored.ids}
+    ids, lengths = list(spans), np.array([last - first for first, last in spans.values()])
+    ends_of: dict[int, np.ndarray] = {}  # how many starts there are up to each episode, by n
     parts: list[np.ndarray] = []
     for _ in range(DRAWS * size):
         n = int(rng.integers(*n_step)) if isinstance(n_step, tuple) else n_step
-        starts = np.array([max(0, last - first + 1 - n) for first, last in spans.values()])
-        if not starts.sum():
+        if n not in ends_of:
+            ends_of[n] = np.cumsum(np.maximum(lengths + 1 - n, 0))
+        ends = ends_of[n]
+        if not ends[-1]:
             break
-        drawn, ends = int(rng.integers(starts.sum())), np.cumsum(starts)
+        drawn = int(rng.integers(ends[-1]))
         which = int(np.searchsorted(ends, drawn, "right"))
-        id = list(spans)[which]
-        first = spans[id][0] + drawn - int(ends[which] - starts[which])
+        id = ids[which]
+        first = spans[id][0] + drawn - int(ends[which - 1] if which else 0)
         found = stored.transitions_at(id, first, n, modules)
         parts += found
         size -= bool(found)

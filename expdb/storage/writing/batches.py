@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from expdb.chunks.infer import as_array, holds_array, is_array
+from expdb.chunks.infer import as_array, is_array
 from expdb.errors import InvalidValue
+from expdb.names import COLUMNS
+from expdb.storage.writing.flatten import flattened
 
 
 def columns_of(given: Any) -> Mapping[str, Sequence[Any]] | None:
@@ -71,6 +73,10 @@ def _broadcast(given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
     columns: dict[str, Any] = {}
     lengths: dict[str, int] = {}
     for name, value in _leaves(given):
+        if name in columns:
+            raise InvalidValue(
+                f"column {name!r} is given twice, nested and by its dotted name: give it once"
+            )
         if is_array(value):
             value = (
                 value
@@ -99,13 +105,18 @@ def _broadcast(given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
     }
 
 
-def _leaves(given: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield columns by their names; {"obs": {"image": array}} has the column "obs.image"."""
+def _leaves(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield columns by their names; {"obs": {"image": array}} has the column "obs.image".
+
+    The rows of such a batch are taken apart in the same way, and refused in the same words.
+    """
     for name, value in given.items():
-        if holds_array(value):
-            yield from _leaves(value, f"{path}{name}.")
+        if not isinstance(name, str):
+            raise InvalidValue(f"a column may not be called {name!r}: use text")
+        if isinstance(value, Mapping) and name not in COLUMNS:
+            yield from flattened({name: value}, {}, ()).items()
         else:
-            yield f"{path}{name}", value
+            yield name, value
 
 
 class _Repeated(Sequence[Any]):

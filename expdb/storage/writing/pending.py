@@ -136,19 +136,13 @@ class Pending:
         return self._types
 
     def extend(self, episodes: list[EpisodeRecord], many: Columnar) -> None:
-        """Accept steps that are known to fit, all or none of them."""
-        mark = self.mark()
-        try:
-            stop = 0
-            while stop < many.size:
-                stop = self.rows.extend(many.fields, self._types, stop)
-                if self.rows.full:
-                    self.cut()
-            self.taken.extend(zip(episodes, *many.taken, strict=False))  # from here on they are in
-        except BaseException:
-            if len(self.taken) == mark.taken:
-                self.back_to(mark)
-            raise
+        """Accept steps that are known to fit; whoever is interrupted goes back to a `mark`."""
+        stop = 0
+        while stop < many.size:
+            stop = self.rows.extend(many.fields, self._types, stop)
+            if self.rows.full:
+                self.cut()
+        self.taken.extend(zip(episodes, *many.taken, strict=False))
 
     def mark(self) -> Mark:
         """Return how far it is, to come back to where the next steps are refused."""
