@@ -22,6 +22,8 @@ CODEC = pa.Codec("zstd", compression_level=3)
 
 # Field -> where its first value lies in the message, bytes from one to the next.
 Slices = dict[str, tuple[int, int]]
+# Field -> its first node, its first buffer, how many nodes and buffers it has.
+Places = dict[str, tuple[int, int, int, int]]
 
 
 class Decoder:
@@ -30,6 +32,7 @@ class Decoder:
     def __init__(self, signature: Signature):
         self.signature = signature
         self.templates = Templates(signature)
+        self._places = _places_of(signature)
         self._prefix_bytes = 0
         self._layouts: dict[bytes, tuple[int, Slices, dict[str, int]]] = {}
 
@@ -48,7 +51,9 @@ class Decoder:
             )
         known = self._layouts.get(data[: self._prefix_bytes])
         if known is not None and known[0] == len(data):
-            return Chunk(id, rows, crc, data, self.signature, known[1], known[2], None)
+            return Chunk(
+                id, rows, crc, data, self.signature, self._places, known[1], known[2], None
+            )
         try:
             metadata = read_metadata(data)
             if metadata.rows != rows:
@@ -63,7 +68,7 @@ class Decoder:
                 self._layouts.clear()
             self._prefix_bytes = metadata.body
             self._layouts[data[: metadata.body]] = (len(data), slices, bits)
-        return Chunk(id, rows, crc, data, self.signature, slices, bits, metadata)
+        return Chunk(id, rows, crc, data, self.signature, self._places, slices, bits, metadata)
 
     def _slices(self, metadata: Metadata) -> tuple[Slices, dict[str, int]]:
         """Check the shape of the metadata.
@@ -72,12 +77,12 @@ class Decoder:
         """
         slices: Slices = {}
         bits: dict[str, int] = {}
-        node = buffer = 0
         rows = metadata.rows
         if rows < 0 or rows > 2 * MAX_CHUNK_ROWS:
             raise ChunkDamaged("its number of rows makes no sense")
-        for name, field in self.signature.fields.items():
-            nodes, buffers = layout_of(field)
+        node = buffer = nodes = buffers = 0
+        for name, (node, buffer, nodes, buffers) in self._places.items():
+            field = self.signature.fields[name]
             if node + nodes > len(metadata.nodes) or buffer + buffers > len(metadata.buffers):
                 raise ChunkDamaged("it lacks columns")
             length, nulls = metadata.nodes[node].tolist()
@@ -91,10 +96,19 @@ class Decoder:
                     bits[name] = metadata.body + offset
                 else:
                     slices[name] = (metadata.body + offset, field.nbytes)
-            node, buffer = node + nodes, buffer + buffers
-        if node != len(metadata.nodes) or buffer != len(metadata.buffers):
+        if node + nodes != len(metadata.nodes) or buffer + buffers != len(metadata.buffers):
             raise ChunkDamaged("it has columns too many")
         return slices, bits
+
+
+def _places_of(signature: Signature) -> Places:
+    places: Places = {}
+    node = buffer = 0
+    for name, field in signature.fields.items():
+        nodes, buffers = layout_of(field)
+        places[name] = node, buffer, nodes, buffers
+        node, buffer = node + nodes, buffer + buffers
+    return places
 
 
 def _fixed_bytes(field: Field, rows: int) -> int:
@@ -111,6 +125,7 @@ class Chunk:
         "_bits",
         "_buffers",
         "_metadata",
+        "_places",
         "_slices",
         "crc",
         "data",
@@ -127,12 +142,13 @@ class Chunk:
         crc: int,
         data: bytes,
         signature: Signature,
+        places: Places,
         slices: Slices,
         bits: dict[str, int],
         metadata: Metadata | None,
     ):
         self.id, self.rows, self.crc, self.data, self.signature = id, rows, crc, data, signature
-        self._slices, self._bits, self._metadata = slices, bits, metadata
+        self._places, self._slices, self._bits, self._metadata = places, slices, bits, metadata
         self._buffers: dict[str, tuple[int, list[Buffer]]] = {}
         # of memory that columns take which were read so far, decompressed where they were not
         self.opened_bytes = 0
@@ -225,12 +241,7 @@ class Chunk:
         metadata = self._metadata
         if metadata is None:  # the layout was known by its bytes
             metadata = self._metadata = read_metadata(self.data)
-        node = first = 0
-        for other, field in self.signature.fields.items():
-            nodes, buffers = layout_of(field)
-            if other == name:
-                break
-            node, first = node + nodes, first + buffers
+        field, (node, first, _, buffers) = self.signature.fields[name], self._places[name]
         ranges = metadata.buffers[first : first + buffers].tolist()
         view = memoryview(self.data)[metadata.body :]
         try:

@@ -64,7 +64,7 @@ class ReplayBufferInterface:
             self._config = {key: plain(config[key]) for key in config}
             os.environ[WHERE] = where
         self.location, self.database_config = where, self._config["database_config"]
-        self.database = expdb.open(file_of(where))
+        self.database = expdb.open(file_of(where), resident_bytes=0)  # fragments are read by id
         self._state = self.database.buffer(
             "replay_buffer.state", capacity=1, fields={"state": expdb.Field("json")}
         )
@@ -139,6 +139,7 @@ class ReplayBufferInterface:
         self._state.store(state=self._kept(session_id, int(model_version)))
         if session_id != session:
             self._give_up_lease()
+            self._plan.clear()
             old, names = self.buffer.name, set(self.database.buffers())
             self._enter(session_id)
             for name in {old, f"{old}.structures"} & names:
@@ -246,16 +247,11 @@ class ReplayBufferInterface:
         self._now()
         self._give_up_lease()
         chunks = num_fragments // size
-        self._lease = lease = self._consumer.lease(
-            chunks,
-            sampler=expdb.Uniform(replace=False),
-            unit=expdb.Episode(),
-            fields=["position", "agent_id", "step"],
-            wait=1e9 if timeout is None else timeout,
-            seconds=LEASE_SECONDS,
-            renew=True,
-            pin=True,
-        )
+        try:
+            self._lease = lease = self._leased(chunks, None)
+        except expdb.TooFewRows:
+            self._plan.clear()  # nobody is to load what may be deleted while this waits
+            self._lease = lease = self._leased(chunks, 1e9 if timeout is None else timeout)
         positions, workers = lease.batch["position"], lease.batch["agent_id"]
         numbers = lease.batch["step"]
         found: Prepared = []
@@ -268,22 +264,39 @@ class ReplayBufferInterface:
         self._plan.store(plan=[[one.worker_uuid, one.fid_in_worker, id] for one, id in found])
         return found
 
+    def _leased(self, chunks: int, wait: float | None) -> expdb.Lease:
+        return self._consumer.lease(
+            chunks,
+            sampler=expdb.Uniform(replace=False),
+            unit=expdb.Episode(),
+            fields=["position", "agent_id", "step", "first_policy_version"],
+            wait=wait,
+            seconds=LEASE_SECONDS,
+            renew=True,
+            pin=True,
+        )
+
     def _give_up_lease(self) -> None:
-        """Count the last fetch as done, and delete the chunks that are used up."""
+        """Count the last fetch as done, and delete its chunks that are used up, or stale by now.
+
+        No other chunk has been kept beyond its time.
+        """
         lease, self._lease = self._lease, None
         if lease is None:
             return
         lease.acknowledge()
-        firsts = [int(row[0]) for row in lease.batch["position"]]
-        used = {one for one in firsts if self._uses[one] >= self._config["max_reuse"]}
-        positions = [row for row in lease.batch["position"] if int(row[0]) in used]
-        for one in used:
-            del self._uses[one]
-        if positions:
-            self.buffer.delete(np.concatenate(positions))
-        self._plan.clear()
         stale = (self.buffer.policy_version or 0) - int(self._config["max_staleness"])
-        self._delete_chunks(lambda one: one["first_policy_version"] < stale)
+        gone = []
+        columns = lease.batch["position"], lease.batch["first_policy_version"]
+        for positions, version in zip(*columns, strict=True):
+            first = int(positions[0])
+            is_used_up = self._uses[first] >= self._config["max_reuse"]
+            if is_used_up:
+                del self._uses[first]
+            if is_used_up or version < stale:
+                gone.append(positions)
+        if gone:
+            self.buffer.delete(np.concatenate(gone))
         self._make_room()
 
     def prepared_fragments(self) -> Prepared:
@@ -313,7 +326,9 @@ class ReplayBufferInterface:
 
     def close(self) -> None:
         """Close the database; the fragments stay, and another process may have the buffer."""
-        self._give_up_lease()
+        if self._lease is not None:
+            self._give_up_lease()
+            self._plan.clear()
         self.database.close()
         if self._lock_file is not None:
             self._lock_file.close()

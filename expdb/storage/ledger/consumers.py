@@ -146,8 +146,7 @@ def drop_consumer(store: Store, name: str) -> None:
 
 def policy_version(session: Session, store: Store) -> int | None:
     """Return the version of the policy that is trained now, None where it was never set."""
-    b = tables.buffers.c
-    found = session.rows(sa.select(b.policy_version).where(b.id == store.id))
+    found = session.ask("SELECT policy_version FROM buffers WHERE id = ?", store.id)
     if not found:
         raise store.dropped()
     return None if found[0][0] is None else int(found[0][0])

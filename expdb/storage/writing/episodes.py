@@ -27,7 +27,11 @@ E = tables.episodes.c
 _PROGRESS = ("status", "length", "episode_return", "ended", "ordered", "last_step", "last_position")
 _VERSIONS = ("first_policy_version", "last_policy_version")
 _NAMES = ("buffer_id", "id", *BEGINNING, *_PROGRESS, *_VERSIONS)
+_FOUND = (*BEGINNING, "id", "length", "last_step", "last_position", "ordered")
 INSERT = f"INSERT INTO episodes ({', '.join(_NAMES)}) VALUES ({', '.join('?' * len(_NAMES))})"
+FIND = (
+    f"SELECT {', '.join(_FOUND)}, status FROM episodes WHERE buffer_id = ? AND episode_id IN ({{}})"
+)
 NO_VERSION = -(2**63)  # stands for none in comparisons
 ADVANCE = (
     "UPDATE episodes SET length = length + ?, status = ?, ended = ?, ordered = ?, last_step = ?, "
@@ -222,20 +226,14 @@ NAMES_AT_ONCE = 500
 
 def find(store: Store, names: Sequence[str]) -> dict[str, tuple[EpisodeRecord, str]]:
     """Return the episodes that there are of these names, and the status of each."""
-    known = (*BEGINNING, "id", "length", "last_step", "last_position", "ordered")
-    columns = [E[name] for name in (*known, "status")]
+    rows: list[Any] = []
     with store.engine.reading() as session:
-        rows = [
-            row for start in range(0, len(names), NAMES_AT_ONCE)
-            for row in session.rows(
-                sa.select(*columns).where(
-                    E.buffer_id == store.id, E.episode_id.in_(names[start : start + NAMES_AT_ONCE])
-                )
-            )
-        ]  # fmt: skip
+        for start in range(0, len(names), NAMES_AT_ONCE):
+            some = names[start : start + NAMES_AT_ONCE]
+            rows += session.ask(FIND.format(", ".join("?" * len(some))), store.id, *some)
     found = {}
     for *values, status in rows:
-        episode = EpisodeRecord(**dict(zip(known, values, strict=True)))
+        episode = EpisodeRecord(**dict(zip(_FOUND, values, strict=True)))
         episode.ordered = bool(episode.ordered)
         found[episode.episode_id] = episode, status
     return found
