@@ -78,6 +78,24 @@ def test_timesteps_are_held_up_to_the_capacity_and_drawn_as_one_batch(close):
     assert stats["eviction_started"]
 
 
+def test_a_subclass_may_say_how_an_item_is_added(close):
+    class Odd(ReplayBuffer):
+        def _add_single_batch(self, item, **options):
+            if item["a"][0] % 2:
+                super()._add_single_batch(item, **options)
+
+    buffer = close(Odd(capacity=10))
+    buffer.add(steps(0, 1, 2, 3))
+    assert set(buffer.sample(50)["a"].tolist()) == {1, 3}
+
+
+def test_columns_of_anything_are_cut_into_steps(close):
+    buffer = close(ReplayBuffer(capacity=10))
+    buffer.add(steps(0, 1, infos=[{"k": 0}, {"k": 1}]))
+    batch = buffer.sample(20)
+    assert [one["k"] for one in batch["infos"]] == batch["a"].tolist()
+
+
 def test_an_empty_buffer_and_no_number_are_refused(close):
     buffer = close(ReplayBuffer())
     with pytest.raises(ValueError, match="empty"):

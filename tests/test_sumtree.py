@@ -55,3 +55,20 @@ def test_more_levels_draw_the_same(monkeypatch):
     assert len(deep._levels) > len(flat._levels)
     assert (flat.find(shares) == deep.find(shares)).all()
     assert flat.minimum() == weights.min()
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(st.integers(0, 99), st.sampled_from([0.0, 0.1, 2.5])), min_size=1, max_size=30
+        ),
+        max_size=20,
+    )
+)
+def test_the_least_weight_follows_every_change(updates):
+    tree = SumTree(100)
+    for update in updates:
+        rows, weights = (np.array(part) for part in zip(*update, strict=True))
+        tree.set(rows, weights)
+        held = tree.weights[tree.weights > 0]
+        assert tree.minimum() == (held.min() if len(held) else np.inf)

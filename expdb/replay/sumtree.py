@@ -24,11 +24,15 @@ class SumTree:
         self._levels = [np.zeros((count, WIDTH)) for count in blocks]
         self._top = np.zeros(blocks[-1])
         self.weights = self._levels[0].reshape(-1)  # the same memory, by row
+        # The least weight above 0 of each 16 rows, once anybody has asked for it: a million weights
+        # take a millisecond, and these 20 microseconds.
+        self._least: np.ndarray | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of all levels."""
-        return sum(level.nbytes for level in self._levels) + self._top.nbytes
+        least = 0 if self._least is None else self._least.nbytes
+        return sum(level.nbytes for level in self._levels) + self._top.nbytes + least
 
     def set(self, rows: np.ndarray, weights: np.ndarray | float) -> None:
         """Set the weights of rows; of a row given twice the last one counts."""
@@ -36,12 +40,16 @@ class SumTree:
         if 4 * len(rows) > len(self.weights):
             self.sum_up()
             return
+        if self._least is not None:
+            blocks = rows // WIDTH
+            self._least[blocks] = _least_of(self._levels[0].take(blocks, 0))
         for level, above in zip(self._levels, [*self._levels[1:], self._top], strict=True):
             rows = rows // WIDTH
             above.reshape(-1)[rows] = level.take(rows, 0).sum(1)
 
     def sum_up(self) -> None:
         """Add up all sums, after `weights` was written to."""
+        self._least = None
         for level, above in zip(self._levels, [*self._levels[1:], self._top], strict=True):
             above.reshape(-1)[: len(level)] = level.sum(1)
 
@@ -52,7 +60,9 @@ class SumTree:
 
     def minimum(self) -> float:
         """Return the least weight above 0."""
-        return float(self.weights.min(initial=np.inf, where=self.weights > 0))
+        if self._least is None:
+            self._least = _least_of(self._levels[0])
+        return float(self._least.min(initial=np.inf))
 
     def find(self, shares: np.ndarray, first: int = 0) -> np.ndarray:
         """Return the row at each share of the total, from 0 to less than 1.
@@ -87,6 +97,12 @@ class SumTree:
             if place:
                 total += float(level[row, :place].sum())
         return total + float(self._top[:row].sum())
+
+
+def _least_of(blocks: np.ndarray) -> np.ndarray:
+    """Return the least weight above 0 of each block, infinity where there is none."""
+    least: np.ndarray = np.where(blocks > 0, blocks, np.inf).min(1)
+    return least
 
 
 def _below(values: np.ndarray, limit: np.ndarray) -> np.ndarray:

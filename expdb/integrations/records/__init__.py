@@ -42,6 +42,8 @@ class Records:
         self._texts: dict[str, int] = {}
         self._nodes: dict[int, Any] = {}
         self._names: dict[int, frozenset[str]] = {}  # of the fields of each
+        # the keys and fields of dicts of arrays and numbers
+        self._flat: dict[int, list[tuple[Any, str]] | None] = {}
         self._fields: dict[str, None] = {STRUCTURE: None}
         self._read_structures()
 
@@ -104,12 +106,13 @@ class Records:
         code = int(codes[0])
         if code not in self._nodes:
             self._read_structures()
-        node = self._nodes[code]
-        if node[0] != "dict" or any(one[0] not in NUMBERS for _, one in node[1]):
+        columns = self._flat[code]
+        if columns is None:
             return None
-        if not self._names[code] <= batch.keys():
+        try:
+            return {key: batch[name] for key, name in columns}
+        except KeyError:  # another process has stored the first ones of it
             return None
-        return {key: batch[one[1]] for key, one in node[1]}
 
     def _values(self, code: int, batch: expdb.Batch, places: np.ndarray) -> list[Any]:
         if code not in self._nodes:
@@ -190,4 +193,6 @@ class Records:
                 node = json.loads(text)
                 self._names[code] = frozenset(names_of(node))
                 self._nodes[code] = node
+                is_flat = node[0] == "dict" and all(one[0] in NUMBERS for _, one in node[1])
+                self._flat[code] = [(key, one[1]) for key, one in node[1]] if is_flat else None
                 self._fields |= {name: None for name in names_of(node) if name != "reward"}

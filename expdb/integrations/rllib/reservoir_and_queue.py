@@ -34,13 +34,13 @@ class ReservoirReplayBuffer(Stored, reservoir_replay_buffer.ReservoirReplayBuffe
         page = self._offered.page(1, 1)
         self._num_add_calls = self._kept = page[0]["add_calls"] if page else 0
 
-    def _add_single_batch(self, item: Any, **options: Any) -> None:
+    def _add_item(self, value: Any, timesteps: int, weight: float | None) -> None:
         """Add an item in place of a random one, or leave it out, once the buffer is full."""
         self._num_add_calls += 1
         full = len(self) if self.storage_unit == StorageUnit.TIMESTEPS else self._timesteps()
-        if full + item.count <= self.capacity:
-            return Stored._add_single_batch(self, item)
-        self._num_timesteps_added += item.count
+        if full + timesteps <= self.capacity:
+            return Stored._add_item(self, value, timesteps, weight)
+        self._num_timesteps_added += timesteps
         place = random.randrange(self._num_add_calls)
         if place >= len(self):
             return None
@@ -49,8 +49,8 @@ class ReservoirReplayBuffer(Stored, reservoir_replay_buffer.ReservoirReplayBuffe
         self.buffer.delete(drawn["position"])
         self._held = deque(one for one in self._held if one[0] != int(drawn["position"][0]))
         self._num_evicted += 1
-        Stored._add_single_batch(self, item)
-        self._num_timesteps_added -= item.count
+        Stored._add_item(self, value, timesteps, weight)
+        self._num_timesteps_added -= timesteps
         return None
 
     def flush(self) -> None:

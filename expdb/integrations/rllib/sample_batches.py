@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -93,12 +94,26 @@ class Stored(rllib.ReplayBuffer):
 
     # -- in ------------------------------------------------------------------------------------
 
+    def add(self, batch: Any, **options: Any) -> None:
+        """Add a batch, cut into items as the storage unit says."""
+        rows = None
+        is_cut_here = type(self)._add_single_batch is Stored._add_single_batch
+        if is_cut_here and self.storage_unit == StorageUnit.TIMESTEPS:
+            rows = _rows(batch)
+        if rows is None:
+            rllib.ReplayBuffer.add(self, batch, **options)
+            return
+        for row in rows:  # RLlib would make a batch of each, which takes most of its time
+            self._add_item(row, 1, options.get("weight"))
+
     def _add_single_batch(self, item: Any, **options: Any) -> None:
         """Add an item: some timesteps, a sequence, an episode or a fragment."""
         value = _one_step(item) if self.storage_unit == StorageUnit.TIMESTEPS else item
-        weight = self._weight(options.get("weight"))
-        self._writer.append(weight, timesteps=item.count, **self._records.step(value))
-        self._num_timesteps_added += item.count
+        self._add_item(value, item.count, options.get("weight"))
+
+    def _add_item(self, value: Any, timesteps: int, weight: float | None) -> None:
+        self._writer.append(self._weight(weight), timesteps=timesteps, **self._records.step(value))
+        self._num_timesteps_added += timesteps
         if self._writer.unwritten >= FLUSH_STEPS:
             self.flush()
 
@@ -146,7 +161,9 @@ class Stored(rllib.ReplayBuffer):
         if num_items is None:
             raise TypeError("num_items is missing: give how many items to sample")
         self.flush()
-        keys = "position", "reward", "timesteps", *self._records.fields, *sampler.keys()
+        keys = "position", "reward", *self._records.fields, *sampler.keys()
+        if self.storage_unit != StorageUnit.TIMESTEPS:
+            keys = *keys, "timesteps"
         try:
             drawn = self.buffer.sample(num_items, sampler=sampler, rng=self._rng, fields=keys)
         except (expdb.TooFewRows, expdb.QueryError) as error:  # asked only then: it costs a query
@@ -225,13 +242,10 @@ class PrioritizedReplayBuffer(Stored, prioritized_replay_buffer.PrioritizedRepla
         assert alpha > 0, alpha
         Stored.__init__(self, capacity, storage_unit, **options)
         self._alpha, self._max_priority = alpha, 1.0
+        self._by_priority = expdb.Prioritized(alpha, 1.0, None, 0.0, "max", "buffer")
 
     def _more(self) -> dict[str, Any]:
         return {"alpha": self._alpha}
-
-    def _add_single_batch(self, item: Any, **options: Any) -> None:
-        """Add an item with the priority `weight`, or the greatest so far."""
-        Stored._add_single_batch(self, item, **options)
 
     def _weight(self, weight: float | None) -> float | None:
         return self._max_priority if weight is None else float(weight)
@@ -241,12 +255,15 @@ class PrioritizedReplayBuffer(Stored, prioritized_replay_buffer.PrioritizedRepla
     ) -> Any:
         """Return items by priority, with the columns `weights` and `batch_indexes`."""
         assert beta >= 0.0
-        sampler = expdb.Prioritized(self._alpha, min(beta, 1.0), None, 0.0, "max", "buffer")
-        batch, drawn = self._drawn(num_items, sampler)
+        if self._by_priority.beta != min(beta, 1.0):
+            self._by_priority = replace(self._by_priority, beta=min(beta, 1.0))
+        batch, drawn = self._drawn(num_items, self._by_priority)
         if isinstance(batch, SampleBatch):
-            counts = drawn["timesteps"]
-            batch["weights"] = np.repeat(drawn["weight"], counts)
-            batch["batch_indexes"] = np.repeat(drawn["position"], counts)
+            weights, positions = drawn["weight"], drawn["position"]
+            if self.storage_unit != StorageUnit.TIMESTEPS:
+                counts = drawn["timesteps"]
+                weights, positions = np.repeat(weights, counts), np.repeat(positions, counts)
+            batch["weights"], batch["batch_indexes"] = weights, positions
         return batch
 
     def update_priorities(self, idxes: Any, priorities: Sequence[float] | np.ndarray) -> None:
@@ -293,6 +310,17 @@ def _together(plain: dict[str, Any]) -> SampleBatch:
     return SampleBatch(
         plain["columns"], _max_seq_len=plain["max_seq_len"], _zero_padded=plain["zero_padded"]
     )
+
+
+def _rows(batch: Any) -> Iterator[dict[str, Any]] | None:
+    """Return each step of a batch as `_one_step` does; None where it has other than arrays."""
+    if type(batch) is not SampleBatch or "seq_lens" in batch:
+        return None
+    columns = list(batch.values())
+    if any(type(one) is not np.ndarray for one in columns) or len({*map(len, columns)}) != 1:
+        return None
+    names = list(batch.keys())
+    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
 def _one_step(batch: Any) -> Any:
