@@ -69,7 +69,9 @@ class ReplayBuffer(Loading):
         if len(set(sizes.values())) > 1:
             raise ValueError(f"All data in batch must have the same batch size: {sizes}")
         rows = [dict(zip(arrays, row, strict=True)) for row in zip(*arrays.values(), strict=True)]
-        room = len(rows) if self.circular else self.max_episodes - self.num_episodes
+        if self.circular or len(rows) <= len(self._open):  # room for those was found before
+            return rows
+        room = self.max_episodes - self.num_episodes
         if room <= 0:
             self._check_room()
         if room < len(rows):
@@ -132,7 +134,8 @@ class ReplayBuffer(Loading):
 
     def _evict(self) -> None:
         """Delete the episodes whose slots were taken, the oldest first."""
-        self.rows.delete([one.episode_id for one in self.others()[: -self.max_episodes]])
+        if self.circular:  # else there was room for them
+            self.rows.delete([one.episode_id for one in self.others()[: -self.max_episodes]])
 
     @contextmanager
     def one_episode(self, **meta: Any) -> Iterator[dict[str, Any]]:
@@ -319,7 +322,9 @@ class ReplayBuffer(Loading):
 def _broadcast(spec: Spec, value: Any) -> np.ndarray:
     """Return a value of a field; a number stands for an array of it."""
     array = as_array(value)
-    return spec.checked(np.broadcast_to(array, spec.shape) if array.ndim == 0 else array)
+    return spec.checked(
+        np.broadcast_to(array, spec.shape) if array.ndim == 0 and spec.shape else array
+    )
 
 
 def _slots(indices: Any, count: int, held: Mapping[int, Held]) -> list[int]:
