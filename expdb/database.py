@@ -42,7 +42,7 @@ def open(
     run: str | None = None,
     timeout: float = 30.0,
     resident_bytes: int | None = None,
-    max_lag: float = 0.1,
+    max_lag: float | None = None,
     sqlite_module: ModuleType | None = None,
 ) -> "ExperienceDB":
     """Open an experience database and return a handle, a context manager.
@@ -58,9 +58,10 @@ def open(
     handle (default: a quarter of the machine's, at most 4 GiB, for all handles of the process that
     do not say). `sqlite_module` is the library to use for a file in place of Python's own
     `sqlite3`, which may be old: `pysqlite3.dbapi2` (extra `sqlite`), say; all handles of a process
-    on one file must use the same. `max_lag` is how old, in seconds, a sample from PostgreSQL may
-    be; 0 asks the server before every sample. From a file every sample sees all that was written
-    before it.
+    on one file must use the same. `max_lag` is how many seconds a sample may lag behind what
+    other processes have written (default: 0.005 for a file, 0.1 for PostgreSQL); 0 asks the
+    database before every sample. What this process wrote to a file, and this handle to PostgreSQL,
+    is always seen.
 
     Raises DatabaseMissing, NotAnExperienceDatabase (nothing that exists is ever overwritten),
     SchemaOutdated, SchemaTooNew or DatabaseDamaged.
@@ -95,7 +96,7 @@ def open(
     try:
         engine = opening.open_engine(
             named, create=create, read_only=read_only, durability=durability,
-            timeout=float(timeout), max_lag=float(max_lag),
+            timeout=float(timeout), max_lag=None if max_lag is None else float(max_lag),
             module=sqlite_module,
         )  # fmt: skip
     except BaseException:
@@ -112,7 +113,7 @@ def _check_options(
     durability: str,
     timeout: float,
     resident_bytes: int | None,
-    max_lag: float,
+    max_lag: float | None,
     **_: object,
 ) -> None:
     """Raise InvalidValue for an option of `open` that cannot be."""
@@ -121,7 +122,8 @@ def _check_options(
         raise errors.InvalidValue(f"timeout is {timeout!r}: give seconds above 0")
     if resident_bytes is not None:
         checks.whole(resident_bytes, "resident_bytes", 0)
-    checks.number(max_lag, "max_lag", 0, 1_000_000)
+    if max_lag is not None:
+        checks.number(max_lag, "max_lag", 0, 1_000_000)
 
 
 class ExperienceDB:

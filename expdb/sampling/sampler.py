@@ -272,9 +272,10 @@ class Sampling:
         rng: np.random.Generator,
     ) -> tuple[Batch, int]:
         r = self.resident
-        with self._store.engine.reading() as session:
+        changed = self._store.engine.changed_since(self._seen)  # before what is read: else it
+        with self._store.engine.reading() as session:  # may tell of later commits
             state = self._store.state(session)
-            self._refresh(session, state, self._store.engine.changed_since(self._seen))
+            self._refresh(session, state, changed)
             items = drawn.items
             if not (held := r.held(items)).all():
                 raise evicted(np.unique(items[~held]))
@@ -335,8 +336,7 @@ class Sampling:
         if not saved.has_priorities:
             self._by_priority.restore(saved, None)
             return
+        changed = self._store.engine.changed_since(self._seen)
         with self._store.engine.reading() as session:
-            self._refresh(
-                session, self._store.state(session), self._store.engine.changed_since(self._seen)
-            )
+            self._refresh(session, self._store.state(session), changed)
             self._by_priority.restore(saved, session)

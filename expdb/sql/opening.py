@@ -23,6 +23,8 @@ from expdb.sql.engine import Engine
 
 Location = str | sa.URL  # the path of a file, or the URL of a server's database
 
+FILE_LAG, SERVER_LAG = 0.005, 0.1  # seconds; to ask a server takes a round trip
+
 
 def location_of(given: str | os.PathLike[str]) -> Location | None:
     """Return what a location names, None for a private temporary file.
@@ -94,7 +96,7 @@ def open_engine(
     read_only: bool,
     durability: str,
     timeout: float,
-    max_lag: float = 0.1,
+    max_lag: float | None = None,
     module: ModuleType | None = None,
 ) -> Engine:
     """Open a database, creating what is missing and may be.
@@ -102,6 +104,8 @@ def open_engine(
     Raise if it is not one that can be used.
     """
     engine: Engine
+    if max_lag is None:
+        max_lag = FILE_LAG if isinstance(location, str) else SERVER_LAG
     if isinstance(location, str):
         library = sqlite3 if module is None else module
         refuse_other_library(location, library)
@@ -114,8 +118,9 @@ def open_engine(
                 "its permissions"
             )
         engine = SqliteEngine(
-            location, read_only=read_only, durability=durability, timeout=timeout, module=library
-        )
+            location, read_only=read_only, durability=durability, timeout=timeout, max_lag=max_lag,
+            module=library,
+        )  # fmt: skip
     else:
         engine = _server_engine(
             location, read_only=read_only, durability=durability, timeout=timeout, max_lag=max_lag
@@ -228,7 +233,7 @@ def create_file(path: str, module: ModuleType = sqlite3) -> None:
 
 
 def _server_engine(
-    url: sa.URL, *, read_only: bool, durability: str, timeout: float, max_lag: float = 0.1
+    url: sa.URL, *, read_only: bool, durability: str, timeout: float, max_lag: float = SERVER_LAG
 ) -> Engine:
     # Imported here: the driver takes as long to import as all the rest, and not everybody has a
     # server.

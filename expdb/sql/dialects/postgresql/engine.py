@@ -72,7 +72,7 @@ class PostgresqlEngine(Engine):
     """All connections of one handle to one database of a server."""
 
     def __init__(
-        self, url: sa.URL, *, read_only: bool, durability: str, timeout: float, max_lag: float = 0.1
+        self, url: sa.URL, *, read_only: bool, durability: str, timeout: float, max_lag: float
     ):
         self.dialect, self.max_lag = postgresql, max_lag
         self._commits = 0  # of this process

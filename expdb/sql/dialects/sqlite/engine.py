@@ -18,6 +18,7 @@ from expdb.sql.dialects.sqlite import connection as connection_to
 from expdb.sql.dialects.sqlite import files as sqlite_files
 from expdb.sql.dialects.sqlite import statements as sqlite
 from expdb.sql.dialects.sqlite.backup import copy_into
+from expdb.sql.dialects.sqlite.commit_watch import CommitWatch
 from expdb.sql.dialects.sqlite.examine import examined
 from expdb.sql.dialects.sqlite.log import WriteAheadLog, remove_empty_log
 from expdb.sql.dialects.sqlite.open_files import (
@@ -95,6 +96,8 @@ class SqliteTransaction(Transaction):
         usable = (
             error is None or isinstance(error, errors.ExpDBError)
         ) and not session.in_transaction
+        if self.committed and self._writes:
+            open_files.note_commit(self._engine.path)
         self._session = None  # before it is given back, which must not be done twice
         self._engine.give_back(self._kind, session, usable)
 
@@ -120,6 +123,7 @@ class SqliteEngine(Engine):
         read_only: bool,
         durability: str,
         timeout: float,
+        max_lag: float = 0.0,
         module: ModuleType = sqlite3,
     ):
         self.path = self.location = path
@@ -138,8 +142,9 @@ class SqliteEngine(Engine):
             ),
         }
         self._idle: dict[Kind, list[SqliteSession]] = {kind: [] for kind in self._creators}
-        self._writer, self._watching = threading.RLock(), threading.Lock()
+        self._writer = threading.RLock()
         self._turn: SqliteTransaction | None = None
+        self._commits = CommitWatch(path, max_lag, self._data_version)
         self._closed = False
         self._log, self._watched = WriteAheadLog(path), time.monotonic()
         self._file = sqlite_files.identity(path)
@@ -218,22 +223,21 @@ class SqliteEngine(Engine):
         return SqliteTransaction(self, "sql")
 
     def changed_since(self, seen: object) -> object | None:
-        """Return what stands for the database as it is now.
+        """Return what stands for the database as it is now, or was up to `max_lag` seconds ago.
 
         None if nothing was committed since that was `seen`.
-
-        By a connection that nothing else is done with: `data_version` does not count its own
-        connection's writes.
         """
         if time.monotonic() - self._watched > WATCH_SECONDS:
             self.check_file()
-        with self._watching: return self._look(seen)  # fmt: skip
+        found = self._commits.commit()
+        return None if found == seen else found
 
-    def _look(self, seen: object) -> object | None:
+    def _data_version(self) -> object:
+        # By a connection of its own: `data_version` does not count the connection's own writes.
         session = self.take("watch")
-        now = (session.serial, connection_to.data_version(session.driver))
+        found = (session.serial, connection_to.data_version(session.driver))
         self.give_back("watch", session, usable=True)
-        return None if now == seen else now
+        return found
 
     def writing(self, timeout: float | None = None, *, outlives: bool = True) -> Transaction:
         """Return a context with a transaction.
@@ -342,4 +346,5 @@ class SqliteEngine(Engine):
         session.
         """
         self._idle = {kind: [] for kind in self._idle}
-        self._writer, self._watching = threading.RLock(), threading.Lock()
+        self._commits.begin_anew()
+        self._writer = threading.RLock()

@@ -49,8 +49,13 @@ class OpenFiles:
         self.uses: Living[FileUse] = Living()
         self.sessions: Living[Inherited] = Living()
         self.refused: set[str] = set()
+        self.commits: dict[str, object] = {}  # by path, what stands for this process's last one
         # Never closed: that would drop the parent's locks, or wait for a thread that is not there.
         self.inherited: list[Inherited] = []
+
+    def note_commit(self, path: str) -> None:
+        """Note that this process has committed something to a file, by whatever handle."""
+        self.commits[path] = object()  # not a number: threads would count past each other
 
     def before(self) -> None:
         """Close what nobody uses."""
