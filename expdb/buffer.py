@@ -442,9 +442,14 @@ class ReplayBuffer(Consumption):
             )
         return self._sampling.update_priorities(wanted, given)
 
-    def delete(self, where: Where) -> int:
-        """Delete the matching steps and return how many there were; `clear` deletes all."""
-        return change.delete(self._store, self._required(where, "delete"))
+    def delete(self, where: Where, *, keep_pinned: bool = False) -> int:
+        """Delete the matching steps and return how many there were; `clear` deletes all.
+
+        With `keep_pinned` those stay, in the same transaction, whose episodes have steps that
+        somebody holds by a lease with `pin=True`.
+        """
+        keep = checks.flag(keep_pinned, "keep_pinned")
+        return change.delete(self._store, self._required(where, "delete"), keep)
 
     def clear(self) -> int:
         """Delete every step and episode and return how many steps there were.

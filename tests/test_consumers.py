@@ -864,3 +864,21 @@ def test_a_training_that_is_killed_ends_with_the_same_parameters(tmp_path):
         ended.append(told[told.index("values") :])
     assert ended[0] == ended[1]
     assert "replayed" in said
+
+
+def test_what_is_deleted_may_leave_what_leases_pin(buffer):
+    for name in "abc":
+        with buffer.episode("t", episode_id=name) as episode:
+            for n in range(3):
+                episode.append(n=n)
+    consumer = buffer.consumer("trainer")
+    everything = expdb.QueryBuilder().gte("position", 0)
+    lease = consumer.lease(1, {"episode_id": "b"}, unit=expdb.Episode(), pin=True)
+    assert buffer.delete(everything, keep_pinned=True) == 6
+    assert buffer.episodes()["episode_id"].to_pylist() == ["b"]
+    lease.acknowledge()
+    consumer.lease(1, unit=expdb.Episode())  # which pins nothing
+    assert buffer.delete(everything, keep_pinned=True) == 3
+    assert buffer.delete(everything, keep_pinned=True) == 0
+    with pytest.raises(expdb.InvalidValue, match="keep_pinned"):
+        buffer.delete(everything, keep_pinned=1)

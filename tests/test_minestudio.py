@@ -1,6 +1,7 @@
 """MineStudio's replay buffer on a database: chunks, staleness, reuse, sessions, ranks."""
 
 import collections
+import gc
 import subprocess
 import sys
 import threading
@@ -284,3 +285,123 @@ def test_fragments_are_in_sql(make, tmp_path):
             "WHERE buffer = 'replay_buffer.session.s' GROUP BY 1, 2"
         )
         assert db.sql(query).to_pylist() == [{"agent_id": "w", "policy_version": 0, "n": 4}]
+
+
+# -- what goes wrong -------------------------------------------------------------------------------
+
+
+def test_a_fragment_that_is_refused_changes_nothing(make):
+    buffer = make(fragments_per_chunk=2)
+    add(buffer, [0])
+    odd = fragment(1)
+    odd.obs = {"image": object()}
+    with pytest.raises(expdb.InvalidValue, match="image"):
+        buffer.add_fragment(odd, FragmentMetadata(0, "s", "w", 1))
+    with pytest.raises(ValueError, match="metadata"):
+        buffer.add_fragment(fragment(1), FragmentMetadata(0, "s", "other", 1))
+    add(buffer, [1])
+    assert fetched(buffer, 2) == [("w", 0), ("w", 1)]
+
+
+@pytest.mark.parametrize("moment", ["before the plan is kept", "after the worker has looked"])
+def test_no_worker_deletes_what_is_fetched_at_that_moment(make, tmp_path, monkeypatch, moment):
+    buffer = make(max_chunks=2, max_reuse=9)
+    add(buffer, range(2))
+    worker = ReplayBufferInterface(location=tmp_path / "buffer")
+    plans = []
+    if moment == "before the plan is kept":
+        keep = buffer._plan.keep
+
+        def keep_late(*told):
+            add(worker, range(2, 6))
+            keep(*told)
+
+        monkeypatch.setattr(buffer._plan, "keep", keep_late)
+        plans += buffer.fetch_fragments(2)
+    else:
+        delete = worker.buffer.delete
+
+        def delete_late(*told, **options):
+            if not plans:
+                plans.extend(buffer.fetch_fragments(2))
+            return delete(*told, **options)
+
+        monkeypatch.setattr(worker.buffer, "delete", delete_late)
+        add(worker, range(2, 6))
+    assert len(plans) == 2
+    assert [buffer.load_fragment(id).index for _, id in plans] == [index for index, _ in plans]
+    monkeypatch.undo()
+    worker.close()
+
+
+def test_what_is_in_the_plan_can_be_loaded(make, tmp_path, monkeypatch):
+    buffer = make(max_reuse=1)
+    add(buffer, range(4))
+    buffer.fetch_fragments(2)
+    rank = ReplayBufferInterface(location=tmp_path / "buffer")
+    keep, delete, seen = buffer._plan.keep, buffer.buffer.delete, []
+
+    def load_all(*told, then=None, **options):
+        seen.extend(rank.load_fragment(id).index for _, id in rank.prepared_fragments())
+        return then(*told, **options)
+
+    monkeypatch.setattr(buffer._plan, "keep", lambda *told: load_all(*told, then=keep))
+    monkeypatch.setattr(
+        buffer.buffer, "delete", lambda *told, **options: load_all(*told, then=delete, **options)
+    )
+    buffer.fetch_fragments(2)
+    assert len(seen) == 2
+    monkeypatch.undo()
+    rank.close()
+
+
+def test_a_handle_that_is_dropped_or_never_made_owns_nothing(make, tmp_path):
+    (tmp_path / "buffer").mkdir()
+    (tmp_path / "buffer" / "fragments.db").write_bytes(b"not a database, but a kilobyte" * 40)
+    with pytest.raises(expdb.ExpDBError):
+        make()
+    (tmp_path / "buffer" / "fragments.db").unlink()
+    config = {
+        "max_chunks": 9, "max_staleness": 2, "max_reuse": 2, "fragments_per_chunk": 1,
+        "database_config": {"path": str(tmp_path / "buffer")},
+    }  # fmt: skip
+    for _ in range(2):
+        handle = ReplayBufferInterface(config)
+        with pytest.raises(ValueError, match="already"):
+            ReplayBufferInterface(config)
+        del handle
+        gc.collect()
+
+
+def test_another_handle_may_tell_of_a_new_session(make, tmp_path):
+    buffer = make()
+    add(buffer, range(3))
+    buffer.fetch_fragments(2)
+    other = ReplayBufferInterface(location=tmp_path / "buffer")
+    other.update_model_version("t", 0)
+    add(other, [7], session="t")
+    assert fetched(buffer, 1) == [("w", 7)]
+    other.update_model_version("u", 0)
+    buffer.update_model_version("u", 1)
+    add(buffer, [8], version=1, session="u")
+    assert fetched(buffer, 1) == [("w", 8)]
+    other.update_model_version("v", 0)
+    buffer.close()
+    other.close()
+    assert make("buffer", max_reuse=2).prepared_fragments() == []
+
+
+def test_chunks_that_are_used_up_go_after_a_restart_too(make):
+    buffer = make(max_chunks=4)
+    add(buffer, range(4))
+    for _ in range(2):
+        buffer.fetch_fragments(4)
+        buffer.close()
+        buffer = make(max_chunks=4)
+    assert len(buffer.buffer) == 0
+
+
+def test_chunks_of_another_size_are_refused(make):
+    make(fragments_per_chunk=2).close()
+    with pytest.raises(ValueError, match=r"fragments_per_chunk is 3, and the chunks .* have 2"):
+        make(fragments_per_chunk=3)

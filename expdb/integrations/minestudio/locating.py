@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,10 @@ def location_of(config: Mapping[str, Any] | None, location: str | os.PathLike[st
     if config is not None:
         given = config.get("database_config", {}).get("path")
         if given is None:
-            raise ValueError("database_config has no path: give a folder, or a PostgreSQL URL")
+            known = ", ".join(config.get("database_config", {})) or "nothing"
+            raise ValueError(
+                f"database_config has no path, but {known}: give a folder, or a PostgreSQL URL"
+            )
         return str(given)
     found = location if location is not None else os.environ.get(WHERE)
     if found is None:
@@ -71,18 +75,44 @@ def stored_config(where: str) -> dict[str, Any]:
     return config
 
 
-def own(where: str) -> Any:
-    """Return a file that this process has locked; the lock goes with the process."""
-    if "://" in where:
-        return None
-    Path(where).mkdir(parents=True, exist_ok=True)
-    file = open(Path(where) / "owner.lock", "w")  # noqa: SIM115 (it is kept open)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise ValueError(
-            f"Replay buffer already initialized: another process, or handle, has made it in {where}"
-        ) from None
-    os.register_at_fork(after_in_child=file.close)  # a child does not own it
-    return file
+class Owner:
+    """Says that this process has made the buffer, until it is closed, dropped, or the process ends.
+
+    Raises ValueError where another process or handle says so.
+    """
+
+    def __init__(self, where: str):
+        self._file: int | None = None
+        if "://" in where:
+            return
+        Path(where).mkdir(parents=True, exist_ok=True)
+        self._file = os.open(Path(where) / "owner.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise ValueError(
+                f"Replay buffer already initialized: another process, or handle, has made it in "
+                f"{where}"
+            ) from None
+        _owners.add(self)
+
+    def close(self) -> None:
+        """Let another one have the buffer."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+_owners: weakref.WeakSet[Owner] = weakref.WeakSet()
+
+
+def _leave_to_the_parent() -> None:
+    for one in list(_owners):
+        one.close()
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)

@@ -1,6 +1,9 @@
 """Pins: what held leases keep from being evicted, as their own column and the buffer's say."""
 
+import numpy as np
+
 from expdb.sql.session import Session
+from expdb.storage.ledger.packed import unpack_positions
 from expdb.storage.store import Store
 
 
@@ -17,3 +20,18 @@ def settle_pins(session: Session, store: Store) -> int:
         store.id, store.id,
     )  # fmt: skip
     return int(low)
+
+
+def pinned_positions(session: Session, store: Store) -> np.ndarray:
+    """Return the positions that leases which are held have drawn and pin, int64.
+
+    The transaction holds the buffer's row, as whoever pins does.
+    """
+    held = session.ask(
+        "SELECT positions FROM leases WHERE buffer_id = ? AND status = 'leased' "
+        f"AND expires > {store.dialect.NOW} AND pinned IS NOT NULL",
+        store.id,
+    )
+    if not held:
+        return np.empty(0, np.int64)
+    return np.unique(np.concatenate([unpack_positions(bytes(one)).items for (one,) in held]))

@@ -11,6 +11,7 @@ from expdb.names import EPISODE_COLUMNS
 from expdb.sql import tables
 from expdb.sql.conditions import Condition, resolve
 from expdb.sql.session import Session
+from expdb.storage.ledger.pins import pinned_positions
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.reading import select
 from expdb.storage.reading.fetch import alive
@@ -136,11 +137,25 @@ def _episodes_of(store: Store, positions: np.ndarray) -> sa.Select[Any]:
     return sa.select(steps.c.episode).where(steps.c.buffer_id == store.id, among)
 
 
-def delete(store: Store, where: Condition) -> int:
+def delete(store: Store, where: Condition, keep_pinned: bool) -> int:
     """Delete the matching steps, and rewrite the chunks they leave; return how many there were."""
     with store.writing() as (session, outcome):
         found = select.positions(store, session, where)
+        if keep_pinned and len(found):
+            held = pinned_positions(session, store)
+            held = held[alive(store, session, held)] if len(held) else held
+            kept = _episodes_at(store, session, held)
+            found = found[~np.isin(_episodes_at(store, session, found), kept)]
         return delete_positions(store, session, outcome, found)
+
+
+def _episodes_at(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
+    """Return the episode of each step that is held."""
+    if not len(positions):
+        return positions
+    segments = locate(store, session, positions)
+    found: np.ndarray = segments.episode[segments.find(positions)]
+    return found
 
 
 def delete_positions(

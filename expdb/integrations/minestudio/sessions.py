@@ -1,0 +1,175 @@
+"""The training session that a buffer works with, and the version of its model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import expdb
+from expdb.integrations.minestudio.datatypes import kinds
+from expdb.integrations.minestudio.locating import (
+    WHERE,
+    Owner,
+    check_config,
+    file_of,
+    location_of,
+    plain,
+    stored_config,
+)
+from expdb.integrations.minestudio.plan import Plan
+from expdb.integrations.records import Records
+
+VERSION = "first_policy_version"  # of a chunk
+
+
+@dataclass
+class Chunk:
+    """Fragments of a worker, one after another, on their way to a chunk."""
+
+    episode_id: str
+    version: int  # of its first fragment, which is that of the chunk
+    count: int
+    last: int
+
+
+class Sessions:
+    """A database of fragments: each session has a buffer of its own there, and all but one go."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        *,
+        location: str | os.PathLike[str] | None = None,
+    ):
+        where = location_of(config, location)
+        self._owner: Owner | None = None
+        if config is None:
+            self._config = stored_config(where)
+        else:
+            check_config(config)
+            self._owner = Owner(where)
+            self._config = {key: plain(config[key]) for key in config}
+        try:
+            self._open_database(where, config is not None)
+        except BaseException:
+            if self._owner is not None:
+                self._owner.close()
+            raise
+        if config is not None:
+            os.environ[WHERE] = where
+
+    def _open_database(self, where: str, is_owner: bool) -> None:
+        self.location, self.database_config = where, self._config["database_config"]
+        # Nothing is kept in memory: fragments are read by id, once or twice.
+        self.database = expdb.open(file_of(where), resident_bytes=0)
+        self._state = self.database.buffer(
+            "replay_buffer.state", capacity=1, fields={"state": expdb.Field("json")}
+        )
+        if is_owner:
+            self._check_chunks()
+            session, version = self._current()
+            self._state.store(state={**self._kept(session, version), "config": self._config})
+        self._plan = Plan(self.database)
+        self._open: dict[str, Chunk] = {}
+        self._uses: dict[int, int] = {}  # how often chunks were fetched, by episode
+        self._lease: expdb.Lease | None = None
+        self._session_id: str | None = None
+        self._added = 0
+        self._enter(self._current()[0])
+        self._uses |= self._plan.uses(self._session_id)
+
+    def _check_chunks(self) -> None:
+        """Raise ValueError where chunks of another size are stored: no fetch could use them."""
+        page = self._state.page(1, 1)
+        stored = page[0]["state"]["config"]["fragments_per_chunk"] if page else None
+        given = self._config["fragments_per_chunk"]
+        if stored not in (None, given):
+            raise ValueError(
+                f"fragments_per_chunk is {given}, and the chunks in {self.location} have {stored}: "
+                "give that, or another path"
+            )
+
+    def get_database_config(self) -> dict[str, Any]:
+        """Return the `database_config`."""
+        return dict(self.database_config)
+
+    def update_training_session(self) -> None:
+        """Do nothing, as in MineStudio: `update_model_version` names the session."""
+
+    # -- the session, and the version of the model -------------------------------------------
+
+    def _current(self) -> tuple[str, int]:
+        """Return the session and the model's version that the trainer has told."""
+        page = self._state.page(1, 1)
+        state = page[0]["state"] if page else {}
+        return state.get("session_id", ""), state.get("model_version", -1)
+
+    def _now(self) -> tuple[str, int]:
+        """Return the session and the model's version, and work with that session."""
+        assert self._session_id is not None
+        try:
+            version = self.buffer.policy_version
+        except expdb.UnknownBuffer:  # the trainer has begun another session, and dropped it
+            version = None
+        if version is not None:
+            return self._session_id, version
+        session, told = self._current()
+        self._enter(session)
+        return session, told
+
+    def _kept(self, session: str, version: int) -> dict[str, Any]:
+        return {"session_id": session, "model_version": version, "config": self._config}
+
+    def _enter(self, session: str) -> None:
+        """Work with the fragments of a session."""
+        if session == self._session_id:
+            return
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            with suppress(expdb.ExpDBError):  # its session may be gone, and all that it held
+                lease.give_back()
+        self._session_id = session
+        name = f"replay_buffer.session.{session}" if session else "replay_buffer.session"
+        self.buffer = self.database.buffer(name)
+        self.records = Records(self.database, self.buffer, *kinds())
+        self._consumer = self.buffer.consumer(
+            "trainer",
+            max_times_sampled=int(self._config["max_reuse"]),
+            max_staleness=int(self._config["max_staleness"]),
+        )
+        self._open.clear()
+        self._uses.clear()
+
+    def update_model_version(self, session_id: str, model_version: int) -> None:
+        """Tell the version of the model that is trained now, and the session.
+
+        Fragments of another session, and those that are too stale, are deleted.
+        """
+        session, version = self._current()
+        if session_id == session and model_version < version:
+            raise ValueError(f"model_version goes back from {version} to {model_version}")
+        self._state.store(state=self._kept(session_id, int(model_version)))
+        if session_id != session:
+            self._plan.clear()
+        self._enter(session_id)
+        current = self.buffer.name
+        for name in self.database.buffers():
+            is_session = name.startswith("replay_buffer.session")
+            if is_session and name.removesuffix(".structures") != current:
+                self.database.drop(name)
+        self.buffer.policy_version = int(model_version)
+        stale = int(model_version) - int(self._config["max_staleness"])
+        self._delete(
+            one["episode_id"]
+            for one in self.buffer.episodes().select(["episode_id", VERSION]).to_pylist()
+            if one[VERSION] < stale
+        )
+
+    def _delete(self, episode_ids: Iterable[str]) -> None:
+        """Delete chunks, but those of the last fetch: they can be loaded until the next one."""
+        if found := list(episode_ids):
+            where = expdb.QueryBuilder().in_("episode_id", found)
+            self.buffer.delete(where, keep_pinned=True)
