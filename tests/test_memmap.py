@@ -408,3 +408,30 @@ def test_a_folder_of_the_original_is_imported_without_unpickling(tmp_path):
     with pytest.raises(ValueError, match="no folder"):
         import_folder(tmp_path, tmp_path / "new")
     mine.close()
+
+
+@pytest.mark.parametrize("size", [None, 1])
+def test_an_episode_without_steps_is_none(make, size):
+    buffer = make(fields={"a": "int"}, meta={"task": "int"})
+    if size is None:
+        with buffer.one_episode(task=9):
+            pass
+    else:
+        with buffer.batched_episode(size, task=np.array([9])):
+            pass
+    with buffer.one_episode(task=3):
+        buffer.store(a=1)
+    buffer.store(a=2)
+    buffer.advance_episode()
+    assert [one.meta["task"] for one in buffer.held()] == [3, 0]
+
+
+def test_no_episode_begins_in_a_full_buffer(make):
+    buffer = make(episodes=1, fields={"a": "int"})
+    with buffer.one_episode():
+        buffer.store(a=1)
+    for begin in (lambda: buffer.store(a=2), lambda: buffer.store_batch(a=np.array([2]))):
+        with pytest.raises(ValueError, match="full"):
+            begin()
+    assert len(buffer) == 1
+    assert buffer.is_new_episode

@@ -96,6 +96,51 @@ def test_columns_of_anything_are_cut_into_steps(close):
     assert [one["k"] for one in batch["infos"]] == batch["a"].tolist()
 
 
+@pytest.mark.parametrize("unit", ["timesteps", "fragments"])
+def test_rewards_are_known_to_sql_and_those_that_are_nan_are_refused(unit, close, tmp_path):
+    buffer = close(ReplayBuffer(capacity=10, storage_unit=unit, location=tmp_path / "r.db"))
+    buffer.add(steps(0, 1, 2, rewards=np.array([1, 2, 4], np.float32)))
+    with pytest.raises(expdb.InvalidValue, match="reward"):
+        buffer.add(steps(3, rewards=np.array([np.nan], np.float32)))
+    buffer.flush()
+    asked = "SELECT sum(reward) AS sum FROM experience WHERE buffer = 'replay_buffer'"
+    assert buffer.database.sql(asked).to_pylist() == [{"sum": 7.0}]
+    assert set(buffer.sample(50)["rewards"].tolist()) == {1, 2, 4}
+
+
+def test_a_column_that_cannot_be_stored_by_its_name_is_refused(close):
+    with pytest.raises(expdb.InvalidValue, match="timesteps"):
+        close(ReplayBuffer(capacity=10)).add(steps(0, timesteps=np.array([7])))
+
+
+def test_items_that_could_not_be_evicted_go_later(close, monkeypatch):
+    buffer = close(ReplayBuffer(capacity=4, storage_unit="fragments"))
+    buffer.add(steps(0, 1))
+    buffer.add(steps(2, 3))
+    buffer.add(steps(4, 5))
+    with monkeypatch.context() as patch:
+        patch.setattr(buffer.buffer, "delete", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            buffer.flush()
+    buffer.flush()
+    assert len(buffer) == 2
+    assert set(buffer.sample(50)["a"].tolist()) == {2, 3, 4, 5}
+
+
+def test_no_more_than_the_capacity_is_held_of_long_items(close):
+    buffer = close(ReplayBuffer(capacity=4, storage_unit="fragments"))
+    for k in range(20):
+        buffer.add(steps(2 * k, 2 * k + 1))
+        assert len(buffer) <= 3
+
+
+def test_a_state_of_another_place_is_taken_with_a_warning(close, tmp_path):
+    state = close(ReplayBuffer(capacity=4, location=tmp_path / "a.db")).get_state()
+    other = close(ReplayBuffer(capacity=4, location=tmp_path / "b.db"))
+    with pytest.warns(expdb.ExpDBWarning, match="holds 0 items"):
+        other.set_state(state)
+
+
 def test_an_empty_buffer_and_no_number_are_refused(close):
     buffer = close(ReplayBuffer())
     with pytest.raises(ValueError, match="empty"):

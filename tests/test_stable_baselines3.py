@@ -448,3 +448,15 @@ def test_a_pickle_means_the_same_in_another_folder(tmp_path, monkeypatch):
     assert again.size() == 5
     again.close()
     mine.close()
+
+
+def test_a_pickle_whose_file_is_gone_is_refused(tmp_path):
+    mine = ours.ReplayBuffer(10, BOX, DISCRETE, "cpu", location=tmp_path / "runs.db")
+    fill([mine], 3, 1)
+    stored = pickle.dumps(mine)
+    mine.close()
+    for name in ("runs.db", "runs.db-wal", "runs.db-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    with pytest.raises(expdb.DatabaseMissing, match=r"runs\.db any more"):
+        pickle.loads(stored)
+    assert not (tmp_path / "runs.db").exists()

@@ -103,6 +103,7 @@ class ReplayBuffer(Loading):
     def _begin(self, count: int) -> None:
         """Have as many episodes under way."""
         if count > len(self._open):
+            self._check_room(count)
             number = self._open[-1].number + 1 if self._open else self._next_number()
             for k in range(count - len(self._open)):
                 meta = {name: spec.full().tolist() for name, spec in self.meta_fields.items()}
@@ -120,8 +121,8 @@ class ReplayBuffer(Loading):
         """End the episodes under way; does nothing where no step was stored."""
         self._check_writable("advance_episode")
         if self._timestep == 0 and batch_size == 1:
+            self._open = []  # no step of it was stored: it is none
             return
-        self._check_room(batch_size)
         self._begin(batch_size)
         self._timestep = max(self._timestep, 1)  # an episode without steps is none
         for one in self._open:
@@ -157,7 +158,6 @@ class ReplayBuffer(Loading):
         self._check_writable("one_episode")
         if self._open:
             raise ValueError("an episode is under way: advance_episode() before another one")
-        self._check_room(count)
         last: dict[str, Any] = {}
         try:
             self._begin(count)

@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 import random
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch, concat_samples
+from ray.rllib.policy.sample_batch import SampleBatch, concat_samples
 from ray.rllib.utils.replay_buffers import (
     prioritized_replay_buffer,
 )
 from ray.rllib.utils.replay_buffers import replay_buffer as rllib
 
 import expdb
-from expdb.integrations.locations import absolute, refuse_private
+from expdb.integrations.locations import absolute, check_there, refuse_private
 from expdb.integrations.prioritized import PrioritizedWriter
-from expdb.integrations.records import Kind, Records
+from expdb.integrations.records import Records
+from expdb.integrations.rllib.items import kinds, one_step, rows_of, step_of, sum_of_rewards
 from expdb.integrations.rllib.states import go_on, state_of
 
 StorageUnit: Any = rllib.StorageUnit
@@ -60,12 +61,12 @@ class Stored(rllib.ReplayBuffer):
         self.buffer = self.database.buffer(
             name, capacity=capacity if is_steps else None, fields={"timesteps": "int64"}
         )
-        self._records = Records(self.database, self.buffer, *_kinds())
+        self._records = Records(self.database, self.buffer, *kinds())
         self._writer = PrioritizedWriter(self.buffer)
         self._held: deque[tuple[int, int]] = deque()  # positions and timesteps, oldest first
         self._after = -1
         self._rng = np.random.default_rng(random.getrandbits(32))  # follows Python's seed
-        self._num_timesteps_added = int(self.buffer.stats()["added"])
+        self._num_timesteps_added = self._flushed = int(self.buffer.stats()["added"])
         self._learn()
 
     def __len__(self) -> int:
@@ -99,7 +100,7 @@ class Stored(rllib.ReplayBuffer):
         rows = None
         is_cut_here = type(self)._add_single_batch is Stored._add_single_batch
         if is_cut_here and self.storage_unit == StorageUnit.TIMESTEPS:
-            rows = _rows(batch)
+            rows = rows_of(batch)
         if rows is None:
             rllib.ReplayBuffer.add(self, batch, **options)
             return
@@ -108,13 +109,20 @@ class Stored(rllib.ReplayBuffer):
 
     def _add_single_batch(self, item: Any, **options: Any) -> None:
         """Add an item: some timesteps, a sequence, an episode or a fragment."""
-        value = _one_step(item) if self.storage_unit == StorageUnit.TIMESTEPS else item
+        value = one_step(item) if self.storage_unit == StorageUnit.TIMESTEPS else item
         self._add_item(value, item.count, options.get("weight"))
 
     def _add_item(self, value: Any, timesteps: int, weight: float | None) -> None:
-        self._writer.append(self._weight(weight), timesteps=timesteps, **self._records.step(value))
+        step = self._records.step(value)
+        if "timesteps" in step:
+            raise expdb.InvalidValue(
+                "a column is called 'timesteps', as the one that counts those of an item: rename it"
+            )
+        step.setdefault("reward", sum_of_rewards(value))
+        self._writer.append(self._weight(weight), timesteps=timesteps, **step)
         self._num_timesteps_added += timesteps
-        if self._writer.unwritten >= FLUSH_STEPS:
+        unflushed = self._num_timesteps_added - self._flushed
+        if self._writer.unwritten >= FLUSH_STEPS or unflushed >= self.capacity:
             self.flush()
 
     def _weight(self, weight: float | None) -> float | None:
@@ -123,11 +131,16 @@ class Stored(rllib.ReplayBuffer):
 
     def flush(self) -> None:
         """Have everything that was added durable, and visible to other processes."""
+        self._flushed = self._num_timesteps_added
         if not self._writer.is_flushed:
             self._writer.flush()
         if self.storage_unit != StorageUnit.TIMESTEPS:
-            self._learn()
-            self._evict()
+            try:
+                self._learn()
+                self._evict()
+            except BaseException:  # it may be half of something: all is learned anew
+                self._held, self._after = deque(), -1
+                raise
 
     def _learn(self) -> None:
         """Learn of the items that were stored since, by anybody."""
@@ -181,7 +194,7 @@ class Stored(rllib.ReplayBuffer):
             if table is not None:
                 return SampleBatch(table)
             steps = self._records.values(drawn)
-            return concat_samples([_step_of(value) for value in steps])
+            return concat_samples([step_of(value) for value in steps])
         found = concat_samples(self._records.values(drawn))
         found.decompress_if_needed()
         return found
@@ -288,60 +301,6 @@ class PrioritizedReplayBuffer(Stored, prioritized_replay_buffer.PrioritizedRepla
         self._max_priority = state["max_priority"]
 
 
-def _kinds() -> tuple[Kind, ...]:
-    return (
-        Kind("SampleBatch", SampleBatch, _apart, _together),
-        Kind(
-            "MultiAgentBatch", MultiAgentBatch,
-            lambda one: {"policies": dict(one.policy_batches), "count": one.count},
-            lambda plain: MultiAgentBatch(plain["policies"], plain["count"]),
-        ),
-    )  # fmt: skip
-
-
-def _apart(batch: SampleBatch) -> dict[str, Any]:
-    return {
-        "columns": dict(batch), "max_seq_len": batch.max_seq_len,
-        "zero_padded": bool(batch.zero_padded),
-    }  # fmt: skip
-
-
-def _together(plain: dict[str, Any]) -> SampleBatch:
-    return SampleBatch(
-        plain["columns"], _max_seq_len=plain["max_seq_len"], _zero_padded=plain["zero_padded"]
-    )
-
-
-def _rows(batch: Any) -> Iterator[dict[str, Any]] | None:
-    """Return each step of a batch as `_one_step` does; None where it has other than arrays."""
-    if type(batch) is not SampleBatch or "seq_lens" in batch:
-        return None
-    columns = list(batch.values())
-    if any(type(one) is not np.ndarray for one in columns) or len({*map(len, columns)}) != 1:
-        return None
-    names = list(batch.keys())
-    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
-
-
-def _one_step(batch: Any) -> Any:
-    """Return the columns of a batch of one step, each without its axis of one."""
-    if not isinstance(batch, SampleBatch) or "seq_lens" in batch:
-        return batch
-    return {
-        key: column[0] if isinstance(column, np.ndarray) else [column]
-        for key, column in batch.items()
-    }
-
-
-def _step_of(value: Any) -> Any:
-    """Return a batch of one step of what `_one_step` made."""
-    if not isinstance(value, dict) or isinstance(value, SampleBatch):
-        return value
-    return SampleBatch(
-        {key: one[0] if isinstance(one, list) else np.asarray(one)[None] for key, one in
-         value.items()}
-    )  # fmt: skip
-
-
 def _reopened(kind: type[Stored], given: dict[str, Any]) -> Stored:
+    check_there(given["location"])
     return kind(**given)

@@ -12,7 +12,7 @@ from ray.rllib.utils import force_list
 from ray.rllib.utils.replay_buffers import episode_replay_buffer as rllib
 
 import expdb
-from expdb.integrations.locations import absolute, refuse_private
+from expdb.integrations.locations import absolute, check_there, refuse_private
 from expdb.integrations.rllib.episodes import Episodes, NextSteps
 from expdb.integrations.rllib.states import go_on, state_of
 
@@ -235,4 +235,5 @@ def _check_options(options: dict[str, Any]) -> None:
 
 
 def _reopened(kind: type[Stored], given: dict[str, Any]) -> Stored:
+    check_there(given["location"])
     return kind(**given)

@@ -13,7 +13,7 @@ from stable_baselines3.common import buffers
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
 import expdb
-from expdb.integrations.locations import absolute, refuse_private
+from expdb.integrations.locations import absolute, check_there, refuse_private
 
 
 @dataclass(frozen=True)
@@ -325,4 +325,5 @@ def _columns(
 
 
 def _reopened(kind: type[Stored], given: dict[str, Any]) -> Stored:
+    check_there(given["location"])
     return kind(**given)

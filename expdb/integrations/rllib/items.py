@@ -1,0 +1,75 @@
+"""Items of RLlib's sample batches: how they are stored, and made again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
+
+from expdb.integrations.records import Kind
+
+
+def kinds() -> tuple[Kind, ...]:
+    """Return how the batches of RLlib are kept."""
+    return (
+        Kind("SampleBatch", SampleBatch, _apart, _together),
+        Kind(
+            "MultiAgentBatch", MultiAgentBatch,
+            lambda one: {"policies": dict(one.policy_batches), "count": one.count},
+            lambda plain: MultiAgentBatch(plain["policies"], plain["count"]),
+        ),
+    )  # fmt: skip
+
+
+def _apart(batch: SampleBatch) -> dict[str, Any]:
+    return {
+        "columns": dict(batch), "max_seq_len": batch.max_seq_len,
+        "zero_padded": bool(batch.zero_padded),
+    }  # fmt: skip
+
+
+def _together(plain: dict[str, Any]) -> SampleBatch:
+    return SampleBatch(
+        plain["columns"], _max_seq_len=plain["max_seq_len"], _zero_padded=plain["zero_padded"]
+    )
+
+
+def sum_of_rewards(item: Any) -> float | None:
+    """Return the reward of the step that an item is stored as, None where it has none."""
+    rewards = item.get("rewards") if hasattr(item, "get") else None
+    if isinstance(rewards, (np.ndarray, np.floating)) and rewards.dtype.kind == "f":
+        return float(rewards.sum())
+    return None
+
+
+def rows_of(batch: Any) -> Iterator[dict[str, Any]] | None:
+    """Return each step of a batch as `one_step` does; None where it has other than arrays."""
+    if type(batch) is not SampleBatch or "seq_lens" in batch:
+        return None
+    columns = list(batch.values())
+    if any(type(one) is not np.ndarray for one in columns) or len({*map(len, columns)}) != 1:
+        return None
+    names = list(batch.keys())
+    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def one_step(batch: Any) -> Any:
+    """Return the columns of a batch of one step, each without its axis of one."""
+    if not isinstance(batch, SampleBatch) or "seq_lens" in batch:
+        return batch
+    return {
+        key: column[0] if isinstance(column, np.ndarray) else [column]
+        for key, column in batch.items()
+    }
+
+
+def step_of(value: Any) -> Any:
+    """Return a batch of one step of what `one_step` made."""
+    if not isinstance(value, dict) or isinstance(value, SampleBatch):
+        return value
+    return SampleBatch(
+        {key: one[0] if isinstance(one, list) else np.asarray(one)[None] for key, one in
+         value.items()}
+    )  # fmt: skip
