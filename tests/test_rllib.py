@@ -435,7 +435,7 @@ def test_slices_have_the_steps_before_them(close):
 
 
 def test_priorities_of_the_last_sample_are_set(close):
-    buffer = close(PrioritizedEpisodeReplayBuffer(capacity=100, alpha=1.0))
+    buffer = close(PrioritizedEpisodeReplayBuffer(capacity=100, alpha=1.0, seed=0))
     buffer.add(episode(0, 10))
     found = buffer.sample(50, beta=0.5)
     buffer.update_priorities(np.array([1e9 if one.t_started == 3 else 0.0 for one in found]))
