@@ -25,6 +25,8 @@ BATCH_COLUMNS: dict[str, Any] = {
     PRESENT: np.bool_,
 }  # fmt: skip
 LINKS = (AFTER, BEFORE)
+# Those that nearly every batch takes.
+PACKED = (AFTER, "episode", "step", "reward", "terminated", "truncated")
 # What the last row says, which -1 (UNKNOWN) is the index of: the one that stands for no step.
 NO_STEP: dict[str, Any] = {
     "episode": UNKNOWN, "step": UNKNOWN, "reward": np.nan,

@@ -1,17 +1,13 @@
 """The rows of a buffer in memory.
 
-They are a ring of positions, with one array per column, and links from each step to its neighbours.
-
-Row `position % slots` of every array holds a step. Behind the ring lies the zero row, which fills
-in for missing steps, and behind that lie the final observations of episodes. So whatever follows a
-step is a row, and a batch takes one `take` per column. The last row stands for no step, so that -1
-in gives -1, NaN or False out. refresh.py fills the arrays, links.py links them.
+They are a ring of positions (ring.py), with links from each step to its neighbours. Whatever
+follows a step is a row: a step, the zero row or a final observation. So a batch is rows that are
+taken. refresh.py fills the arrays, links.py links them.
 """
 
 import threading
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +18,6 @@ from expdb.memory.columns import (
     AFTER,
     BATCH_COLUMNS,
     BEFORE,
-    LINKS,
     NO_STEP,
     ORDINAL,
     PRESENT,
@@ -42,12 +37,14 @@ from expdb.memory.journal import (
     OpenEpisode,
     Priorities,
 )  # fmt: skip
+from expdb.memory.packed import Packed
+from expdb.memory.ring import Ring
 from expdb.names import UNKNOWN
 from expdb.storage.catalog import Fields
 from expdb.storage.reading.gather import blank
 
 
-class Resident:
+class Resident(Ring):
     """What is held in memory of one buffer: positions `low` to `high`. Use it under its lock."""
 
     def __init__(self, budget: Budget):
@@ -76,6 +73,7 @@ class Resident:
             name: np.array([0, NO_STEP.get(name, 0)], dtype)
             for name, dtype in BATCH_COLUMNS.items()
         }
+        self.packed = Packed(0, {})
         self.fields: dict[str, Field] = {}  # those with an array
         self.known: Fields | None = None
         self.open: dict[int, OpenEpisode] = {}
@@ -92,26 +90,6 @@ class Resident:
         self.journal_bytes = self.unordered_bytes = 0
 
     # -- rows --------------------------------------------------------------------------------------
-
-    @property
-    def zero(self) -> int:
-        """The zero row, which fills in for missing steps."""
-        return self.slots
-
-    @property
-    def total(self) -> int:
-        """Rows of each array: the ring, the zero row, final observations, and the one for none."""
-        return self.slots + 1 + self.final_rows + 1
-
-    def rows(self, positions: np.ndarray) -> np.ndarray:
-        """Return the rows of positions that are held; not to be written to."""
-        return positions if self.high <= self.slots else positions % self.slots
-
-    def positions(self, rows: np.ndarray) -> np.ndarray:
-        """Return the positions of rows of the ring; not to be written to."""
-        if self.high <= self.slots:
-            return rows
-        return np.where(rows < 0, UNKNOWN, self.low + (rows - self.low) % self.slots)
 
     def held(self, positions: np.ndarray) -> np.ndarray:
         """Return which of the positions hold a step, bool."""
@@ -138,22 +116,22 @@ class Resident:
 
     def successors(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows of what follows: a step, a final observation, zero; UNKNOWN for none."""
-        return self.columns[AFTER].take(rows)
+        return self._of(AFTER, rows)
 
     def next_steps(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows of the steps after; UNKNOWN where there is none in the ring."""
-        after = self.columns[AFTER].take(rows)
+        after = self._of(AFTER, rows)
         after[after >= self.slots] = UNKNOWN
         return after
 
     def previous_steps(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows of the steps before; UNKNOWN where there is none, or it is gone."""
-        before = self.columns[BEFORE].take(rows)
+        before = self._of(BEFORE, rows)
         behind = np.flatnonzero(before >= 0)
         candidates = before[behind]
         # Its slot may hold another step by now, which does not lead here; or still itself, evicted
         # and outside.
-        leads_here = self.columns[AFTER].take(candidates) == rows[behind]
+        leads_here = self.columns[AFTER][candidates] == rows[behind]
         before[behind[~(leads_here & self.is_live(candidates))]] = UNKNOWN
         return before
 
@@ -165,29 +143,33 @@ class Resident:
 
     # -- columns -----------------------------------------------------------------------------------
 
+    def _of(self, name: str, rows: np.ndarray) -> np.ndarray:
+        found: np.ndarray = self.columns[name][rows]  # not `take`, which copies what is packed
+        return found
+
     def episodes(self, rows: np.ndarray) -> np.ndarray:
         """Return the episode of each step."""
-        return self.columns["episode"].take(rows)
+        return self._of("episode", rows)
 
     def ordinals(self, rows: np.ndarray) -> np.ndarray:
         """Return how many steps of the episode were written before each."""
-        return self.columns[ORDINAL].take(rows)
+        return self._of(ORDINAL, rows)
 
     def episode_lengths(self, rows: np.ndarray) -> np.ndarray:
         """Return the lengths of the complete episodes that begin at rows; 0 for other steps."""
-        return self.columns[WHOLE].take(rows)
+        return self._of(WHOLE, rows)
 
     def rewards(self, rows: np.ndarray) -> np.ndarray:
         """Return the reward of each step, NaN for none."""
-        return self.columns["reward"].take(rows)
+        return self._of("reward", rows)
 
     def terminated(self, rows: np.ndarray) -> np.ndarray:
         """Return which steps terminated their episode."""
-        return self.columns["terminated"].take(rows)
+        return self._of("terminated", rows)
 
     def truncated(self, rows: np.ndarray) -> np.ndarray:
         """Return at which steps their episode was truncated."""
-        return self.columns["truncated"].take(rows)
+        return self._of("truncated", rows)
 
     def of_episodes(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return a column of the episode of each step, one that a unit or sampler reads."""
@@ -222,7 +204,8 @@ class Resident:
         entries += len(self.finals.taken) + len(self.finals.free) // 8
         behind = self.total - self.slots
         used = (min(self.high, self.slots) + behind) / self.total
-        arrays = int(used * sum(array.nbytes for array in self.columns.values()))
+        alone = [array for name, array in self.columns.items() if name not in self.packed.names]
+        arrays = int(used * (self.packed.nbytes + sum(array.nbytes for array in alone)))
         arrays += 0 if self.kept is None else self.kept.nbytes
         return arrays + ENTRY_BYTES * entries + self.journal_bytes + self.unordered_bytes
 
@@ -257,50 +240,6 @@ class Resident:
         self.budget.take(self, rows * self._width())
         self.version += 1
 
-    def reserve(self, high: int, finals: int, capacity: int | None) -> None:
-        """Make room for the positions up to `high` and for more final observations."""
-        span, slots, final_rows = high - self.low, self.slots, self.final_rows
-        if span > slots or not slots:
-            most = capacity if capacity and span <= capacity else 2 * span
-            slots = max(span, min(slots + slots // 2, most), 64)
-        if len(self.finals.free) < finals:
-            final_rows = max(final_rows + finals, final_rows + final_rows // 2, 16)
-        if (slots, final_rows) != (self.slots, self.final_rows):
-            self._move(slots, final_rows)
-
-    def lay_out(self, slots: int) -> None:
-        """Have a ring of so many rows, if that is room enough."""
-        if self.high - self.low <= slots != self.slots:
-            self._move(slots, self.final_rows)
-
-    def _move(self, slots: int, final_rows: int) -> None:
-        positions = np.arange(self.low, self.high)
-        old, new = positions % max(self.slots, 1), positions % max(slots, 1)
-        shift = slots - self.slots
-        columns = {}
-        for name, array in self.columns.items():
-            # Not zeros: rows are written before they are read, and fresh memory is faster in large
-            # pages, which it gets.
-            grown = np.empty((slots + 1 + final_rows + 1, *array.shape[1:]), array.dtype)
-            grown[slots:] = 0
-            values = array[old]
-            if name in LINKS:
-                inside, behind = (values >= 0) & (values < self.slots), values >= self.slots
-                values[inside] = (
-                    self.low + (values[inside] - self.low) % max(self.slots, 1)
-                ) % slots
-                values[behind] += shift
-            grown[new] = values
-            grown[slots : slots + 1 + self.final_rows] = array[self.slots : -1]
-            grown[-1] = array[-1]
-            columns[name] = grown
-        self.columns = columns
-        self.finals.free = [row + shift for row in self.finals.free] + list(
-            range(slots + 1 + self.final_rows, slots + 1 + final_rows)
-        )
-        self.finals.taken = deque((position, row + shift) for position, row in self.finals.taken)
-        self.slots, self.final_rows = slots, final_rows
-
     def evict(self, low: int) -> np.ndarray:
         """Let go of the positions before `low`; return those held that followed one of them."""
         if low <= self.low:
@@ -315,22 +254,6 @@ class Resident:
         while self.finals.taken and self.finals.taken[0][0] < low:
             self.finals.free.append(self.finals.taken.popleft()[1])
         return orphaned
-
-    def write(self, name: str, first: int, stop: int, values: Any) -> None:
-        """Set a column of the positions from `first` up to `stop`.
-
-        `values` has one for each, or is one for all.
-        """
-        begin, column = first % self.slots, self.columns[name]
-        until = min(stop - first, self.slots - begin)
-        if until == stop - first:
-            column[begin : begin + until] = values
-        elif np.ndim(values) == 0:
-            column[begin : self.slots] = values
-            column[: stop - first - until] = values
-        else:
-            column[begin : self.slots] = values[:until]
-            column[: stop - first - until] = values[until:]
 
     # -- followers ---------------------------------------------------------------------------------
 

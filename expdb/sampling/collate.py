@@ -63,19 +63,20 @@ class Collator:
         empty: Empty,
     ) -> Batch:
         """Gather the columns of a batch."""
-        columns, mask, rows = self._resident.columns, layout.mask, layout.rows
+        mask, rows = layout.mask, layout.rows
         shape, flat = rows.shape, rows.reshape(-1)
+        taken = _Taken(self._resident, empty)
         arrays: dict[str, dict[str, np.ndarray]] = {"unit": layout.columns, "sampler": drawn}
         if session is not None and state is not None:
             arrays |= self._read(session, state, plan, positions, layout)
         out: dict[str, np.ndarray] = {}
         for key, source, name in plan.keys:
             if source == "row":
-                column = columns[name]
-                array = column.take(flat, 0) if empty is np.empty else _gather(column, flat, empty)
+                array = taken.column(name, "rows", flat)
                 out[key] = array if mask is None else array.reshape(*shape, *array.shape[1:])
             elif source in _ROWS:
-                out[key] = _gather(columns[name], getattr(layout, _ROWS[source]), empty)
+                which = _ROWS[source]
+                out[key] = taken.column(name, which, getattr(layout, which))
             elif source == "stored":
                 array = arrays[source][name]
                 out[key] = array if mask is None else array.reshape(*shape, *array.shape[1:])
@@ -251,19 +252,49 @@ def _spread(array: np.ndarray, places: np.ndarray, count: int) -> np.ndarray:
     return out
 
 
+class _Taken:
+    """Columns of drawn rows, in arrays of the caller's own making if need be.
+
+    Of what is packed, each set of rows is taken once.
+    """
+
+    def __init__(self, resident: Resident, empty: Empty):
+        self._resident, self._empty = resident, empty
+        self._records: dict[str, np.ndarray] = {}
+
+    def column(self, name: str, which: str, rows: np.ndarray) -> np.ndarray:
+        """Return a column of rows; `which` tells these from other rows of the batch."""
+        if name not in self._resident.packed.names:
+            return _gather(self._resident.columns[name], rows, self._empty)
+        records = self._records.get(which)
+        if records is None:
+            records = self._records[which] = self._resident.packed.take(rows)
+        found = records[name]
+        if self._empty is np.empty:
+            return found.copy()
+        out = _made(self._empty, found.shape, found.dtype)
+        out[...] = found
+        return out
+
+
 def _gather(column: np.ndarray, rows: np.ndarray, empty: Empty) -> np.ndarray:
     """Return rows of a column, in an array of the caller's own making if need be."""
     if empty is np.empty:
         return column.take(rows, 0)
-    shape = (*rows.shape, *column.shape[1:])
-    out = empty(shape, column.dtype)
-    if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != column.dtype:
-        raise errors.InvalidValue(
-            f"empty{shape, column.dtype} returned {type(out).__name__}: it is to return an "
-            "array of that shape and dtype"
-        )
+    out = _made(empty, (*rows.shape, *column.shape[1:]), column.dtype)
     # The default mode would gather into a copy of `out` first.
     return column.take(rows, 0, out, "clip")
+
+
+def _made(empty: Empty, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """Return an array of the caller's own making; raise InvalidValue for one of another kind."""
+    out = empty(shape, dtype)
+    if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != dtype:
+        raise errors.InvalidValue(
+            f"empty{shape, dtype} returned {type(out).__name__}: it is to return an array of that "
+            "shape and dtype"
+        )
+    return out
 
 
 def _make_ragged(out: dict[str, np.ndarray], lengths: np.ndarray, mask: np.ndarray) -> None:

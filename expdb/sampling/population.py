@@ -80,7 +80,7 @@ class MatchingPopulation:
         positions, r = self.positions, self._resident
         rows = r.rows(positions) if len(positions) else positions
         if name in STEP_COLUMNS:
-            return read_only(r.columns[name].take(rows))
+            return read_only(r.columns[name][rows])
         if name not in EPISODE_COLUMNS:
             raise unknown_column(name)
         return read_only(r.of_episodes(name, rows))

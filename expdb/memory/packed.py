@@ -1,0 +1,75 @@
+"""The narrow columns of every row, side by side.
+
+A row that is drawn is at a random place in memory. Were each of its columns in an array of its own,
+each would be a cache miss; packed into one record of 64 bytes, which is a cache line, they are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+LINE = 64  # bytes of a cache line, on all usual machines
+MOST = 4 * LINE  # bytes of a record; what is left out has an array of its own
+
+
+class Packed:
+    """Records of `count` rows, each with the columns that fit, in the order that is given.
+
+    `columns` are dtype and shape of each. `[name]` is a view of a column, to be read and written by
+    index, never by `take`: that would copy all of it first.
+    """
+
+    def __init__(self, count: int, columns: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]):
+        chosen: list[tuple[str, np.dtype[Any], tuple[int, ...], int]] = []
+        size = 0
+        for name, (dtype, shape) in columns.items():
+            nbytes = dtype.itemsize * int(np.prod(shape, dtype=int))
+            if 0 < nbytes <= LINE and size + nbytes <= MOST:
+                chosen.append((name, dtype, shape, nbytes))
+                size += nbytes
+        # Each at a multiple of its own alignment: the widest numbers first.
+        chosen.sort(key=lambda one: -one[1].alignment)
+        formats, offsets, at = [], [], 0
+        for _, dtype, shape, nbytes in chosen:
+            at += -at % dtype.alignment
+            formats.append((dtype, shape))
+            offsets.append(at)
+            at += nbytes
+        self.dtype = np.dtype(
+            {
+                "names": [one[0] for one in chosen], "formats": formats, "offsets": offsets,
+                "itemsize": _record_size(max(at, 1)),
+            }
+        )  # fmt: skip
+        self.names = frozenset(self.dtype.names or ())  # of the columns that are here
+        self.records = _aligned(count, self.dtype.itemsize)
+        self._fields = self.records.view(self.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all records."""
+        return self.records.nbytes
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        column: np.ndarray = self._fields[name]
+        return column
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """Return copies of records of rows, of any shape, as a structured array."""
+        return self.records.take(rows).view(self.dtype)
+
+
+def _record_size(used: int) -> int:
+    """Return the size of a record: whole cache lines where that adds little."""
+    lines = used + -used % LINE
+    return lines if lines == LINE or lines - used <= lines // 8 else used + -used % 8
+
+
+def _aligned(count: int, size: int) -> np.ndarray:
+    """Return records that begin where a cache line does, not written to."""
+    room = np.empty(count * size + LINE, np.uint8)
+    begin = -room.ctypes.data % LINE
+    return room[begin : begin + count * size].view(np.dtype((np.void, size)))

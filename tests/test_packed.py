@@ -1,0 +1,66 @@
+"""The narrow columns of rows lie side by side, and are taken together."""
+
+import numpy as np
+import pytest
+
+import expdb
+from expdb.memory.packed import LINE, MOST, Packed
+
+COLUMNS = {
+    "done": (np.dtype("?"), ()),
+    "after": (np.dtype("i8"), ()),
+    "obs": (np.dtype("f4"), (4,)),
+    "action": (np.dtype("i2"), ()),
+}
+
+
+def test_a_record_is_a_cache_line_with_each_column_where_it_is_aligned():
+    made = Packed(10, COLUMNS)
+    assert made.names == set(COLUMNS)
+    assert made.dtype.itemsize == LINE
+    assert made.records.ctypes.data % LINE == 0
+    for name, (dtype, _) in COLUMNS.items():
+        assert made[name].ctypes.data % dtype.alignment == 0
+
+
+@pytest.mark.parametrize(
+    ("width", "size"), [(0, LINE), (8, LINE), (56, LINE), (LINE, 72), (LINE + 1, LINE)]
+)
+def test_wide_columns_are_left_out_and_lines_are_filled_where_it_costs_little(width, size):
+    made = Packed(3, {"after": COLUMNS["after"], "obs": (np.dtype("u1"), (width,))})
+    assert ("obs" in made.names) == (0 < width <= LINE)
+    assert made.dtype.itemsize == size
+
+
+def test_no_record_is_longer_than_some_lines():
+    many = {f"c{k}": (np.dtype("f8"), (8,)) for k in range(9)}
+    made = Packed(3, many)
+    assert len(made.names) == MOST // LINE
+    assert made.dtype.itemsize == MOST
+
+
+@pytest.mark.parametrize("shape", [(6,), (2, 3), (0,)])
+def test_taken_rows_are_copies_of_any_shape(shape):
+    made, rng = Packed(50, COLUMNS), np.random.default_rng(0)
+    for name, (_, inner) in COLUMNS.items():
+        made[name][:] = rng.integers(0, 2, (50, *inner))
+    rows = rng.integers(-1, 50, shape)
+    taken = made.take(rows)
+    for name in COLUMNS:
+        assert (taken[name] == made[name][rows]).all()
+        assert taken[name].shape[: len(shape)] == shape
+    taken["after"] = 7
+    assert (made["after"] <= 1).all()
+
+
+def test_a_field_that_fits_no_more_is_read_again(tmp_path):
+    with expdb.open(tmp_path / "runs.db", resident_bytes=4000) as db:
+        buffer = db.buffer("b")
+        for first, stop in ((0, 50), (50, 450)):  # of which two fields do not fit any more
+            n = np.arange(first, stop)
+            buffer.store_batch({"n": n, "x": n.astype(np.float64), "m": n * 2})
+            for _ in range(3):
+                batch = buffer.sample(64, unit=expdb.NStep(1, next_fields=("n",)))
+                assert (batch["m"] == 2 * batch["n"]).all()
+                assert (batch["x"] == batch["n"]).all()
+                assert (batch["next_n"] == batch["n"] + 1).all()
