@@ -92,9 +92,10 @@ def test_a_process_that_is_told_to_stop_leaves_only_whole_steps(tmp_path):
                 time.sleep(0.001)
                 return np.full(2, float(self.k))
         with expdb.open(sys.argv[1]) as db, db.buffer("b").episode("t") as episode:
-            print("started", flush=True)
             for k in range(100_000):
                 episode.append(n=k, obs=Slow(k), after=k)
+                if k == 0:
+                    print("started", flush=True)
     """
     for number in range(4):
         path = str(tmp_path / f"{number}.db")

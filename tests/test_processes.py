@@ -447,7 +447,7 @@ def test_expdb_does_not_open_its_own_files():
         ("temporary.py", "os.open", "lock"),
         ("retention.py", "os.open", "path"),  # a file of an archive, or its folder
         ("temporary.py", "os.open", "self.path / f'{LOCK}.new'"),
-        ("locating.py", "open", "Path(where) / 'owner.lock'"),  # beside the database, no part of it
+        ("locating.py", "os.open", "Path(where) / 'owner.lock'"),  # no part of the database
     }  # fmt: skip
     for source in package.rglob("*.py"):
         for node in ast.walk(ast.parse(source.read_text())):
