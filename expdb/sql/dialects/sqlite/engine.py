@@ -29,6 +29,7 @@ from expdb.sql.dialects.sqlite.open_files import (
 )
 from expdb.sql.dialects.sqlite.session import SqliteSession, connecting
 from expdb.sql.dialects.sqlite.translate import translated
+from expdb.sql.dialects.sqlite.wal_index import WalIndex
 from expdb.sql.engine import Engine
 from expdb.sql.session import Kind, Session, Transaction
 
@@ -232,12 +233,14 @@ class SqliteEngine(Engine):
         found = self._commits.commit()
         return None if found == seen else found
 
-    def _data_version(self) -> object:
+    def _data_version(self) -> tuple[object, WalIndex, bytes | None]:
         # By a connection of its own: `data_version` does not count the connection's own writes.
         session = self.take("watch")
+        index = session.wal_index
+        header = index.header()  # before SQLite is asked: else it may be that of a later commit
         found = (session.serial, connection_to.data_version(session.driver))
         self.give_back("watch", session, usable=True)
-        return found
+        return found, index, header
 
     def writing(self, timeout: float | None = None, *, outlives: bool = True) -> Transaction:
         """Return a context with a transaction.

@@ -10,6 +10,7 @@ from sqlalchemy.pool import NullPool
 
 from expdb.sql.dialects.sqlite import connection as connection_to
 from expdb.sql.dialects.sqlite.open_files import FileUse, open_files
+from expdb.sql.dialects.sqlite.wal_index import WalIndex, close_deleted
 from expdb.sql.session import Session
 
 
@@ -18,6 +19,7 @@ class SqliteSession(Session):
 
     def __init__(self, connection: sa.Connection, use: FileUse):
         super().__init__(connection)
+        self._wal_index: WalIndex | None = None
         self._use: FileUse | None = use  # for as long as the connection is open
         self.serial = next(_serials)  # never used again, as an id() is
         open_files.sessions.add(self)
@@ -35,10 +37,24 @@ class SqliteSession(Session):
             # Closed: SQLAlchemy does that to a connection that an interrupt met.
             return False
 
+    @property
+    def wal_index(self) -> WalIndex:
+        """The index of the write-ahead log that the connection reads."""
+        if self._wal_index is None:
+            # It is there once something was read, and stays there while the connection is open.
+            self.driver.execute("SELECT 1 FROM sqlite_schema").fetchall()
+            assert self._use is not None
+            self._wal_index = WalIndex(self._use.path)
+        return self._wal_index
+
     def close(self) -> None:
         """Close the connection."""
+        if self._wal_index is not None:
+            self._wal_index.close()
         self.connection.close()
         self._use = None
+        if self._wal_index is not None:
+            close_deleted()
 
     def abandon(self) -> None:
         """Never close the connection: it is the parent process's."""

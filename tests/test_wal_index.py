@@ -1,0 +1,108 @@
+"""What tells of commits without SQLite being asked, and that no lock of SQLite's is lost by it."""
+
+import os
+import sqlite3
+import sys
+from pathlib import Path
+
+import pytest
+
+import expdb
+from expdb.sql.dialects.sqlite import wal_index
+from tests.test_max_lag import drawn, learner, store_in_another_process
+
+pytestmark = pytest.mark.skipif(
+    sys.platform not in ("linux", "darwin"), reason="elsewhere SQLite itself is asked"
+)
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "runs.db"
+    with expdb.open(path) as db:
+        db.buffer("b").store(n=0)
+    return path
+
+
+def asked(monkeypatch):
+    """Return a list that grows each time that SQLite is asked."""
+    found, ask = [], expdb.sql.dialects.sqlite.connection.data_version
+
+    def counting(connection):
+        found.append(ask(connection))
+        return found[-1]
+
+    monkeypatch.setattr(expdb.sql.dialects.sqlite.connection, "data_version", counting)
+    return found
+
+
+def test_sqlite_is_asked_only_after_a_commit(path, monkeypatch):
+    buffer, count = learner(path, max_lag=0), asked(monkeypatch)
+    for _ in range(5):
+        drawn(buffer)
+    assert count == []
+    store_in_another_process(path, 1)
+    assert drawn(buffer) == {0, 1}
+    assert count != []
+
+
+def test_sqlite_is_asked_each_time_where_the_index_may_not_be_read(path, monkeypatch):
+    def refused(*_, **__):
+        raise PermissionError
+
+    monkeypatch.setattr(wal_index.os, "open", refused)
+    buffer, count = learner(path, max_lag=0), asked(monkeypatch)
+    for number in range(1, 4):
+        drawn(buffer)
+        assert len(count) >= number
+    store_in_another_process(path, 1)
+    assert drawn(buffer) == {0, 1}
+
+
+def test_the_index_of_a_connection_that_was_closed_is_not_trusted(path):
+    buffer = learner(path, max_lag=0)
+    pid = os.fork()  # before a fork what nobody uses is closed, and the log's index deleted
+    if not pid:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    for number in (1, 2):
+        store_in_another_process(path, number)
+        assert number in drawn(buffer)
+
+
+def test_no_descriptor_is_left_behind(tmp_path):
+    def once(number):
+        with expdb.open(tmp_path / f"{number}.db") as db:
+            buffer = db.buffer("b")
+            buffer.store(n=0)
+            for _ in range(3):
+                buffer.sample(1)
+
+    once(0)
+    before = len(os.listdir("/dev/fd"))
+    for number in range(1, 8):
+        once(number)
+    assert len(os.listdir("/dev/fd")) == before
+
+
+def locks(path):
+    """Return the bytes of a file that this process has locks on."""
+    found = os.stat(path)
+    name = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return {(line[6], line[7]) for line in lines if line[4:6] == [str(os.getpid()), name]}
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system does not tell of locks")
+def test_no_lock_of_a_connection_of_the_users_is_lost(path):
+    """A process that closes a file loses all its locks on it: then others take it for gone."""
+    theirs = sqlite3.connect(path, isolation_level=None)
+    theirs.execute("SELECT count(*) FROM steps").fetchone()
+    held = {part: locks(f"{path}{part}") for part in ("", "-shm")}
+    assert all(held.values())
+    for _ in range(2):
+        with expdb.open(path, max_lag=0) as db:
+            for _ in range(3):
+                drawn(db.buffer("b"))
+        assert {part: locks(f"{path}{part}") for part in ("", "-shm")} == held
+    theirs.close()
