@@ -18,7 +18,7 @@ from expdb.sql.dialects.sqlite import connection as connection_to
 from expdb.sql.dialects.sqlite import files as sqlite_files
 from expdb.sql.dialects.sqlite import statements as sqlite
 from expdb.sql.dialects.sqlite.backup import copy_into
-from expdb.sql.dialects.sqlite.commit_watch import CommitWatch
+from expdb.sql.dialects.sqlite.commit_watch import CommitWatch, LastCommit
 from expdb.sql.dialects.sqlite.examine import examined
 from expdb.sql.dialects.sqlite.log import WriteAheadLog, remove_empty_log
 from expdb.sql.dialects.sqlite.open_files import (
@@ -29,7 +29,6 @@ from expdb.sql.dialects.sqlite.open_files import (
 )
 from expdb.sql.dialects.sqlite.session import SqliteSession, connecting
 from expdb.sql.dialects.sqlite.translate import translated
-from expdb.sql.dialects.sqlite.wal_index import WalIndex
 from expdb.sql.engine import Engine
 from expdb.sql.session import Kind, Session, Transaction
 
@@ -145,7 +144,7 @@ class SqliteEngine(Engine):
         self._idle: dict[Kind, list[SqliteSession]] = {kind: [] for kind in self._creators}
         self._writer = threading.RLock()
         self._turn: SqliteTransaction | None = None
-        self._commits = CommitWatch(path, max_lag, self._data_version)
+        self._commits = CommitWatch(path, max_lag, self._last_commit)
         self._closed = False
         self._log, self._watched = WriteAheadLog(path), time.monotonic()
         self._file = sqlite_files.identity(path)
@@ -230,17 +229,15 @@ class SqliteEngine(Engine):
         """
         if time.monotonic() - self._watched > WATCH_SECONDS:
             self.check_file()
-        found = self._commits.commit()
+        found = self._commits.version()
         return None if found == seen else found
 
-    def _data_version(self) -> tuple[object, WalIndex, bytes | None]:
-        # By a connection of its own: `data_version` does not count the connection's own writes.
+    def _last_commit(self) -> LastCommit:
+        # By a connection of its own: SQLite does not tell a connection of its own writes.
         session = self.take("watch")
-        index = session.wal_index
-        header = index.header()  # before SQLite is asked: else it may be that of a later commit
-        found = (session.serial, connection_to.data_version(session.driver))
+        found = session.last_commit()
         self.give_back("watch", session, usable=True)
-        return found, index, header
+        return found
 
     def writing(self, timeout: float | None = None, *, outlives: bool = True) -> Transaction:
         """Return a context with a transaction.

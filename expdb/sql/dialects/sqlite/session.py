@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 from expdb.sql.dialects.sqlite import connection as connection_to
+from expdb.sql.dialects.sqlite.commit_watch import LastCommit
 from expdb.sql.dialects.sqlite.open_files import FileUse, open_files
 from expdb.sql.dialects.sqlite.wal_index import WalIndex, close_deleted
 from expdb.sql.session import Session
@@ -37,15 +38,15 @@ class SqliteSession(Session):
             # Closed: SQLAlchemy does that to a connection that an interrupt met.
             return False
 
-    @property
-    def wal_index(self) -> WalIndex:
-        """The index of the write-ahead log that the connection reads."""
+    def last_commit(self) -> LastCommit:
+        """Return what stands for the last commit of any other connection."""
         if self._wal_index is None:
-            # It is there once something was read, and stays there while the connection is open.
-            self.driver.execute("SELECT 1 FROM sqlite_schema").fetchall()
+            connection_to.data_version(self.driver)  # from then on until it is closed there is one
             assert self._use is not None
             self._wal_index = WalIndex(self._use.path)
-        return self._wal_index
+        header = self._wal_index.header()  # first: else it may be that of a later commit
+        version = connection_to.data_version(self.driver)
+        return LastCommit((self.serial, version), self._wal_index, header)
 
     def close(self) -> None:
         """Close the connection."""
