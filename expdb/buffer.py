@@ -436,7 +436,7 @@ class ReplayBuffer(Consumption):
             raise errors.InvalidValue(
                 f"{len(wanted)} positions and {len(given)} priorities: give one for each"
             )
-        if not (np.isfinite(given) & (given >= 0)).all():
+        if len(given) and not (given.min() >= 0 and given.max() < np.inf):  # nor where one is NaN
             raise errors.InvalidValue(
                 "a priority is negative, NaN or infinite: give finite numbers from 0"
             )
@@ -572,6 +572,11 @@ class ReplayBuffer(Consumption):
         >>> unit = expdb.NStep(3, gamma=0.99)
         >>> buffer.sample(256, sampler=expdb.Prioritized(), unit=unit)  # doctest: +SKIP
         """
+        if where is None and shard is None and wait is None and empty is np.empty:
+            generator = self._rng if rng is None else rng
+            batch = self._sampling.repeated(size, sampler, unit, fields, generator)
+            if batch is not None:
+                return batch
         size = checks.whole(size, "the size of a sample", 1)
         check_instances(sampler, unit)
         names = None if fields is None else field_names(fields)

@@ -61,6 +61,10 @@ class Packed:
         """Return copies of records of rows, of any shape, as a structured array."""
         return self.records.take(rows).view(self.dtype)
 
+    def empty(self, count: int) -> np.ndarray:
+        """Return room for so many records, as a structured array; what it holds is undefined."""
+        return _aligned(count, self.dtype.itemsize).view(self.dtype)
+
 
 def _record_size(used: int) -> int:
     """Return the size of a record: whole cache lines where that adds little."""

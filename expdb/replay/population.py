@@ -46,6 +46,14 @@ def _random_below(size: int, count: int, rng: np.random.Generator) -> np.ndarray
     return (rng.random(count) * size).astype(np.int64)
 
 
+def random_positions(low: int, high: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Return random positions from `low` to less than `high`."""
+    drawn = _random_below(high - low, count, rng)
+    if low:
+        drawn += low
+    return drawn
+
+
 @dataclass(frozen=True)
 class Listed:
     """Positions that are known one by one, ascending. `what` says what they are, for people."""
@@ -109,12 +117,16 @@ class Window:
         low, high, allowed = self.low, self.high, self.allowed
         if not replace or low == high:
             return Listed(self.listed(), self.what).draw(count, replace, rng)
-        drawn = _random_below(high - low, count, rng)
-        if low:
-            drawn += low
-        if allowed is None:
-            return drawn
-        again = np.flatnonzero(~allowed(drawn))
+        drawn = random_positions(low, high, count, rng)
+        return drawn if allowed is None else self.drawn_again(drawn, allowed(drawn), rng)
+
+    def drawn_again(
+        self, drawn: np.ndarray, fit: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Return drawn positions, those replaced that do not fit; `drawn` is written to."""
+        low, high, allowed = self.low, self.high, self.allowed
+        assert allowed is not None
+        again = np.flatnonzero(~fit)
         for _ in range(ROUNDS):
             if not len(again):
                 return drawn

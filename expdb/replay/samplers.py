@@ -5,6 +5,7 @@ They are settings, frozen, and know populations only: no storage, no SQL.
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
@@ -201,8 +202,12 @@ class Prioritized(Sampler):
         `starts`.
         """
         start = starts if self.initial == "max" else self.initial
-        with np.errstate(over="ignore"):
-            given = np.where(np.isnan(priorities), start, priorities)
+        return self.mass_of(np.where(np.isnan(priorities), start, priorities))
+
+    def mass_of(self, given: np.ndarray) -> np.ndarray:
+        """Return what steps of these priorities, which are known, weigh in the draw."""
+        may_overflow = self.alpha > 1 or self.epsilon > 1
+        with np.errstate(over="ignore") if may_overflow else nullcontext():
             return np.minimum((given + self.epsilon) ** self.alpha, MOST_MASS)
 
     def beta_at(self, call: int) -> float:
@@ -213,7 +218,10 @@ class Prioritized(Sampler):
 
     def strata(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Return a random share in each of `count` equal parts of 1."""
-        return (np.arange(count) + rng.random(count)) / count
+        shares = rng.random(count)
+        shares += np.arange(count)
+        shares /= count
+        return shares
 
     def weights(self, mass: np.ndarray, call: int, least: float | None) -> np.ndarray:
         """Return the importance weights of what was drawn.

@@ -217,10 +217,7 @@ class NStep(Unit):
         low, high = self.bounds
         if high == 1:
             terminated = trajectories.terminated(rows)
-            columns = {
-                "discount": np.where(terminated, 0.0, self.gamma),
-                "n_steps": np.ones(len(rows), np.int64),
-            }
+            columns = {key: self.of_one_step(key, terminated) for key in self.keys()}
             return Layout(rows, columns, next_rows=trajectories.successors(rows))
         kept = None
         if low == high:
@@ -250,6 +247,12 @@ class NStep(Unit):
         return Layout(
             rows, columns, next_rows=trajectories.successors(last), last_rows=last, kept=kept
         )
+
+    def of_one_step(self, key: str, terminated: np.ndarray) -> np.ndarray:
+        """Return one of `keys()` where `n` is 1, given which of the drawn steps terminated."""
+        if key == "discount":
+            return np.where(terminated, 0.0, self.gamma)
+        return np.ones(len(terminated), np.int64)
 
 
 def _has_frames(trajectories: Trajectories, rows: np.ndarray, stack: int) -> np.ndarray:

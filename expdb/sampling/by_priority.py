@@ -73,7 +73,7 @@ class ByPriority:
         self._store, self._resident, self._candidates = store, resident, candidates
         self._draws: dict[Any, Draws] = {}
         self._calls: dict[str, int] = {}  # of samplers that anneal beta
-        self._unsaved = False
+        self.unsaved = False  # whether a priority was changed that is not written yet
         self._saved = time.monotonic()
 
     @property
@@ -87,7 +87,8 @@ class ByPriority:
         if r.priorities is None:
             assert session is not None
             load_priorities(self._store, session, r, self._store.state(session))
-        held.start_new_steps(r)
+        if r.started < r.high:
+            held.start_new_steps(r)
         draws = remembered(self._draws, _name_of(wanted, sampler), lambda: Draws(sampler))
         if wanted.asks_priorities:
             draws.epoch = -1  # whatever was updated since may match or not
@@ -210,26 +211,27 @@ class ByPriority:
     def update(self, positions: np.ndarray, values: np.ndarray) -> int:
         """Set the priority of steps and return how many of the updates met a step that is held."""
         r = self._resident
-        there = r.held(positions)
-        count = int(there.sum())
-        if count < len(positions):
-            positions, values = positions[there], values[there]
-        if not count:
+        if not len(positions):
             return 0
+        if r.gaps or positions.min() < r.low or positions.max() >= r.high:
+            there = r.held(positions)
+            positions, values = positions[there], values[there]
+            if not len(positions):
+                return 0
         rows = r.rows(positions)
         held.set_priorities(r, rows, values)
-        self._unsaved = True
+        self.unsaved = True
         for draws in self._draws.values():
             if draws.epoch == r.epoch:
                 members = draws.member[rows]
                 mine, theirs = (rows, values) if members.all() else (rows[members], values[members])
-                draws.tree.set(mine, draws.sampler.mass(theirs, 0.0))
+                draws.tree.set(mine, draws.sampler.mass_of(theirs))
             elif len(draws.again) < MANY_UPDATES:
                 draws.again.append(positions)
             else:  # a sampler that is not used any more
                 draws.epoch, draws.again = -1, []
         self.save(SAVE_SECONDS)
-        return count
+        return len(positions)
 
     def save(self, after: float = 0.0, wait: bool = False) -> None:
         """Write the priorities that have changed.
@@ -238,7 +240,7 @@ class ByPriority:
 
         Not while somebody else writes, unless it is to `wait`: then they are written the next time.
         """
-        if self._unsaved and time.monotonic() - self._saved >= after:
+        if self.unsaved and time.monotonic() - self._saved >= after:
             locked(self._resident.lock, self._save, wait)
 
     def _save(self, wait: bool) -> None:
@@ -255,12 +257,12 @@ class ByPriority:
             if r.priorities is not None and version == r.priorities + 1:
                 r.priorities = version  # else others have written as well, and it is all read again
         held.note_saved(r)
-        self._unsaved, self._saved = False, time.monotonic()
+        self.unsaved, self._saved = False, time.monotonic()
 
     def forked(self) -> None:
         """Leave what is unsaved to the parent."""
         held.note_saved(self._resident)
-        self._unsaved = False
+        self.unsaved = False
 
     def save_if_due(self) -> None:
         """Write what has waited for long enough."""
@@ -298,7 +300,7 @@ class ByPriority:
                 load_priorities(self._store, session, r, self._store.state(session))
             writable = not self._store.engine.read_only
             differ = held.restore(r, saved.first, saved.values, saved.starts, writable)
-            self._unsaved = self._unsaved or (differ and writable)
+            self.unsaved = self.unsaved or (differ and writable)
             r.started = saved.started
             r.lay_out(saved.slots)  # sums are added up by row
         r.final_fields, r.version = r.final_fields | saved.ends, r.version + 1

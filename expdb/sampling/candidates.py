@@ -48,6 +48,11 @@ class Wanted:
     rows_crc: int = 0  # of the rows that the batch is made of, in the end
 
     def __post_init__(self) -> None:
+        # Of a unit that derives from one of ours nobody knows what else it depends on.
+        unit = self.unit
+        own = () if unit.is_trusted or unit.starts_anywhere else (unit,)
+        key = unit.anchor_key if unit.is_trusted else own
+        self._anchor_key = key if self.shard is None else (*key, "shard", *self.shard)
         reads = (*self.unit.reads, *self.sampler.reads)
         if self.limits is not None:
             reads += self.limits.reads
@@ -57,13 +62,9 @@ class Wanted:
     @property
     def anchor_key(self) -> tuple[Any, ...]:
         """What decides, beside the query, which steps may be drawn."""
-        # Of a unit that derives from one of ours nobody knows what else it depends on.
-        own = () if self.unit.starts_anywhere else (self.unit,)
-        key = self.unit.anchor_key if self.unit.is_trusted else own
-        key = key if self.shard is None else (*key, "shard", *self.shard)
         if self.limits is None:
-            return key
-        return *key, "consumer", self.limits.name, self.limits.oldest_version
+            return self._anchor_key
+        return *self._anchor_key, "consumer", self.limits.name, self.limits.oldest_version
 
     @property
     def name(self) -> tuple[Any, ...]:

@@ -18,26 +18,23 @@ from expdb.locks import locked
 from expdb.memory.budget import Budget
 from expdb.memory.refresh import refresh
 from expdb.memory.resident import Resident
-from expdb.names import UNKNOWN
 from expdb.replay.population import check_size
 from expdb.replay.samplers import Sampler
 from expdb.replay.units import Unit
 from expdb.sampling.by_priority import ByPriority
 from expdb.sampling.candidates import Candidates, Wanted, key_of_any
 from expdb.sampling.collate import Collator
-from expdb.sampling.drawing import Recorded, draw, draw_within, lay_out, positions_of
 from expdb.sampling.extensions import check_sampler, check_unit
-from expdb.sampling.keys import Plan
 from expdb.sampling.limits import Limits
-from expdb.sampling.population import MatchingPopulation
-from expdb.sampling.repeatable import least_position, rows_crc
+from expdb.sampling.making import BatchMaker
+from expdb.sampling.prepared import PreparedSamples
 from expdb.sampling.saved import Saved
 from expdb.sampling.unloaded import drawn_unloaded, is_plain
 from expdb.sql.query import Where, plain_where
 from expdb.sql.session import Session
 from expdb.storage import priorities
 from expdb.storage.ledger.packed import Drawn
-from expdb.storage.store import State, Store, evicted
+from expdb.storage.store import State, Store
 
 Result = TypeVar("Result")
 
@@ -62,8 +59,10 @@ class Sampling:
         self._candidates = Candidates(self._store, self.resident)
         self._by_priority = ByPriority(self._store, self.resident, self._candidates)
         self._collator = Collator(self._store, self.resident)
+        self._maker = BatchMaker(self.resident, self._candidates, self._by_priority, self._collator)
         self._seen: object = None
         self._asked = False  # whether a sample was ever drawn
+        self._prepared = PreparedSamples(self.resident, self._candidates, self._by_priority)
 
     # -- forks: a child goes on with the rows that its parent has in memory, of which it shares the
 
@@ -126,6 +125,32 @@ class Sampling:
         )
         with self.resident.lock: return self._safely(self._sample, wanted, session)  # fmt: skip
 
+    def repeated(
+        self, size: object, sampler: object, unit: object, fields: object, rng: object
+    ) -> Batch | None:
+        """Draw what was drawn before, in fewer calls, if nothing has changed that it depends on.
+
+        None is for what was not, and for all that is to be checked first.
+        """
+        if type(size) is not int or size < 1 or type(rng) is not np.random.Generator:
+            return None
+        asked = size, sampler, unit, fields, rng
+        with self.resident.lock: return self._safely(self._repeated, *asked)  # fmt: skip
+
+    def _repeated(
+        self, size: int, sampler: object, unit: object, fields: object, rng: np.random.Generator
+    ) -> Batch | None:
+        prepared = self._prepared.find(sampler, unit, fields)
+        if prepared is None:
+            return None
+        if self._by_priority.unsaved:
+            self._by_priority.save_if_due()
+        changed = self._store.engine.changed_since(self._seen)
+        try:
+            return prepared.sample(size, rng) if changed is None else None
+        except errors.TooFewRows:
+            return None  # the general way says why
+
     def _safely(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Do something to the rows.
 
@@ -153,7 +178,8 @@ class Sampling:
         if changed is None and r.complete and r.size and self._candidates.are_current(wanted):
             plan = self._collator.plan(wanted.fields, wanted.unit, wanted.sampler)
             if plan.in_memory:
-                return self._batch(None, None, wanted, plan)
+                self._prepared.add(wanted, plan)
+                return self._maker.batch(None, None, wanted, plan)
         with store.engine.reading() as session:
             state = store.state(session)
             if not r.complete and is_plain(wanted):
@@ -170,7 +196,7 @@ class Sampling:
         if not plan.in_memory:
             cache.evict(r.low)
             cache.limit = max(0, self._budget.left_for(r) - (self.nbytes - cache.nbytes))
-        return self._batch(session, state, wanted, plan)
+        return self._maker.batch(session, state, wanted, plan)
 
     def _refresh(
         self, session: Session, state: State, changed: object, seconds: float | None = None
@@ -198,45 +224,6 @@ class Sampling:
         self._asked = True
 
         return drawn_unloaded(self._store, session, state, wanted)
-
-    def _batch(
-        self, session: Session | None, state: State | None, wanted: Wanted, plan: Plan
-    ) -> Batch:
-        r, candidates = self.resident, self._candidates
-        candidates.read_owners(session, wanted)
-        population = MatchingPopulation(r, candidates, self._by_priority, session, wanted)
-        if wanted.limits is None:
-            positions, columns = draw(population, wanted, wanted.size)
-            rows = candidates.rows(session, wanted, positions)
-        else:
-            positions, rows, columns = draw_within(candidates, session, r, population, wanted)
-        return self._made(session, state, wanted, plan, positions, rows, columns)
-
-    def _made(
-        self,
-        session: Session | None,
-        state: State | None,
-        wanted: Wanted,
-        plan: Plan,
-        positions: np.ndarray,
-        rows: np.ndarray,
-        columns: dict[str, np.ndarray],
-    ) -> Batch:
-        """Make a batch of what was drawn."""
-        layout = lay_out(self.resident, wanted, rows)
-        if wanted.limits is not None or isinstance(wanted.sampler, Recorded):
-            wanted.rows_crc = rows_crc(self.resident, layout)
-        if wanted.limits is not None:
-            wanted.limits.rows_crc = wanted.rows_crc
-            if wanted.limits.least is not None:
-                wanted.limits.least = least_position(self.resident, layout)
-            wanted.limits.drawn = Drawn(positions_of(self.resident, rows), columns, layout.kept)
-        if layout.kept is not None:
-            positions = positions[layout.kept]
-            columns = {name: array[layout.kept] for name, array in columns.items()}
-        return self._collator.collate(
-            session, state, plan, positions, layout, columns, wanted.empty
-        )
 
     def load(self) -> None:
         """Have the rows in memory, so that nobody waits for that under a lock."""
@@ -271,23 +258,11 @@ class Sampling:
         fields: tuple[str, ...] | None,
         rng: np.random.Generator,
     ) -> tuple[Batch, int]:
-        r = self.resident
         changed = self._store.engine.changed_since(self._seen)  # before what is read: else it
         with self._store.engine.reading() as session:  # may tell of later commits
             state = self._store.state(session)
             self._refresh(session, state, changed)
-            items = drawn.items
-            if not (held := r.held(items)).all():
-                raise evicted(np.unique(items[~held]))
-            wanted = Wanted(1, None, None, None, Recorded(), unit, fields, None, rng, np.empty)
-            self._candidates.read_owners(session, wanted)
-            there = drawn.positions >= 0
-            positions = np.where(there, drawn.positions, r.low)
-            rows = np.where(there, r.rows(positions), UNKNOWN)
-            plan = self._collator.plan(fields, unit, Recorded(tuple(drawn.columns)))
-            names = positions if positions.ndim == 1 else positions[:, 0]
-            batch = self._made(session, state, wanted, plan, names, rows, drawn.columns)
-            return batch, wanted.rows_crc
+            return self._maker.again(session, state, drawn, unit, fields, rng)
 
     # -- priorities --------------------------------------------------------------------------------
 

@@ -25,15 +25,16 @@ class TreeByPosition:
         nothing.
         """
         r, limits = self._resident, self._wanted.limits
-        rows = self._tree.find(shares, r.low % r.slots)
+        rows, weights = self._tree.find(shares, r.low % r.slots)
         if limits is not None and limits.usage.most is not None:
-            return self._draw_within(limits.usage, rows)
-        return r.positions(rows), self._tree.weights.take(rows)
+            return self._draw_within(limits.usage, rows, weights)
+        return r.positions(rows), weights
 
-    def _draw_within(self, usage: Usage, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _draw_within(
+        self, usage: Usage, rows: np.ndarray, weights: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Draw again, of the others, what comes more often than it may be handed out."""
         r, tree = self._resident, self._tree
-        weights = tree.weights.take(rows)
         blocked: list[tuple[np.ndarray, np.ndarray]] = []
         while (again := np.flatnonzero(surplus(usage, r.positions(rows)))).size:
             full = np.unique(rows[again])
@@ -41,8 +42,7 @@ class TreeByPosition:
             tree.set(full, 0.0)
             if not tree.total > 0.0:
                 break  # what is too much is left out of the batch
-            rows[again] = tree.find(self._wanted.rng.random(len(again)))
-            weights[again] = tree.weights.take(rows[again])
+            rows[again], weights[again] = tree.find(self._wanted.rng.random(len(again)))
         for full, before in reversed(blocked):
             tree.set(full, before)
         return r.positions(rows), weights
