@@ -82,6 +82,7 @@ def check_empty(empty: Any) -> None:
 def field_names(fields: Any) -> tuple[str, ...]:
     """Return the names of fields; one by itself is taken."""
     names = (fields,) if isinstance(fields, str) else fields
-    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
+    found = tuple(names) if isinstance(names, Iterable) else (names,)
+    if not all(isinstance(name, str) for name in found):
         raise InvalidValue(f"fields is {fields!r}: give a list of names")
-    return tuple(names)
+    return found

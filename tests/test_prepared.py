@@ -1,0 +1,264 @@
+"""A sample that is asked for again is made in fewer calls, and is the same."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import expdb
+from expdb.sampling.prepared import MOST_ROWS, Prepared
+from expdb.sampling.sampler import Sampling
+
+UNITS = [
+    expdb.Step(),
+    expdb.NStep(1),
+    expdb.NStep(1, gamma=0.9, end="redraw"),
+    expdb.NStep(1, next_fields=("obs", "n")),
+]
+SAMPLERS = [
+    expdb.Uniform(),
+    expdb.Prioritized(),
+    expdb.Prioritized(alpha=2.0, beta=0.5, normalise="buffer", initial=0.5),
+]
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Return a list of the batches that were made in fewer calls."""
+    found, sample = [], Prepared.sample
+
+    def counting(*arguments):
+        batch = sample(*arguments)
+        if batch is not None:
+            found.append(batch)
+        return batch
+
+    monkeypatch.setattr(Prepared, "sample", counting)
+    return found
+
+
+def at_length(buffer, size, **how):
+    """Return the sample that the general way makes."""
+    repeated = Sampling.repeated
+    Sampling.repeated = lambda *_: None
+    try:
+        return buffer.sample(size, **how)
+    finally:
+        Sampling.repeated = repeated
+
+
+def assert_same(one, other):
+    assert list(one) == list(other)
+    assert one.size == other.size
+    for key in one:
+        assert one[key].dtype == other[key].dtype, key
+        assert one[key].flags.c_contiguous
+        np.testing.assert_array_equal(one[key], other[key], err_msg=key)
+
+
+def both(buffer, size, seed=0, **how):
+    """Return the same sample, made both ways."""
+    return tuple(
+        sample(buffer, size, rng=np.random.default_rng(seed), **how)
+        for sample in (at_length, expdb.ReplayBuffer.sample)
+    )
+
+
+def steps(n, length, terminates, wide):
+    for number in range(n, n + length):
+        step = {
+            "obs": np.array([number, number + 0.5], np.float32), "n": number,
+            "reward": number / 2, "terminated": terminates and number == n + length - 1,
+        }  # fmt: skip
+        if number % 3 == 0:
+            step["note"] = np.float32(number)
+        if wide:
+            step["image"] = np.full((20, 20), number % 256, np.uint8)
+        yield step
+
+
+def store_episodes(buffer, lengths, n=0, wide=False, left_open=()):
+    for k, length in enumerate(lengths):
+        found = steps(n, length, k % 2 == 0, wide)
+        n += length
+        if k in left_open:
+            for step in found:
+                buffer.store(task_id="open", episode_id=f"open {n}", **step)
+            continue
+        with buffer.episode(f"task{k % 3}") as episode:
+            for step in found:
+                episode.append(**step)
+            episode.end(obs=np.array([-n, -n], np.float32))
+    return n
+
+
+@pytest.fixture(params=[None, 40])
+def buffer(request, tmp_path):
+    with expdb.open(tmp_path / "runs.db") as db:
+        buffer = db.buffer("b", capacity=request.param)
+        store_episodes(buffer, [5, 1, 9, 20, 12, 7], wide=True, left_open=(5,))
+        yield buffer
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize(
+    "fields", [None, ["obs", "reward"], ("image", "position", "episode", "note", "n")]
+)
+def test_it_is_the_sample_that_the_general_way_makes(buffer, made, sampler, unit, fields):
+    how = {"sampler": sampler, "unit": unit, "fields": fields}
+    for size in (1, 300, 7):
+        for seed in range(3):
+            for _ in range(2):
+                one, other = both(buffer, size, seed, **how)
+                assert_same(one, other)
+    assert len(made) >= 17  # all but the first, perhaps
+
+
+def test_priorities_are_followed(buffer, made):
+    how = {"sampler": expdb.Prioritized(), "unit": expdb.NStep(1)}
+    rng = np.random.default_rng(0)
+    for round in range(10):
+        one, other = both(buffer, 50, round, **how)
+        assert_same(one, other)
+        buffer.update_priorities(one["position"], rng.random(50) * 10.0**round)
+    assert len(made) == 9
+
+
+def test_a_batch_stays_what_it_is_and_may_be_written_to(buffer):
+    for unit in UNITS:
+        batches = [buffer.sample(64, unit=unit) for _ in range(5)]
+        for k, batch in enumerate(batches):
+            for key in batch:
+                batch[key][:] = k % 2
+        for _ in range(3):
+            batch = buffer.sample(64, unit=unit)
+            assert (batch["obs"][:, 0] == batch["n"]).all()
+        for k, batch in enumerate(batches):
+            assert all((batch[key] == k % 2).all() for key in batch)
+
+
+def test_a_list_of_fields_may_change(buffer):
+    fields = ["n"]
+    for _ in range(3):
+        assert list(buffer.sample(4, fields=fields)) == ["n"]
+    fields.append("reward")
+    assert list(buffer.sample(4, fields=fields)) == ["n", "reward"]
+    assert list(buffer.sample(4, fields="n")) == ["n"]
+    assert list(buffer.sample(4, fields=(name for name in ("reward", "n")))) == ["reward", "n"]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"size": 0}, {"size": True}, {"size": 1.5}, {"wait": "soon"}, {"rng": "seed"}, {"unit": 3},
+     {"sampler": "uniform"}, {"fields": ["nothing"]}, {"shard": (2, 2)}, {"empty": 3}],
+)  # fmt: skip
+def test_what_is_refused_stays_refused(buffer, how):
+    for _ in range(3):
+        buffer.sample(4)
+    with pytest.raises(expdb.ExpDBError):
+        buffer.sample(**{"size": 4, **how})
+
+
+def test_a_new_field_is_in_every_batch_from_then_on(tmp_path, made):
+    with expdb.open(tmp_path / "runs.db") as db:
+        buffer = db.buffer("b")
+        store_episodes(buffer, [60])
+        for _ in range(3):
+            assert "new" not in buffer.sample(8)
+        for count in (1, 1000):  # more than there is room for: all columns are laid out anew
+            n = np.arange(count)
+            buffer.store_batch({"obs": np.ones((count, 2), np.float32), "n": n, "new": n})
+            found = [buffer.sample(64, rng=np.random.default_rng(1)) for _ in range(3)]
+            one = at_length(buffer, 64, rng=np.random.default_rng(1))
+            for other in found:
+                assert_same(one, other)
+                assert (other["new"] == other["n"])[other["has_new"]].all()
+            assert_same(one, buffer.sample(64, rng=np.random.default_rng(1)))
+        assert len(made) > 2
+
+
+def test_what_has_become_too_few_says_why(tmp_path):
+    with expdb.open(tmp_path / "runs.db") as db:
+        buffer = db.buffer("b")
+        store_episodes(buffer, [4])
+        sampler = expdb.Prioritized(epsilon=0.0)
+        for _ in range(3):
+            batch = buffer.sample(8, sampler=sampler)
+        buffer.update_priorities(range(4), np.zeros(4))
+        with pytest.raises(expdb.TooFewRows, match="priority above 0"):
+            buffer.sample(8, sampler=sampler)
+        assert batch.size == 8
+
+
+def test_large_batches_are_made_as_well(buffer):
+    one, other = both(buffer, MOST_ROWS + 1)
+    assert_same(one, other)
+
+
+# No more than are remembered at once.
+KINDS = [
+    {},
+    {"unit": expdb.NStep(1)},
+    {"unit": expdb.NStep(1), "sampler": SAMPLERS[1]},
+    {"unit": UNITS[2], "sampler": SAMPLERS[2]},
+]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_happens_it_is_the_same(tmp_path, made, seed):
+    rng = np.random.default_rng(seed)
+    with expdb.open(tmp_path / "runs.db") as db, expdb.open(tmp_path / "runs.db") as other:
+        buffer, n = db.buffer("b", capacity=int(rng.integers(20, 200))), 0
+        n = store_episodes(buffer, [10, 10])
+
+        def store(buffer=buffer):
+            return store_episodes(buffer, rng.integers(1, 9, 3).tolist(), n, False, (2,))
+
+        def lead():
+            batch = buffer.sample(20, sampler=expdb.Prioritized())
+            buffer.update_priorities(batch["position"], rng.random(20))
+
+        for _ in range(25):
+            match int(rng.integers(0, 8)):
+                case 0:
+                    n = store()
+                case 1:
+                    n = store_episodes(other.buffer("b"), [100], n)
+                case 2 if n > 40:
+                    buffer.delete(rng.integers(0, n, 2).tolist())
+                case 3:
+                    buffer.set_capacity(int(rng.integers(20, 2000)))
+                case 4:
+                    buffer.store(n=n, reward=None, **{f"field{n % 3}": n})
+                    n += 1
+                case _:
+                    lead()
+            for how in KINDS:
+                try:
+                    found = [
+                        buffer.sample(16, rng=np.random.default_rng(n), **how) for _ in range(3)
+                    ]
+                except expdb.TooFewRows:
+                    continue
+                expected = at_length(buffer, 16, rng=np.random.default_rng(n), **how)
+                for batch in found:
+                    assert_same(expected, batch)
+        assert len(made) > 20
+
+
+def test_threads_draw_each_their_own(buffer):
+    wrong = []
+
+    def draw(unit):
+        for _ in range(300):
+            batch = buffer.sample(32, unit=unit)
+            if not (batch["obs"][:, 0] == batch["n"]).all():
+                wrong.append(batch)
+
+    threads = [threading.Thread(target=draw, args=(unit,)) for unit in UNITS[:3]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert wrong == []
