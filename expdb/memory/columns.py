@@ -1,11 +1,12 @@
 """The columns that every buffer has in memory, beside its fields.
 
-Arrays of one entry per row: the columns that every batch has (`episode`, `step`,
-`reward`, `terminated`, `truncated`), and under names that no field can have the links `:after` and
-`:before` (rows, or UNKNOWN), `:ordinal` (steps of the episode written before), `:whole` (the length
-of a complete episode, at its first step, while every step of it is held), `:present` (not deleted)
-and, from the first use on, `priority`, `:start` (the greatest priority when a draw by priority
-first saw the step, NaN before) and `:unsaved`.
+Arrays of one entry per row: the columns that every batch has (`episode`, `step`, `reward`,
+`terminated`, `truncated`), and under names that no field can have the links `:after` and `:before`
+(rows, or UNKNOWN), `:ordinal` (steps of the episode written before), `:whole` (the length of a
+complete episode, at its first step, while every step of it is held), `:present` (not deleted) and,
+from the first use on, `:priority` and `:unsaved`. A priority from 0 on was given; one below 0 is,
+but for its sign, the greatest that there was when a draw by priority first saw the step; NaN is for
+steps that neither happened to.
 """
 
 from typing import Any
@@ -16,7 +17,7 @@ from expdb.names import UNKNOWN
 
 # Names that no field can have.
 AFTER, BEFORE, ORDINAL, WHOLE, PRESENT = ":after", ":before", ":ordinal", ":whole", ":present"
-START, UNSAVED = ":start", ":unsaved"
+PRIORITY, UNSAVED = ":priority", ":unsaved"
 
 BATCH_COLUMNS: dict[str, Any] = {
     "episode": np.int64, "step": np.int64, "reward": np.float64, "terminated": np.bool_,

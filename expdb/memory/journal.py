@@ -80,15 +80,14 @@ class Priorities:
     """What was known of the priorities of steps when their rows were forgotten."""
 
     first: int
-    priority: np.ndarray
-    start: np.ndarray
+    priority: np.ndarray  # and what steps that were given none start with, below 0
     unsaved: np.ndarray
     started: int
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return self.priority.nbytes + self.start.nbytes + self.unsaved.nbytes
+        return self.priority.nbytes + self.unsaved.nbytes
 
 
 class EpisodeColumns(Protocol):

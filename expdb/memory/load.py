@@ -6,7 +6,7 @@ import numpy as np
 
 from expdb.chunks.column import Buffer
 from expdb.chunks.fields import SYSTEM
-from expdb.memory.columns import LINKS, ORDINAL, PRESENT, START, UNSAVED, WHOLE
+from expdb.memory.columns import LINKS, ORDINAL, PRESENT, PRIORITY, UNSAVED, WHOLE
 from expdb.memory.incoming import Incoming
 from expdb.memory.journal import Change
 from expdb.memory.links import Details, link, load_finals, settle_loose_ends
@@ -55,8 +55,8 @@ def _clear_rows(r: Resident, new: Incoming) -> None:
     blanks: dict[str, Any] = {ORDINAL: 0, WHOLE: 0, **dict.fromkeys(LINKS, UNKNOWN)}
     if not new.is_whole:
         blanks[PRESENT] = False
-    if "priority" in r.columns:
-        blanks |= {"priority": np.nan, START: np.nan, UNSAVED: False}
+    if PRIORITY in r.columns:
+        blanks |= {PRIORITY: np.nan, UNSAVED: False}
     for name, value in blanks.items():
         r.write(name, new.begin, new.end, value)
     new.put(r, PRESENT, True)

@@ -13,16 +13,23 @@ import numpy as np
 
 LINE = 64  # bytes of a cache line, on all usual machines
 MOST = 4 * LINE  # bytes of a record; what is left out has an array of its own
+_NONE: Mapping[str, np.dtype[Any]] = {}
 
 
 class Packed:
     """Records of `count` rows, each with the columns that fit, in the order that is given.
 
-    `columns` are dtype and shape of each. `[name]` is a view of a column, to be read and written by
-    index, never by `take`: that would copy all of it first.
+    `columns` are dtype and shape of each; `fillers` are numbers that are added where there is room
+    left. `[name]` is a view of a column, to be read and written by index, never by `take`: that
+    would copy all of it first.
     """
 
-    def __init__(self, count: int, columns: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]):
+    def __init__(
+        self,
+        count: int,
+        columns: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]],
+        fillers: Mapping[str, np.dtype[Any]] = _NONE,
+    ):
         chosen: list[tuple[str, np.dtype[Any], tuple[int, ...], int]] = []
         size = 0
         for name, (dtype, shape) in columns.items():
@@ -30,6 +37,10 @@ class Packed:
             if 0 < nbytes <= LINE and size + nbytes <= MOST:
                 chosen.append((name, dtype, shape, nbytes))
                 size += nbytes
+        for name, dtype in fillers.items():
+            if size and _record_size(size + dtype.itemsize) == _record_size(size):
+                chosen.append((name, dtype, (), dtype.itemsize))
+                size += dtype.itemsize
         # Each at a multiple of its own alignment: the widest numbers first.
         chosen.sort(key=lambda one: -one[1].alignment)
         formats, offsets, at = [], [], 0

@@ -1,12 +1,12 @@
 """The priorities of the rows in memory: held from the first use on, changed here, and saved later.
 
-Columns of the resident: the priority of each step, NaN for none; the greatest one when a draw by
-priority first saw the step, NaN before; and whether the priority is not written yet.
+Columns of the resident: the priority of each step, or what it starts with, as columns.py says, and
+whether the priority is not written yet.
 """
 
 import numpy as np
 
-from expdb.memory.columns import START, UNSAVED
+from expdb.memory.columns import PRIORITY, UNSAVED
 from expdb.memory.journal import NONE, Change
 from expdb.memory.resident import Resident
 from expdb.sql.session import Session
@@ -24,7 +24,7 @@ def load_priorities(store: Store, session: Session, r: Resident, state: State) -
         positions = np.arange(first, first + priorities.BLOCK)
         wanted = (positions >= r.low) & (positions < r.high) & ~np.isnan(values)
         wanted[wanted] &= ~r.columns[UNSAVED][r.rows(positions[wanted])]
-        r.columns["priority"][r.rows(positions[wanted])] = values[wanted]
+        r.columns[PRIORITY][r.rows(positions[wanted])] = values[wanted]
         found.append(positions[wanted])
         r.greatest = max(r.greatest, float(values[wanted].max(initial=0.0)))
     if found:
@@ -35,9 +35,8 @@ def load_priorities(store: Store, session: Session, r: Resident, state: State) -
 def _hold(r: Resident) -> None:
     """Have columns for priorities, and in them what was known before the rows were forgotten."""
     total = r.total
-    for name in ("priority", START):
-        r.columns[name] = np.full(total, np.nan)
-        r.columns[name][r.slots :] = 0
+    r.columns[PRIORITY] = np.full(total, np.nan)
+    r.columns[PRIORITY][r.slots :] = 0
     r.columns[UNSAVED] = np.zeros(total, np.bool_)
     r.started, r.version, kept = 0, r.version + 1, r.kept
     if kept is not None:
@@ -45,8 +44,10 @@ def _hold(r: Resident) -> None:
         if low < high:
             rows, known = r.rows(np.arange(low, high)), slice(low - kept.first, high - kept.first)
             unsaved = kept.unsaved[known]
-            r.columns[START][rows], r.columns[UNSAVED][rows] = kept.start[known], unsaved
-            r.columns["priority"][rows] = np.where(unsaved, kept.priority[known], np.nan)
+            r.columns[UNSAVED][rows] = unsaved
+            # What was written is read again; what others start with is nowhere else.
+            priority = kept.priority[known]
+            r.columns[PRIORITY][rows] = np.where(unsaved | (priority < 0), priority, np.nan)
         r.started, r.kept = min(kept.started, r.high), None
 
 
@@ -55,19 +56,21 @@ def start_new_steps(r: Resident) -> None:
 
     That is for initial="max".
     """
-    if r.started < r.high:
-        r.write(START, max(r.started, r.low), r.high, r.greatest or 1.0)
-        r.started = r.high
+    rows, column = r.rows(np.arange(max(r.started, r.low), r.high)), r.columns[PRIORITY]
+    column[rows[np.isnan(column[rows])]] = -(r.greatest or 1.0)
+    r.started = r.high
 
 
 def of_rows(r: Resident, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the priorities of rows, NaN for none, and what they start with."""
-    return r.columns["priority"].take(rows), r.columns[START].take(rows)
+    """Return the priorities of rows, NaN for none, and what those that have none start with."""
+    known = r.columns[PRIORITY].take(rows)
+    is_given = known >= 0
+    return np.where(is_given, known, np.nan), np.where(is_given, np.nan, -known)
 
 
 def set_priorities(r: Resident, rows: np.ndarray, values: np.ndarray) -> None:
     """Give rows a priority, which is not written yet."""
-    r.columns["priority"][rows] = values
+    r.columns[PRIORITY][rows] = values
     r.columns[UNSAVED][rows] = True
     r.greatest = max(r.greatest, float(values.max()))
 
@@ -79,11 +82,11 @@ def restore(r: Resident, first: int, values: np.ndarray, starts: np.ndarray, uns
     """
     positions = np.arange(first, first + len(values))
     held = r.held(positions)
-    rows, values = r.rows(positions[held]) if held.any() else positions[:0], values[held]
-    old = r.columns["priority"][rows]
+    rows = r.rows(positions[held]) if held.any() else positions[:0]
+    values, starts = values[held], starts[held]
+    old, _ = of_rows(r, rows)
     differ = (old != values) & ~(np.isnan(old) & np.isnan(values))
-    r.columns["priority"][rows[differ]] = values[differ]
-    r.columns[START][rows] = starts[held]
+    r.columns[PRIORITY][rows] = np.where(np.isnan(values), -starts, values)
     r.columns[UNSAVED][rows[differ]] |= unsaved
     return bool(differ.any())
 
@@ -98,7 +101,7 @@ def unsaved(r: Resident) -> tuple[np.ndarray, np.ndarray]:
     rows = np.flatnonzero(r.columns[UNSAVED][: r.slots])
     positions = r.positions(rows)
     held = positions < r.high
-    return positions[held], r.columns["priority"][rows[held]]
+    return positions[held], r.columns[PRIORITY][rows[held]]
 
 
 def note_saved(r: Resident) -> None:

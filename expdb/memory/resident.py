@@ -21,7 +21,7 @@ from expdb.memory.columns import (
     NO_STEP,
     ORDINAL,
     PRESENT,
-    START,
+    PRIORITY,
     UNSAVED,
     WHOLE,
 )
@@ -189,8 +189,8 @@ class Resident(Ring):
 
     def _known_priorities(self) -> Priorities:
         window = self.rows(np.arange(self.low, self.high))
-        one, start, unsaved = (self.columns[name][window] for name in ("priority", START, UNSAVED))
-        return Priorities(self.low, one, start, unsaved, self.started)
+        one, unsaved = (self.columns[name][window] for name in (PRIORITY, UNSAVED))
+        return Priorities(self.low, one, unsaved, self.started)
 
     # -- room --------------------------------------------------------------------------------------
 

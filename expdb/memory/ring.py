@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from expdb.chunks.fields import Field
-from expdb.memory.columns import LINKS, PACKED
+from expdb.memory.columns import LINKS, ORDINAL, PACKED
 from expdb.memory.journal import FinalRows
 from expdb.memory.packed import Packed
 from expdb.names import UNKNOWN
@@ -72,7 +72,7 @@ class Ring:
         old, new = positions % max(self.slots, 1), positions % max(slots, 1)
         shift, total = slots - self.slots, slots + 1 + final_rows + 1
         columns = {}
-        packed = Packed(total, self._narrow())
+        packed = Packed(total, self._narrow(), {ORDINAL: self.columns[ORDINAL].dtype})
         for name, array in self.columns.items():
             # Not zeros: rows are written before they are read, and fresh memory is faster in large
             # pages, which it gets.

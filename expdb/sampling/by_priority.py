@@ -121,8 +121,7 @@ class ByPriority:
         deleted = any(change.deleted for change in changes or ())
         if changes is None or looked is None or used is None or reach is None or deleted:
             chosen = np.zeros(r.slots, np.bool_)
-            listed = self._candidates.listed(session, wanted).positions
-            chosen[r.rows(listed) if len(listed) else listed] = True
+            chosen[self._candidates.rows_to_draw(session, wanted)] = True
             self._weigh(draws, np.arange(r.low, r.high), lambda rows: chosen[rows])
         else:
             new = np.arange(max(draws.high, r.low), r.high)

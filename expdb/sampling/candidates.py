@@ -2,7 +2,6 @@
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
-import base64
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -22,7 +21,7 @@ from expdb.sampling.extensions import checked_anchors, checked_starts, read_only
 from expdb.sampling.limits import Limits
 from expdb.sampling.memo import remember, remembered
 from expdb.sql.conditions import Condition
-from expdb.sql.query import Where, key_of
+from expdb.sql.query import Where
 from expdb.sql.session import Session
 from expdb.storage.reading import select
 from expdb.storage.store import Store
@@ -216,6 +215,15 @@ class Candidates:
         remember(self._lists, wanted.name, (wanted.epoch(r), found))
         return found
 
+    def rows_to_draw(self, session: Session | None, wanted: Wanted) -> np.ndarray:
+        """Return the rows of what may be drawn; all of them are listed only if they have to be."""
+        r = self._resident
+        if wanted.key is not None or wanted.unit.lists_anchors:
+            positions = self.listed(session, wanted).positions
+            return r.rows(positions) if len(positions) else positions
+        rows = r.rows(r.all_positions())
+        return rows[wanted.may_start(r, rows)] if wanted.anchor_key and len(rows) else rows
+
     def _matching(self, session: Session | None, wanted: Wanted) -> np.ndarray:
         """Return the positions that match, or the first ones of the episodes that do."""
         r = self._resident
@@ -334,12 +342,3 @@ class Candidates:
         names = np.broadcast_to(anchors.positions[:, None], members.shape)[members >= 0]
         owners = r.episodes(r.rows(members[members >= 0]))
         return dict(zip(owners.tolist(), names.tolist(), strict=True))
-
-
-def key_of_any(where: Where) -> str:
-    """Return what tells a query from others."""
-    if isinstance(where, np.ndarray):
-        return f"positions {where.dtype} {base64.b64encode(where.tobytes()).decode()}"
-    found = key_of(where)
-    assert found is not None
-    return found

@@ -9,6 +9,7 @@ import numpy as np
 
 from expdb import errors
 from expdb.batch import Batch
+from expdb.memory import priorities
 from expdb.memory.resident import Resident
 from expdb.names import UNKNOWN
 from expdb.replay.layout import Layout
@@ -89,8 +90,10 @@ class Collator:
         return Batch(out, len(positions))
 
     def _named(self, name: str, positions: np.ndarray, layout: Layout) -> np.ndarray:
-        """Return the positions of a batch, its episodes, or the name of the buffer."""
+        """Return the positions of a batch, its episodes or priorities, or the buffer's name."""
         mask, rows, r = layout.mask, layout.rows, self._resident
+        if name == "priority":
+            return priorities.of_rows(r, rows.reshape(-1))[0].reshape(rows.shape)
         if name == "buffer":
             shape = (len(positions),) if layout.firsts is None else layout.firsts.shape
             return np.full(shape, self._store.name, object)

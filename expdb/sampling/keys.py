@@ -80,7 +80,7 @@ def plan_keys(
             is_last = unit.takes_last_step and is_successor
             add(name, "stack" if name in stacked else "last" if is_last else "row", name)
         elif name == "priority" and r.priorities is not None:
-            keys.append((name, "row", name))
+            keys.append((name, name, name))
         else:
             _require_column(store, name, usual)
             add(name, "stored" if name in STEP_COLUMNS else "episode_stored", name)

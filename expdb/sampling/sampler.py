@@ -22,7 +22,7 @@ from expdb.replay.population import check_size
 from expdb.replay.samplers import Sampler
 from expdb.replay.units import Unit
 from expdb.sampling.by_priority import ByPriority
-from expdb.sampling.candidates import Candidates, Wanted, key_of_any
+from expdb.sampling.candidates import Candidates, Wanted
 from expdb.sampling.collate import Collator
 from expdb.sampling.extensions import check_sampler, check_unit
 from expdb.sampling.limits import Limits
@@ -30,7 +30,7 @@ from expdb.sampling.making import BatchMaker
 from expdb.sampling.prepared import PreparedSamples
 from expdb.sampling.saved import Saved
 from expdb.sampling.unloaded import drawn_unloaded, is_plain
-from expdb.sql.query import Where, plain_where
+from expdb.sql.query import Where, key_of, plain_where
 from expdb.sql.session import Session
 from expdb.storage import priorities
 from expdb.storage.ledger.packed import Drawn
@@ -118,7 +118,7 @@ class Sampling:
             check_sampler(sampler, self._store.fields.types)
             check_unit(unit, sampler, self._store.fields.types)
         where = plain_where(where)
-        key = None if where is None else key_of_any(where)
+        key = None if where is None else key_of(where)
         condition = None if key is None else self._candidates.condition(key, where)
         wanted = Wanted(
             size, where, key, condition, sampler, unit, fields, shard, rng, empty, limits

@@ -3,6 +3,7 @@
 They are built by name and value; conditions.py checks and compiles them.
 """
 
+import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Union
@@ -32,13 +33,10 @@ MANY = 100  # values, from which on a list goes as one parameter
 MAX_VALUES = 30_000  # SQLite binds 32,766 parameters a statement
 
 
-def key_of(where: Where) -> str | None:
-    """Return what tells a condition from others.
-
-    None for positions, which are a condition each time anew.
-    """
+def key_of(where: Where) -> str:
+    """Return what tells a condition from others."""
     if isinstance(where, np.ndarray):
-        return None
+        return f"positions {where.dtype} {base64.b64encode(where.tobytes()).decode()}"
     built = where.build() if isinstance(where, QueryBuilder) else where
     return json.dumps(
         built, default=lambda value: value.item() if isinstance(value, np.generic) else repr(value)
