@@ -452,6 +452,28 @@ def test_priorities_are_there_next_week_and_for_other_processes(open_db):
     assert blocks <= 4
 
 
+@pytest.mark.parametrize("unit", [Step(), NStep(1), Sequence(3)])
+def test_the_priority_of_a_step_is_that_which_it_was_given(db, unit):
+    buffer = db.buffer("b")
+    buffer.store_batch([{"task_id": "t", "n": n, "terminated": n == 9} for n in range(10)])
+    given = {2: 0.0, 3: 5.0, 8: 0.5}
+    buffer.update_priorities([2, 3], [0.0, 5.0])
+    buffer.sample(4, sampler=Prioritized())  # gives the others what they start with
+    buffer.update_priorities([8], [0.5])
+    for _ in range(2):
+        batch = buffer.sample(
+            64, unit=unit, fields=["position", "priority", "mask"][: 2 + (type(unit) is Sequence)]
+        )
+        there = batch["mask"] if "mask" in batch else np.ones(64, np.bool_)
+        for position, priority in zip(
+            batch["position"][there].tolist(), batch["priority"][there].tolist(), strict=True
+        ):
+            assert priority == given.get(position) or (position not in given and np.isnan(priority))
+    assert {one["n"] for one in buffer.sample(64, sampler=Prioritized(epsilon=0)).to_list()} == {
+        n for n in range(10) if n != 2
+    }
+
+
 def test_priorities_of_evicted_steps_never_reach_another(db):
     buffer = db.buffer("b", capacity=10)
     sampler = Prioritized(alpha=1.0, epsilon=0.0)

@@ -32,7 +32,7 @@ def test_wide_columns_are_left_out_and_lines_are_filled_where_it_costs_little(wi
     assert made.dtype.itemsize == size
 
 
-@pytest.mark.parametrize(("width", "fills"), [(52, True), (53, False), (56, False), (60, False)])
+@pytest.mark.parametrize(("width", "fills"), [(52, True), (53, False), (56, False), (60, True)])
 def test_what_is_not_drawn_fills_room_that_is_left(width, fills):
     columns = {"after": COLUMNS["after"], "obs": (np.dtype("u1"), (width,))}
     made = Packed(3, columns, {"ordinal": np.dtype("i4")})
