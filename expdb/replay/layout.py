@@ -116,37 +116,68 @@ class Layout:
         return layout
 
 
-def walk(
-    trajectories: Trajectories, rows: np.ndarray, steps: np.ndarray
-) -> tuple[list[np.ndarray], np.ndarray]:
-    """Follow up to `steps` steps of which each has a known successor.
+@dataclass
+class Walk:
+    """Where some steps lead: what comes after each of them, [B, n], the step itself first.
 
-    Return the rows of the k-th ones and how many.
+    Of a row the first `taken` entries count.
+    """
+
+    rows: np.ndarray
+    after: np.ndarray  # rows of what follows each
+    terminated: np.ndarray
+    taken: np.ndarray  # [B], steps of which each has a known successor
+
+    def last(self, column: np.ndarray) -> np.ndarray:
+        """Return what a column [B, n] says of the last step taken."""
+        found: np.ndarray = column[np.arange(len(self.taken)), np.maximum(self.taken, 1) - 1]
+        return found
+
+    def some(self, which: np.ndarray) -> Walk:
+        """Return the walks of some steps."""
+        return Walk(*(one[which] for one in (self.rows, self.after, self.terminated, self.taken)))
+
+
+def walk(trajectories: Trajectories, rows: np.ndarray, steps: np.ndarray) -> Walk:
+    """Follow each step for up to `steps` steps of which each has a known successor.
 
     A terminated step is the last one, whatever comes after it.
     """
-    after = trajectories.successors(rows)
-    taken = (after >= 0).astype(np.int64)
-    path = [rows]
-    current = rows
-    for k in range(1, int(steps.max(initial=0))):
-        on = np.flatnonzero(
-            (taken == k)
-            & (k < steps)
-            & (after < trajectories.slots)
-            & ~trajectories.terminated(current)
-        )
-        if not len(on):
-            break
-        further = after[on]
-        beyond = trajectories.successors(further)
-        known = beyond >= 0
-        on, further, beyond = on[known], further[known], beyond[known]
-        current, after = current.copy(), after.copy()
-        current[on], after[on] = further, beyond
+    count, slots = max(int(steps.max(initial=1)), 1), trajectories.slots
+    # As forward: mostly they stand side by side.
+    found = rows[:, None] + np.arange(count)
+    if int(rows.max(initial=0)) + count > slots:
+        found %= slots
+    after, terminated = trajectories.successors(found), trajectories.terminated(found)
+    known = after >= 0
+    on, taken = known[:, 0], known[:, 0].astype(np.int64)
+    for k in range(1, count):
+        goes_on = on & ~terminated[:, k - 1] & (k < steps)
+        on = goes_on & (after[:, k - 1] == found[:, k])
+        if (goes_on & ~on & (after[:, k - 1] < slots)).any():
+            return _walk_along(trajectories, rows, steps, count)
+        on &= known[:, k]
+        taken += on
+    return Walk(found, after, terminated, taken)
+
+
+def _walk_along(
+    trajectories: Trajectories, rows: np.ndarray, steps: np.ndarray, count: int
+) -> Walk:
+    """Follow each step one by one, wherever the next one stands."""
+    shape = len(rows), count
+    found, after = np.full(shape, rows[:, None]), np.full(shape, UNKNOWN)
+    terminated, taken = np.zeros(shape, np.bool_), np.zeros(len(rows), np.int64)
+    on, current = np.arange(len(rows)), rows
+    for k in range(count):
+        following, ends = trajectories.successors(current), trajectories.terminated(current)
+        known = following >= 0
+        on, current, following, ends = on[known], current[known], following[known], ends[known]
+        found[on, k], after[on, k], terminated[on, k] = current, following, ends
         taken[on] += 1
-        path.append(current)
-    return path, taken
+        further = (k + 1 < steps[on]) & (following < trajectories.slots) & ~ends
+        on, current = on[further], following[further]
+    return Walk(found, after, terminated, taken)
 
 
 def forward(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.ndarray:

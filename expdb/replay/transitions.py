@@ -188,7 +188,7 @@ class NStep(Unit):
         if wanted == 1:
             found: np.ndarray = trajectories.successors(rows) >= 0
         else:
-            found = walk(trajectories, rows, np.full(len(rows), wanted))[1] >= wanted
+            found = walk(trajectories, rows, np.full(len(rows), wanted)).taken >= wanted
         return found if self.stack == 1 else found & _has_frames(trajectories, rows, self.stack)
 
     def layout(
@@ -223,20 +223,19 @@ class NStep(Unit):
         if low == high:
             steps = np.full(len(rows), low)
         elif self.end == "redraw":
-            there = walk(trajectories, rows, np.full(len(rows), high))[1]
+            there = walk(trajectories, rows, np.full(len(rows), high)).taken
             steps = rng.integers(low, there, endpoint=True)
         else:
             steps = rng.integers(low, high, len(rows), endpoint=True)
-        path, taken = walk(trajectories, rows, steps)
+        found = walk(trajectories, rows, steps)
         if self.end == "drop":
-            kept = taken == steps
-            rows, taken, path = rows[kept], taken[kept], [part[kept] for part in path]
-        reward, last = trajectories.rewards(rows), rows
-        for k, part in enumerate(path[1:], 1):
-            on = np.flatnonzero(k < taken)
-            reward[on] += self.gamma**k * trajectories.rewards(part[on])
-            last = np.where(k < taken, part, last)
-        terminated = trajectories.terminated(last)
+            kept = found.taken == steps
+            rows, found = rows[kept], found.some(kept)
+        taken, rewards = found.taken, trajectories.rewards(found.rows)
+        reward = rewards[:, 0]
+        for k in range(1, rewards.shape[1]):
+            reward = np.where(k < taken, reward + self.gamma**k * rewards[:, k], reward)
+        last, terminated = found.last(found.rows), found.last(found.terminated)
         columns = {
             "reward": reward,
             "terminated": terminated,
@@ -244,9 +243,8 @@ class NStep(Unit):
             "discount": np.where(terminated, 0.0, np.float64(self.gamma) ** taken),
             "n_steps": taken,
         }
-        return Layout(
-            rows, columns, next_rows=trajectories.successors(last), last_rows=last, kept=kept
-        )
+        next_rows = found.last(found.after)
+        return Layout(rows, columns, next_rows=next_rows, last_rows=last, kept=kept)
 
     def of_one_step(self, key: str, terminated: np.ndarray) -> np.ndarray:
         """Return one of `keys()` where `n` is 1, given which of the drawn steps terminated."""
