@@ -572,9 +572,9 @@ class ReplayBuffer(Consumption):
         >>> unit = expdb.NStep(3, gamma=0.99)
         >>> buffer.sample(256, sampler=expdb.Prioritized(), unit=unit)  # doctest: +SKIP
         """
-        if where is None and shard is None and wait is None and empty is np.empty:
+        if shard is None and wait is None and empty is np.empty:
             generator = self._rng if rng is None else rng
-            batch = self._sampling.repeated(size, sampler, unit, fields, generator)
+            batch = self._sampling.repeated(size, where, sampler, unit, fields, generator)
             if batch is not None:
                 return batch
         size = checks.whole(size, "the size of a sample", 1)

@@ -149,13 +149,24 @@ def walk(trajectories: Trajectories, rows: np.ndarray, steps: np.ndarray) -> Wal
     if int(rows.max(initial=0)) + count > slots:
         found %= slots
     after, terminated = trajectories.successors(found), trajectories.terminated(found)
+    walked = beside(found, after, terminated, steps, slots)
+    return _walk_along(trajectories, rows, steps, count) if walked is None else walked
+
+
+def beside(
+    found: np.ndarray, after: np.ndarray, terminated: np.ndarray, steps: np.ndarray, slots: int
+) -> Walk | None:
+    """Return the walk along rows [B, n] that stand side by side; None where a step goes elsewhere.
+
+    `after` and `terminated` are what the rows say, `slots` the rows of steps.
+    """
     known = after >= 0
     on, taken = known[:, 0], known[:, 0].astype(np.int64)
-    for k in range(1, count):
+    for k in range(1, found.shape[1]):
         goes_on = on & ~terminated[:, k - 1] & (k < steps)
         on = goes_on & (after[:, k - 1] == found[:, k])
         if (goes_on & ~on & (after[:, k - 1] < slots)).any():
-            return _walk_along(trajectories, rows, steps, count)
+            return None
         on &= known[:, k]
         taken += on
     return Walk(found, after, terminated, taken)

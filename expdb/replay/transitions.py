@@ -11,7 +11,7 @@ import numpy as np
 from expdb import checks
 from expdb.errors import InvalidValue
 from expdb.names import OBSERVATIONS, UNKNOWN
-from expdb.replay.layout import Layout, Trajectories, backward, walk
+from expdb.replay.layout import Layout, Trajectories, Walk, backward, walk
 from expdb.replay.units import Unit
 
 
@@ -231,20 +231,27 @@ class NStep(Unit):
         if self.end == "drop":
             kept = found.taken == steps
             rows, found = rows[kept], found.some(kept)
-        taken, rewards = found.taken, trajectories.rewards(found.rows)
-        reward = rewards[:, 0]
+        columns = self.returns(
+            found, trajectories.rewards(found.rows), trajectories.truncated(found.rows)
+        )
+        last, next_rows = found.last(found.rows), found.last(found.after)
+        return Layout(rows, columns, next_rows=next_rows, last_rows=last, kept=kept)
+
+    def returns(
+        self, found: Walk, rewards: np.ndarray, truncated: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Return the arrays of `keys()`, given the rewards and flags [B, n] of the steps walked."""
+        taken, reward = found.taken, rewards[:, 0].copy()
         for k in range(1, rewards.shape[1]):
             reward = np.where(k < taken, reward + self.gamma**k * rewards[:, k], reward)
-        last, terminated = found.last(found.rows), found.last(found.terminated)
-        columns = {
+        terminated = found.last(found.terminated)
+        return {
             "reward": reward,
             "terminated": terminated,
-            "truncated": trajectories.truncated(last),
+            "truncated": found.last(truncated),
             "discount": np.where(terminated, 0.0, np.float64(self.gamma) ** taken),
             "n_steps": taken,
         }
-        next_rows = found.last(found.after)
-        return Layout(rows, columns, next_rows=next_rows, last_rows=last, kept=kept)
 
     def of_one_step(self, key: str, terminated: np.ndarray) -> np.ndarray:
         """Return one of `keys()` where `n` is 1, given which of the drawn steps terminated."""

@@ -45,9 +45,9 @@ class BatchMaker:
             rows = candidates.rows(session, wanted, positions)
         else:
             positions, rows, columns = draw_within(candidates, session, r, population, wanted)
-        return self._made(session, state, wanted, plan, positions, rows, columns)
+        return self.made(session, state, wanted, plan, positions, rows, columns)
 
-    def _made(
+    def made(
         self,
         session: Session | None,
         state: State | None,
@@ -96,5 +96,5 @@ class BatchMaker:
         rows = np.where(there, r.rows(positions), UNKNOWN)
         plan = self._collator.plan(fields, unit, Recorded(tuple(drawn.columns)))
         names = positions if positions.ndim == 1 else positions[:, 0]
-        batch = self._made(session, state, wanted, plan, names, rows, drawn.columns)
+        batch = self.made(session, state, wanted, plan, names, rows, drawn.columns)
         return batch, wanted.rows_crc

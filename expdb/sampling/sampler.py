@@ -30,7 +30,7 @@ from expdb.sampling.making import BatchMaker
 from expdb.sampling.prepared import PreparedSamples
 from expdb.sampling.saved import Saved
 from expdb.sampling.unloaded import drawn_unloaded, is_plain
-from expdb.sql.query import Where, key_of, plain_where
+from expdb.sql.query import QueryBuilder, Where, key_of, plain_where
 from expdb.sql.session import Session
 from expdb.storage import priorities
 from expdb.storage.ledger.packed import Drawn
@@ -39,6 +39,7 @@ from expdb.storage.store import State, Store
 Result = TypeVar("Result")
 
 
+QUERIES = (dict, QueryBuilder)
 FILL_SECONDS = 0.01  # of loading at each sample that can do without what is not loaded yet
 
 
@@ -60,9 +61,11 @@ class Sampling:
         self._by_priority = ByPriority(self._store, self.resident, self._candidates)
         self._collator = Collator(self._store, self.resident)
         self._maker = BatchMaker(self.resident, self._candidates, self._by_priority, self._collator)
+        self._prepared = PreparedSamples(
+            self.resident, self._candidates, self._by_priority, self._maker
+        )
         self._seen: object = None
         self._asked = False  # whether a sample was ever drawn
-        self._prepared = PreparedSamples(self.resident, self._candidates, self._by_priority)
 
     # -- forks: a child goes on with the rows that its parent has in memory, of which it shares the
 
@@ -126,7 +129,13 @@ class Sampling:
         with self.resident.lock: return self._safely(self._sample, wanted, session)  # fmt: skip
 
     def repeated(
-        self, size: object, sampler: object, unit: object, fields: object, rng: object
+        self,
+        size: object,
+        where: Where,
+        sampler: object,
+        unit: object,
+        fields: object,
+        rng: object,
     ) -> Batch | None:
         """Draw what was drawn before, in fewer calls, if nothing has changed that it depends on.
 
@@ -134,13 +143,20 @@ class Sampling:
         """
         if type(size) is not int or size < 1 or type(rng) is not np.random.Generator:
             return None
-        asked = size, sampler, unit, fields, rng
+        key = None if where is None else key_of(where) if type(where) in QUERIES else ""
+        asked = size, key, sampler, unit, fields, rng
         with self.resident.lock: return self._safely(self._repeated, *asked)  # fmt: skip
 
     def _repeated(
-        self, size: int, sampler: object, unit: object, fields: object, rng: np.random.Generator
+        self,
+        size: int,
+        key: str | None,
+        sampler: object,
+        unit: object,
+        fields: object,
+        rng: np.random.Generator,
     ) -> Batch | None:
-        prepared = self._prepared.find(sampler, unit, fields)
+        prepared = self._prepared.find(key, sampler, unit, fields)
         if prepared is None:
             return None
         if self._by_priority.unsaved:
