@@ -13,7 +13,7 @@ UNITS = [
     expdb.Step(),
     expdb.NStep(1),
     expdb.NStep(1, gamma=0.9, end="redraw"),
-    expdb.NStep(1, next_fields=("obs", "n")),
+    expdb.NStep(1, next_fields=("n",)),
     expdb.NStep(3, gamma=0.9),
     expdb.NStep(4, gamma=0.9, end="redraw"),
 ]
@@ -169,6 +169,38 @@ def test_a_query_that_is_changed_in_place_is_another_one(buffer):
     query["task_id"] = "task2"
     for _ in range(3):
         assert not found & set(buffer.sample(200, query, fields=["n"])["n"].tolist())
+
+
+def test_a_query_follows_what_another_sample_has_loaded(buffer):
+    query = {"task_id": "new"}
+    with pytest.raises(expdb.TooFewRows):
+        buffer.sample(9, query)
+    for n in range(3):
+        buffer.store(task_id="new", n=n)
+        buffer.sample(9)
+        for unit in (expdb.Step(), expdb.Sequence(1)):
+            for _ in range(2):
+                found = buffer.sample(90, query, unit=unit, fields=["n"])["n"]
+                assert set(found.reshape(-1).tolist()) == set(range(n + 1))
+
+
+@pytest.mark.parametrize("width", [2, 50])
+def test_a_successor_that_was_stored_is_that_of_the_last_step_taken(tmp_path, made, width):
+    with expdb.open(tmp_path / "runs.db") as db:
+        buffer = db.buffer("b", capacity=90)
+        for k in range(8):
+            n = np.arange(20 * k, 20 * k + 20)
+            obs = np.repeat(n[:, None], width, 1).astype(np.float64)
+            with buffer.episode("t") as episode:
+                episode.extend(
+                    {"obs": obs, "next_obs": obs + 1, "n": n, "terminated": n % 20 == 19}
+                )
+        for unit in UNITS:
+            one, other = both(buffer, 64, unit=unit)
+            assert_same(one, other)
+            taken = other.get("n_steps", 1)
+            assert (other["next_obs"][:, 0] == other["n"] + taken).all()
+        assert made
 
 
 def test_steps_of_episodes_that_were_written_in_turns(tmp_path, made):
