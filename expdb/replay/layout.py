@@ -116,36 +116,38 @@ class Layout:
         return layout
 
 
-@dataclass
 class Walk:
-    """Where some steps lead: what comes after each of them, [B, n], the step itself first.
+    """Where some steps lead: the steps themselves and what comes after them, [n, B].
 
-    Of a row the first `taken` entries count.
+    Of a column the first `taken` entries count: steps of which each has a known successor.
     """
 
-    rows: np.ndarray
-    after: np.ndarray  # rows of what follows each
-    terminated: np.ndarray
-    taken: np.ndarray  # [B], steps of which each has a known successor
+    def __init__(
+        self, rows: np.ndarray, after: np.ndarray, terminated: np.ndarray, taken: np.ndarray
+    ):
+        self.rows, self.after, self.terminated, self.taken = rows, after, terminated, taken
+        self._last = np.maximum(taken, 1) - 1, np.arange(len(taken))
 
     def last(self, column: np.ndarray) -> np.ndarray:
-        """Return what a column [B, n] says of the last step taken."""
-        found: np.ndarray = column[np.arange(len(self.taken)), np.maximum(self.taken, 1) - 1]
+        """Return what a column [n, B] says of the last step taken."""
+        found: np.ndarray = column[self._last]
         return found
 
     def some(self, which: np.ndarray) -> Walk:
         """Return the walks of some steps."""
-        return Walk(*(one[which] for one in (self.rows, self.after, self.terminated, self.taken)))
+        rows, after, terminated = self.rows, self.after, self.terminated
+        return Walk(rows[:, which], after[:, which], terminated[:, which], self.taken[which])
 
 
-def walk(trajectories: Trajectories, rows: np.ndarray, steps: np.ndarray) -> Walk:
+def walk(trajectories: Trajectories, rows: np.ndarray, steps: np.ndarray | int) -> Walk:
     """Follow each step for up to `steps` steps of which each has a known successor.
 
-    A terminated step is the last one, whatever comes after it.
+    `steps` is [B], or the same for all. A terminated step is the last one, whatever comes after it.
     """
-    count, slots = max(int(steps.max(initial=1)), 1), trajectories.slots
+    count = steps if isinstance(steps, int) else int(steps.max(initial=1))
+    slots = trajectories.slots
     # As forward: mostly they stand side by side.
-    found = rows[:, None] + np.arange(count)
+    found = rows + np.arange(count)[:, None]
     if int(rows.max(initial=0)) + count > slots:
         found %= slots
     after, terminated = trajectories.successors(found), trajectories.terminated(found)
@@ -154,37 +156,45 @@ def walk(trajectories: Trajectories, rows: np.ndarray, steps: np.ndarray) -> Wal
 
 
 def beside(
-    found: np.ndarray, after: np.ndarray, terminated: np.ndarray, steps: np.ndarray, slots: int
+    found: np.ndarray,
+    after: np.ndarray,
+    terminated: np.ndarray,
+    steps: np.ndarray | int,
+    slots: int,
 ) -> Walk | None:
-    """Return the walk along rows [B, n] that stand side by side; None where a step goes elsewhere.
+    """Return the walk along rows [n, B] that stand side by side; None where a step goes elsewhere.
 
     `after` and `terminated` are what the rows say, `slots` the rows of steps.
     """
-    known = after >= 0
-    on, taken = known[:, 0], known[:, 0].astype(np.int64)
-    for k in range(1, found.shape[1]):
-        goes_on = on & ~terminated[:, k - 1] & (k < steps)
-        on = goes_on & (after[:, k - 1] == found[:, k])
-        if (goes_on & ~on & (after[:, k - 1] < slots)).any():
-            return None
-        on &= known[:, k]
+    count = len(found)
+    known, ends = after >= 0, terminated[:-1]
+    joined = after[:-1] == found[1:]
+    elsewhere = known[:-1] & (after[:-1] < slots)
+    if (elsewhere > (joined | ends)).any():
+        return None
+    joined = (joined & known[1:]) > ends
+    if not isinstance(steps, int):
+        joined &= np.arange(1, count)[:, None] < steps
+    on, taken = known[0], known[0].astype(np.int64)
+    for k in range(count - 1):
+        on = on & joined[k]
         taken += on
     return Walk(found, after, terminated, taken)
 
 
 def _walk_along(
-    trajectories: Trajectories, rows: np.ndarray, steps: np.ndarray, count: int
+    trajectories: Trajectories, rows: np.ndarray, steps: np.ndarray | int, count: int
 ) -> Walk:
     """Follow each step one by one, wherever the next one stands."""
-    shape = len(rows), count
-    found, after = np.full(shape, rows[:, None]), np.full(shape, UNKNOWN)
+    shape, steps = (count, len(rows)), np.broadcast_to(steps, len(rows))
+    found, after = np.full(shape, rows), np.full(shape, UNKNOWN)
     terminated, taken = np.zeros(shape, np.bool_), np.zeros(len(rows), np.int64)
     on, current = np.arange(len(rows)), rows
     for k in range(count):
         following, ends = trajectories.successors(current), trajectories.terminated(current)
         known = following >= 0
         on, current, following, ends = on[known], current[known], following[known], ends[known]
-        found[on, k], after[on, k], terminated[on, k] = current, following, ends
+        found[k, on], after[k, on], terminated[k, on] = current, following, ends
         taken[on] += 1
         further = (k + 1 < steps[on]) & (following < trajectories.slots) & ~ends
         on, current = on[further], following[further]

@@ -188,7 +188,7 @@ class NStep(Unit):
         if wanted == 1:
             found: np.ndarray = trajectories.successors(rows) >= 0
         else:
-            found = walk(trajectories, rows, np.full(len(rows), wanted)).taken >= wanted
+            found = walk(trajectories, rows, wanted).taken >= wanted
         return found if self.stack == 1 else found & _has_frames(trajectories, rows, self.stack)
 
     def layout(
@@ -219,11 +219,12 @@ class NStep(Unit):
             terminated = trajectories.terminated(rows)
             columns = {key: self.of_one_step(key, terminated) for key in self.keys()}
             return Layout(rows, columns, next_rows=trajectories.successors(rows))
-        kept = None
+        kept: np.ndarray | None = None
+        steps: np.ndarray | int
         if low == high:
-            steps = np.full(len(rows), low)
+            steps = low
         elif self.end == "redraw":
-            there = walk(trajectories, rows, np.full(len(rows), high)).taken
+            there = walk(trajectories, rows, high).taken
             steps = rng.integers(low, there, endpoint=True)
         else:
             steps = rng.integers(low, high, len(rows), endpoint=True)
@@ -240,16 +241,17 @@ class NStep(Unit):
     def returns(
         self, found: Walk, rewards: np.ndarray, truncated: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """Return the arrays of `keys()`, given the rewards and flags [B, n] of the steps walked."""
-        taken, reward = found.taken, rewards[:, 0].copy()
-        for k in range(1, rewards.shape[1]):
-            reward = np.where(k < taken, reward + self.gamma**k * rewards[:, k], reward)
+        """Return the arrays of `keys()`, given the rewards and flags [n, B] of the steps walked."""
+        taken, count = found.taken, len(rewards)
+        gammas = np.float64(self.gamma) ** np.arange(count + 1)
+        counted = np.arange(count)[:, None] < taken
+        reward = (np.where(counted, rewards, 0.0) * gammas[:count, None]).sum(0)
         terminated = found.last(found.terminated)
         return {
             "reward": reward,
             "terminated": terminated,
             "truncated": found.last(truncated),
-            "discount": np.where(terminated, 0.0, np.float64(self.gamma) ** taken),
+            "discount": np.where(terminated, 0.0, gammas.take(taken)),
             "n_steps": taken,
         }
 

@@ -30,18 +30,18 @@ class Copier:
         self._n = 0 if self._unit is None else self._unit.bounds[0]  # steps that are taken
         records = packed.empty(size * max(self._n, 1))
         self._records = records.view(packed.records.dtype)
-        self._columns = records.reshape(size, -1)  # a step, and those after it
+        self._columns = records.reshape(-1, size)  # the steps, and those after them
         self._after, self._terminated = self._columns[AFTER], self._columns["terminated"]
         following, last = packed.empty(size), packed.empty(size)
         self._following, self._last = (one.view(packed.records.dtype) for one in (following, last))
-        self._beyond = np.arange(max(self._n, 1))
+        self._beyond = np.arange(max(self._n, 1))[:, None]
         sources = {"next": following, "last": last}
         # Key, a view of what is copied, or where else it comes from, and the name there.
         self._keys: list[tuple[str, np.ndarray | None, str, str]] = []
         for key, source, name in plan.keys:
             view = None
             if source not in _OTHER and name in packed.names:
-                view = sources[source] if source in sources else self._columns[:, 0]
+                view = sources[source] if source in sources else self._columns[0]
                 view = view[name]
             self._keys.append((key, view, source, name))
         self._takes_last = any(source == "last" for _, source, _ in plan.keys)
@@ -65,13 +65,13 @@ class Copier:
         if self._n <= 1:
             self._rows = rows
         else:
-            self._rows = rows[:, None] + self._beyond
+            self._rows = rows + self._beyond
             if int(rows.max()) + self._n > slots:
                 self._rows %= slots
         self.packed.records.take(self._rows.reshape(-1), out=self._records, mode="clip")
         if not self._n:
             return None
-        after = self._after[:, 0]
+        after = self._after[0]
         return after >= 0 if after.min() < 0 else None
 
     def copied(
@@ -82,16 +82,16 @@ class Copier:
         made: dict[str, np.ndarray] = {}
         unit = self._unit
         if unit is not None and self._n == 1:
-            next_rows = self._after[:, 0]
+            next_rows = self._after[0]
         elif unit is not None:
-            walk = beside(rows, self._after, self._terminated, self._beyond[-1:] + 1, r.slots)
+            walk = beside(rows, self._after, self._terminated, self._n, r.slots)
             if walk is None:
                 return None
             next_rows, last_rows = walk.last(walk.after), walk.last(rows)
             made = unit.returns(walk, self._columns["reward"], self._columns["truncated"])
             if self._takes_last:
                 self.packed.records.take(last_rows, out=self._last, mode="clip")
-            rows = rows[:, 0]
+            rows = rows[0]
         if unit is not None:
             self.packed.records.take(next_rows, out=self._following, mode="clip")
         batch: dict[str, np.ndarray] = {}
@@ -105,7 +105,7 @@ class Copier:
             elif source == "unit":
                 assert unit is not None
                 one = self._n == 1
-                batch[key] = unit.of_one_step(name, self._terminated[:, 0]) if one else made[name]
+                batch[key] = unit.of_one_step(name, self._terminated[0]) if one else made[name]
             else:
                 which = {"next": next_rows, "last": last_rows}.get(source, rows)
                 batch[key] = r.columns[name].take(which, 0)
