@@ -4,6 +4,7 @@ What it sees of a buffer.
 """
 
 import multiprocessing
+import time
 import traceback
 import warnings
 
@@ -37,8 +38,9 @@ QUERIES = {
 class Actor:
     """A handle and its writers."""
 
-    def __init__(self, location, resident_bytes=None):
-        self.db = expdb.open(location, max_lag=0.0, resident_bytes=resident_bytes)
+    def __init__(self, location, resident_bytes=None, max_lag=0.0):
+        self.db = expdb.open(location, max_lag=max_lag, resident_bytes=resident_bytes)
+        self.max_lag = max_lag
         self.buffer, self.writers = None, {}
 
     def use(self, name):
@@ -85,6 +87,7 @@ class Actor:
     def see(self):
         """Return all that can be read and drawn, as plain values."""
         buffer = self.buffer
+        time.sleep(1.2 * self.max_lag)  # a sample may lag behind others for as long
         rows = buffer.page(1, 10_000)
         episodes = (
             buffer.episodes()
@@ -183,10 +186,10 @@ def value_of(unit, batch, k):
     return tuple(batch["n"][k][mask].tolist())
 
 
-def serve(location, pipe):
+def serve(location, max_lag, pipe):
     """Be the actor of another process."""
     warnings.simplefilter("ignore", expdb.ExpDBWarning)
-    actor = Actor(location)
+    actor = Actor(location, max_lag=max_lag)
     for name, arguments, options in iter(pipe.recv, None):
         try:
             found = getattr(actor, name)(*arguments, **options)
@@ -199,10 +202,10 @@ def serve(location, pipe):
 class Remote:
     """An actor in a process of its own."""
 
-    def __init__(self, location):
+    def __init__(self, location, max_lag):
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(location, theirs), daemon=True)
+        self._process = context.Process(target=serve, args=(location, max_lag, theirs), daemon=True)
         self._process.start()
 
     def __getattr__(self, name):

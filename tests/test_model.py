@@ -697,11 +697,14 @@ class Handles(RuleBasedStateMachine):
                 db.drop(self.name)
 
 
-@pytest.mark.parametrize("steps", [240, pytest.param(STEPS or 320, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("steps", "max_lag"),
+    [(240, 0.0), pytest.param(STEPS or 320, 0.005, marks=pytest.mark.slow)],
+)
 @pytest.mark.timeout(0)
 @pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
-def test_handles_of_a_file_and_a_plain_model_see_the_same(tmp_path, steps):
-    compare(str(tmp_path / "runs.db"), steps)
+def test_handles_of_a_file_and_a_plain_model_see_the_same(tmp_path, steps, max_lag):
+    compare(str(tmp_path / "runs.db"), steps, max_lag)
 
 
 @pytest.mark.slow
@@ -711,9 +714,10 @@ def test_handles_of_a_server_and_a_plain_model_see_the_same(postgresql_url):
     compare(postgresql_url, STEPS // 10 or 160)
 
 
-def compare(location, steps):
+def compare(location, steps, max_lag=0.0):
     """Make histories of so many steps in all, and compare after each."""
-    actors = [Actor(location), Actor(location, resident_bytes=0), Remote(location)]
+    lag = {"max_lag": max_lag}
+    actors = [Actor(location, **lag), Actor(location, 0, **lag), Remote(location, **lag)]
     machine = type("Machine", (Handles,), {"actors": actors, "location": location})
     try:
         run_state_machine_as_test(machine, settings=settings(
