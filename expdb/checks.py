@@ -64,6 +64,11 @@ def number(value: Any, name: str, least: float = -math.inf, most: float = math.i
     return found + 0.0  # SQL has one zero
 
 
+def plain(value: Any) -> Any:
+    """Return a number of NumPy's as Python's: equal ones are then of one type."""
+    return value.item() if hasattr(value, "item") else value
+
+
 def _range(least: float, most: float) -> str:
     if least == -math.inf:
         return ""

@@ -443,10 +443,12 @@ class _Fork:
             buffer._before_fork(deadline)
 
     def in_parent(self) -> None:
-        for buffer in self.held:
-            buffer._after_fork()
-        self.held = []
-        self.turn.release()
+        try:
+            for buffer in self.held:
+                buffer._after_fork()
+        finally:
+            self.held = []
+            self.turn.release()
 
     def in_child(self) -> None:
         for handle in _handles.list():

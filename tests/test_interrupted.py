@@ -388,6 +388,39 @@ def test_an_update_of_priorities_that_is_interrupted_at_any_line_can_be_made_aga
 
 @every_line
 @kinds
+@pytest.mark.parametrize("then", ["forgetting", "loading"])
+def test_priorities_outlive_an_interrupt_after_an_interrupt(open_db, kind, stride, then):
+    buffer, sampler = open_db().buffer("b"), expdb.Prioritized(alpha=1.0)
+    buffer.store_batch({"n": np.arange(20), "task_id": [f"t{k}" for k in range(20)]})
+    buffer.sample(4, sampler=sampler, rng=0)
+    sampling = buffer._sampling
+
+    def interrupted():
+        raise kind
+
+    def scenario(at, strike):
+        given = np.arange(20.0) + at
+        buffer.update_priorities(np.arange(20), given)
+        if then == "forgetting":
+            with strike:
+                sampling._safely(interrupted)
+        else:
+            with pytest.raises(kind):
+                sampling._safely(interrupted)
+            with strike:
+                buffer.sample(4, sampler=sampler, rng=0)
+        if at % 2:
+            buffer.update_priorities([3], [given[3] + 1])
+            given[3] += 1
+        batch = buffer.sample(64, sampler=sampler, rng=at, fields=["position", "priority"])
+        assert (batch["priority"] == given[batch["position"]]).all()
+        assert buffer.get(range(20), fields=["priority"])["priority"].tolist() == given.tolist()
+
+    assert everywhere(kind, stride, scenario, repeats=2) > 10
+
+
+@every_line
+@kinds
 @pytest.mark.slow
 def test_a_close_that_is_interrupted_at_any_line_can_be_made_again(open_db, location, kind, stride):
     open_db()

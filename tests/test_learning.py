@@ -474,6 +474,55 @@ def test_the_priority_of_a_step_is_that_which_it_was_given(db, unit):
     }
 
 
+def test_newer_priorities_are_not_overwritten_after_a_field_has_become_optional(db):
+    buffer = db.buffer("b")
+    buffer.store_batch({"n": np.arange(10), "m": np.arange(10.0)})
+    buffer.sample(4, sampler=Prioritized())
+    buffer.update_priorities(np.arange(10), np.full(10, 5.0))
+    buffer.store(n=10)  # without `m`: all rows are read again
+    buffer.update_priorities(np.arange(10), np.full(10, 7.0))
+    buffer.sample(6, sampler=Prioritized())
+    assert buffer.get(range(10), fields=["priority"])["priority"].tolist() == [7.0] * 10
+
+
+def test_a_step_that_has_no_priority_in_a_state_has_none_again(db):
+    buffer = db.buffer("b")
+    buffer.store_batch({"n": np.arange(10)})
+    buffer.sample(4, sampler=Prioritized())
+    state = buffer.sampling_state()
+    buffer.update_priorities([2, 3], [5.0, 7.0])
+    buffer.restore_sampling(state)
+    buffer.sample(4, sampler=Prioritized())
+    assert np.isnan(buffer.get(range(10), fields=["priority"])["priority"]).all()
+
+
+def test_the_first_batch_after_rows_were_forgotten_tells_priorities_that_are_not_written(db):
+    buffer = db.buffer("b")
+    buffer.store_batch({"n": np.arange(10)})
+    buffer.sample(4, sampler=Prioritized())
+    buffer.update_priorities(np.arange(10), np.full(10, 5.0))
+    buffer._sampling.resident.forget()
+    for _ in range(3):
+        assert (buffer.sample(8, fields=["priority"])["priority"] == 5.0).all()
+
+
+class Inverse(Prioritized):
+    """Draws what has the least priority most often."""
+
+    def mass_of(self, given):
+        return 1.0 / given
+
+
+def test_a_sampler_derived_from_ours_draws_by_weights_of_its_own(db):
+    buffer = db.buffer("b")
+    buffer.store_batch({"n": np.arange(2)})
+    buffer.update_priorities([0, 1], [1.0, 9.0])
+    for _ in range(2):
+        for sampler, often in ((Prioritized(alpha=1.0), 1), (Inverse(alpha=1.0), 0)):
+            drawn = buffer.sample(100, sampler=sampler, rng=0)["n"]
+            assert (drawn == often).sum() in (89, 90, 91)
+
+
 def test_priorities_of_evicted_steps_never_reach_another(db):
     buffer = db.buffer("b", capacity=10)
     sampler = Prioritized(alpha=1.0, epsilon=0.0)

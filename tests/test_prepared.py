@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import expdb
+from expdb.sampling.copier import Copier
 from expdb.sampling.prepared import MOST_ROWS, Prepared
 from expdb.sampling.sampler import Sampling
 
@@ -243,6 +244,34 @@ def test_a_batch_stays_what_it_is_and_may_be_written_to(buffer):
             assert all((batch[key] == k % 2).all() for key in batch)
 
 
+def test_a_batch_drawn_in_the_midst_of_another_changes_nothing(buffer, monkeypatch):
+    """A signal's handler may draw, in the same thread, which holds the lock already."""
+    copied = Copier.copied
+
+    def interrupted(copier, *arguments):
+        if within:
+            within.pop()
+            buffer.sample(64, **how)
+        return copied(copier, *arguments)
+
+    monkeypatch.setattr(Copier, "copied", interrupted)
+    for unit in UNITS:
+        how, within = {"unit": unit, "sampler": expdb.Prioritized()}, []
+        for _ in range(3):
+            buffer.sample(64, **how)
+        within = [True]
+        batch = buffer.sample(64, **how)
+        assert not within
+        assert (batch["obs"][:, 0] == batch["n"]).all()
+
+
+def test_equal_units_of_numbers_of_other_types_make_the_same(buffer):
+    for gamma in (np.float32(0.5), 0.5, np.float64(0.5)):
+        for _ in range(3):
+            batch = buffer.sample(8, unit=expdb.NStep(1, gamma=gamma))
+            assert batch["discount"].dtype == np.float64
+
+
 def test_a_list_of_fields_may_change(buffer):
     fields = ["n"]
     for _ in range(3):
@@ -256,11 +285,13 @@ def test_a_list_of_fields_may_change(buffer):
 @pytest.mark.parametrize(
     "how",
     [{"size": 0}, {"size": True}, {"size": 1.5}, {"wait": "soon"}, {"rng": "seed"}, {"unit": 3},
-     {"sampler": "uniform"}, {"fields": ["nothing"]}, {"shard": (2, 2)}, {"empty": 3}],
+     {"sampler": "uniform"}, {"fields": ["nothing"]}, {"fields": [np.array(["n", "obs"])]},
+     {"shard": (2, 2)}, {"empty": 3}],
 )  # fmt: skip
 def test_what_is_refused_stays_refused(buffer, how):
-    for _ in range(3):
-        buffer.sample(4)
+    for fields in (None, ["n"]):
+        for _ in range(3):
+            buffer.sample(4, fields=fields)
     with pytest.raises(expdb.ExpDBError):
         buffer.sample(**{"size": 4, **how})
 

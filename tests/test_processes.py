@@ -17,6 +17,7 @@ import pytest
 from behind import reading, store_of, writing
 
 import expdb
+from expdb import database
 
 FORK, SPAWN = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
 
@@ -445,7 +446,7 @@ def test_expdb_does_not_open_its_own_files():
         # SQLite has no lock on the log itself
         ("files.py", "os.open", "folder"), ("files.py", "open", "path + '-wal'"),
         # Not closed while it has a name: see its tests.
-        ("wal_index.py", "os.open", "path"), ("wal_index.py", "mmap.mmap", "file"),
+        ("wal_index.py", "os.open", "path"),
         ("temporary.py", "os.open", "lock"),
         ("retention.py", "os.open", "path"),  # a file of an archive, or its folder
         ("temporary.py", "os.open", "self.path / f'{LOCK}.new'"),
@@ -507,3 +508,26 @@ def test_a_session_that_a_thread_gives_back_just_before_a_fork_is_not_used_by_th
         text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_handle_closed_by_another_thread_during_a_fork_holds_up_no_fork(path):
+    db = expdb.open(path)
+    buffer = db.buffer("b")
+    buffer.store(n=0)
+    for _ in range(3):
+        buffer.sample(1)
+    lock = buffer._sampling.resident.lock
+    database._fork.before()
+    try:
+        db.close()  # as a thread may, between the hooks
+    finally:
+        database._fork.in_parent()
+    taken = []
+    thread = threading.Thread(target=lambda: taken.append(lock.acquire(timeout=1)))
+    thread.start()
+    thread.join()
+    assert taken == [True]
+    pid = os.fork()
+    if not pid:
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0

@@ -1,5 +1,6 @@
 """What tells of commits without SQLite being asked, and that no lock of SQLite's is lost by it."""
 
+import gc
 import os
 import sqlite3
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 import expdb
 from expdb.sql.dialects.sqlite import wal_index
+from tests.test_interrupted import everywhere
 from tests.test_max_lag import drawn, learner, store_in_another_process
 
 pytestmark = pytest.mark.skipif(
@@ -105,4 +107,22 @@ def test_no_lock_of_a_connection_of_the_users_is_lost(path):
             for _ in range(3):
                 drawn(db.buffer("b"))
         assert {part: locks(f"{path}{part}") for part in ("", "-shm")} == held
+    theirs.close()
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system does not tell of locks")
+def test_no_lock_is_lost_by_an_interrupt(path):
+    theirs = sqlite3.connect(path, isolation_level=None)
+    theirs.execute("BEGIN IMMEDIATE")
+    held = locks(f"{path}-shm")
+
+    def scenario(at, strike):
+        with strike:
+            wal_index.WalIndex(str(path)).header()
+        gc.collect()
+        assert locks(f"{path}-shm") == held
+        wal_index._descriptors.clear()  # as if it had not been open: it is opened again
+
+    assert everywhere(KeyboardInterrupt, 1, scenario) > 5
+    theirs.execute("ROLLBACK")
     theirs.close()

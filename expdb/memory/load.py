@@ -50,8 +50,6 @@ def load_more(store: Store, session: Session, r: Resident, state: State) -> Chan
 
 def _clear_rows(r: Resident, new: Incoming) -> None:
     """Write what the rows of new steps say before their fields and neighbours are known."""
-    r.gaps = r.gaps or not new.is_whole
-    r.high = new.end  # from here on the rows of these positions are known
     blanks: dict[str, Any] = {ORDINAL: 0, WHOLE: 0, **dict.fromkeys(LINKS, UNKNOWN)}
     if not new.is_whole:
         blanks[PRESENT] = False
@@ -59,6 +57,8 @@ def _clear_rows(r: Resident, new: Incoming) -> None:
         blanks |= {PRIORITY: np.nan, UNSAVED: False}
     for name, value in blanks.items():
         r.write(name, new.begin, new.end, value)
+    r.gaps = r.gaps or not new.is_whole
+    r.high = new.end  # from here on the rows of these positions are known
     new.put(r, PRESENT, True)
     new.put(r, "episode", new.segments.episode[new.index])
     new.put(r, ORDINAL, new.ordinals())

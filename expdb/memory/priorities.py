@@ -30,6 +30,7 @@ def load_priorities(store: Store, session: Session, r: Resident, state: State) -
     if found:
         r.record(Change(r.high, r.high, prioritised=np.concatenate(found)))
     r.priorities = state.priorities
+    r.kept = None  # last of all: an interrupt may come before
 
 
 def _hold(r: Resident) -> None:
@@ -48,7 +49,7 @@ def _hold(r: Resident) -> None:
             # What was written is read again; what others start with is nowhere else.
             priority = kept.priority[known]
             r.columns[PRIORITY][rows] = np.where(unsaved | (priority < 0), priority, np.nan)
-        r.started, r.kept = min(kept.started, r.high), None
+        r.started = min(kept.started, r.high)
 
 
 def start_new_steps(r: Resident) -> None:
@@ -64,8 +65,7 @@ def start_new_steps(r: Resident) -> None:
 def of_rows(r: Resident, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the priorities of rows, NaN for none, and what those that have none start with."""
     known = r.columns[PRIORITY].take(rows)
-    is_given = known >= 0
-    return np.where(is_given, known, np.nan), np.where(is_given, np.nan, -known)
+    return _given(known), np.where(known >= 0, np.nan, -known)
 
 
 def set_priorities(r: Resident, rows: np.ndarray, values: np.ndarray) -> None:
@@ -92,16 +92,24 @@ def restore(r: Resident, first: int, values: np.ndarray, starts: np.ndarray, uns
 
 
 def unsaved(r: Resident) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions of the steps whose priority is not written yet, and the priorities."""
+    """Return the positions of the steps whose priority is not written yet, and the priorities.
+
+    NaN is for those that have none any more.
+    """
     if r.priorities is None:
         if r.kept is None:
             return NONE, np.empty(0)
         found = np.flatnonzero(r.kept.unsaved)
-        return found + r.kept.first, r.kept.priority[found]
+        return found + r.kept.first, _given(r.kept.priority[found])
     rows = np.flatnonzero(r.columns[UNSAVED][: r.slots])
     positions = r.positions(rows)
     held = positions < r.high
-    return positions[held], r.columns[PRIORITY][rows[held]]
+    return positions[held], _given(r.columns[PRIORITY][rows[held]])
+
+
+def _given(known: np.ndarray) -> np.ndarray:
+    """Return the priorities that were given, NaN for what steps start with."""
+    return np.where(known >= 0, known, np.nan)
 
 
 def note_saved(r: Resident) -> None:

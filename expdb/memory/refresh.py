@@ -41,8 +41,10 @@ def refresh(
     lacking = any(
         name in r.fields and f"has_{name}" not in r.columns for name in store.fields.optional
     )
-    if lacking or state.oldest > r.high or r.high > state.added:
+    if r.changing or lacking or state.oldest > r.high or r.high > state.added:
         r.forget()
+    # Where an interrupt leaves it half done, it is known to be, whatever else the interrupt hits.
+    r.changing, r.complete = True, False
     if r.high == r.low == 0:
         r.low = r.high = state.oldest
         r.revision, r.deleted = state.revision, state.deleted
@@ -69,13 +71,14 @@ def refresh(
         r.reserve(state.added, 0, state.capacity)
     while r.high < state.added and (deadline is None or time.perf_counter() < deadline):
         r.record(load_more(store, session, r, state))
-    r.complete = r.high == state.added
+    complete = r.high == state.added
     r.revision, r.deleted = state.revision, state.deleted
-    if r.complete:
+    if complete:
         r.size, r.gaps = state.size, state.size != r.high - r.low
         link_unordered(store, session, r)
         if r.priorities is not None and state.priorities != r.priorities:
             load_priorities(store, session, r, state)
+    r.changing, r.complete = False, complete
 
 
 # -- changes ---------------------------------------------------------------------------------------

@@ -52,6 +52,8 @@ class Resident(Ring):
         self.budget = budget
         self.field_bytes = 0  # that the budget counts
         self.greatest = 0.0  # priority that any step was given
+        self.complete = False  # whether everything stored is loaded
+        self.changing = False  # or left in the midst of that
         self.version = 0  # counts changes of what columns there are
         # Version of the priorities, None where they are not held.
         self.priorities: int | None = None
@@ -64,8 +66,10 @@ class Resident(Ring):
 
     def forget(self) -> None:
         """Hold nothing, as at the beginning, but for priorities, which may be nowhere else."""
+        self.changing, self.complete = True, False
         if self.priorities is not None:
             self.kept = self._known_priorities()
+            self.priorities = None
         self.low = self.high = self.size = 0  # `size` steps are held
         self.gaps = False  # whether some of the positions between hold no step
         self.slots = self.final_rows = 0
@@ -83,11 +87,10 @@ class Resident(Ring):
         self.final_fields: set[str] = set()  # fields that an end() was ever given
         self.revision = self.deleted = 0
         self.started = 0  # position of the first step that no draw by priority has seen
-        self.priorities = None
-        self.complete = False  # whether everything stored is loaded
         self.epoch, self.version = self.epoch + 1, self.version + 1
         self.journal: deque[Change] = deque()
         self.journal_bytes = self.unordered_bytes = 0
+        self.changing = False
 
     # -- rows --------------------------------------------------------------------------------------
 

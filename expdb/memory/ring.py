@@ -93,12 +93,12 @@ class Ring:
             grown[slots : slots + 1 + self.final_rows] = array[self.slots : -1]
             grown[-1] = array[-1]
             columns[name] = grown
-        self.columns, self.packed = columns, packed
         self.finals.free = [row + shift for row in self.finals.free] + list(
             range(slots + 1 + self.final_rows, slots + 1 + final_rows)
         )
         self.finals.taken = deque((position, row + shift) for position, row in self.finals.taken)
-        self.slots, self.final_rows = slots, final_rows
+        # No interrupt comes in between: what is where stays known.
+        self.columns, self.packed, self.slots, self.final_rows = columns, packed, slots, final_rows
 
     def _narrow(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         """Return the columns that are packed if they fit: what nearly every batch takes of a row.

@@ -176,6 +176,8 @@ class Prioritized(Sampler):
         checks.number(self.epsilon, "epsilon", 0)
         if self.initial != "max":
             checks.number(self.initial, "initial", 0)
+        for name in ("alpha", "beta", "epsilon", "initial"):
+            object.__setattr__(self, name, checks.plain(getattr(self, name)))
         if self.anneal_steps is not None:
             checks.whole(self.anneal_steps, "anneal_steps", 1)
         checks.choice(self.normalise, "normalise", "batch", "buffer")

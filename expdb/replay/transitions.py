@@ -116,6 +116,7 @@ class NStep(Unit):
         whole = (int(bounds[0]), int(bounds[1]))
         object.__setattr__(self, "n", whole if isinstance(self.n, (tuple, list)) else whole[0])
         checks.number(self.gamma, "gamma", 0, 1)
+        object.__setattr__(self, "gamma", checks.plain(self.gamma))
         checks.choice(self.end, "end", "shorten", "redraw", "drop")
         object.__setattr__(self, "stack", checks.whole(self.stack, "stack", 1))
         _set_names(self, "next_fields")

@@ -218,8 +218,8 @@ class ByPriority:
             if not len(positions):
                 return 0
         rows = r.rows(positions)
-        held.set_priorities(r, rows, values)
         self.unsaved = True
+        held.set_priorities(r, rows, values)
         for draws in self._draws.values():
             if draws.epoch == r.epoch:
                 members = draws.member[rows]
@@ -241,6 +241,11 @@ class ByPriority:
         """
         if self.unsaved and time.monotonic() - self._saved >= after:
             locked(self._resident.lock, self._save, wait)
+
+    def save_kept(self) -> None:
+        """Write the priorities of rows that were forgotten, before newer ones are."""
+        if self._resident.kept is not None:
+            self._save(wait=True)
 
     def _save(self, wait: bool) -> None:
         r = self._resident
@@ -309,4 +314,5 @@ class ByPriority:
 
 def _name_of(wanted: Wanted, sampler: Prioritized) -> tuple[Any, ...]:
     """Return what a tree depends on; not beta, which a caller may change at each sample."""
-    return (sampler.alpha, sampler.epsilon, sampler.initial, wanted.key, wanted.anchor_key)
+    own = () if sampler.is_trusted else (type(sampler),)
+    return (sampler.alpha, sampler.epsilon, sampler.initial, wanted.key, wanted.anchor_key, *own)

@@ -111,19 +111,19 @@ class Prepared:
                 sampler is self.sampler
                 or (type(sampler) is type(self.sampler) and sampler == self.sampler)
             )
-            and (fields is None if self.fields is None else _names(fields) == self.fields)
+            and (fields is None if self.fields is None else _are(fields, self.fields))
         )
 
     def sample(self, size: int, rng: np.random.Generator) -> Batch | None:
         """Draw a batch; None where the general way has to be taken. Use it under the lock."""
         r, wanted = self._resident, self._wanted
-        if r.version != self._version or r.low == r.high or size > MOST_ROWS:
+        if r.version != self._version or not (r.complete and r.size) or size > MOST_ROWS:
             return None
         if self.sampler.uses_priorities and r.priorities is None:
             return None
         if self._key is not None and not self._candidates.are_current(wanted):
             return None
-        wanted.size, wanted.rng = size, rng
+        wanted.size = size
         drawn: dict[str, np.ndarray] = {}
         is_uniform = self._is_uniform and not r.gaps
         if is_uniform:
@@ -131,16 +131,19 @@ class Prepared:
         else:
             positions, drawn = self.sampler.draw(self._population, size, rng)
         if self._may_copy:
-            copier = self._copier
+            # Nobody else has it while it is used, as a signal's handler may draw in between.
+            copier, self._copier = self._copier, None
             if copier is None or copier.packed is not r.packed or copier.size != size:
-                copier = self._copier = Copier(self.unit, self._plan, r.packed, size)
+                copier = Copier(self.unit, self._plan, r.packed, size)
             fit = copier.take(r.rows(positions), r.slots)
             if fit is not None and is_uniform:
                 positions = self._drawn_again(positions, fit, rng)
                 copier.take(r.rows(positions), r.slots)
             batch = copier.copied(r, positions, drawn)
+            self._copier = copier
             if batch is not None:
                 return Batch(batch, size)
+        wanted = replace(wanted, size=size, rng=rng)
         rows = self._candidates.rows(None, wanted, positions)
         return self._maker.made(None, None, wanted, self._plan, positions, rows, drawn)
 
@@ -153,5 +156,10 @@ class Prepared:
         return known.drawn_again(positions, fit, rng)
 
 
-def _names(fields: Any) -> tuple[str, ...] | None:
-    return tuple(fields) if isinstance(fields, (list, tuple)) else None
+def _are(fields: Any, names: tuple[str, ...]) -> bool:
+    """Return whether fields, of which nothing is known, are these names."""
+    return (
+        isinstance(fields, (list, tuple))
+        and len(fields) == len(names)
+        and all(type(one) is str and one == name for one, name in zip(fields, names, strict=True))
+    )

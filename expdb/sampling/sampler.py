@@ -51,7 +51,7 @@ class Sampling:
 
     def __init__(self, store: Store, budget: Budget):
         self._store, self._budget = store, budget
-        self._held = False  # by the thread that forks
+        self._held: threading.RLock | None = None  # by the thread that forks
         self.start_anew()
 
     def start_anew(self) -> None:
@@ -71,16 +71,19 @@ class Sampling:
 
     def before_fork(self, deadline: float) -> None:
         """Wait until no thread is at the rows, or until `deadline` on the monotonic clock."""
-        self._held = self.resident.lock.acquire(timeout=max(deadline - time.monotonic(), 0.0))
+        lock = self.resident.lock  # another thread may close the handle meanwhile
+        got = lock.acquire(timeout=max(deadline - time.monotonic(), 0.0))
+        self._held = lock if got else None
 
     def after_fork(self) -> None:
         """Go on, in the parent."""
-        if self._held:
-            self.resident.lock.release()
+        lock, self._held = self._held, None
+        if lock is not None:
+            lock.release()
 
     def forked(self) -> None:
         """Go on, in the child: with the same rows, unless a thread of the parent was at them."""
-        if not self._held:
+        if self._held is not self.resident.lock:
             self.start_anew()
             return
         self.resident.lock = threading.RLock()
@@ -185,7 +188,8 @@ class Sampling:
         if session is not None:
             return self._sample_at(session, store.state(session), wanted, None)
         self._by_priority.save_if_due()
-        if wanted.asks_database:
+        asks = r.priorities is None and "priority" in (wanted.fields or ())
+        if wanted.asks_database or asks:
             self._by_priority.save()
         if not self._asked and not r.complete and is_plain(wanted):
             with store.engine.reading() as session:
@@ -290,18 +294,19 @@ class Sampling:
 
     def _update_priorities(self, positions: np.ndarray, values: np.ndarray) -> int:
         r, store = self.resident, self._store
-        if r.priorities is None:  # nothing here draws by them
+        if r.priorities is not None:
+            if store.engine.read_only:
+                raise errors.DatabaseReadOnly(
+                    f"{store.engine.location} was opened with read_only=True: open it without to "
+                    "write"
+                )
+            changed = store.engine.changed_since(self._seen)
+            if changed is not None:
+                with store.engine.reading() as session:
+                    self._refresh(session, store.state(session), changed)
+        if r.priorities is None:  # nothing here draws by them, or the rows were forgotten
+            self._by_priority.save_kept()  # those that are older
             return priorities.update(store, positions, values)
-        if store.engine.read_only:
-            raise errors.DatabaseReadOnly(
-                f"{store.engine.location} was opened with read_only=True: open it without to write"
-            )
-        changed = store.engine.changed_since(self._seen)
-        if changed is not None:
-            with store.engine.reading() as session:
-                self._refresh(session, store.state(session), changed)
-            if r.priorities is None:
-                return priorities.update(store, positions, values)
         return self._by_priority.update(positions, values)
 
     def save(self, wait: bool = False) -> None:
