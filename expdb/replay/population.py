@@ -48,7 +48,7 @@ def _random_below(size: int, count: int, rng: np.random.Generator) -> np.ndarray
 
 def random_positions(low: int, high: int, count: int, rng: np.random.Generator) -> np.ndarray:
     """Return random positions from `low` to less than `high`."""
-    drawn = _random_below(high - low, count, rng)
+    drawn: np.ndarray = (rng.random(count) * (high - low)).astype(np.int64)  # see _random_below
     if low:
         drawn += low
     return drawn

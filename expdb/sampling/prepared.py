@@ -111,8 +111,17 @@ class Prepared:
                 sampler is self.sampler
                 or (type(sampler) is type(self.sampler) and sampler == self.sampler)
             )
-            and (fields is None if self.fields is None else _are(fields, self.fields))
+            and self._are_mine(fields)
         )
+
+    def _are_mine(self, fields: Any) -> bool:
+        """Return whether fields are those that it makes; they may be anything."""
+        if fields is None or self.fields is None:
+            return fields is self.fields
+        try:
+            return type(fields) in (list, tuple) and (*fields,) == self.fields
+        except ValueError:  # of arrays among them
+            return False
 
     def sample(self, size: int, rng: np.random.Generator) -> Batch | None:
         """Draw a batch; None where the general way has to be taken. Use it under the lock."""
@@ -135,7 +144,8 @@ class Prepared:
             copier, self._copier = self._copier, None
             if copier is None or copier.packed is not r.packed or copier.size != size:
                 copier = Copier(self.unit, self._plan, r.packed, size)
-            fit = copier.take(r.rows(positions), r.slots)
+            rows = positions if r.high <= r.slots else positions % r.slots
+            fit = copier.take(rows, r.slots)
             if fit is not None and is_uniform:
                 positions = self._drawn_again(positions, fit, rng)
                 copier.take(r.rows(positions), r.slots)
@@ -154,12 +164,3 @@ class Prepared:
         known = self._candidates.positions(None, self._wanted)
         assert isinstance(known, Window)
         return known.drawn_again(positions, fit, rng)
-
-
-def _are(fields: Any, names: tuple[str, ...]) -> bool:
-    """Return whether fields, of which nothing is known, are these names."""
-    return (
-        isinstance(fields, (list, tuple))
-        and len(fields) == len(names)
-        and all(type(one) is str and one == name for one, name in zip(fields, names, strict=True))
-    )

@@ -2,7 +2,6 @@
 
 import math
 import threading
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -41,9 +40,9 @@ class CommitWatch:
         # as other threads read it.
         self._known: tuple[float, object, LastCommit] = (-math.inf, None, _NOTHING)
 
-    def version(self) -> object:
-        """Return what differs from one commit to the next."""
-        now, own = time.monotonic(), open_files.commits.get(self._path)
+    def version(self, now: float) -> object:
+        """Return what differs from one commit to the next, at a time of the monotonic clock."""
+        own = open_files.commits.get(self._path)
         at, after, last = self._known
         if after is not own or now - at >= self._max_lag:
             # The index tells nothing once its connection is closed: then it may be another file's.

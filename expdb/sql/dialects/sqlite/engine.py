@@ -227,9 +227,10 @@ class SqliteEngine(Engine):
 
         None if nothing was committed since that was `seen`.
         """
-        if time.monotonic() - self._watched > WATCH_SECONDS:
+        now = time.monotonic()
+        if now - self._watched > WATCH_SECONDS:
             self.check_file()
-        found = self._commits.version()
+        found = self._commits.version(now)
         return None if found == seen else found
 
     def _last_commit(self) -> LastCommit:
