@@ -230,8 +230,7 @@ class SqliteEngine(Engine):
         now = time.monotonic()
         if now - self._watched > WATCH_SECONDS:
             self.check_file()
-        found = self._commits.version(now)
-        return None if found == seen else found
+        return None if (found := self._commits.version(now)) == seen else found
 
     def _last_commit(self) -> LastCommit:
         # By a connection of its own: SQLite does not tell a connection of its own writes.
