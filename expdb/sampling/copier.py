@@ -28,13 +28,13 @@ class Copier:
         self.packed, self.size = packed, size
         self._unit = unit if isinstance(unit, NStep) else None
         self._n = 0 if self._unit is None else self._unit.bounds[0]  # steps that are taken
-        records = packed.empty(size * max(self._n, 1))
+        records = packed.empty(size * self.rows_of(unit))
         self._records = records.view(packed.records.dtype)
         self._columns = records.reshape(-1, size)  # the steps, and those after them
         self._after, self._terminated = self._columns[AFTER], self._columns["terminated"]
         following, last = packed.empty(size), packed.empty(size)
         self._following, self._last = (one.view(packed.records.dtype) for one in (following, last))
-        self._beyond = np.arange(max(self._n, 1))[:, None]
+        self._beyond = np.arange(self.rows_of(unit))[:, None]
         sources = {"next": following, "last": last}
         # Key, a view of what is copied, or where else it comes from, and the name there.
         self._keys: list[tuple[str, np.ndarray | None, str, str]] = []
@@ -56,6 +56,11 @@ class Copier:
             and unit.end != "drop"
         )
         return made and all(source in _SOURCES for _, source, _ in plan.keys)
+
+    @staticmethod
+    def rows_of(unit: Unit) -> int:
+        """Return how many rows are taken for each drawn step."""
+        return unit.bounds[1] if isinstance(unit, NStep) else 1
 
     def take(self, rows: np.ndarray, slots: int) -> np.ndarray | None:
         """Take the records of drawn rows; return which have a successor, None if all that need one.

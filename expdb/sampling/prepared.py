@@ -19,7 +19,7 @@ from expdb.sampling.making import BatchMaker
 from expdb.sampling.population import MatchingPopulation
 
 MANY_KINDS = 4  # of samples that are asked for in turns
-MOST_ROWS = 4096  # of a batch: of larger ones the rows are what takes the time
+MOST_ROWS = 4096  # to take: of larger batches these are what takes the time
 
 
 class PreparedSamples:
@@ -81,7 +81,9 @@ class Prepared:
         anchors = wanted.anchor_key in ((), ("successors", 1)) and wanted.key is None
         self._is_uniform = anchors and wanted.sampler == Uniform()
         self._copier: Copier | None = None
-        self._may_copy = Copier.makes(wanted.unit, plan)
+        # Steps drawn at once of which the columns are copied from records; 0 for none.
+        copies = Copier.makes(wanted.unit, plan)
+        self._most = MOST_ROWS // Copier.rows_of(wanted.unit) if copies else 0
 
     @property
     def is_current(self) -> bool:
@@ -139,7 +141,7 @@ class Prepared:
             positions = random_positions(r.low, r.high, size, rng)
         else:
             positions, drawn = self.sampler.draw(self._population, size, rng)
-        if self._may_copy:
+        if size <= self._most:
             # Nobody else has it while it is used, as a signal's handler may draw in between.
             copier, self._copier = self._copier, None
             if copier is None or copier.packed is not r.packed or copier.size != size:
