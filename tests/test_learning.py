@@ -474,6 +474,38 @@ def test_the_priority_of_a_step_is_that_which_it_was_given(db, unit):
     }
 
 
+def test_successors_stored_with_some_steps_only_are_told_of(db):
+    buffer = db.buffer("b")
+    for k in range(2):
+        with buffer.episode("t") as episode:
+            for t in range(3):
+                following = {"next_obs": np.full(2, t + 2.0)} if k else {}
+                episode.append(obs=np.full(2, t + 1.0), truncated=t == 2, **following)
+            episode.end(obs=np.full(2, 4.0))
+        if not k:
+            buffer.sample(8, unit=NStep(1))
+    with pytest.warns(expdb.ExpDBWarning, match=r"next_obs was stored .* next_fields=\('obs',\)"):
+        buffer.sample(8, unit=NStep(1))
+    for fields in (["obs"], ["obs", "reward"]):
+        buffer.sample(8, unit=NStep(1), fields=fields)
+    batch = buffer.sample(64, unit=NStep(1, next_fields=("obs",)))
+    assert (batch["next_obs"] == batch["obs"] + 1).all()
+
+
+@pytest.mark.parametrize("n", [2**62, (3, 2**62), 200])
+def test_more_steps_than_an_episode_has_take_no_more_memory(db, n):
+    buffer = db.buffer("b")
+    for _ in range(3):
+        with buffer.episode("t") as episode:
+            for t in range(150):
+                episode.append(n=t, reward=1.0, terminated=t == 149)
+    batch = buffer.sample(64, unit=NStep(n))
+    if n == 2**62:
+        assert (batch["n_steps"] == 150 - batch["n"]).all()
+    assert (batch["reward"] == batch["n_steps"]).all()
+    assert (batch["n_steps"] <= 150 - batch["n"]).all()
+
+
 def test_newer_priorities_are_not_overwritten_after_a_field_has_become_optional(db):
     buffer = db.buffer("b")
     buffer.store_batch({"n": np.arange(10), "m": np.arange(10.0)})

@@ -116,6 +116,9 @@ class Layout:
         return layout
 
 
+MOST_BESIDE = 128  # steps that are looked at side by side, whether their episode has them or not
+
+
 class Walk:
     """Where some steps lead: the steps themselves and what comes after them, [n, B].
 
@@ -146,13 +149,15 @@ def walk(trajectories: Trajectories, rows: np.ndarray, steps: np.ndarray | int) 
     """
     count = steps if isinstance(steps, int) else int(steps.max(initial=1))
     slots = trajectories.slots
+    if count > MOST_BESIDE:  # than any episode may have
+        return _walk_along(trajectories, rows, steps)
     # As forward: mostly they stand side by side.
     found = rows + np.arange(count)[:, None]
     if int(rows.max(initial=0)) + count > slots:
         found %= slots
     after, terminated = trajectories.successors(found), trajectories.terminated(found)
     walked = beside(found, after, terminated, steps, slots)
-    return _walk_along(trajectories, rows, steps, count) if walked is None else walked
+    return _walk_along(trajectories, rows, steps) if walked is None else walked
 
 
 def beside(
@@ -182,22 +187,26 @@ def beside(
     return Walk(found, after, terminated, taken)
 
 
-def _walk_along(
-    trajectories: Trajectories, rows: np.ndarray, steps: np.ndarray | int, count: int
-) -> Walk:
-    """Follow each step one by one, wherever the next one stands."""
-    shape, steps = (count, len(rows)), np.broadcast_to(steps, len(rows))
-    found, after = np.full(shape, rows), np.full(shape, UNKNOWN)
-    terminated, taken = np.zeros(shape, np.bool_), np.zeros(len(rows), np.int64)
+def _walk_along(trajectories: Trajectories, rows: np.ndarray, steps: np.ndarray | int) -> Walk:
+    """Follow each step one by one, wherever the next one stands, as far as any episode goes."""
+    steps, taken = np.broadcast_to(steps, len(rows)), np.zeros(len(rows), np.int64)
+    walked: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     on, current = np.arange(len(rows)), rows
-    for k in range(count):
+    while len(on) or not walked:
         following, ends = trajectories.successors(current), trajectories.terminated(current)
         known = following >= 0
         on, current, following, ends = on[known], current[known], following[known], ends[known]
-        found[k, on], after[k, on], terminated[k, on] = current, following, ends
+        found, after, terminated = (
+            rows.copy(),
+            np.full(len(rows), UNKNOWN),
+            np.zeros(len(rows), "?"),
+        )
+        found[on], after[on], terminated[on] = current, following, ends
+        walked.append((found, after, terminated))
         taken[on] += 1
-        further = (k + 1 < steps[on]) & (following < trajectories.slots) & ~ends
+        further = (taken[on] < steps[on]) & (following < trajectories.slots) & ~ends
         on, current = on[further], following[further]
+    found, after, terminated = (np.stack(one) for one in zip(*walked, strict=True))
     return Walk(found, after, terminated, taken)
 
 

@@ -230,14 +230,14 @@ def distinct_draws(
 
 def check_size(size: int, wanted: int, what: str, replace: bool) -> None:
     """Raise TooFewRows if a sample of `wanted` cannot be drawn from `size`."""
+    end = ", or end(obs=...) the episodes" if "successor" in what else ""
     if size == 0 and wanted:
-        end = ", or end(obs=...) the episodes" if "successor" in what else ""
         raise TooFewRows(
             f"no {what} to sample from: store some first, widen the query{end}, or wait for them "
             "with wait=seconds"
         )
     if not replace and wanted > size:
         raise TooFewRows(
-            f"{wanted} {what} wanted and {size} held: ask for fewer, widen the query, or wait with "
-            "wait=seconds"
+            f"{wanted} {what} wanted and {size} held: ask for fewer, widen the query{end}, or wait "
+            "with wait=seconds"
         )

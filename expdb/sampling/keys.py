@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from expdb import errors
 from expdb.chunks.fields import SYSTEM
+from expdb.errors import warn
 from expdb.memory.resident import Resident
 from expdb.names import COLUMN_KINDS, GIVEN_SUCCESSORS, STEP_COLUMNS
 from expdb.replay.samplers import Sampler
+from expdb.replay.transitions import NStep
 from expdb.replay.units import Unit
 from expdb.storage.reading.columns import table_column
 from expdb.storage.store import Store
@@ -54,6 +56,8 @@ def plan_keys(
     own = dict.fromkeys(unit.keys(), "unit") | dict.fromkeys(sampler.keys(), "sampler")
     derived = unit.derived(list(types), r.final_fields)
     stacked = unit.stacked(list(types), derived)
+    if isinstance(unit, NStep):
+        _warn_of_missing_successors(store, unit, fields)
     following = {f"next_{name}": name for name in derived}
     usual = dict.fromkeys(["position", "episode", *SYSTEM, *types, *following, *own])
     keys: list[tuple[str, str, str]] = []
@@ -93,6 +97,18 @@ def plan_keys(
         read["last_stored"],
         frames,
     )
+
+
+def _warn_of_missing_successors(store: Store, unit: NStep, fields: tuple[str, ...] | None) -> None:
+    """Warn where what follows is taken as it was stored, which it was with some steps only."""
+    for name in store.fields.types:
+        following = f"next_{name}"
+        is_taken = unit.next_fields is None and (fields is None or following in fields)
+        if following in store.fields.optional and is_taken and name not in store.fields.optional:
+            warn(
+                f"{following} was stored with some steps only, and is zero or NaN for the others: "
+                f"give the unit next_fields=({name!r},), which derives it for all"
+            )
 
 
 def _require_column(store: Store, name: str, usual: Iterable[str]) -> None:
