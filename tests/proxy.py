@@ -7,12 +7,17 @@ import asyncio
 import threading
 from typing import Any
 
+# The messages after which a client can wait; those before them it may send while others are being
+# answered (postgresql.org/docs/current/protocol-flow.html, pipelining).
+LAST = (b"S\0\0\0\4", b"H\0\0\0\4")  # Sync, Flush
+ALONE = (b"Q", b"\0")  # a simple query, and what opens a connection
+
 
 class Proxy:
     """Forwards 127.0.0.1:port to the socket of a server, in a thread of its own.
 
-    `delay` is in seconds, each way. `trips` counts how often a client waited: changes from what it
-    sends to what it gets. `cut` hangs up on everybody. `swallow` makes the next answers vanish and
+    `delay` is in seconds, each way. `trips` counts how often a client waited: requests that were
+    complete before something of their answer came. `cut` hangs up on everybody. `swallow` makes the next answers vanish and
     hangs up then, so that the server has done what it was asked, and the client does not know;
     `swallow_after` lets so many answers pass before, the vanished one included. `refuse` lets
     nobody in; `silent` forwards nothing any more.
@@ -43,7 +48,7 @@ class Proxy:
         except OSError:
             writer.close()
             return
-        state = {"from_client": False}
+        state = {"asked": False}
         pair = (writer, server_writer)
         self._writers |= set(pair)
         await asyncio.gather(
@@ -54,8 +59,15 @@ class Proxy:
     async def _pump(
         self, reader: Any, writer: Any, from_client: bool, state: dict[str, bool], pair: Any
     ) -> None:
+        sent = b""
         try:
             while data := await reader.read(1 << 16):
+                answers = not from_client and state["asked"]
+                if from_client:
+                    sent = (sent + data)[-5:]
+                    state["asked"] |= sent in LAST or data[:1] in ALONE
+                else:
+                    state["asked"] = False
                 if self.silent:
                     continue
                 if from_client:
@@ -64,9 +76,9 @@ class Proxy:
                         if self.cut_after_bytes <= 0:
                             self.cut_after_bytes = None
                             break
-                elif state["from_client"]:
+                elif answers:
                     self.trips += 1
-                if not from_client and state["from_client"] and self.swallow_after is not None:
+                if answers and self.swallow_after is not None:
                     self.swallow_after -= 1
                     if not self.swallow_after:
                         self.swallow_after = None
@@ -74,7 +86,6 @@ class Proxy:
                 if not from_client and self.swallow:
                     self.swallow = False
                     break
-                state["from_client"] = from_client
                 if self.delay:
                     self._loop.call_later(self.delay, self._write, writer, data)
                 else:
