@@ -17,10 +17,10 @@ class Proxy:
     """Forwards 127.0.0.1:port to the socket of a server, in a thread of its own.
 
     `delay` is in seconds, each way. `trips` counts how often a client waited: requests that were
-    complete before something of their answer came. `cut` hangs up on everybody. `swallow` makes the next answers vanish and
-    hangs up then, so that the server has done what it was asked, and the client does not know;
-    `swallow_after` lets so many answers pass before, the vanished one included. `refuse` lets
-    nobody in; `silent` forwards nothing any more.
+    complete before something of their answer came. `cut` hangs up on everybody. `swallow` makes
+    the next answers vanish and hangs up then, so that the server has done what it was asked, and
+    the client does not know; `swallow_after` lets so many answers pass before, the vanished one
+    included. `refuse` lets nobody in; `silent` forwards nothing any more.
     """
 
     def __init__(self, socket: str, delay: float = 0.0):

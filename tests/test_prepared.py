@@ -244,25 +244,37 @@ def test_a_batch_stays_what_it_is_and_may_be_written_to(buffer):
             assert all((batch[key] == k % 2).all() for key in batch)
 
 
-def test_a_batch_drawn_in_the_midst_of_another_changes_nothing(buffer, monkeypatch):
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_batch_drawn_in_the_midst_of_another_changes_nothing(buffer, monkeypatch, unit):
     """A signal's handler may draw, in the same thread, which holds the lock already."""
-    copied = Copier.copied
+    copied, within = Copier.copied, []
 
     def interrupted(copier, *arguments):
         if within:
-            within.pop()
-            buffer.sample(64, **how)
+            buffer.sample(64, rng=np.random.default_rng(within.pop()), unit=unit)
         return copied(copier, *arguments)
 
     monkeypatch.setattr(Copier, "copied", interrupted)
-    for unit in UNITS:
-        how, within = {"unit": unit, "sampler": expdb.Prioritized()}, []
-        for _ in range(3):
-            buffer.sample(64, **how)
-        within = [True]
-        batch = buffer.sample(64, **how)
-        assert not within
-        assert (batch["obs"][:, 0] == batch["n"]).all()
+    for _ in range(3):
+        buffer.sample(64, unit=unit)
+    expected = buffer.sample(64, rng=np.random.default_rng(1), unit=unit)
+    within.append(2)
+    found = buffer.sample(64, rng=np.random.default_rng(1), unit=unit)
+    assert not within
+    assert_same(found, expected)
+
+
+def test_samples_that_cannot_be_made_so_drive_out_none_that_can(buffer, made):
+    """Such as those with a seed, which are checked anew each time."""
+    for _ in range(3):
+        for how in KINDS:
+            buffer.sample(8, **how)
+    made.clear()
+    for seed in range(9):
+        buffer.sample(8, rng=seed)
+    for how in KINDS:
+        buffer.sample(8, **how)
+    assert len(made) == len(KINDS)
 
 
 def test_equal_units_of_numbers_of_other_types_make_the_same(buffer):

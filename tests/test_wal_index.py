@@ -87,6 +87,16 @@ def test_no_descriptor_is_left_behind(tmp_path):
     assert len(os.listdir("/dev/fd")) == before
 
 
+def test_what_is_deleted_is_closed_with_the_handle(path):
+    before = set(wal_index._descriptors)
+    with expdb.open(path) as db:
+        db.buffer("b").store(n=1)
+        for _ in range(3):
+            drawn(db.buffer("b"))
+        assert set(wal_index._descriptors) - before
+    assert set(wal_index._descriptors) <= before
+
+
 def locks(path):
     """Return the bytes of a file that this process has locks on."""
     found = os.stat(path)

@@ -156,8 +156,10 @@ class Prioritized(Sampler):
     with `normalise="buffer"`, of any step that may be drawn. `beta` grows linearly to 1 over
     `anneal_steps` calls, or stays.
 
-    A step that was never given a priority has the `initial` one: "max" is the greatest that any
-    step was given (1.0 before the first), as of when the step is first seen. Set priorities with
+    A step that was never given a priority has the `initial` one: "max" is the greatest that this
+    process has given or read (1.0 before the first) when a draw first sees the step. A process that
+    opens the database later reads the priorities of the steps that are held then;
+    `restore_sampling` gives it what the earlier one knew. Set priorities with
     `buffer.update_priorities`.
     """
 

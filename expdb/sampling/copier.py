@@ -63,9 +63,10 @@ class Copier:
         return unit.bounds[1] if isinstance(unit, NStep) else 1
 
     def take(self, rows: np.ndarray, slots: int) -> np.ndarray | None:
-        """Take the records of drawn rows; return which have a successor, None if all that need one.
+        """Take the records of drawn rows.
 
-        `slots` is the number of rows of the ring.
+        Return which of them have a successor, None where each one has that needs it. `slots` is
+        the number of rows of the ring.
         """
         if self._n <= 1:
             self._rows = rows

@@ -39,13 +39,19 @@ class BatchMaker:
         """Draw a batch; a session is needed where it is not all in memory."""
         r, candidates = self._resident, self._candidates
         candidates.read_owners(session, wanted)
-        population = MatchingPopulation(r, candidates, self._by_priority, session, wanted)
+        population = self.population(session, wanted)
         if wanted.limits is None:
             positions, columns = draw(population, wanted, wanted.size)
             rows = candidates.rows(session, wanted, positions)
         else:
             positions, rows, columns = draw_within(candidates, session, r, population, wanted)
         return self.made(session, state, wanted, plan, positions, rows, columns)
+
+    def population(self, session: Session | None, wanted: Wanted) -> MatchingPopulation:
+        """Return what a sampler draws from."""
+        return MatchingPopulation(
+            self._resident, self._candidates, self._by_priority, session, wanted
+        )
 
     def made(
         self,

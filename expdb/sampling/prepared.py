@@ -11,12 +11,10 @@ from expdb.batch import Batch
 from expdb.memory.resident import Resident
 from expdb.replay.population import Window, random_positions
 from expdb.replay.samplers import Uniform
-from expdb.sampling.by_priority import ByPriority
 from expdb.sampling.candidates import Candidates, Wanted
 from expdb.sampling.copier import Copier
 from expdb.sampling.keys import Plan
 from expdb.sampling.making import BatchMaker
-from expdb.sampling.population import MatchingPopulation
 
 MANY_KINDS = 4  # of samples that are asked for in turns
 MOST_ROWS = 4096  # to take: of larger batches these are what takes the time
@@ -25,15 +23,8 @@ MOST_ROWS = 4096  # to take: of larger batches these are what takes the time
 class PreparedSamples:
     """The samples that were asked for last."""
 
-    def __init__(
-        self,
-        resident: Resident,
-        candidates: Candidates,
-        by_priority: ByPriority,
-        maker: BatchMaker,
-    ):
-        self._resident, self._candidates = resident, candidates
-        self._by_priority, self._maker = by_priority, maker
+    def __init__(self, resident: Resident, candidates: Candidates, maker: BatchMaker):
+        self._resident, self._candidates, self._maker = resident, candidates, maker
         self._known: list[Prepared] = []
 
     def find(
@@ -47,12 +38,16 @@ class PreparedSamples:
 
     def add(self, wanted: Wanted, plan: Plan) -> None:
         """Have the next sample like this one made in fewer calls, if it may be."""
-        if Prepared.may_be(wanted):
-            r, candidates, wanted = self._resident, self._candidates, replace(wanted)
-            population = MatchingPopulation(r, candidates, self._by_priority, None, wanted)
-            current = [one for one in self._known if one.is_current]
-            made = Prepared(wanted, plan, r, candidates, population, self._maker)
-            self._known = [made, *current][:MANY_KINDS]
+        if not Prepared.may_be(wanted):
+            return
+        known = [one for one in self._known if one.is_current]
+        if not any(
+            one.is_for(wanted.key, wanted.sampler, wanted.unit, wanted.fields) for one in known
+        ):
+            wanted = replace(wanted)  # nobody else's
+            made = Prepared(wanted, plan, self._resident, self._candidates, self._maker)
+            known = [made, *known][:MANY_KINDS]
+        self._known = known
 
 
 class Prepared:
@@ -70,12 +65,12 @@ class Prepared:
         plan: Plan,
         resident: Resident,
         candidates: Candidates,
-        population: MatchingPopulation,
         maker: BatchMaker,
     ):
         self.sampler, self.unit, self.fields = wanted.sampler, wanted.unit, wanted.fields
         self._wanted, self._plan, self._resident = wanted, plan, resident
-        self._candidates, self._population, self._maker = candidates, population, maker
+        self._candidates, self._maker = candidates, maker
+        self._population = maker.population(None, wanted)
         self._version, self._key = resident.version, wanted.key
         # Whether every position may be drawn that has a successor, or every one at all.
         anchors = wanted.anchor_key in ((), ("successors", 1)) and wanted.key is None

@@ -39,7 +39,7 @@ from expdb.storage.store import State, Store
 Result = TypeVar("Result")
 
 
-QUERIES = (dict, QueryBuilder)
+QUERIES = (dict, QueryBuilder)  # those that have a key, by which the same is known again
 FILL_SECONDS = 0.01  # of loading at each sample that can do without what is not loaded yet
 
 
@@ -61,9 +61,7 @@ class Sampling:
         self._by_priority = ByPriority(self._store, self.resident, self._candidates)
         self._collator = Collator(self._store, self.resident)
         self._maker = BatchMaker(self.resident, self._candidates, self._by_priority, self._collator)
-        self._prepared = PreparedSamples(
-            self.resident, self._candidates, self._by_priority, self._maker
-        )
+        self._prepared = PreparedSamples(self.resident, self._candidates, self._maker)
         self._seen: object = None
         self._asked = False  # whether a sample was ever drawn
 

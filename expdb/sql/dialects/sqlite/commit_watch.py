@@ -25,8 +25,8 @@ class CommitWatch:
     """Tells the last commit to a file, or one that was the last up to `max_lag` seconds ago.
 
     What this process has committed, by whatever handle, is always seen. SQLite is not asked while
-    the index of its log is the same: that costs as much as drawing a hundred steps where the caches
-    are cold.
+    the index of its log is the same: where the caches are cold, its answer takes as long as drawing
+    a hundred steps.
     """
 
     def __init__(self, path: str, max_lag: float, ask: Callable[[], LastCommit]):

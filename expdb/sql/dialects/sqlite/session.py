@@ -54,8 +54,7 @@ class SqliteSession(Session):
             self._wal_index.close()
         self.connection.close()
         self._use = None
-        if self._wal_index is not None:
-            close_deleted()
+        close_deleted()  # the last connection of all deletes the index of the log
 
     def abandon(self) -> None:
         """Never close the connection: it is the parent process's."""
