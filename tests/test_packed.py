@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import expdb
+from expdb.memory.batch_arrays import BatchArrays
 from expdb.memory.packed import LINE, MOST, Packed
 
 COLUMNS = {

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from expdb.memory.batch_arrays import BatchArrays
+
 LINE = 64  # bytes of a cache line, on all usual machines
 MOST = 4 * LINE  # bytes of a record; what is left out has an array of its own
 _NONE: Mapping[str, np.dtype[Any]] = {}
@@ -68,9 +70,9 @@ class Packed:
         column: np.ndarray = self._fields[name]
         return column
 
-    def take(self, rows: np.ndarray) -> np.ndarray:
+    def take(self, rows: np.ndarray, arrays: BatchArrays) -> np.ndarray:
         """Return copies of records of rows, of any shape, as a structured array."""
-        return self.records.take(rows).view(self.dtype)
+        return arrays.taken(self.records, rows).view(self.dtype)
 
     def empty(self, count: int) -> np.ndarray:
         """Return room for so many records, as a structured array; what it holds is undefined."""

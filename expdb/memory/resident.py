@@ -13,6 +13,7 @@ import numpy as np
 
 from expdb import errors
 from expdb.chunks.fields import Field
+from expdb.memory.batch_arrays import BatchArrays
 from expdb.memory.budget import Budget, fitting
 from expdb.memory.columns import (
     AFTER,
@@ -50,6 +51,7 @@ class Resident(Ring):
     def __init__(self, budget: Budget):
         self.lock = threading.RLock()
         self.budget = budget
+        self.arrays = BatchArrays()  # for what is taken of the columns
         self.field_bytes = 0  # that the budget counts
         self.greatest = 0.0  # priority that any step was given
         self.complete = False  # whether everything stored is loaded

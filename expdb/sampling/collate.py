@@ -268,10 +268,10 @@ class _Taken:
     def column(self, name: str, which: str, rows: np.ndarray) -> np.ndarray:
         """Return a column of rows; `which` tells these from other rows of the batch."""
         if name not in self._resident.packed.names:
-            return _gather(self._resident.columns[name], rows, self._empty)
+            return self._gathered(self._resident.columns[name], rows)
         records = self._records.get(which)
         if records is None:
-            records = self._records[which] = self._resident.packed.take(rows)
+            records = self._records[which] = self._resident.packed.take(rows, self._resident.arrays)
         found = records[name]
         if self._empty is np.empty:
             return found.copy()
@@ -279,14 +279,11 @@ class _Taken:
         out[...] = found
         return out
 
-
-def _gather(column: np.ndarray, rows: np.ndarray, empty: Empty) -> np.ndarray:
-    """Return rows of a column, in an array of the caller's own making if need be."""
-    if empty is np.empty:
-        return column.take(rows, 0)
-    out = _made(empty, (*rows.shape, *column.shape[1:]), column.dtype)
-    # The default mode would gather into a copy of `out` first.
-    return column.take(rows, 0, out, "clip")
+    def _gathered(self, column: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        if self._empty is np.empty:
+            return self._resident.arrays.taken(column, rows)
+        out = _made(self._empty, (*rows.shape, *column.shape[1:]), column.dtype)
+        return column.take(rows, 0, out, "clip")
 
 
 def _made(empty: Empty, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:

@@ -114,5 +114,5 @@ class Copier:
                 batch[key] = unit.of_one_step(name, self._terminated[0]) if one else made[name]
             else:
                 which = {"next": next_rows, "last": last_rows}.get(source, rows)
-                batch[key] = r.columns[name].take(which, 0)
+                batch[key] = r.arrays.taken(r.columns[name], which)
         return batch

@@ -92,14 +92,14 @@ class Sampling:
     def nbytes(self) -> int:
         """Bytes of what is held in memory.
 
-        It counts columns, links, sum trees, lists of positions and chunks.
+        It counts columns, links, sum trees, lists of positions, chunks, and the memory of batches.
         """
-        return (
-            self.resident.nbytes
-            + self._by_priority.nbytes
-            + self._candidates.nbytes
-            + self._collator.cache.nbytes
-        )
+        return self._nbytes + self._collator.cache.nbytes + self.resident.arrays.nbytes
+
+    @property
+    def _nbytes(self) -> int:
+        """Bytes beside the chunks, that the budget is for."""
+        return self.resident.nbytes + self._by_priority.nbytes + self._candidates.nbytes
 
     def sample(
         self,
@@ -213,7 +213,7 @@ class Sampling:
         plan = self._collator.plan(wanted.fields, wanted.unit, wanted.sampler)
         if not plan.in_memory:
             cache.evict(r.low)
-            cache.limit = max(0, self._budget.left_for(r) - (self.nbytes - cache.nbytes))
+            cache.limit = max(0, self._budget.left_for(r) - self._nbytes)
         return self._maker.batch(session, state, wanted, plan)
 
     def _refresh(

@@ -1,0 +1,149 @@
+"""The memory of large batches is used again, once nobody can reach it any more."""
+
+import gc
+import sys
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import expdb
+from expdb.memory import batch_arrays
+from expdb.memory.batch_arrays import LEAST, MOST_ARRAYS, MOST_BYTES, BatchArrays
+
+FRAME = (64, 64)
+UNITS = [expdb.Step(), expdb.NStep(1), expdb.NStep(3, stack=4), expdb.Sequence(5), expdb.Stack(2)]
+
+
+@pytest.fixture
+def buffer(tmp_path):
+    with expdb.open(tmp_path / "runs.db") as db:
+        buffer = db.buffer("b")
+        frames = np.repeat(np.arange(200, dtype=np.uint8), 64 * 64).reshape(200, *FRAME)
+        for start in range(0, 200, 40):
+            with buffer.episode("t") as episode:
+                episode.extend(
+                    {"obs": frames[start : start + 40], "n": np.arange(start, start + 40)}
+                )
+                episode.end(obs=frames[start])
+        for _ in range(3):
+            buffer.sample(2)
+        yield buffer
+
+
+def frames_of(batch, unit):
+    """Return one number for each of the frames, which are all of one value."""
+    obs = batch["obs"]
+    assert (obs == obs[..., :1, :1]).all()
+    newest = obs[:, -1] if isinstance(unit, expdb.Stack) or getattr(unit, "stack", 1) > 1 else obs
+    np.testing.assert_array_equal(newest[..., 0, 0], batch["n"])
+    return obs[..., 0, 0].copy()
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_batch_that_is_held_stays_what_it_is(buffer, unit):
+    rng, held = np.random.default_rng(0), []
+    for _ in range(150):
+        batch = buffer.sample(int(rng.integers(20, 40)), unit=unit)
+        if rng.random() < 0.3:
+            held.append((batch, frames_of(batch, unit)))
+        if held and rng.random() < 0.25:
+            held.pop(int(rng.integers(len(held))))
+        for one, frames in held:
+            np.testing.assert_array_equal(frames_of(one, unit), frames)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [lambda a: a, lambda a: a[3:5], lambda a: a.reshape(-1)[7:], memoryview, lambda a: a.view("i1"),
+     lambda a: iter(a), lambda a: np.from_dlpack(a), lambda a: np.asarray(a).T, lambda a: a.flat,
+     lambda a: np.lib.stride_tricks.sliding_window_view(a, 2, 0), lambda a: [a.data.cast("B")],
+     lambda a: np.frombuffer(a, np.uint8), lambda a: np.broadcast_to(a, (2, *a.shape))],
+)  # fmt: skip
+def test_whatever_was_made_of_an_array_holds_its_memory(buffer, made):
+    batch = buffer.sample(32, fields=["obs"])
+    at, held = batch["obs"].ctypes.data, made(batch["obs"])
+    del batch
+    others = [buffer.sample(32, fields=["obs"]) for _ in range(9)]
+    assert at not in {other["obs"].ctypes.data for other in others}
+    del held, others
+
+
+def test_a_tensor_holds_the_memory_of_its_array(buffer):
+    torch = pytest.importorskip("torch")
+    batch = buffer.sample(32, fields=["obs", "n"]).to_torch()
+    for _ in range(9):
+        buffer.sample(32, fields=["obs", "n"])
+        assert torch.equal(batch["obs"][:, 0, 0].long(), batch["n"])
+
+
+@pytest.mark.skipif(not batch_arrays._COUNTS, reason="references are not counted here")
+def test_what_nobody_holds_is_used_again(buffer):
+    found = {
+        buffer.sample(size, fields=["obs"])["obs"].ctypes.data
+        for size in (40, 39, 38)
+        for _ in range(9)
+    }
+    assert len(found) == 1
+
+
+def test_no_more_than_so_much_is_kept():
+    arrays, rng = BatchArrays(), np.random.default_rng(0)
+    held = []
+    for _ in range(3000):
+        size = int(rng.integers(1, 4)) * int(2 ** rng.uniform(10, 25))
+        one = arrays.empty((size,), np.dtype(np.uint8))
+        assert one.shape == (size,)
+        held = [*held, one][-int(rng.integers(1, 40)) :]
+        assert len(arrays._kept) <= MOST_ARRAYS
+        assert arrays.nbytes == sum(kept.nbytes for kept in arrays._kept) <= MOST_BYTES
+        assert all(kept.nbytes >= LEAST for kept in arrays._kept)
+    one = None
+    held.clear()
+    gone = [weakref.ref(kept) for kept in arrays._kept]
+    del arrays
+    gc.collect()
+    assert not any(ref() is not None for ref in gone[:-1])
+
+
+def test_arrays_of_any_shape_and_dtype():
+    arrays = BatchArrays()
+    for dtype in ("f8", "f4", "i1", "bool", "c16", [("a", "f8"), ("b", "i1")], "V64", "O", "M8[s]"):
+        for shape in ((300, 300), (90_000,), (1, 2, 90_000), (), (0, 9), (70_000, 0)):
+            one = arrays.empty(shape, np.dtype(dtype))
+            assert (one.shape, one.dtype) == (shape, np.dtype(dtype))
+            assert one.flags.c_contiguous
+            assert one.flags.writeable
+            one[...] = np.zeros((), dtype)
+
+
+def test_the_memory_is_told_by_stats(buffer):
+    before = buffer.stats()["resident_bytes"]
+    buffer.sample(100, fields=["obs"])
+    assert buffer.stats()["resident_bytes"] - before >= 100 * 64 * 64 * batch_arrays._COUNTS
+
+
+def test_threads_that_draw_at_the_same_time(buffer):
+    wrong, interval = [], sys.getswitchinterval()
+
+    def draw(unit):
+        last = None
+        for _ in range(200):
+            batch = buffer.sample(30, unit=unit)
+            for one in (batch, last or batch):
+                if not (one["obs"][..., :1, 5] == one["obs"][..., 0, :1]).all():
+                    wrong.append(one)
+            last = batch
+            np.testing.assert_array_equal(batch["obs"][..., 0, 0], batch["n"])
+
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=draw, args=(expdb.Step(),)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(interval)
+    assert wrong == []
