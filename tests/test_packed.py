@@ -54,7 +54,7 @@ def test_taken_rows_are_copies_of_any_shape(shape):
     for name, (_, inner) in COLUMNS.items():
         made[name][:] = rng.integers(0, 2, (50, *inner))
     rows = rng.integers(-1, 50, shape)
-    taken = made.take(rows)
+    taken = made.take(rows, BatchArrays())
     for name in COLUMNS:
         assert (taken[name] == made[name][rows]).all()
         assert taken[name].shape[: len(shape)] == shape
