@@ -4,8 +4,9 @@
 
 Each peer is installed, if it can be, into an environment of its own, as they exclude each other's
 versions of NumPy; each side is a process, and all of them are measured in turns, a fraction of a
-second at a time. A figure is the median of one side's rounds; the table gives it as a multiple of
-expdb's in the same rounds.
+second at a time, with warm caches and with cold ones. A figure is the median of one side's rounds
+as a multiple of expdb's in the same rounds; the table gives the median of three runs, and the least
+and the greatest of them.
 """
 
 import argparse
@@ -37,12 +38,13 @@ NAMES = {
     **{side: name for side, (name, _) in PEERS.items()},
 }
 WORKS = {
-    "uniform": "`sample(256)`",
-    "prioritized": "prioritized sample + update of 256",
+    "transitions": "256 transitions of five keys",
+    "prioritized": "the same, prioritized, + update",
     "nstep": "5-step transitions, 64",
     "sequence": "sequences of 32 steps, 64",
     "loader": "batches of 256 from a data loader, 2 workers",
 }
+AHEAD = ("loader",)  # made by other processes before they are asked for
 BEGIN, END = "<!-- peers -->", "<!-- /peers -->"
 
 
@@ -92,11 +94,12 @@ class Worker:
         line = self.process.stdout.readline()
         return json.loads(line) if line else {"error": "it ended"}
 
-    def measure(self, work: str, seconds: float) -> dict[str, Any]:
+    def measure(self, work: str, seconds: float, cold: bool) -> dict[str, Any]:
         """Return how long a call takes."""
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(json.dumps({"work": work, "seconds": seconds}) + "\n")
+            wanted = {"work": work, "seconds": seconds, "cold": cold}
+            self.process.stdin.write(json.dumps(wanted) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             return {"error": "it ended"}
@@ -109,11 +112,12 @@ class Worker:
         self.log.close()
 
 
-def compare(
-    steps: int, rounds: int, sides: dict[str, Path], works: list[str]
-) -> dict[str, dict[str, Any]]:
-    """Return the seconds a call of each side takes, by work."""
-    found: dict[str, dict[str, Any]] = {}
+Figures = dict[str, dict[str, float | None]]  # seconds of a call of each side, by work
+
+
+def compare(steps: int, rounds: int, sides: dict[str, Path], works: list[str]) -> Figures:
+    """Return the seconds a call of each side takes, by work, warm and cold; None where it fails."""
+    found: Figures = {}
     for work in works:
         with tempfile.TemporaryDirectory(prefix="expdb-peers-", dir=ROOT) as folder:
             workers = {
@@ -123,56 +127,72 @@ def compare(
                 taking_part = {
                     side: worker for side, worker in workers.items() if work in worker.works
                 }
-                times: dict[str, list[float]] = {side: [] for side in taking_part}
-                found[work] = {}
-                for number in range(rounds + 2):  # two to make ready and to warm up
-                    for side, worker in list(taking_part.items()):
-                        answer = worker.measure(work, 0.2)
-                        if "error" in answer:
-                            print(f"{NAMES[side]}, {work}: {answer['error']}", file=sys.stderr)
-                            found[work][side] = None
-                            del taking_part[side]
-                        elif number > 1:
-                            times[side].append(answer["seconds"])
-                found[work] |= {
-                    side: statistics.median(values) for side, values in times.items() if values
-                }
+                for cold in (False, True)[: 1 if work in AHEAD else 2]:
+                    found[work + " cold" * cold] = _in_turns(taking_part, work, rounds, cold)
             finally:
                 for worker in workers.values():
                     worker.end()
-        ours = found[work].get("expdb")
-        for side, seconds in found[work].items():
-            if seconds and ours:
-                print(
-                    f"{work}: {NAMES[side]} {seconds * 1e6:.0f} us, expdb / it = "
-                    f"{ours / seconds:.3g}",
-                    file=sys.stderr,
-                    flush=True,
-                )
     return found
 
 
-def table(found: dict[str, dict[str, Any]], absent: list[str], steps: int) -> str:
+def _in_turns(
+    workers: dict[str, Worker], work: str, rounds: int, cold: bool
+) -> dict[str, float | None]:
+    times: dict[str, list[float]] = {side: [] for side in workers}
+    failed: dict[str, float | None] = {}
+    taking_part = list(workers)
+    for number in range(rounds + 2):  # two to make ready and to warm up
+        for side in list(taking_part):
+            answer = workers[side].measure(work, 0.4 if cold else 0.2, cold)
+            if "error" in answer:
+                print(f"{NAMES[side]}, {work}: {answer['error']}", file=sys.stderr)
+                failed[side] = None
+                taking_part.remove(side)
+            elif number > 1:
+                times[side].append(answer["seconds"])
+    found = {side: statistics.median(values) for side, values in times.items() if values}
+    for side, seconds in found.items():
+        print(
+            f"{work}{' cold' * cold}: {NAMES[side]} {seconds * 1e6:.0f} us, it / expdb = "
+            f"{seconds / found['expdb']:.3g}", file=sys.stderr, flush=True,
+        )  # fmt: skip
+    return {**found, **failed}
+
+
+def table(runs: list[Figures], absent: list[str], steps: int) -> str:
     """Return the table, in Markdown: the time of each as a multiple of expdb's."""
-    shown = [side for side in NAMES if any(side in row for row in found.values())]
+    shown = [side for side in NAMES if any(side in row for row in runs[0].values())]
     lines = [f"| | {' | '.join(NAMES[side] for side in shown)} |", "|---" * (len(shown) + 1) + "|"]
-    for work, row in found.items():
-        cells = [
-            "-"
-            if side not in row
-            else "fails"
-            if row[side] is None
-            else _times(row[side] / row["expdb"])
-            for side in shown
-        ]
-        lines.append(f"| {WORKS[work]} | {' | '.join(cells)} |")
+    for work in runs[0]:
+        name = WORKS[work.removesuffix(" cold")]
+        if work.endswith(" cold"):
+            name += ", cold"
+        cells = [_cell([run[work] for run in runs], side) for side in shown]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     missing = f" Not installed: {', '.join(NAMES[side] for side in absent)}." if absent else ""
     lines += [
         "",
-        f"Time a call as a multiple of expdb's, {steps:,} steps, medians of one run; "
-        f"{os.cpu_count()} cores, Python {platform.python_version()}.{missing}",
+        f"Time of a call as a multiple of expdb's, {steps:,} steps: the median of {len(runs)} "
+        f"run{'s' * (len(runs) > 1)}, and the least and the greatest. Cold: 64 MB were read since "
+        f"the last call. {os.cpu_count()} cores, Python {platform.python_version()}.{missing}",
     ]
     return "\n".join(lines)
+
+
+def _cell(rows: list[dict[str, float | None]], side: str) -> str:
+    if side not in rows[0]:
+        return "-"
+    ratios = []
+    for row in rows:
+        theirs, ours = row[side], row["expdb"]
+        if not theirs or not ours:
+            return "fails"
+        ratios.append(theirs / ours)
+    ratios.sort()
+    middle = _times(statistics.median(ratios))
+    if side == "expdb" or len(ratios) == 1:
+        return middle
+    return f"{middle} ({_times(ratios[0])} to {_times(ratios[-1])})"
 
 
 def _times(ratio: float) -> str:
@@ -191,7 +211,7 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="write the seconds there as well")
     arguments = parser.parse_args()
-    steps, rounds = (20_000, 3) if arguments.quick else (1_000_000, 9)
+    steps, rounds, runs = (20_000, 3, 1) if arguments.quick else (1_000_000, 9, 3)
     pythons = {side: environment(side) for side in PEERS}
     here = Path(sys.executable)
     sides = {
@@ -199,7 +219,8 @@ def main() -> None:
         "numpy": here,
         **{side: python for side, python in pythons.items() if python is not None},
     }
-    found = compare(steps, rounds, sides, arguments.only or list(WORKS))
+    works = arguments.only or list(WORKS)
+    found = [compare(steps, rounds, sides, works) for _ in range(runs)]
     text = table(found, [side for side, python in pythons.items() if python is None], steps)
     print(text)
     if arguments.json:

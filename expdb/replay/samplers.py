@@ -5,7 +5,6 @@ They are settings, frozen, and know populations only: no storage, no SQL.
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
@@ -211,7 +210,9 @@ class Prioritized(Sampler):
     def mass_of(self, given: np.ndarray) -> np.ndarray:
         """Return what steps of these priorities, which are known, weigh in the draw."""
         may_overflow = self.alpha > 1 or self.epsilon > 1
-        with np.errstate(over="ignore") if may_overflow else nullcontext():
+        if not may_overflow:
+            return np.minimum((given + self.epsilon) ** self.alpha, MOST_MASS)
+        with np.errstate(over="ignore"):
             return np.minimum((given + self.epsilon) ** self.alpha, MOST_MASS)
 
     def beta_at(self, call: int) -> float:
@@ -233,7 +234,9 @@ class Prioritized(Sampler):
         `least` is the least mass of all for normalise="buffer". N and the sum of all mass are the
         same for every step, and cancel when the weights are divided by the greatest.
         """
-        return (mass / (mass.min() if least is None else least)) ** -self.beta_at(call)
+        if least is None:
+            least = mass[mass.argmin()]
+        return (mass / least) ** -self.beta_at(call)
 
 
 @dataclass(frozen=True)
