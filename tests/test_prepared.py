@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import expdb
-from expdb.sampling.copier import Copier
-from expdb.sampling.prepared import MOST_ROWS, Prepared
+from expdb.sampling.prepared import COPIERS, MOST_ROWS, Prepared
 from expdb.sampling.sampler import Sampling
 
 UNITS = [
@@ -17,6 +16,10 @@ UNITS = [
     expdb.NStep(1, next_fields=("n",)),
     expdb.NStep(3, gamma=0.9),
     expdb.NStep(4, gamma=0.9, end="redraw"),
+    expdb.Sequence(4),
+    expdb.Sequence(9, stride=2),
+    expdb.Sequence(3, pad=False),
+    expdb.Sequence(1),
 ]
 # Those whose columns are put together as ever.
 OTHER_UNITS = [
@@ -24,7 +27,7 @@ OTHER_UNITS = [
     expdb.NStep((1, 4), gamma=0.5),
     expdb.NStep(2, stack=2),
     expdb.Stack(3),
-    expdb.Sequence(4),
+    expdb.Sequence(4, burn_in=2),
     expdb.Episode(),
     expdb.Group(1),
 ]
@@ -196,7 +199,7 @@ def test_a_successor_that_was_stored_is_that_of_the_last_step_taken(tmp_path, ma
                 episode.extend(
                     {"obs": obs, "next_obs": obs + 1, "n": n, "terminated": n % 20 == 19}
                 )
-        for unit in UNITS:
+        for unit in UNITS[:6]:
             one, other = both(buffer, 64, unit=unit)
             assert_same(one, other)
             taken = other.get("n_steps", 1)
@@ -239,7 +242,7 @@ def test_a_batch_stays_what_it_is_and_may_be_written_to(buffer):
                 batch[key][:] = k % 2
         for _ in range(3):
             batch = buffer.sample(64, unit=unit)
-            assert (batch["obs"][:, 0] == batch["n"]).all()
+            assert (batch["obs"][..., 0] == batch["n"]).all()
         for k, batch in enumerate(batches):
             assert all((batch[key] == k % 2).all() for key in batch)
 
@@ -247,14 +250,18 @@ def test_a_batch_stays_what_it_is_and_may_be_written_to(buffer):
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_batch_drawn_in_the_midst_of_another_changes_nothing(buffer, monkeypatch, unit):
     """A signal's handler may draw, in the same thread, which holds the lock already."""
-    copied, within = Copier.copied, []
+    within = []
 
-    def interrupted(copier, *arguments):
-        if within:
-            buffer.sample(64, rng=np.random.default_rng(within.pop()), unit=unit)
-        return copied(copier, *arguments)
+    def interrupting(copied):
+        def interrupted(copier, *arguments):
+            if within:
+                buffer.sample(64, rng=np.random.default_rng(within.pop()), unit=unit)
+            return copied(copier, *arguments)
 
-    monkeypatch.setattr(Copier, "copied", interrupted)
+        return interrupted
+
+    for kind in COPIERS:
+        monkeypatch.setattr(kind, "copied", interrupting(kind.copied))
     for _ in range(3):
         buffer.sample(64, unit=unit)
     expected = buffer.sample(64, rng=np.random.default_rng(1), unit=unit)
@@ -401,7 +408,7 @@ def test_threads_draw_each_their_own(buffer):
     def draw(unit):
         for _ in range(300):
             batch = buffer.sample(32, unit=unit)
-            if not (batch["obs"][:, 0] == batch["n"]).all():
+            if not (batch["obs"][..., 0] == batch["n"]).all():
                 wrong.append(batch)
 
     threads = [threading.Thread(target=draw, args=(unit,)) for unit in UNITS[:3]]

@@ -98,7 +98,8 @@ class Expdb(Side):
         import expdb
 
         buffer, unit = self._buffer(), expdb.Sequence(32)
-        return lambda: buffer.sample(64, unit=unit)
+        fields = ("obs", "action", "reward", "terminated", "episode")
+        return lambda: buffer.sample(64, unit=unit, fields=fields)
 
     def loader(self) -> Call:
         import expdb
@@ -161,7 +162,7 @@ class Cpprb(Side):
 class Torchrl(Side):
     """TorchRL, in memory (LazyTensorStorage)."""
 
-    def _filled(self, batch: int, **options: Any) -> Any:
+    def _filled(self, batch: int, without: str = "", **options: Any) -> Any:
         import torch
         from tensordict import TensorDict
         from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
@@ -170,7 +171,11 @@ class Torchrl(Side):
         buffer = TensorDictReplayBuffer(
             storage=LazyTensorStorage(self.steps), batch_size=batch, **options
         )
-        columns = {name: torch.from_numpy(values.copy()) for name, values in given.items()}
+        columns = {
+            name: torch.from_numpy(values.copy())
+            for name, values in given.items()
+            if name not in without
+        }
         columns["trajectory"] = torch.arange(self.steps) // EPISODE
         buffer.extend(TensorDict(columns, batch_size=[self.steps]))
         return buffer
@@ -195,7 +200,9 @@ class Torchrl(Side):
         from torchrl.data.replay_buffers.samplers import SliceSampler
 
         buffer = self._filled(
-            64 * 32, sampler=SliceSampler(slice_len=32, traj_key="trajectory", cache_values=True)
+            64 * 32,
+            without="next_obs",
+            sampler=SliceSampler(slice_len=32, traj_key="trajectory", cache_values=True),
         )
         return lambda: buffer.sample()
 

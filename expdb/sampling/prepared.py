@@ -15,7 +15,9 @@ from expdb.sampling.candidates import Candidates, Wanted
 from expdb.sampling.copier import Copier
 from expdb.sampling.keys import Plan
 from expdb.sampling.making import BatchMaker
+from expdb.sampling.sequence_copier import SequenceCopier
 
+COPIERS: tuple[Any, ...] = (Copier, SequenceCopier)
 MANY_KINDS = 4  # of samples that are asked for in turns
 MOST_ROWS = 4096  # to take: of larger batches these are what takes the time
 
@@ -75,10 +77,10 @@ class Prepared:
         # Whether every position may be drawn that has a successor, or every one at all.
         anchors = wanted.anchor_key in ((), ("successors", 1)) and wanted.key is None
         self._is_uniform = anchors and wanted.sampler == Uniform()
-        self._copier: Copier | None = None
-        # Steps drawn at once of which the columns are copied from records; 0 for none.
-        copies = Copier.makes(wanted.unit, plan)
-        self._most = MOST_ROWS // Copier.rows_of(wanted.unit) if copies else 0
+        # What copies the columns from records, and for how many steps drawn at once.
+        kind: Any = next((one for one in COPIERS if one.makes(wanted.unit, plan)), None)
+        self._most = 0 if kind is None else MOST_ROWS // kind.rows_of(wanted.unit)
+        self._kind, self._copier = kind, None
 
     @property
     def is_current(self) -> bool:
@@ -140,7 +142,7 @@ class Prepared:
             # Nobody else has it while it is used, as a signal's handler may draw in between.
             copier, self._copier = self._copier, None
             if copier is None or copier.packed is not r.packed or copier.size != size:
-                copier = Copier(self.unit, self._plan, r.packed, size)
+                copier = self._kind(self.unit, self._plan, r.packed, size)
             rows = positions if r.high <= r.slots else positions % r.slots
             fit = copier.take(rows, r.slots)
             if fit is not None and is_uniform:

@@ -1,0 +1,93 @@
+"""Sequences of steps that stand side by side, copied from records that were taken at once."""
+
+from __future__ import annotations  # NumPy imports its random module when it is first named
+
+import numpy as np
+
+from expdb.memory.columns import AFTER, ORDINAL
+from expdb.memory.packed import Packed
+from expdb.memory.resident import Resident
+from expdb.names import UNKNOWN
+from expdb.replay.sequences import Sequence
+from expdb.replay.units import Unit
+from expdb.sampling.keys import Plan
+
+_SOURCES = frozenset(("row", "position", "episode", "sampler", "unit"))
+
+
+class SequenceCopier:
+    """Makes the columns of sequences without burn-in, as `Copier` those of transitions."""
+
+    def __init__(self, unit: Sequence, plan: Plan, packed: Packed, size: int):
+        self.packed, self.size = packed, size
+        records = packed.empty(size * unit.length)
+        self._flat = records.view(packed.records.dtype)
+        self._records = self._flat.reshape(size, unit.length)
+        self._columns = records.reshape(size, unit.length)
+        self._after = self._columns[AFTER]
+        self._ahead = np.arange(unit.length)
+        self._keys = plan.keys
+
+    @staticmethod
+    def makes(unit: Unit, plan: Plan) -> bool:
+        """Return whether the columns of a plan can be made here."""
+        return (
+            type(unit) is Sequence
+            and not unit.burn_in
+            and all(source in _SOURCES for _, source, _ in plan.keys)
+        )
+
+    @staticmethod
+    def rows_of(unit: Sequence) -> int:
+        """Return how many rows are taken for each drawn step."""
+        return unit.length
+
+    def take(self, rows: np.ndarray, slots: int) -> None:
+        """Take the records of drawn rows and of those after them, in a ring of `slots` rows."""
+        self._rows = rows[:, None] + self._ahead
+        if int(rows[rows.argmax()]) + len(self._ahead) > slots:
+            self._rows %= slots
+        self.packed.records.take(self._rows.reshape(-1), out=self._flat, mode="clip")
+
+    def copied(
+        self, r: Resident, positions: np.ndarray, drawn: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray] | None:
+        """Return the columns of what was taken; None where steps do not stand side by side."""
+        rows, made = self._rows, dict[str, np.ndarray]()
+        mask = np.empty(rows.shape, np.bool_)
+        mask[:, 0] = True
+        np.equal(self._after[:, :-1], rows[:, 1:], mask[:, 1:])
+        np.logical_and.accumulate(mask, 1, None, mask)
+        made["length"] = length = mask.sum(1)
+        broken = np.flatnonzero(length < rows.shape[1])
+        missing = None
+        if len(broken):
+            ends = self._after[broken, length[broken] - 1]
+            if ((ends >= 0) & (ends < r.slots)).any():  # one goes on elsewhere
+                return None
+            missing = ~mask
+            rows[missing] = r.zero
+            self._records[missing] = self.packed.records[r.zero]
+        made["mask"] = mask
+        batch: dict[str, np.ndarray] = {}
+        for key, source, name in self._keys:
+            if source == "row":
+                packed = name in self.packed.names
+                batch[key] = (
+                    self._columns[name].copy() if packed else r.arrays.taken(r.columns[name], rows)
+                )
+            elif source == "sampler":
+                batch[key] = drawn[name]
+            elif source == "episode":
+                batch[key] = self._columns["episode"][:, 0].copy()
+            elif source == "position":
+                batch[key] = at = positions[:, None] + self._ahead
+                if missing is not None:
+                    at[missing] = UNKNOWN
+            elif name == "is_first":
+                packed = ORDINAL in self.packed.names
+                ordinals = self._columns[ORDINAL] if packed else r.columns[ORDINAL][rows]
+                batch[key] = (ordinals == 0) & mask
+            else:
+                batch[key] = made[name]
+        return batch
