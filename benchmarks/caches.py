@@ -50,7 +50,8 @@ def sides(
     import cpprb
 
     rng = np.random.default_rng(1)
-    arrays = {key: np.zeros((steps, 4) if "obs" in key else steps) for key in KEYS}
+    # Not zeros: all pages of those are the same one until they are written to.
+    arrays = {key: np.ones((steps, 4) if "obs" in key else steps) for key in KEYS}
     plain = cpprb.ReplayBuffer(steps, CARTPOLE)
     by_priority = cpprb.PrioritizedReplayBuffer(steps, CARTPOLE)
     for one in (plain, by_priority):

@@ -15,6 +15,7 @@ from expdb.names import UNKNOWN
 from expdb.sql.session import Session
 from expdb.storage.reading.fetch import read_chunks
 from expdb.storage.reading.gather import (
+    WIDE,
     blank,
     check_spans,
     gather,
@@ -24,8 +25,6 @@ from expdb.storage.reading.gather import (
 )
 from expdb.storage.reading.segments import Spans, inconsistent
 from expdb.storage.store import State, Store
-
-WIDE = 1024  # bytes of a value from which on it is copied into its place at once
 
 
 def load_more(store: Store, session: Session, r: Resident, state: State) -> Change:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,8 @@ from expdb.sampling.memo import remembered
 from expdb.sql.session import Session
 from expdb.storage.reading import fetch
 from expdb.storage.reading.chunk_cache import ChunkCache
-from expdb.storage.reading.gather import as_objects, gather
+from expdb.storage.reading.gather import Empty, as_objects, gather
 from expdb.storage.store import State, Store
-
-Empty = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
-
 
 # Which rows of a layout a key is of.
 _ROWS = {"next": "next_rows", "last": "last_rows", "stack": "stacks", "next_stack": "next_stacks"}
@@ -172,7 +168,7 @@ class Collator:
         found = self._read_rows(session, state, names, rows, before)
         width = stacks.shape[1]
         mine, theirs = (
-            {name: array.take(part, 0) for name, array in found.items()}
+            {name: self._resident.arrays.taken(array, part) for name, array in found.items()}
             for part in (place[:, :width], place[:, width:])
         )
         return mine, theirs
@@ -188,11 +184,19 @@ class Collator:
         """Read what is not in memory, for steps; nothing where there is none."""
         there = np.arange(len(flat)) if mask is None else np.flatnonzero(mask.reshape(-1))
         positions = self._resident.positions(flat[there])
-        found = fetch.steps(self._store, session, state, positions, names, cache=self.cache)
+        found = self._fetched(session, state, positions, names)
         return (
             found
             if mask is None
             else {name: _spread(array, there, len(flat)) for name, array in found.items()}
+        )
+
+    def _fetched(
+        self, session: Session, state: State, positions: np.ndarray, names: list[str]
+    ) -> dict[str, np.ndarray]:
+        empty = self._resident.arrays.empty
+        return fetch.steps(
+            self._store, session, state, positions, names, cache=self.cache, empty=empty
         )
 
     def _stored_after(
@@ -215,9 +219,7 @@ class Collator:
         """
         r = self._resident
         steps, finals = np.flatnonzero(rows < r.slots), np.flatnonzero(rows > r.slots)
-        found = fetch.steps(
-            self._store, session, state, r.positions(rows[steps]), names, cache=self.cache
-        )
+        found = self._fetched(session, state, r.positions(rows[steps]), names)
         if len(steps) == len(rows):
             return found
         out = {name: _spread(array, steps, len(rows)) for name, array in found.items()}

@@ -17,7 +17,14 @@ from expdb.sql.session import Session
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.reading.chunk_cache import ChunkCache
 from expdb.storage.reading.columns import column_arrays, read_columns, table_column
-from expdb.storage.reading.gather import as_objects, blank, check_spans, gather, gather_present
+from expdb.storage.reading.gather import (
+    Empty,
+    as_objects,
+    blank,
+    check_spans,
+    gather,
+    gather_present,
+)
 from expdb.storage.reading.segments import Segments, inconsistent, is_dense, locate
 from expdb.storage.statements import SIGNATURES
 from expdb.storage.store import State, Store
@@ -96,14 +103,15 @@ def steps(
     segments: Segments | None = None,
     last: bool = False,
     cache: ChunkCache | None = None,
+    empty: Empty | None = None,
 ) -> dict[str, np.ndarray]:
     """Return fields and columns of steps by name, rows in the order of `positions`.
 
     Raise Evicted if one holds none.
 
     `last` says that nothing more is read in this transaction; a `cache` has chunks that need not be
-    read. `names` None means every field and the columns of a batch. `has_<field>` comes with each
-    field that some rows lack.
+    read; large values are put where `empty` says, if it is given. `names` None means every field
+    and the columns of a batch. `has_<field>` comes with each field that some rows lack.
     """
     types = store.fields.types
     names = list(
@@ -136,7 +144,7 @@ def steps(
             if COLUMN_KINDS.get(name) == "integer?":
                 out[f"has_{name}"] = rows[f"has_{name}"]
         else:
-            out[name] = gather(chunks, spans, name, types.get(name) or SYSTEM[name])
+            out[name] = gather(chunks, spans, name, types.get(name) or SYSTEM[name], empty)
             if name in store.fields.optional:
                 out[f"has_{name}"] = gather_present(chunks, spans, name)
                 blank(out[name], ~out[f"has_{name}"])

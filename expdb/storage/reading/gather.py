@@ -1,6 +1,6 @@
 """Values of fields, cut out of chunks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,8 @@ from expdb.chunks.chunk import Chunk
 from expdb.chunks.column import Buffer
 from expdb.chunks.fields import Field
 from expdb.storage.reading.segments import Spans, inconsistent
+
+WIDE = 1024  # bytes of a value from which on it is not copied twice
 
 
 def check_spans(chunks: dict[int, Chunk], spans: Spans) -> None:
@@ -25,8 +27,16 @@ def blank(array: np.ndarray, missing: np.ndarray | slice) -> None:
     array[missing] = np.nan if array.dtype.kind == "f" else None if array.dtype == object else 0
 
 
-def gather(chunks: dict[int, Chunk], spans: Spans, name: str, field: Field) -> np.ndarray:
-    """Return a field's values of consecutive spans; chunks without the field give blanks."""
+Empty = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]  # such as numpy.empty
+
+
+def gather(
+    chunks: dict[int, Chunk], spans: Spans, name: str, field: Field, empty: Empty | None = None
+) -> np.ndarray:
+    """Return a field's values of consecutive spans; chunks without the field give blanks.
+
+    Large values are put where `empty` says, if it is given.
+    """
     if field.varies:
         values: list[Any] = []
         for c, a, b in spans:
@@ -41,7 +51,17 @@ def gather(chunks: dict[int, Chunk], spans: Spans, name: str, field: Field) -> n
         parts = _slices(chunks, spans, name, field, count)
     except KeyError:
         parts = [raw_or_zeros(chunks[c], name, field, a, b) for c, a, b in spans]
+    if empty is not None and field.nbytes >= WIDE:
+        return _put(parts, empty((count, *field.fixed_shape), field.numpy))
     return joined(parts, field, count)
+
+
+def _put(parts: Sequence[Buffer], values: np.ndarray) -> np.ndarray:
+    room, at = values.reshape(-1).view(np.uint8), 0
+    for part in parts:
+        room[at : at + len(part)] = np.frombuffer(part, np.uint8)
+        at += len(part)
+    return values
 
 
 def raw_or_zeros(chunk: Chunk, name: str, field: Field, a: int, b: int) -> Buffer:
@@ -84,7 +104,7 @@ def _slices(
         ]
     places = [chunk.place(name) for chunk in mine]
     width = field.nbytes
-    if width >= 1024 or count > 8 * len(spans):  # a view: the joined copy is the only one
+    if width >= WIDE or count > 8 * len(spans):  # a view: the joined copy is the only one
         return [
             memoryview(chunk.data)[at + a * width : at + b * width]
             for chunk, (at, _), (_, a, b) in zip(mine, places, spans, strict=True)
