@@ -163,6 +163,19 @@ def test_with_every_query_sampler_and_unit_it_is_the_same(buffer, made, sampler,
     assert made or sampler.asks_database or sampler.reads or isinstance(query, list)
 
 
+@pytest.mark.parametrize("unit", [*UNITS, *OTHER_UNITS, expdb.NStep(1, end="drop")])
+def test_only_steps_are_drawn_that_may_be(tmp_path, unit):
+    """Of episodes under way the last step has no successor yet."""
+    with expdb.open(tmp_path / "runs.db") as db:
+        buffer = db.buffer("b", capacity=40)
+        store_episodes(buffer, [9, 3, 4, 2, 5, 4, 9, 3, 2, 4], left_open=(1, 3, 5, 7, 8, 9))
+        for seed in range(5):
+            one, other = both(buffer, 60, seed, unit=unit)
+            assert_same(one, other)
+            for _ in range(3):
+                assert_same(one, both(buffer, 60, seed, unit=unit)[1])
+
+
 def test_a_query_that_is_changed_in_place_is_another_one(buffer):
     query = {"task_id": "task1"}
     for _ in range(3):

@@ -133,7 +133,8 @@ class Prepared:
             return None
         wanted.size = size
         drawn: dict[str, np.ndarray] = {}
-        is_uniform = self._is_uniform and not r.gaps
+        # What may not be drawn is found where records are taken.
+        is_uniform = self._is_uniform and not r.gaps and size <= self._most
         if is_uniform:
             positions = random_positions(r.low, r.high, size, rng)
         else:
