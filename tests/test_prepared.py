@@ -20,6 +20,9 @@ UNITS = [
     expdb.Sequence(9, stride=2),
     expdb.Sequence(3, pad=False),
     expdb.Sequence(1),
+    expdb.NStep(1, stack=2),
+    expdb.NStep(1, stack=4, gamma=0.5, end="redraw"),
+    expdb.NStep(1, stack=3, stack_fields=("obs", "n")),
 ]
 # Those whose columns are put together as ever.
 OTHER_UNITS = [
@@ -255,7 +258,8 @@ def test_a_batch_stays_what_it_is_and_may_be_written_to(buffer):
                 batch[key][:] = k % 2
         for _ in range(3):
             batch = buffer.sample(64, unit=unit)
-            assert (batch["obs"][..., 0] == batch["n"]).all()
+            obs, n = batch["obs"][..., 0], batch["n"]
+            assert ((obs[:, -1] if obs.ndim > n.ndim else obs) == n).all()
         for k, batch in enumerate(batches):
             assert all((batch[key] == k % 2).all() for key in batch)
 

@@ -62,18 +62,17 @@ class Copier:
         """Return how many rows are taken for each drawn step."""
         return unit.bounds[1] if isinstance(unit, NStep) else 1
 
-    def take(self, rows: np.ndarray, slots: int) -> np.ndarray | None:
+    def take(self, r: Resident, rows: np.ndarray) -> np.ndarray | None:
         """Take the records of drawn rows.
 
-        Return which of them have a successor, None where each one has that needs it. `slots` is
-        the number of rows of the ring.
+        Return which of them may be drawn, None where all may: a transition needs a successor.
         """
         if self._n <= 1:
             self._rows = rows
         else:
             self._rows = rows + self._beyond
-            if int(rows.max()) + self._n > slots:
-                self._rows %= slots
+            if int(rows.max()) + self._n > r.slots:
+                self._rows %= r.slots
         self.packed.records.take(self._rows.reshape(-1), out=self._records, mode="clip")
         if not self._n:
             return None

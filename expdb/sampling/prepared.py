@@ -16,8 +16,9 @@ from expdb.sampling.copier import Copier
 from expdb.sampling.keys import Plan
 from expdb.sampling.making import BatchMaker
 from expdb.sampling.sequence_copier import SequenceCopier
+from expdb.sampling.stack_copier import StackCopier
 
-COPIERS: tuple[Any, ...] = (Copier, SequenceCopier)
+COPIERS: tuple[Any, ...] = (Copier, SequenceCopier, StackCopier)
 MANY_KINDS = 4  # of samples that are asked for in turns
 MOST_ROWS = 4096  # to take: of larger batches these are what takes the time
 
@@ -74,8 +75,8 @@ class Prepared:
         self._candidates, self._maker = candidates, maker
         self._population = maker.population(None, wanted)
         self._version, self._key = resident.version, wanted.key
-        # Whether every position may be drawn that has a successor, or every one at all.
-        anchors = wanted.anchor_key in ((), ("successors", 1)) and wanted.key is None
+        # Whether every position may be drawn that has a successor and frames, or every one at all.
+        anchors = wanted.anchor_key[:2] in ((), ("successors", 1)) and wanted.key is None
         self._is_uniform = anchors and wanted.sampler == Uniform()
         # What copies the columns from records, and for how many steps drawn at once.
         kind: Any = next((one for one in COPIERS if one.makes(wanted.unit, plan)), None)
@@ -145,10 +146,10 @@ class Prepared:
             if copier is None or copier.packed is not r.packed or copier.size != size:
                 copier = self._kind(self.unit, self._plan, r.packed, size)
             rows = positions if r.high <= r.slots else positions % r.slots
-            fit = copier.take(rows, r.slots)
+            fit = copier.take(r, rows)
             if fit is not None and is_uniform:
                 positions = self._drawn_again(positions, fit, rng)
-                copier.take(r.rows(positions), r.slots)
+                copier.take(r, r.rows(positions))
             batch = copier.copied(r, positions, drawn)
             self._copier = copier
             if batch is not None:

@@ -42,11 +42,11 @@ class SequenceCopier:
         """Return how many rows are taken for each drawn step."""
         return unit.length
 
-    def take(self, rows: np.ndarray, slots: int) -> None:
-        """Take the records of drawn rows and of those after them, in a ring of `slots` rows."""
+    def take(self, r: Resident, rows: np.ndarray) -> None:
+        """Take the records of drawn rows and of those after them; all may be drawn."""
         self._rows = rows[:, None] + self._ahead
-        if int(rows[rows.argmax()]) + len(self._ahead) > slots:
-            self._rows %= slots
+        if int(rows[rows.argmax()]) + len(self._ahead) > r.slots:
+            self._rows %= r.slots
         self.packed.records.take(self._rows.reshape(-1), out=self._flat, mode="clip")
 
     def copied(
