@@ -243,12 +243,16 @@ class Chunk:
             metadata = self._metadata = read_metadata(self.data)
         field, (node, first, _, buffers) = self.signature.fields[name], self._places[name]
         ranges = metadata.buffers[first : first + buffers].tolist()
-        view = memoryview(self.data)[metadata.body :]
+        view, body, compressed = memoryview(self.data), metadata.body, metadata.compressed
+        found: list[Buffer] = []
+        opened = 0
         try:
-            cut = [view[offset : offset + size] for offset, size in ranges]
-            found: list[Buffer] = (
-                [_decompress(part) for part in cut] if metadata.compressed else list(cut)
-            )
+            for offset, size in ranges:
+                part: Buffer = view[body + offset : body + offset + size]
+                if compressed and size:
+                    part = _decompress(part)
+                    opened += len(part)
+                found.append(part)
             if not field.varies and len(found[-1]) < _fixed_bytes(field, self.rows):
                 raise ChunkDamaged("it ends early")
         except (ChunkDamaged, pa.ArrowException, OSError, ValueError, struct.error) as error:
@@ -257,9 +261,7 @@ class Chunk:
                 "delete its steps"
             ) from None
         self._buffers[name] = (int(metadata.nodes[node, 1]), found)
-        self.opened_bytes += BUFFER_BYTES * len(found) + (
-            sum(map(len, found)) if metadata.compressed else 0
-        )
+        self.opened_bytes += BUFFER_BYTES * len(found) + opened
         return self._buffers[name]
 
 
@@ -271,9 +273,7 @@ CHUNK_BYTES, BUFFER_BYTES = 1500, 420
 _BYTES = (b"\0", b"\1")
 
 
-def _decompress(part: memoryview) -> Buffer:
-    if not part:
-        return part
+def _decompress(part: Buffer) -> Buffer:
     (size,) = struct.unpack_from("<q", part)
     if size == -1:
         return part[8:]

@@ -30,16 +30,19 @@ class ChunkCache:
 
     def keep(self, chunks: dict[int, Chunk]) -> None:
         """Keep chunks that were used just now."""
+        known, opened, brought = self._chunks, self._open, 0
         for id, chunk in chunks.items():
-            if self._chunks.get(id) is not chunk:
+            size, now = chunk.nbytes, chunk.opened_bytes
+            if known.get(id) is not chunk:
                 self._forget(id)
-                self._chunks[id] = chunk
-                self.nbytes += chunk.nbytes
+                known[id] = chunk
+                self.nbytes += size
                 heapq.heappush(self._oldest, id)
-            self._chunks.move_to_end(id)
-            self.nbytes += chunk.opened_bytes - self._open.pop(id, 0)
-            self._open[id] = chunk.opened_bytes
-        limit = self.limit - sum(chunk.nbytes + chunk.opened_bytes for chunk in chunks.values())
+            known.move_to_end(id)
+            self.nbytes += now - opened.pop(id, 0)
+            opened[id] = now
+            brought += size + now
+        limit = self.limit - brought
         while self.nbytes > limit and self._open:
             id, size = self._open.popitem(last=False)
             self._chunks[id].close()
