@@ -275,3 +275,19 @@ def test_too_few_rows_says_what_the_buffer_holds_and_what_is_missing(db):
     buffer.clear()
     with pytest.raises(expdb.TooFewRows, match="holds no step, all were evicted or deleted: "):
         buffer.sample(1, wait=0.01)
+
+
+def test_a_final_observation_under_a_misspelt_name_is_refused(db):
+    buffer = db.buffer("train")
+    with buffer.episode("t") as episode:
+        episode.append(obs=np.zeros(2), image={"left": 1.0})
+        with pytest.raises(expdb.InvalidValue, match=r"end\(ob=...\): .* did you mean 'obs'"):
+            episode.end(ob=np.ones(2))
+        with pytest.raises(expdb.InvalidValue, match="did you mean 'image'"):
+            episode.end(obs=np.ones(2), imag={"left": 2.0})
+        episode.append(obs=np.ones(2), image={"left": 1.0})
+        episode.end(obs=np.ones(2), obs_2=np.ones(2), image={"left": 2.0})
+    assert buffer.sample(9, unit=expdb.NStep(1))["next_obs"].all()
+    with db.buffer("declared", fields={"ob": expdb.Field("float64", (2,))}).episode("t") as episode:
+        episode.append(obs=np.zeros(2))
+        episode.end(ob=np.ones(2))
