@@ -432,9 +432,10 @@ class ReplayBuffer(Consumption):
                 f"positions or priorities are no arrays of numbers ({error}): give one number for "
                 "each"
             ) from None
-        if wanted.shape != given.shape:
+        if not _alike(np.shape(positions), np.shape(values)):
             raise errors.InvalidValue(
-                f"{len(wanted)} positions and {len(given)} priorities: give one for each"
+                f"positions {list(np.shape(positions))} and priorities {list(np.shape(values))}: "
+                "give one for each, in the same order"
             )
         if len(given) and not (given.min() >= 0 and given.max() < np.inf):  # nor where one is NaN
             raise errors.InvalidValue(
@@ -772,6 +773,11 @@ def _checked_column(name: str, value: Any) -> Any:
         "policy_version": checks.whole,
     }
     return check[name](value, name)
+
+
+def _alike(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Return whether shapes are the same, but for axes of length 1."""
+    return one == other or [n for n in one if n != 1] == [n for n in other if n != 1]
 
 
 def _positions(positions: Any) -> np.ndarray:

@@ -281,13 +281,67 @@ def test_a_final_observation_under_a_misspelt_name_is_refused(db):
     buffer = db.buffer("train")
     with buffer.episode("t") as episode:
         episode.append(obs=np.zeros(2), image={"left": 1.0})
-        with pytest.raises(expdb.InvalidValue, match=r"end\(ob=...\): .* did you mean 'obs'"):
+        with pytest.raises(expdb.InvalidValue, match=r"end\(ob\) does not give 'obs'"):
             episode.end(ob=np.ones(2))
         with pytest.raises(expdb.InvalidValue, match="did you mean 'image'"):
             episode.end(obs=np.ones(2), imag={"left": 2.0})
         episode.append(obs=np.ones(2), image={"left": 1.0})
         episode.end(obs=np.ones(2), obs_2=np.ones(2), image={"left": 2.0})
     assert buffer.sample(9, unit=expdb.NStep(1))["next_obs"].all()
-    with db.buffer("declared", fields={"ob": expdb.Field("float64", (2,))}).episode("t") as episode:
-        episode.append(obs=np.zeros(2))
-        episode.end(ob=np.ones(2))
+
+
+def test_a_final_observation_that_is_left_out_is_asked_for(db):
+    for name, of_last in (("a", {"observation": np.ones(2)}), ("b", {"info": 1.0})):
+        with db.buffer(name).episode("t") as episode:
+            episode.append(obs=np.zeros(2), truncated=True)
+            with pytest.raises(expdb.InvalidValue, match="does not give 'obs', which steps have"):
+                episode.end(**of_last)
+            episode.end(obs=np.ones(2))
+        assert db.buffer(name).sample(9, unit=expdb.NStep(1))["next_obs"].all()
+
+
+@pytest.mark.parametrize(("positions", "values"), [((4, 2), (2, 4)), ((4,), (2, 2)), ((4,), (3,))])
+def test_priorities_of_another_shape_than_the_positions_are_refused(db, positions, values):
+    buffer = db.buffer("train")
+    buffer.store_batch({"n": np.arange(8)})
+    given = np.arange(np.prod(positions)).reshape(positions)
+    with pytest.raises(expdb.InvalidValue, match="one for each, in the same order"):
+        buffer.update_priorities(given, np.ones(values))
+    assert buffer.update_priorities(given, np.ones((*positions, 1))) == given.size
+
+
+def test_a_query_by_a_long_array_is_not_taken_for_another_one(db):
+    """The text of an array leaves out its middle, and digits of its numbers."""
+    buffer = db.buffer("train")
+    buffer.store_batch({"n": np.arange(5000), "reward": 1 + np.arange(5000) * 1e-10})
+    for wanted in (np.arange(2000), np.r_[0:3, 2500:4494, 1997:2000]):
+        query = {"field": "position", "op": "in", "value": wanted}
+        assert np.isin(buffer.sample(1000, query)["position"], wanted).all()
+    for n in (1, 3):
+        query = {"field": "reward", "op": "in", "value": np.array([1 + n * 1e-10])}
+        for _ in range(3):
+            assert set(buffer.sample(4, query)["n"].tolist()) == {n}
+    with pytest.raises(expdb.ExpDBError):
+        buffer.sample(3, {"reward": np.longdouble(1)}, fields=["n"])
+
+
+def test_a_state_of_sampling_that_is_ahead_of_the_buffer(tmp_path):
+    """As after a backup was restored: what is stored from then on is drawn as well."""
+    sampler = expdb.Prioritized()
+    with expdb.open(tmp_path / "runs.db") as db:
+        buffer = db.buffer("b")
+        buffer.store_batch({"n": np.arange(50)})
+        buffer.sample(4, sampler=sampler)
+        db.backup(tmp_path / "copy.db")
+        buffer.store_batch({"n": np.arange(50)})
+        batch = buffer.sample(4, sampler=sampler)
+        buffer.update_priorities(batch["position"], [1, 2, 3, 4])
+        state = buffer.sampling_state()
+    with expdb.open(tmp_path / "copy.db") as db:
+        buffer = db.buffer("b")
+        buffer.restore_sampling(state)
+        for count in (50, 80, 130):
+            drawn = buffer.sample(4000, sampler=sampler, fields=["position", "probability"])
+            assert len(np.unique(drawn["position"])) > 0.7 * count
+            assert np.isfinite(drawn["probability"]).all()
+            buffer.store_batch({"n": np.arange({50: 30, 80: 50}.get(count, 1))})

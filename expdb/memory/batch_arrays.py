@@ -26,8 +26,12 @@ class BatchArrays:
     """
 
     def __init__(self) -> None:
-        self.nbytes = 0
         self._kept: list[np.ndarray] = []  # the one unused for longest first
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is kept."""
+        return sum(one.nbytes for one in self._kept)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         """Return an array like `numpy.empty`."""
@@ -47,17 +51,19 @@ class BatchArrays:
         return array.take(rows, 0, out, "clip")
 
     def _memory(self, size: int) -> np.ndarray:
-        kept = self._kept
+        # Nobody else has the list meanwhile, as a signal's handler may sample in between.
+        kept, self._kept = self._kept, []
         for k in range(len(kept)):
             if kept[k].nbytes == size and _references(kept, k) == _ALONE:
-                kept.append(kept.pop(k))
-                return kept[-1]
-        made = np.empty(size, np.uint8)
-        kept.append(made)
-        self.nbytes += size
-        while self.nbytes > MOST_BYTES or len(kept) > MOST_ARRAYS:
-            self.nbytes -= kept.pop(0).nbytes
-        return made
+                found = kept.pop(k)
+                break
+        else:
+            found = np.empty(size, np.uint8)
+        kept.append(found)
+        while len(kept) > MOST_ARRAYS or sum(one.nbytes for one in kept) > MOST_BYTES:
+            kept.pop(0)
+        self._kept = kept
+        return found
 
 
 def _references(arrays: list[np.ndarray], k: int) -> int:

@@ -57,9 +57,14 @@ def start_new_steps(r: Resident) -> None:
 
     That is for initial="max".
     """
-    rows, column = r.rows(np.arange(max(r.started, r.low), r.high)), r.columns[PRIORITY]
-    column[rows[np.isnan(column[rows])]] = -(r.greatest or 1.0)
+    start_steps(r, max(r.started, r.low), r.high)
     r.started = r.high
+
+
+def start_steps(r: Resident, first: int, stop: int) -> None:
+    """Have the steps of these positions that have no priority start with the greatest."""
+    rows, column = r.rows(np.arange(first, stop)), r.columns[PRIORITY]
+    column[rows[np.isnan(column[rows])]] = -(r.greatest or 1.0)
 
 
 def of_rows(r: Resident, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -33,6 +33,7 @@ class SumTree:
         # take a millisecond, and these 20 microseconds.
         self._least: np.ndarray | None = None
         self._total: float | None = 0.0  # None where it is not added up yet
+        self._changes = 0  # counts them, as a signal's handler may make some in the midst of one
 
     @property
     def nbytes(self) -> int:
@@ -42,6 +43,7 @@ class SumTree:
 
     def set(self, rows: np.ndarray, weights: np.ndarray | float) -> None:
         """Set the weights of rows; of a row given twice the last one counts."""
+        self._changes = mine = self._changes + 1
         self.weights[rows], self._total = weights, None
         if 4 * len(rows) > len(self.weights):
             self.sum_up()
@@ -52,12 +54,18 @@ class SumTree:
         for level, above in zip(self._levels, self._above, strict=True):
             rows = rows // WIDTH
             above[rows] = level.take(rows, 0).sum(1)
+        self._total = None
+        if self._changes != mine:
+            self.sum_up()
 
     def sum_up(self) -> None:
         """Add up all sums, after `weights` was written to."""
-        self._least = self._total = None
-        for level, above in zip(self._levels, self._above, strict=True):
-            above[: len(level)] = level.sum(1)
+        mine = None
+        while mine != self._changes:
+            mine = self._changes
+            for level, above in zip(self._levels, self._above, strict=True):
+                above[: len(level)] = level.sum(1)
+            self._least = self._total = None
 
     @property
     def total(self) -> float:

@@ -73,6 +73,7 @@ class ByPriority:
         self._store, self._resident, self._candidates = store, resident, candidates
         self._draws: dict[Any, Draws] = {}
         self._calls: dict[str, int] = {}  # of samplers that anneal beta
+        self._updates = 0  # counts them
         self.unsaved = False  # whether a priority was changed that is not written yet
         self._saved = time.monotonic()
 
@@ -218,6 +219,7 @@ class ByPriority:
             if not len(positions):
                 return 0
         rows = r.rows(positions)
+        self._updates = number = self._updates + 1
         self.unsaved = True
         held.set_priorities(r, rows, values)
         for draws in self._draws.values():
@@ -229,6 +231,11 @@ class ByPriority:
                 draws.again.append(positions)
             else:  # a sampler that is not used any more
                 draws.epoch, draws.again = -1, []
+        if (
+            self._updates != number
+        ):  # a signal's handler has updated others, or the same, in between
+            for draws in self._draws.values():
+                draws.epoch = -1
         self.save(SAVE_SECONDS)
         return len(positions)
 
@@ -305,7 +312,9 @@ class ByPriority:
             writable = not self._store.engine.read_only
             differ = held.restore(r, saved.first, saved.values, saved.starts, writable)
             self.unsaved = self.unsaved or (differ and writable)
-            r.started = saved.started
+            # Steps that the state does not know start with what is the greatest now.
+            r.started, r.greatest = min(saved.started, r.high), saved.greatest
+            held.start_steps(r, r.low, r.started)
             r.lay_out(saved.slots)  # sums are added up by row
         r.final_fields, r.version = r.final_fields | saved.ends, r.version + 1
         self._draws.clear()

@@ -38,9 +38,18 @@ def key_of(where: Where) -> str:
     if isinstance(where, np.ndarray):
         return f"positions {where.dtype} {base64.b64encode(where.tobytes()).decode()}"
     built = where.build() if isinstance(where, QueryBuilder) else where
-    return json.dumps(
-        built, default=lambda value: value.item() if isinstance(value, np.generic) else repr(value)
-    )
+    return json.dumps(built, default=_told)
+
+
+def _told(value: Any) -> Any:
+    """Return what tells a value from all others; the `repr` of an array leaves some out."""
+    if isinstance(value, np.generic) and not isinstance(item := value.item(), np.generic):
+        return item
+    if isinstance(value, np.generic) or not hasattr(value, "__array__"):
+        return repr(value)
+    array = np.asarray(value)
+    values = array.tolist() if array.dtype.hasobject else base64.b64encode(array.tobytes()).decode()
+    return {"array": [array.dtype.str, array.shape, values]}
 
 
 class QueryBuilder:

@@ -51,7 +51,7 @@ def write_for_ever(location: str, writer: int, log: Log) -> None:
                     log.add(buffer.store_batch(rows).tolist(), writer, number)
                     number += 7
                 case 2:
-                    episode = buffer.episode(f"w{writer}", flush_steps=1000)
+                    episode = buffer.episode(f"w{writer}", flush_steps=1000, flush_seconds=1e6)
                     for flush in range(3):
                         for k in range(5):
                             episode.append(

@@ -142,7 +142,9 @@ def write(location: str, writer: int, seed: int, seconds: float, folder: Path) -
                 how: int = how,
             ) -> None:
                 order = rng.sample(range(len(steps)), len(steps)) if how == 1 else range(len(steps))
-                one = buffer.episode(task, group_id=task, flush_steps=1000, **name)
+                one = buffer.episode(
+                    task, group_id=task, flush_steps=1000, flush_seconds=1e6, **name
+                )
                 for k, place in enumerate(order):
                     one.append(
                         **steps[k], step=place, terminated=ends and how != 1 and k == len(steps) - 1

@@ -14,7 +14,7 @@ from expdb.checks import LARGEST_REWARD
 from expdb.chunks.codec import Block, Rows, decoded
 from expdb.chunks.fields import Field
 from expdb.chunks.values import encode_tags
-from expdb.names import nearest
+from expdb.names import OBSERVATIONS, nearest
 from expdb.storage.catalog import Fields
 from expdb.storage.records import EpisodeRecord
 from expdb.storage.writing.columnar import Columnar
@@ -228,8 +228,8 @@ class Pending:
 
     def add_final(self, values: Mapping[str, Any]) -> None:
         """Accept the observation after the last step of the only episode here."""
+        self._refuse_misspelt(values.keys())
         if not values.keys() <= self._types.keys():
-            self._refuse_misspelt(values.keys())
             values = self._flattened(values)
         final = {name: value for name, value in values.items() if value is not None}
         trial = Rows()
@@ -237,11 +237,17 @@ class Pending:
         self.final = final
 
     def _refuse_misspelt(self, names: Collection[str]) -> None:
-        """Raise where a name of a final observation is nearly that of a field it does not give.
+        """Raise where names of a final observation mean fields of steps that it does not give.
 
         What follows the last step would be zeros.
         """
         known = {name.split(".", 1)[0] for name in self._types}.union(self._types)
+        seen = known.intersection(OBSERVATIONS)
+        if seen and not seen.intersection(name.split(".", 1)[0] for name in names):
+            raise errors.InvalidValue(
+                f"end({', '.join(names)}) does not give {min(seen)!r}, which steps have: give "
+                "what is seen after the last one"
+            )
         for name in names:
             meant = "" if name in known else nearest(name, known.difference(names))
             if meant:
