@@ -33,7 +33,8 @@ class SumTree:
         # take a millisecond, and these 20 microseconds.
         self._least: np.ndarray | None = None
         self._total: float | None = 0.0  # None where it is not added up yet
-        self._changes = 0  # counts them, as a signal's handler may make some in the midst of one
+        # How many there were: a signal's handler may change weights in the midst of a change.
+        self._changes = 0
 
     @property
     def nbytes(self) -> int:

@@ -73,7 +73,7 @@ class ByPriority:
         self._store, self._resident, self._candidates = store, resident, candidates
         self._draws: dict[Any, Draws] = {}
         self._calls: dict[str, int] = {}  # of samplers that anneal beta
-        self._updates = 0  # counts them
+        self._updates = 0  # how many there were
         self.unsaved = False  # whether a priority was changed that is not written yet
         self._saved = time.monotonic()
 
@@ -231,9 +231,8 @@ class ByPriority:
                 draws.again.append(positions)
             else:  # a sampler that is not used any more
                 draws.epoch, draws.again = -1, []
-        if (
-            self._updates != number
-        ):  # a signal's handler has updated others, or the same, in between
+        # A signal's handler may have updated others in between, or the same.
+        if self._updates != number:
             for draws in self._draws.values():
                 draws.epoch = -1
         self.save(SAVE_SECONDS)

@@ -61,6 +61,8 @@ def _put(parts: Sequence[Buffer], values: np.ndarray) -> np.ndarray:
     for part in parts:
         room[at : at + len(part)] = np.frombuffer(part, np.uint8)
         at += len(part)
+    if at != len(room):  # it would hold what was there before
+        raise inconsistent(f"{at} bytes of values that have {len(room)}")
     return values
 
 
