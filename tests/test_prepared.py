@@ -138,11 +138,11 @@ def buffer(request, tmp_path):
 def test_it_is_the_sample_that_the_general_way_makes(buffer, made, sampler, fields):
     for unit in UNITS:
         made.clear()
-        for size in (1, 300, 7):
+        for size in (1, 300):
             for seed in range(2):
                 one, other = both(buffer, size, seed, sampler=sampler, unit=unit, fields=fields)
                 assert_same(one, other)
-        assert len(made) >= 5  # all but the first, perhaps
+        assert len(made) >= 3  # all but the first, perhaps
 
 
 @pytest.mark.parametrize("query", [None, *QUERIES], ids=str)
