@@ -15,8 +15,8 @@ TURNS = 24
 
 
 PAGES = (
-    17 << 20
-)  # SQLite keeps up to 16 MB of the file for each connection, which is not expdb's to count
+    5 << 20
+)  # SQLite keeps up to 4 MB of the file for each connection, which is not expdb's to count
 
 
 def play(buffer, first, steps=40, repeats=20):

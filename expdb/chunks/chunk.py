@@ -2,6 +2,7 @@
 
 import struct
 import zlib
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +27,18 @@ Slices = dict[str, tuple[int, int]]
 Places = dict[str, tuple[int, int, int, int]]
 
 
+@dataclass(eq=False, slots=True)
+class Layout:
+    """Where values of uncompressed fixed-width fields lie in messages.
+
+    Chunks that share one are of one signature, and have as many rows and bytes.
+    """
+
+    nbytes: int  # of a message
+    slices: Slices
+    bits: dict[str, int]  # field -> where its bitmap begins
+
+
 class Decoder:
     """Reads the chunks of one signature."""
 
@@ -34,7 +47,7 @@ class Decoder:
         self.templates = Templates(signature)
         self._places = _places_of(signature)
         self._prefix_bytes = 0
-        self._layouts: dict[bytes, tuple[int, Slices, dict[str, int]]] = {}
+        self._layouts: dict[bytes, Layout] = {}
 
     def chunk(self, id: int, rows: int, crc: int, data: bytes) -> "Chunk":
         """Check a chunk and return it, decoded as far as it is read.
@@ -50,27 +63,25 @@ class Decoder:
                 f"chunk {id} does not match its checksum: restore a backup, or delete its steps"
             )
         known = self._layouts.get(data[: self._prefix_bytes])
-        if known is not None and known[0] == len(data):
-            return Chunk(
-                id, rows, crc, data, self.signature, self._places, known[1], known[2], None
-            )
+        if known is not None and known.nbytes == len(data):
+            return Chunk(id, rows, crc, data, self.signature, self._places, known, None)
         try:
             metadata = read_metadata(data)
             if metadata.rows != rows:
                 raise ChunkDamaged("it has another number of rows than it says")
-            slices, bits = self._slices(metadata)
+            layout = self._layout(metadata, len(data))
         except ChunkDamaged as error:
             raise ChunkDamaged(
                 f"chunk {id} cannot be read, {error}: restore a backup, or delete its steps"
             ) from None
-        if len(slices) + len(bits) == len(self.signature.fields):
+        if len(layout.slices) + len(layout.bits) == len(self.signature.fields):
             if len(self._layouts) >= MAX_LAYOUTS or self._prefix_bytes != metadata.body:
                 self._layouts.clear()
             self._prefix_bytes = metadata.body
-            self._layouts[data[: metadata.body]] = (len(data), slices, bits)
-        return Chunk(id, rows, crc, data, self.signature, self._places, slices, bits, metadata)
+            self._layouts[data[: metadata.body]] = layout
+        return Chunk(id, rows, crc, data, self.signature, self._places, layout, metadata)
 
-    def _slices(self, metadata: Metadata) -> tuple[Slices, dict[str, int]]:
+    def _layout(self, metadata: Metadata, nbytes: int) -> Layout:
         """Check the shape of the metadata.
 
         Returns where the values of uncompressed fixed-width fields lie.
@@ -98,7 +109,7 @@ class Decoder:
                     slices[name] = (metadata.body + offset, field.nbytes)
         if node + nodes != len(metadata.nodes) or buffer + buffers != len(metadata.buffers):
             raise ChunkDamaged("it has columns too many")
-        return slices, bits
+        return Layout(nbytes, slices, bits)
 
 
 def _places_of(signature: Signature) -> Places:
@@ -130,6 +141,7 @@ class Chunk:
         "crc",
         "data",
         "id",
+        "layout",
         "opened_bytes",
         "rows",
         "signature",
@@ -143,12 +155,12 @@ class Chunk:
         data: bytes,
         signature: Signature,
         places: Places,
-        slices: Slices,
-        bits: dict[str, int],
+        layout: Layout,
         metadata: Metadata | None,
     ):
         self.id, self.rows, self.crc, self.data, self.signature = id, rows, crc, data, signature
-        self._places, self._slices, self._bits, self._metadata = places, slices, bits, metadata
+        self.layout, self._places, self._metadata = layout, places, metadata
+        self._slices, self._bits = layout.slices, layout.bits
         self._buffers: dict[str, tuple[int, list[Buffer]]] = {}
         # of memory that columns take which were read so far, decompressed where they were not
         self.opened_bytes = 0

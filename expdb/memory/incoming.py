@@ -8,7 +8,7 @@ import numpy as np
 from expdb.memory.resident import Resident
 from expdb.sql.session import Session
 from expdb.storage.reading.fetch import alive
-from expdb.storage.reading.segments import Segments, inconsistent
+from expdb.storage.reading.segments import Segments, Spans, inconsistent
 from expdb.storage.store import State, Store
 
 SEGMENTS_AT_ONCE = 256
@@ -46,11 +46,34 @@ class Incoming:
         """Whether each of the positions holds a step."""
         return len(self.positions) == self.end - self.begin
 
-    def ordinals(self, which: Any = slice(None)) -> np.ndarray:
-        """Return how many steps of the episode were written before each."""
-        segments, index = self.segments, self.index[which]
-        found: np.ndarray = self.positions[which] - segments.first[index] + segments.ordinal[index]
+    def of_segments(self, values: np.ndarray) -> np.ndarray:
+        """Return for each step the value of its segment."""
+        if self.is_whole:
+            lengths = self.segments.last - self.segments.first + 1
+            return np.repeat(values, lengths)
+        found: np.ndarray = values[self.index]
         return found
+
+    def ordinals(self) -> np.ndarray:
+        """Return how many steps of the episode were written before each."""
+        began = self.of_segments(self.segments.first - self.segments.ordinal)
+        found: np.ndarray = self.positions - began
+        return found
+
+    def chunks(self) -> np.ndarray:
+        """Return the ids of the chunks that hold steps, ascending."""
+        if self.is_whole:
+            return np.unique(self.segments.chunk)
+        return np.unique(self.segments.chunk[np.unique(self.index)])
+
+    def spans(self) -> Spans:
+        """Return the runs of rows of one chunk that the steps are, in order."""
+        segments = self.segments
+        if not self.is_whole:
+            return segments.spans(self.positions, self.index)
+        stops = segments.chunk_row + segments.last - segments.first + 1
+        columns = (segments.chunk.tolist(), segments.chunk_row.tolist(), stops.tolist())
+        return list(zip(*columns, strict=True))
 
     def put(self, r: Resident, name: str, values: Any) -> None:
         """Set a column of the steps."""

@@ -93,12 +93,12 @@ def _link_neighbours(r: Resident, new: Incoming, ordered: np.ndarray) -> _Runs:
     start, stop = np.concatenate(([0], ends)), np.concatenate((ends, [len(rows)])) - 1
     inside = ordered[new.index]
     inside[stop] = False
-    steps = np.flatnonzero(inside)
-    r.columns[AFTER][rows[steps]] = rows[steps + 1]
-    r.columns[BEFORE][rows[steps + 1]] = rows[steps]
+    follows = inside[:-1]
+    new.put(r, AFTER, np.append(np.where(follows, rows[1:], UNKNOWN), UNKNOWN))
+    new.put(r, BEFORE, np.append(UNKNOWN, np.where(follows, rows[:-1], UNKNOWN)))
     kept = ordered[new.index[start]]
     start, stop = start[kept], stop[kept]
-    episode, ordinal = new.segments.episode[new.index[start]], new.ordinals(start)
+    episode, ordinal = new.segments.episode[new.index[start]], new.ordinals()[start]
     order = np.lexsort((ordinal, episode))
     return _Runs(start[order], stop[order], episode[order], ordinal[order])
 

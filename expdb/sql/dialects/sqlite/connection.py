@@ -38,8 +38,8 @@ PRAGMAS = (
     "secure_delete=OFF",
     "journal_size_limit=67108864",
     "cell_size_check=ON",
-    # More costs a reader of large files more in fresh pages than it saves: the system has a cache.
-    "cache_size=-16384",
+    # More costs a reader of large files more in cold pages than it saves: the system has a cache.
+    "cache_size=-4096",
 )
 
 

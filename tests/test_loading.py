@@ -1,0 +1,125 @@
+"""Loading into memory: steps of many chunks at once, whatever the chunks look like."""
+
+import numpy as np
+import pytest
+
+import expdb
+from expdb.storage.reading import bulk
+
+
+def steps(first, count, wide):
+    n = np.arange(first, first + count)
+    values = {"n": n, "even": n % 2 == 0, "obs": np.repeat(n[:, None], 60, 1).astype(np.float32)}
+    values |= {"reward": n / 4, "terminated": np.zeros(count, np.bool_)}
+    return values if wide else {name: values[name] for name in values if name != "obs"}
+
+
+def write(buffer, first, counts, wide=True):
+    for k, count in enumerate(counts):
+        with buffer.episode(f"t{first}", group_id=f"g{k}") as episode:
+            episode.extend(steps(first, count, wide))
+        first += count
+    return first
+
+
+@pytest.fixture
+def joined(monkeypatch):
+    """Return how many chunks were joined at each load, by layout."""
+    found, original = [], bulk._by_layout
+
+    def noting(chunks, spans):
+        alike, others = original(chunks, spans)
+        found.append((sorted(map(len, alike)), len(others)))
+        return alike, others
+
+    monkeypatch.setattr(bulk, "_by_layout", noting)
+    return found
+
+
+def assert_right(buffer, low, high, wide):
+    """Draw often enough that nearly every step is looked at; compare each with how it was made."""
+    buffer.sample(1, unit=expdb.NStep(1, next_fields=()))  # the first `Step` alone loads nothing
+    batch = buffer.sample(8 * (high - low))
+    n = batch["n"]
+    assert len(set(n.tolist())) > 0.99 * (high - low)
+    assert low <= n.min()
+    assert n.max() < high
+    np.testing.assert_array_equal(batch["position"], n)
+    np.testing.assert_array_equal(batch["even"], n % 2 == 0)
+    np.testing.assert_array_equal(batch["reward"], n / 4)
+    there = wide(n)
+    np.testing.assert_array_equal(batch.get("has_obs", np.full(len(n), True)), there)
+    np.testing.assert_array_equal(batch["obs"][there], np.repeat(n[there][:, None], 60, 1))
+    assert np.isnan(batch["obs"][~there]).all()
+
+
+LONG = 200  # steps of an episode, of which a chunk holds fewer
+
+
+def test_chunks_of_one_layout(open_db, joined):
+    write(open_db().buffer("b"), 0, [30] * 8)
+    assert_right(open_db().buffer("b"), 0, 8 * 30, lambda n: n >= 0)
+    assert joined == [([8], 0)]
+
+
+def test_chunks_of_several_layouts_and_some_that_are_alone(open_db, joined):
+    high = write(open_db().buffer("b"), 0, [LONG, 7, *[LONG] * 9, 3, 5])
+    assert_right(open_db().buffer("b"), 0, high, lambda n: n >= 0)
+    ((alike, others),) = joined
+    assert len(alike) == 2
+    assert others == 3
+
+
+def test_few_chunks_of_which_some_have_a_final_observation(open_db, joined):
+    buffer = open_db().buffer("b")
+    for k in range(6):
+        with buffer.episode(f"t{k}") as episode:
+            episode.extend(steps(10 * k, 10, True))
+            if k % 2:
+                episode.end(obs=np.zeros(60, np.float32))
+    assert_right(open_db().buffer("b"), 0, 60, lambda n: n >= 0)
+    assert joined == [([], 6)]
+
+
+def test_chunks_without_a_field(open_db, joined):
+    buffer = open_db().buffer("b")
+    middle = write(buffer, 0, [20] * 6)
+    high = write(buffer, middle, [20] * 7, wide=False)
+    write(buffer, high, [3])
+    assert_right(open_db().buffer("b"), 0, high + 3, lambda n: (n < middle) | (n >= high))
+    assert joined == [([6, 7], 1)]
+
+
+def test_chunks_with_a_field_that_some_steps_lack(open_db, joined):
+    buffer = open_db().buffer("b")
+    high = write(buffer, 0, [20] * 6)
+    for k in range(6):
+        with buffer.episode(f"s{k}") as episode:
+            for n in range(high, high + 10):
+                values = {name: array[0] for name, array in steps(n, 1, n % 2).items()}
+                episode.append(**values)
+        high += 10
+    assert_right(open_db().buffer("b"), 0, high, lambda n: (n < 120) | (n % 2 == 1))
+    assert joined == [([6], 6)]
+
+
+def test_steps_that_were_evicted_or_deleted(open_db, joined):
+    buffer = open_db().buffer("b", capacity=10 * LONG)
+    high = write(buffer, 0, [LONG] * 12)
+    low = high - 10 * LONG
+    assert_right(open_db().buffer("b"), low, high, lambda n: n >= 0)
+    buffer.set_capacity(10 * LONG - 37)
+    assert_right(open_db().buffer("b"), low + 37, high, lambda n: n >= 0)
+    assert all(alike for alike, _ in joined)
+    assert joined[1][1] > joined[0][1]  # a chunk that is not whole any more
+
+
+def test_a_ring_that_begins_anew_within_a_load(open_db, joined):
+    """What is loaded in one go lies at the end of the arrays and at their beginning."""
+    writer, buffer = open_db().buffer("b", capacity=300), open_db(max_lag=0.0).buffer("b")
+    high = write(writer, 0, [30] * 10)
+    buffer.sample(1, unit=expdb.NStep(1))
+    for _ in range(4):
+        high = write(writer, high, [30] * 7)
+        assert_right(buffer, high - 300, high, lambda n: n >= 0)
+    assert [alike for alike, _ in joined] == [[10], [7], [7], [7], [7]]
