@@ -14,9 +14,8 @@ import expdb
 TURNS = 24
 
 
-PAGES = (
-    5 << 20
-)  # SQLite keeps up to 4 MB of the file for each connection, which is not expdb's to count
+# SQLite keeps up to 4 MB of the file for each connection, and the allocator what lies between.
+PAGES = 9 << 20
 
 
 def play(buffer, first, steps=40, repeats=20):

@@ -58,7 +58,7 @@ def _by_layout(chunks: dict[int, Chunk], spans: Spans) -> tuple[list[list[int]],
     others: list[int] = []
     for k, (c, a, b) in enumerate(spans):
         chunk = chunks[c]
-        if a == 0 and b == chunk.rows:
+        if a == 0 and b == chunk.rows and chunk.layout.nbytes:
             by_layout.setdefault(chunk.layout, []).append(k)
         else:
             others.append(k)

@@ -18,12 +18,14 @@ from expdb.storage.outcome import WriteOutcome
 from expdb.storage.reading.chunk_cache import ChunkCache
 from expdb.storage.reading.columns import column_arrays, read_columns, table_column
 from expdb.storage.reading.gather import (
+    WIDE,
     Empty,
     as_objects,
     blank,
     check_spans,
     gather,
     gather_present,
+    gather_wide,
 )
 from expdb.storage.reading.segments import Segments, inconsistent, is_dense, locate
 from expdb.storage.statements import SIGNATURES
@@ -144,7 +146,14 @@ def steps(
             if COLUMN_KINDS.get(name) == "integer?":
                 out[f"has_{name}"] = rows[f"has_{name}"]
         else:
-            out[name] = gather(chunks, spans, name, types.get(name) or SYSTEM[name], empty)
+            field = types.get(name) or SYSTEM[name]
+            if empty is None or field.varies or field.nbytes < WIDE:
+                out[name] = gather(chunks, spans, name, field)
+            else:
+                values = empty((len(positions), *field.fixed_shape), field.numpy)
+                opened = field.nbytes * sum([chunk.rows for chunk in chunks.values()])
+                keep_open = cache is not None and cache.keeps_open(opened, len(chunks))
+                out[name] = gather_wide(chunks, spans, name, field, values, keep_open)
             if name in store.fields.optional:
                 out[f"has_{name}"] = gather_present(chunks, spans, name)
                 blank(out[name], ~out[f"has_{name}"])

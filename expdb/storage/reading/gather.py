@@ -30,13 +30,8 @@ def blank(array: np.ndarray, missing: np.ndarray | slice) -> None:
 Empty = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]  # such as numpy.empty
 
 
-def gather(
-    chunks: dict[int, Chunk], spans: Spans, name: str, field: Field, empty: Empty | None = None
-) -> np.ndarray:
-    """Return a field's values of consecutive spans; chunks without the field give blanks.
-
-    Large values are put where `empty` says, if it is given.
-    """
+def gather(chunks: dict[int, Chunk], spans: Spans, name: str, field: Field) -> np.ndarray:
+    """Return a field's values of consecutive spans; chunks without the field give blanks."""
     if field.varies:
         values: list[Any] = []
         for c, a, b in spans:
@@ -51,18 +46,32 @@ def gather(
         parts = _slices(chunks, spans, name, field, count)
     except KeyError:
         parts = [raw_or_zeros(chunks[c], name, field, a, b) for c, a, b in spans]
-    if empty is not None and field.nbytes >= WIDE:
-        return _put(parts, empty((count, *field.fixed_shape), field.numpy))
     return joined(parts, field, count)
 
 
-def _put(parts: Sequence[Buffer], values: np.ndarray) -> np.ndarray:
-    room, at = values.reshape(-1).view(np.uint8), 0
-    for part in parts:
-        room[at : at + len(part)] = np.frombuffer(part, np.uint8)
-        at += len(part)
-    if at != len(room):  # it would hold what was there before
-        raise inconsistent(f"{at} bytes of values that have {len(room)}")
+def gather_wide(
+    chunks: dict[int, Chunk],
+    spans: Spans,
+    name: str,
+    field: Field,
+    values: np.ndarray,
+    keep_open: bool,
+) -> np.ndarray:
+    """Put a field's values of spans into an array that has room for them, and return it.
+
+    Each chunk is opened once, and left open if it is to be; else the next one is decompressed into
+    the same memory, which the processor has at hand.
+    """
+    room, width = values.reshape(-1).view(np.uint8), field.nbytes
+    ends = np.cumsum([b - a for _, a, b in spans]).tolist()
+    opened: Buffer | None = b""
+    last = None
+    for (c, a, b), end in sorted(zip(spans, ends, strict=True)):
+        if c != last:
+            last, chunk = c, chunks[c]
+            opened = chunk.whole(name, keep_open) if name in chunk.signature.fields else None
+        mine = room[(end - (b - a)) * width : end * width]
+        mine[:] = 0 if opened is None else np.frombuffer(opened, np.uint8, len(mine), a * width)
     return values
 
 

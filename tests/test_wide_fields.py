@@ -1,0 +1,98 @@
+"""Wide fields that do not fit in memory: their chunks are opened for each batch, or kept open."""
+
+import numpy as np
+import pytest
+
+import expdb
+from expdb.storage.reading.chunk_cache import ChunkCache
+
+EPISODES, LENGTH = 24, 25
+SIDE = 40  # of a frame, of which several are in a chunk, compressed
+BYTES = {"nothing stays open": 160_000, "some stay open": 900_000, "most stay open": 1_700_000}
+
+
+def frame(n):
+    """Return a frame that shrinks, and differs from all others."""
+    image = np.zeros((SIDE, SIDE), np.uint16)
+    image[0], image[-1] = n + 1, n + 1
+    return image
+
+
+def is_frame(images, n):
+    """Return whether images [..., SIDE, SIDE] are those of the steps n [...]."""
+    expected = np.zeros_like(images)
+    expected[..., 0, :] = expected[..., -1, :] = np.asarray(n)[..., None] + 1
+    return np.array_equal(images, expected)
+
+
+@pytest.fixture(params=BYTES.values(), ids=BYTES.keys())
+def buffer(request, open_db):
+    """Return a buffer whose frames do not fit; some of the steps have shades."""
+    with open_db() as db:
+        for k in range(EPISODES):
+            with db.buffer("b").episode(f"t{k}") as episode:
+                for n in range(LENGTH * k, LENGTH * (k + 1)):
+                    shade = {"shade": frame(n)} if k % 3 and n % 2 else {}
+                    episode.append(obs=frame(n), n=n, **shade)
+                episode.end(obs=frame(LENGTH * (k + 1)))
+    return open_db(resident_bytes=request.param).buffer("b")
+
+
+@pytest.fixture
+def kept_open(monkeypatch):
+    """Return whether each batch kept open what it has decompressed."""
+    found, original = [], ChunkCache.keeps_open
+
+    def noting(*arguments):
+        found.append(original(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(ChunkCache, "keeps_open", noting)
+    return found
+
+
+def test_steps_and_what_follows_them(buffer, kept_open):
+    for _ in range(30):
+        batch = buffer.sample(24, unit=expdb.NStep(1))
+        assert is_frame(batch["obs"], batch["n"])
+        assert is_frame(batch["next_obs"], batch["n"] + 1)
+        there = (batch["n"] // LENGTH % 3 > 0) & (batch["n"] % 2 > 0)
+        np.testing.assert_array_equal(batch["has_shade"], there)
+        assert is_frame(batch["shade"][there], batch["n"][there])
+        assert not batch["shade"][~there].any()
+    assert kept_open
+
+
+def test_stacks_of_frames(buffer, kept_open):
+    for _ in range(30):
+        batch = buffer.sample(8, unit=expdb.NStep(1, stack=3))
+        begin = batch["n"] // LENGTH * LENGTH
+        n = np.maximum(batch["n"][:, None] + np.arange(-2, 2), begin[:, None] - 1)
+        shown = n >= begin[:, None]
+        for k in range(3):
+            for name, at in (("obs", k), ("next_obs", k + 1)):
+                assert is_frame(batch[name][shown[:, at], k], n[shown[:, at], at])
+    assert kept_open
+
+
+def test_sequences(buffer, kept_open):
+    for _ in range(20):
+        batch = buffer.sample(6, unit=expdb.Sequence(7))
+        assert is_frame(batch["obs"][batch["mask"]], batch["n"][batch["mask"]])
+        assert not batch["obs"][~batch["mask"]].any()
+    assert kept_open
+
+
+def test_what_is_kept_open_follows_the_room_for_it(open_db, kept_open):
+    with open_db() as db, db.buffer("b").episode("t") as episode:
+        for n in range(EPISODES * LENGTH):
+            episode.append(obs=frame(n), n=n)
+    seen = {}
+    for label, resident_bytes in BYTES.items():
+        with open_db(resident_bytes=resident_bytes) as db:
+            kept_open.clear()
+            for _ in range(60):
+                batch = db.buffer("b").sample(24, unit=expdb.NStep(1, next_fields=()))
+                assert is_frame(batch["obs"], batch["n"])
+            seen[label] = any(kept_open[-10:])
+    assert seen == {label: label != "nothing stays open" for label in BYTES}
