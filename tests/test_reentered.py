@@ -1,6 +1,7 @@
 """What a signal's handler does in the midst of a call does not spoil that call, nor later ones."""
 
 import sys
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from expdb.memory.batch_arrays import MOST_ARRAYS, BatchArrays
 from expdb.replay import sumtree
 from expdb.replay.sumtree import SumTree
 from expdb.sampling import by_priority
+from expdb.storage.writing import transaction
 
 
 def at_every_line(module, call, handler, check):
@@ -105,3 +107,22 @@ def test_priorities_that_are_updated_meanwhile_are_drawn_by(tmp_path):
 
         for module in (priorities, by_priority):
             assert at_every_line(module, update, update, check) > 3
+
+
+def test_steps_that_are_stored_meanwhile_are_numbered_with_the_others(tmp_path):
+    with expdb.open(tmp_path / "runs.db", timeout=0.01) as db:
+        buffer, stored = db.buffer("b"), []
+
+        def store():
+            stored.append(buffer.store(task_id="t", n=len(stored)))
+
+        def handler():
+            with suppress(expdb.DatabaseBusy):  # it comes while the outer call writes
+                store()
+
+        store()
+        assert at_every_line(transaction, store, handler, lambda: None) > 40
+        batch = buffer.get(np.arange(len(stored)))
+        np.testing.assert_array_equal(np.sort(stored), batch["position"])
+        np.testing.assert_array_equal(batch["step"], np.arange(len(stored)))
+        assert db.check() == []

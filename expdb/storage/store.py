@@ -3,11 +3,10 @@
 The other rooms write and read with it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -16,6 +15,7 @@ from expdb import errors
 from expdb.chunks.chunk import crc_of
 from expdb.chunks.codec import Block
 from expdb.chunks.fields import Field
+from expdb.chunks.message import Templates
 from expdb.sql import tables
 from expdb.sql.conditions import Condition, compile_where
 from expdb.sql.engine import Engine
@@ -254,15 +254,15 @@ class Store:
         session: Session,
         outcome: WriteOutcome,
         block: Block,
-        system: tuple[Any, ...],
+        message: Callable[[Templates], bytes],
         *,
         id: int,
         first: int,
         episode: int | None,
     ) -> int:
-        """Insert a chunk of a block and its steps' system columns; return its bytes."""
+        """Insert a chunk of a block, of which `message` makes the message; return its bytes."""
         decoder = self.signatures.settle(session, block.fields, outcome)
-        data = block.message(decoder.templates, *system)
+        data = message(decoder.templates)
         crc = crc_of(decoder.signature, id, block.rows, data)
         values = (
             self.id,

@@ -278,7 +278,13 @@ class _Chunks:
         system = tuple(map(list, zip(*steps.system[begin:end], strict=True)))
         block = self._rows.block()
         nbytes = store.insert_chunk(
-            self._session, self._news, block, system, id=chunk, first=first, episode=single
+            self._session,
+            self._news,
+            block,
+            lambda templates: block.message(templates, *system),
+            id=chunk,
+            first=first,
+            episode=single,
         )
         apart = (np.diff(position) != 1) | (np.diff(episode) != 0) | (np.diff(ordinal) != 1)
         segments = [

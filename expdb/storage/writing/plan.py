@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from expdb.chunks.codec import Block
+from expdb.chunks.message import Templates
 from expdb.storage.records import EpisodeRecord
 from expdb.storage.writing.pending import Pending
 from expdb.storage.writing.steps import Steps
@@ -23,7 +24,7 @@ class EpisodeWrite:
     details: Mapping[str, Any]  # what its steps tell of it that was not known
 
 
-@dataclass(frozen=True)
+@dataclass
 class ChunkWrite:
     """A chunk: rows `first` to `last` of the write."""
 
@@ -32,11 +33,13 @@ class ChunkWrite:
     episode: int  # place of the only episode it has steps of, 0 for several
     block: Block
     system: tuple[Any, ...]  # step, reward, terminated, truncated
+    encoded: bytes = b""
 
-    @property
-    def rows(self) -> slice:
-        """The steps of the write that it holds."""
-        return slice(self.first, self.last + 1)
+    def message(self, templates: Templates) -> bytes:
+        """Return the record-batch message, which is made once."""
+        if not self.encoded:
+            self.encoded = self.block.message(templates, *self.system)
+        return self.encoded
 
 
 # last, first, episode, ordinal, chunk, chunk_row: rows of the write, the chunk by its last one, and
@@ -58,6 +61,13 @@ class WritePlan:
     # Of the steps, the columns that are stored as they are: those after episode and step.
     columns: tuple[tuple[Any, ...], ...]
 
+    @property
+    def is_current(self) -> bool:
+        """Whether its episodes are still where they stood when it was made."""
+        return all(
+            write.before.length + len(write.rows) == write.after.length for write in self.episodes
+        )
+
 
 def make_plan(
     pending: Pending, known: Mapping[EpisodeRecord, EpisodeRecord] | None = None
@@ -68,13 +78,17 @@ def make_plan(
     turns out to be another place.
     """
     steps, mine, count = pending.steps, pending.by_episode(), len(pending)
-    numbers, place_of, ordinals = [0] * count, [0] * count, [0] * count
+    alone = len(mine) == 1  # as nearly always, which costs a third
+    numbers, place_of, ordinals = [0] * count, [1] * count, [0] * count
     episodes: list[EpisodeWrite] = []
     for place, (record, rows) in enumerate(mine.items(), 1):
         before, details = (known or {}).get(record, record), pending.details.get(record, {})
         last_step, ordered = pending.number(before, rows, numbers)
-        for ordinal, row in enumerate(rows, before.length):
-            place_of[row], ordinals[row] = place, ordinal
+        if alone:
+            ordinals = list(range(before.length, before.length + count))
+        else:
+            for ordinal, row in enumerate(rows, before.length):
+                place_of[row], ordinals[row] = place, ordinal
         gained = pending.gained(rows)
         after = replace(
             before,
@@ -92,11 +106,14 @@ def make_plan(
     row = 0
     for block in pending.blocks:
         stop = row + block.steps
-        is_single = len(mine) == 1 or len(set(place_of[row:stop])) == 1
+        is_single = alone or len(set(place_of[row:stop])) == 1
         columns = numbers, steps.reward, steps.terminated, steps.truncated
         system = tuple(column[row:stop] for column in columns)
         chunks.append(ChunkWrite(stop - 1, row, place_of[row] if is_single else 0, block, system))
-        segments += _runs(place_of, ordinals, row, stop)
+        if alone:
+            segments.append((stop - 1, row, 1, ordinals[row], stop - 1, 0))
+        else:
+            segments += _runs(place_of, ordinals, row, stop)
         row = stop
     final = None
     if pending.final and pending.final_is_in_block:

@@ -15,6 +15,7 @@ import numpy as np
 from expdb import errors
 from expdb.chunks.chunk import Decoder, crc_of
 from expdb.names import COLUMN_KINDS
+from expdb.storage.records import EpisodeRecord
 from expdb.storage.store import Store
 from expdb.storage.writing import compact
 from expdb.storage.writing.pending import Pending
@@ -41,6 +42,8 @@ def write_at_once(store: Store, pending: Pending, again: bool) -> bool:
     try:
         with store.engine.appending() as session:
             params = _parameters(store, pending, plan, decoders, again)
+            if not plan.is_current:
+                return False
             (((first, *ids),),) = session.ask(store.dialect.APPEND, *params)
     except errors.OutOfDate:
         return False
@@ -74,7 +77,7 @@ def _parameters(
     several = len(plan.episodes) > 1
     episodes = [
         {
-            **write.record.columns(),
+            **_told(write.before.id, write.record),
             "id": write.before.id,
             "length": write.before.length,
             "rows": len(write.rows),
@@ -108,12 +111,19 @@ def _parameters(
     )
 
 
+def _told(id: int | None, record: EpisodeRecord) -> dict[str, Any]:
+    """Return what the server is told of an episode beside its steps: everything where it is new."""
+    if id is None:
+        return record.columns()
+    return {"episode_id": record.episode_id, "policy_version": record.policy_version}
+
+
 def _chunks(plan: WritePlan, decoders: list[Decoder]) -> tuple[list[int], list[bytes]]:
     """Return the numbers of each chunk, one after another, and the messages."""
     numbers: list[int] = []
     messages: list[bytes] = []
     for chunk, decoder in zip(plan.chunks, decoders, strict=True):
-        message = chunk.block.message(decoder.templates, *chunk.system)
+        message = chunk.message(decoder.templates)
         rows, signature = chunk.block.rows, decoder.signature
         crc = crc_of(signature, 0, rows, message)
         numbers += (chunk.last, chunk.first, chunk.episode, rows, signature.id, crc)

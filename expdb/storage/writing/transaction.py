@@ -8,13 +8,16 @@ done before, in `pending.py`.
 import json
 import time
 import uuid
+from dataclasses import dataclass
 
 import numpy as np
 import sqlalchemy as sa
 
 from expdb import errors
+from expdb.chunks.fields import Field
 from expdb.sql import tables
 from expdb.sql.session import Session
+from expdb.storage.catalog import Fields
 from expdb.storage.ledger.rates import wait_to_insert
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.records import EpisodeRecord
@@ -83,6 +86,7 @@ def _in_transaction(store: Store, pending: Pending, again: bool) -> None:
 
     Anything may be new here, or different from what is known.
     """
+    draft = _drafted(store, pending)  # before other writers are kept waiting
     writing, positions = (
         Writing(store, WriteOutcome(write_id=pending.write_id or None), locked=again),
         None,
@@ -91,7 +95,7 @@ def _in_transaction(store: Store, pending: Pending, again: bool) -> None:
         with writing as (session, outcome):
             positions = _written(store, session, pending) if again else None
             if positions is None:
-                positions = _write(store, session, pending, outcome)
+                positions = _write(store, session, pending, draft, outcome)
         pending.stored = positions
     except BaseException as error:
         # An interrupt may have come just before that, or just after the commit.
@@ -169,17 +173,39 @@ def _written(store: Store, session: Session, pending: Pending) -> np.ndarray | N
     return np.arange(last - len(pending) + 1, last + 1, dtype=np.int64)
 
 
-def _write(store: Store, session: Session, pending: Pending, outcome: WriteOutcome) -> np.ndarray:
+@dataclass(frozen=True)
+class _Draft:
+    """What a write comes to, if nothing has changed by the time it holds the writers' lock."""
+
+    plan: WritePlan
+    fields: Fields
+    found: tuple[dict[str, Field], set[str]]  # what `found_fields` says of these
+
+
+def _drafted(store: Store, pending: Pending) -> _Draft:
+    fields, plan = store.fields, make_plan(pending)
+    for chunk in plan.chunks:
+        decoder = store.signatures.of_fields(chunk.block.fields)
+        if decoder is not None:
+            chunk.message(decoder.templates)
+    return _Draft(plan, fields, pending.found_fields(fields))
+
+
+def _write(
+    store: Store, session: Session, pending: Pending, draft: _Draft, outcome: WriteOutcome
+) -> np.ndarray:
     count, now = len(pending), time.time()
-    new = sum(record.id is None for record in pending.by_episode())
+    plan = draft.plan if draft.plan.is_current else make_plan(pending)
+    new = sum(write.before.id is None for write in plan.episodes)
     taken = session.ask(TAKE, count, new, store.id)
     if not taken:
         raise store.dropped()
     added, episodes_added, version = taken[0]
     first = added - count
     known = store.fields_at(session, version)
-    store.settle_fields(session, known, *pending.found_fields(known), first == 0, outcome)
-    plan = _put_episodes(store, session, pending, first, episodes_added - new, now)
+    found = draft.found if known is draft.fields else pending.found_fields(known)
+    store.settle_fields(session, known, *found, first == 0, outcome)
+    plan = _put_episodes(store, session, pending, plan, first, episodes_added - new, now)
     outcome.episodes += [(write.record, write.after) for write in plan.episodes]
     ids = [0, *[write.after.id or 0 for write in plan.episodes]]
 
@@ -213,7 +239,7 @@ def _insert_chunk(
         session,
         outcome,
         chunk.block,
-        chunk.system,
+        chunk.message,
         id=first + chunk.last,
         first=first + chunk.first,
         episode=ids[chunk.episode] if chunk.episode else None,
@@ -221,11 +247,17 @@ def _insert_chunk(
 
 
 def _put_episodes(
-    store: Store, session: Session, pending: Pending, first: int, next_id: int, now: float
+    store: Store,
+    session: Session,
+    pending: Pending,
+    plan: WritePlan,
+    first: int,
+    next_id: int,
+    now: float,
 ) -> WritePlan:
     """Insert and advance the episodes; return the plan, made anew where one was not as known."""
     known: dict[EpisodeRecord, EpisodeRecord] = {}
-    plan, put = make_plan(pending), 0
+    put = 0
     ids: list[int] = []
     while put < len(plan.episodes):
         write = plan.episodes[put]

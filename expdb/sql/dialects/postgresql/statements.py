@@ -103,9 +103,11 @@ def estimate(session: Any, table: str, index: str) -> None:
 def translated_statement(statement: str) -> str:
     """Return a plain statement with the driver's placeholders.
 
-    None of ours has a `?` in it otherwise.
+    None of ours has a `?` in it otherwise. Lists of bytes are sent as they are: as text, which the
+    driver prefers, they would be twice as long.
     """
-    return statement.replace("%", "%%").replace("?", "%s")
+    statement = statement.replace("%", "%%").replace("?::bytea[]", "%b::bytea[]")
+    return statement.replace("?", "%s")
 
 
 FOR_UPDATE = " FOR NO KEY UPDATE"
@@ -243,7 +245,11 @@ _APPEND = (
     "bigint[]", "bigint[]",
     "bigint[]", "bigint[]", "bytea[]", "bigint", "bigint", "text",
 )  # fmt: skip
-APPEND = f"SELECT expdb.append({', '.join(f'?::{kind}' for kind in _APPEND)})"
+# Planned once per connection: else the statement that inserts segments is planned for each write.
+APPEND = (
+    f"SELECT expdb.append({', '.join(f'?::{kind}' for kind in _APPEND)}) "
+    "FROM set_config('plan_cache_mode', 'force_generic_plan', true)"
+)
 
 
 def insert_steps(
