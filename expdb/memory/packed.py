@@ -15,6 +15,8 @@ from expdb.memory.batch_arrays import BatchArrays
 
 LINE = 64  # bytes of a cache line, on all usual machines
 MOST = 4 * LINE  # bytes of a record; what is left out has an array of its own
+# By their size: copied faster than other bytes.
+_NUMBERS: Mapping[int, Any] = {8: np.int64, 16: np.complex128}
 _NONE: Mapping[str, np.dtype[Any]] = {}
 
 
@@ -57,6 +59,12 @@ class Packed:
                 "itemsize": _record_size(max(at, 1)),
             }
         )  # fmt: skip
+        # The same, with one item for all numbers of a row.
+        items = {
+            "formats": [_item(dtype, shape, nbytes) for _, dtype, shape, nbytes in chosen],
+            "names": self.dtype.names, "offsets": offsets, "itemsize": self.dtype.itemsize,
+        }  # fmt: skip
+        self._items = np.dtype(items)  # type: ignore[call-overload]
         self.names = frozenset(self.dtype.names or ())  # of the columns that are here
         self.records = _aligned(count, self.dtype.itemsize)
         self._fields = self.records.view(self.dtype)
@@ -74,9 +82,22 @@ class Packed:
         """Return copies of records of rows, of any shape, as a structured array."""
         return arrays.taken(self.records, rows).view(self.dtype)
 
+    def as_items(self, records: np.ndarray) -> dict[str, np.ndarray]:
+        """Return views of the columns of records, each with one item for all numbers of a row.
+
+        Copied number by number, four of 4 bytes take four times as long.
+        """
+        columns = records.view(self._items)
+        return {name: columns[name] for name in self.dtype.names or ()}
+
     def empty(self, count: int) -> np.ndarray:
         """Return room for so many records, as a structured array; what it holds is undefined."""
         return _aligned(count, self.dtype.itemsize).view(self.dtype)
+
+
+def _item(dtype: np.dtype[Any], shape: tuple[int, ...], nbytes: int) -> np.dtype[Any]:
+    """Return the type of one item that has all numbers of a column's row."""
+    return np.dtype(_NUMBERS.get(nbytes, (np.void, nbytes))) if shape else dtype
 
 
 def _record_size(used: int) -> int:

@@ -27,6 +27,7 @@ class SequenceCopier:
         self._after = self._columns[AFTER]
         self._ahead = np.arange(unit.length)
         self._keys = plan.keys
+        self._items = packed.as_items(self._records)
 
     @staticmethod
     def makes(unit: Unit, plan: Plan) -> bool:
@@ -54,16 +55,16 @@ class SequenceCopier:
     ) -> dict[str, np.ndarray] | None:
         """Return the columns of what was taken; None where steps do not stand side by side."""
         rows, made = self._rows, dict[str, np.ndarray]()
-        mask = np.empty(rows.shape, np.bool_)
-        mask[:, 0] = True
-        np.equal(self._after[:, :-1], rows[:, 1:], mask[:, 1:])
-        np.logical_and.accumulate(mask, 1, None, mask)
-        made["length"] = length = mask.sum(1)
-        broken = np.flatnonzero(length < rows.shape[1])
+        ends = np.ones(rows.shape, np.bool_)  # a sequence ends with the last step, or before
+        np.not_equal(self._after[:, :-1], rows[:, 1:], ends[:, :-1])
+        last = ends.argmax(1)
+        made["length"] = last + 1
+        mask = self._ahead <= last[:, None]
+        broken = np.flatnonzero(last < rows.shape[1] - 1)
         missing = None
         if len(broken):
-            ends = self._after[broken, length[broken] - 1]
-            if ((ends >= 0) & (ends < r.slots)).any():  # one goes on elsewhere
+            following = self._after[broken, last[broken]]
+            if ((following >= 0) & (following < r.slots)).any():  # one goes on elsewhere
                 return None
             missing = ~mask
             rows[missing] = r.zero
@@ -72,10 +73,11 @@ class SequenceCopier:
         batch: dict[str, np.ndarray] = {}
         for key, source, name in self._keys:
             if source == "row":
-                packed = name in self.packed.names
-                batch[key] = (
-                    self._columns[name].copy() if packed else r.arrays.taken(r.columns[name], rows)
-                )
+                item = self._items.get(name)
+                if item is None:
+                    batch[key] = r.arrays.taken(r.columns[name], rows)
+                else:
+                    batch[key] = item.copy().view(self.packed.dtype[name])
             elif source == "sampler":
                 batch[key] = drawn[name]
             elif source == "episode":
