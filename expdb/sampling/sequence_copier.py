@@ -28,6 +28,9 @@ class SequenceCopier:
         self._ahead = np.arange(unit.length)
         self._keys = plan.keys
         self._items = packed.as_items(self._records)
+        # Whether there are columns that are not in the records.
+        names = {name for _, source, name in plan.keys if source == "row"}
+        self._takes_rows = not names.union((ORDINAL,)) <= packed.names
 
     @staticmethod
     def makes(unit: Unit, plan: Plan) -> bool:
@@ -46,7 +49,8 @@ class SequenceCopier:
     def take(self, r: Resident, rows: np.ndarray) -> None:
         """Take the records of drawn rows and of those after them; all may be drawn."""
         self._rows = rows[:, None] + self._ahead
-        if int(rows[rows.argmax()]) + len(self._ahead) > r.slots:
+        # Else what is beyond the last row is left out with all that follows the last step.
+        if r.high > r.slots and int(rows[rows.argmax()]) + len(self._ahead) > r.slots:
             self._rows %= r.slots
         self.packed.records.take(self._rows.reshape(-1), out=self._flat, mode="clip")
 
@@ -64,10 +68,11 @@ class SequenceCopier:
         missing = None
         if len(broken):
             following = self._after[broken, last[broken]]
-            if ((following >= 0) & (following < r.slots)).any():  # one goes on elsewhere
+            if (following.view(np.uint64) < r.slots).any():  # one goes on elsewhere
                 return None
             missing = ~mask
-            rows[missing] = r.zero
+            if self._takes_rows:
+                rows[missing] = r.zero
             self._records[missing] = self.packed.records[r.zero]
         made["mask"] = mask
         batch: dict[str, np.ndarray] = {}
