@@ -377,7 +377,7 @@ def servers(folder: Path, quick: bool) -> Iterator[Row]:
         yield row(
             "PostgreSQL, 8 writers, flushes of 64 / SQLAlchemy inserting the narrow rows alone",
             found["ours"] / found["base"],
-            1 / 3.5,
+            1 / 1.3,
         )
         calls = 20 if quick else 100
         rates = [writers(server, 32, 0, calls, 0.001) for _ in range(1 if quick else 3)]
