@@ -172,7 +172,7 @@ class Chunk:
         self.id, self.rows, self.crc, self.data, self.signature = id, rows, crc, data, signature
         self.layout, self._places = layout, places
         self._slices, self._bits = layout.slices, layout.bits
-        self._buffers: dict[str, tuple[int, list[Buffer]]] = {}
+        self._buffers: dict[str, list[Buffer]] = {}
         # of memory that columns take which were read so far, decompressed where they were not
         self.opened_bytes = 0
 
@@ -202,7 +202,7 @@ class Chunk:
                 return _BYTES[self.data[at_bits + (start >> 3)] >> (start & 7) & 1]
             return read_bits(memoryview(self.data)[at_bits:], start, stop)
         field = self.signature.fields[name]
-        buffer = self._column(name)[1][-1]
+        buffer = self._column(name)[-1]
         if field.dtype == "bool" and not field.shape:
             return read_bits(buffer, start, stop)
         return memoryview(buffer)[start * field.nbytes : stop * field.nbytes]
@@ -215,10 +215,12 @@ class Chunk:
         place = self._slices.get(name)
         if place is not None:
             return memoryview(self.data)[place[0] :]
-        buffers = self._places[name][3]
         if keep_open or name in self._buffers:
-            return self._column(name)[1][-1]
-        return self._read(name, buffers - 1, buffers)[1][0]
+            return self._column(name)[-1]
+        values = self._read(name, self._places[name][3] - 1)
+        if len(values) < self.rows * self.signature.fields[name].nbytes:
+            raise self._damage(name, "it ends early")
+        return values
 
     def place(self, name: str) -> tuple[int, int]:
         """Return where a field's first value lies in the message, and bytes to the next.
@@ -236,15 +238,12 @@ class Chunk:
 
         Nulls are None.
         """
-        nulls, buffers = self._column(name)
+        buffers = self._column(name)
         try:
             found = read_objects(self.signature.fields[name], self.rows, buffers, start, stop)
         except (ChunkDamaged, ValueError, IndexError) as error:
-            raise ChunkDamaged(
-                f"field {name!r} of chunk {self.id} cannot be read ({error}): restore a backup, or "
-                "delete its steps"
-            ) from None
-        if nulls:
+            raise self._damage(name, error) from None
+        if self._nulls(name):
             valid = read_bits(buffers[0], start, stop)
             return [value if there else None for value, there in zip(found, valid, strict=True)]
         return found
@@ -254,11 +253,9 @@ class Chunk:
         if self.signature.fields[name].dtype != "json":
             return self.objects(name, start, stop)
         try:
-            return read_elements(self.rows, self._column(name)[1], start, stop)
+            return read_elements(self.rows, self._column(name), start, stop)
         except (ChunkDamaged, ValueError, IndexError) as error:
-            raise ChunkDamaged(
-                f"field {name!r} of chunk {self.id} cannot be read ({error}): restore a backup"
-            ) from None
+            raise self._damage(name, error) from None
 
     def present(self, name: str, start: int, stop: int) -> bytes:
         """Return one byte per row: 1 where the step has the field."""
@@ -266,43 +263,50 @@ class Chunk:
             return _BYTES[1] * (stop - start)
         if name not in self.signature.fields:
             return _BYTES[0] * (stop - start)
-        nulls, buffers = self._buffers.get(name) or self._read(name, 0, 1)
-        return read_bits(buffers[0], start, stop) if nulls else _BYTES[1] * (stop - start)
-
-    def _column(self, name: str) -> tuple[int, list[Buffer]]:
-        """Return the null count and the buffers of a column, decompressed, and keep them open."""
+        if not self._nulls(name):
+            return _BYTES[1] * (stop - start)
         known = self._buffers.get(name)
-        if known is None:
-            known = self._buffers[name] = self._read(name, 0, self._places[name][3])
-            self.opened_bytes += BUFFER_BYTES * len(known[1])
-            if self.layout.compressed:
-                self.opened_bytes += sum(map(len, known[1]))
-        return known
+        return read_bits(self._read(name, 0) if known is None else known[0], start, stop)
 
-    def _read(self, name: str, start: int, stop: int) -> tuple[int, list[Buffer]]:
-        """Return the null count and buffers [start, stop) of a column, decompressed.
+    def _nulls(self, name: str) -> int:
+        """Return how many rows lack a field."""
+        at = self.layout.nodes + 16 * self._places[name][0] + 8
+        return int(_INT64.unpack_from(self.data, at)[0])
+
+    def _column(self, name: str) -> list[Buffer]:
+        """Return the buffers of a column, decompressed, and keep them open.
 
         The first one is the bitmap of nulls, the last one the values of a field of fixed width.
         """
-        layout, data, found = self.layout, self.data, list[Buffer]()
-        field, (node, first, _, buffers) = self.signature.fields[name], self._places[name]
-        (nulls,) = _INT64.unpack_from(data, layout.nodes + 16 * node + 8)
-        at = layout.buffers + 16 * (first + start)
-        numbers = struct.unpack_from(f"<{2 * (stop - start)}q", data, at)
-        view = memoryview(data)[layout.body :]
+        known = self._buffers.get(name)
+        if known is None:
+            field, count = self.signature.fields[name], self._places[name][3]
+            known = [self._read(name, index) for index in range(count)]
+            if not field.varies and len(known[-1]) < _fixed_bytes(field, self.rows):
+                raise self._damage(name, "it ends early")
+            self._buffers[name] = known
+            self.opened_bytes += BUFFER_BYTES * count
+            if self.layout.compressed:
+                self.opened_bytes += sum(map(len, known))
+        return known
+
+    def _read(self, name: str, index: int) -> Buffer:
+        """Return one of the buffers of a column, decompressed."""
+        layout = self.layout
+        at = layout.buffers + 16 * (self._places[name][1] + index)
+        offset, size = _PLACE.unpack_from(self.data, at)
+        offset += layout.body
+        part = memoryview(self.data)[offset : offset + size]
         try:
-            for offset, size in zip(numbers[::2], numbers[1::2], strict=True):
-                part = view[offset : offset + size]
-                found.append(_decompress(part) if layout.compressed and size else part)
-            has_values = stop == buffers and not field.varies
-            if has_values and len(found[-1]) < _fixed_bytes(field, self.rows):
-                raise ChunkDamaged("it ends early")
+            return _decompress(part) if layout.compressed and size else part
         except (ChunkDamaged, pa.ArrowException, OSError, ValueError, struct.error) as error:
-            raise ChunkDamaged(
-                f"field {name!r} of chunk {self.id} cannot be read ({error}): restore a backup, or "
-                "delete its steps"
-            ) from None
-        return nulls, found
+            raise self._damage(name, error) from None
+
+    def _damage(self, name: str, why: object) -> ChunkDamaged:
+        return ChunkDamaged(
+            f"field {name!r} of chunk {self.id} cannot be read ({why}): restore a backup, or "
+            "delete its steps"
+        )
 
 
 # What Python and Arrow take beside the bytes themselves, measured over thousands of chunks of each
@@ -310,7 +314,7 @@ class Chunk:
 CHUNK_BYTES, LAYOUT_BYTES, BUFFER_BYTES = 500, 1000, 420
 
 
-_INT64 = struct.Struct("<q")
+_INT64, _PLACE = struct.Struct("<q"), struct.Struct("<2q")
 _BYTES = (b"\0", b"\1")
 
 
