@@ -5,6 +5,7 @@ and reads exactly that, with every offset and length checked, so that no damaged
 outside its own bytes.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,15 @@ from expdb.chunks.infer import as_array, is_array
 from expdb.chunks.json_column import JsonColumn
 from expdb.chunks.values import check_size
 from expdb.errors import FieldMismatch
+
+
+@lru_cache(64)
+def _limits_of(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Return the least and the greatest integer of a dtype; of others no integer lies between."""
+    if dtype.kind not in "iu":
+        return 1, 0
+    limits = np.iinfo(dtype)
+    return int(limits.min), int(limits.max)
 
 
 class ScalarColumn(Column):
@@ -34,8 +44,7 @@ class ScalarColumn(Column):
         self._as_is: tuple[type, ...] = (self._type,)
         if field.dtype in ("bool", "float64"):
             self._as_is = (self._type, self._python)
-        limits = np.iinfo(field.numpy) if field.numpy.kind in "iu" else None
-        self._low, self._high = (int(limits.min), int(limits.max)) if limits else (1, 0)
+        self._low, self._high = _limits_of(field.numpy)
 
     def append(self, value: Any) -> None:
         if type(value) not in self._as_is and not (

@@ -1,6 +1,6 @@
 """What a process knows of an episode that it writes."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from expdb.names import EPISODE_DETAILS
@@ -11,7 +11,7 @@ class EpisodeRecord:
     """An episode that this process writes; the record itself is the key, whatever it says.
 
     `id` is None, and nothing is stored, before its first step is. What a write makes of it is a
-    copy by `dataclasses.replace`, which it becomes once that is committed.
+    copy, `changed`, which it becomes once that is committed.
     """
 
     episode_id: str
@@ -32,13 +32,17 @@ class EpisodeRecord:
 
     def become(self, other: "EpisodeRecord") -> None:
         """Say what another record says."""
-        for name in _NAMES:
-            setattr(self, name, getattr(other, name))
+        vars(self).update(vars(other))
+
+    def changed(self, **values: Any) -> "EpisodeRecord":
+        """Return a copy with other values; `dataclasses.replace` takes ten times as long."""
+        copy = object.__new__(EpisodeRecord)
+        vars(copy).update(vars(self), **values)
+        return copy
 
     def columns(self) -> dict[str, Any]:
         """Return the columns that are stored as they are when the episode is begun."""
         return {name: getattr(self, name) for name in BEGINNING}
 
 
-_NAMES = tuple(field.name for field in fields(EpisodeRecord))
 BEGINNING = ("episode_id", "run", "task_id", "agent_id", *EPISODE_DETAILS, "started")

@@ -5,7 +5,6 @@ Those that nobody ends are swept away.
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -116,14 +115,14 @@ def current(session: Session, store: Store, record: EpisodeRecord) -> EpisodeRec
         record.id,
     )
     if not found and 0 <= record.last_position < swept_before(store, session):
-        return replace(record, id=None)
+        return record.changed(id=None)
     status, length, last_step, ordered, version = (
         found[0] if found else ("gone", 0, None, True, None)
     )
     if status != "open":
         raise errors.EpisodeEnded(f"episode {record.episode_id!r} is {status}: start another one")
-    return replace(
-        record, length=length, last_step=last_step, ordered=bool(ordered), policy_version=version
+    return record.changed(
+        length=length, last_step=last_step, ordered=bool(ordered), policy_version=version
     )
 
 

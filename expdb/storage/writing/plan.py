@@ -1,7 +1,7 @@
 """What a write stores, worked out without a database."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from expdb.chunks.codec import Block
@@ -90,8 +90,7 @@ def make_plan(
             for ordinal, row in enumerate(rows, before.length):
                 place_of[row], ordinals[row] = place, ordinal
         gained = pending.gained(rows)
-        after = replace(
-            before,
+        after = before.changed(
             length=before.length + len(rows),
             last_step=last_step,
             ordered=ordered,

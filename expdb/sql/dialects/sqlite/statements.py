@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -188,8 +189,7 @@ def insert_steps(
     given = list(columns)
     while all(value is None for value in given[-1]):  # seldom used columns are the last
         given.pop()
-    insert = INSERT_STEPS.format(", ".join(tables.WRITTEN_STEP_COLUMNS[: len(given) + 1]))
-    row = f"({int(buffer_id)}{', ?' * len(given)})"
+    insert, row = _insert_steps(buffer_id, len(given))
     rows = list(zip(*given, strict=True))
     whole = count - count % STEPS_AT_ONCE
     if whole:
@@ -201,6 +201,13 @@ def insert_steps(
             )
     if count - whole:
         session.many(insert + row, rows[whole:])
+
+
+@lru_cache(64)
+def _insert_steps(buffer_id: int, columns: int) -> tuple[str, str]:
+    """Return the beginning of an INSERT of steps with so many columns, and one row of it."""
+    insert = INSERT_STEPS.format(", ".join(tables.WRITTEN_STEP_COLUMNS[: columns + 1]))
+    return insert, f"({int(buffer_id)}{', ?' * columns})"
 
 
 def insert_rows(session: Any, table: sa.Table, rows: Sequence[tuple[Any, ...]]) -> None:
