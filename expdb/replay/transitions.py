@@ -246,7 +246,7 @@ class NStep(Unit):
         taken, count = found.taken, len(rewards)
         gammas = np.float64(self.gamma) ** np.arange(count + 1)
         counted = np.arange(count)[:, None] < taken
-        reward = (np.where(counted, rewards, 0.0) * gammas[:count, None]).sum(0)
+        reward = np.add.reduce(np.where(counted, rewards, 0.0) * gammas[:count, None])
         terminated = found.last(found.terminated)
         return {
             "reward": reward,

@@ -21,7 +21,9 @@ class Copier:
     """Makes the columns of steps, or of transitions of as many steps for each.
 
     The records of the drawn rows, and of the steps after them, are put where those of the last
-    batch were, with views of their columns: what is handed out is copied from these.
+    batch were, with views of their columns: what is handed out is copied from these. Of NumPy's
+    methods `max`, `any` and `sum` are functions of Python's, which wait for memory more than those
+    of C that stand here.
     """
 
     def __init__(self, unit: Unit, plan: Plan, packed: Packed, size: int):
@@ -71,13 +73,13 @@ class Copier:
             self._rows = rows
         else:
             self._rows = rows + self._beyond
-            if int(rows.max()) + self._n > r.slots:
+            if int(rows[rows.argmax()]) + self._n > r.slots:
                 self._rows %= r.slots
         self.packed.records.take(self._rows.reshape(-1), out=self._records, mode="clip")
         if not self._n:
             return None
         after = self._after[0]
-        return after >= 0 if after.min() < 0 else None
+        return after >= 0 if after[after.argmin()] < 0 else None
 
     def copied(
         self, r: Resident, positions: np.ndarray, drawn: dict[str, np.ndarray]

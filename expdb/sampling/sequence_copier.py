@@ -28,6 +28,8 @@ class SequenceCopier:
         self._ahead = np.arange(unit.length)
         self._keys = plan.keys
         self._items = packed.as_items(self._records)
+        # Where a sequence ends: with the last step, or before.
+        self._ends = np.ones((size, unit.length), np.bool_)
         # Whether there are columns that are not in the records.
         names = {name for _, source, name in plan.keys if source == "row"}
         self._takes_rows = not names.union((ORDINAL,)) <= packed.names
@@ -59,16 +61,15 @@ class SequenceCopier:
     ) -> dict[str, np.ndarray] | None:
         """Return the columns of what was taken; None where steps do not stand side by side."""
         rows, made = self._rows, dict[str, np.ndarray]()
-        ends = np.ones(rows.shape, np.bool_)  # a sequence ends with the last step, or before
-        np.not_equal(self._after[:, :-1], rows[:, 1:], ends[:, :-1])
-        last = ends.argmax(1)
+        np.not_equal(self._after[:, :-1], rows[:, 1:], self._ends[:, :-1])
+        last = self._ends.argmax(1)
         made["length"] = last + 1
         mask = self._ahead <= last[:, None]
-        broken = np.flatnonzero(last < rows.shape[1] - 1)
+        (broken,) = (last < rows.shape[1] - 1).nonzero()
         missing = None
         if len(broken):
             following = self._after[broken, last[broken]]
-            if (following.view(np.uint64) < r.slots).any():  # one goes on elsewhere
+            if (following.view(np.uint64) < r.slots).nonzero()[0].size:  # one goes on elsewhere
                 return None
             missing = ~mask
             if self._takes_rows:
