@@ -201,8 +201,9 @@ class ReplayBuffer(Consumption):
         """Return a writer of steps of any episodes, which writes hundreds in one transaction.
 
         Its `append` takes what `store` takes. Use it with `with`. A flush happens at the append
-        that reaches a limit, as for `episode`. Episodes without an `episode_id` are its own, and
-        complete when it is closed.
+        that reaches a limit, as for `episode`. Episodes without an `episode_id` are its own:
+        complete when it is closed, aborted where the block ends by an exception or nobody closes
+        it.
         """
         self._check_writable()
         flush_steps, flush_bytes, flush_seconds = _limits(flush_steps, flush_bytes, flush_seconds)
@@ -235,7 +236,7 @@ class ReplayBuffer(Consumption):
 
     def _complete_open_episodes(self) -> None:
         with suppress(errors.UnknownBuffer):  # dropped by somebody else
-            self._open_episodes.complete_all()
+            self._open_episodes.end_all("complete")
 
     def _before_fork(self, deadline: float) -> None:
         self._sampling.before_fork(deadline)
@@ -725,9 +726,9 @@ class _StepSink:
         self._buffer._retention.look()
         return positions
 
-    def complete(self) -> None:
+    def end_all(self, status: str) -> None:
         with suppress(errors.UnknownBuffer):  # dropped by somebody else
-            self._episodes.complete_all()
+            self._episodes.end_all(status)
 
     def collected(self, writer: StepWriter) -> None:
         self._buffer._writers.collected(writer)

@@ -34,8 +34,8 @@ class StepSink(Sink, Protocol):
     def gather_many(self, given: Any, steps: Any) -> None:
         """Add steps given as columns, or as rows: all of them, or raise and change nothing."""
 
-    def complete(self) -> None:
-        """Complete the episodes that were begun without a name."""
+    def end_all(self, status: str) -> None:
+        """End the episodes that were begun without a name."""
 
 
 class StepWriter(GatheringWriter):
@@ -131,12 +131,12 @@ class StepWriter(GatheringWriter):
     def close(self) -> None:
         """Flush, and complete the episodes that were begun without an `episode_id`."""
         if self._pid == os.getpid():
-            locked(self._lock, self._close)
+            locked(self._lock, self._close, "complete")
 
-    def _close(self) -> None:
+    def _close(self, status: str) -> None:
         if not self._has_ended:
             self._flush()
-            self._sink.complete()
+            self._sink.end_all(status)
             self._has_ended = True
 
     @property
@@ -147,7 +147,7 @@ class StepWriter(GatheringWriter):
         if not self.is_open:
             return None
         try:
-            self._close()
+            self._close("aborted")
         except Exception as error:
             self._has_ended = True
             return Unwritten(self.unwritten, error) if self.unwritten else None
@@ -171,4 +171,5 @@ class StepWriter(GatheringWriter):
     ) -> None:
         if kind is GeneratorExit:  # maybe from the garbage collector, in the midst of anything
             return self._sink.collected(self)
-        self.close()
+        if self._pid == os.getpid():
+            locked(self._lock, self._close, "complete" if kind is None else "aborted")

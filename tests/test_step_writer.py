@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -122,6 +123,28 @@ def test_what_is_left_in_a_writer_is_written_when_the_database_is_closed(locatio
     assert not writer.is_open
     with expdb.open(location) as db:
         assert len(db.buffer("train")) == 1
+
+
+def test_episodes_that_are_cut_off_are_aborted(location):
+    with expdb.open(location) as db:
+        buffer = db.buffer("train")
+        with suppress(ZeroDivisionError), buffer.writer() as writer:
+            writer.append(agent_id="whole", obs=1, terminated=True)
+            writer.append(agent_id="cut off", obs=1)
+            writer.append(agent_id="named", episode_id="mine", obs=1)
+            1 / 0  # noqa: B018
+        with buffer.writer() as writer:
+            writer.append(agent_id="left in order", obs=1)
+        left = buffer.writer()
+        left.append(agent_id="left open", obs=1)
+    with expdb.open(location) as db:
+        assert sorted(episodes(db.buffer("train"))) == [
+            ("cut off", "aborted", 1),
+            ("left in order", "complete", 1),
+            ("left open", "aborted", 1),
+            ("named", "open", 1),
+            ("whole", "complete", 1),
+        ]
 
 
 def test_what_is_left_in_a_writer_is_written_when_it_is_collected(buffer):

@@ -224,6 +224,9 @@ def check_name(name: str) -> None:
         raise ReservedName(f"{name!r} starts as a derived key does (next_, has_): rename the field")
 
 
+CLOSE = 0.82  # two letters of six in another order are 0.83; `episodes`, `episode_tags` 0.8
+
+
 def warn_of_likely_column(name: str, field: Field) -> None:
     """Warn where a new field has a name that a column has elsewhere, or nearly has here.
 
@@ -231,7 +234,7 @@ def warn_of_likely_column(name: str, field: Field) -> None:
     """
     plain_name = name.lower()
     meant = COLUMN_SYNONYMS.get(plain_name) or next(
-        iter(difflib.get_close_matches(plain_name, COLUMNS, 1, 0.85)), None
+        iter(difflib.get_close_matches(plain_name, COLUMNS, 1, CLOSE)), None
     )
     if meant is not None:
         shape = f", {field.shape}" if field.shape else ""

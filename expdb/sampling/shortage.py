@@ -19,9 +19,8 @@ def explained(
     state = store.state(session)
     if not state.added:
         other = nearest(store.name, [name for name in list_buffers(session) if name != store.name])
-        return TooFewRows(
-            f"buffer {store.name!r} holds no step, and never did{other or ':'} {error}"
-        )
+        meant = f" ({other.removeprefix(', ')})" if other else ""
+        return TooFewRows(f"buffer {store.name!r} holds no step, and never did: {error}{meant}")
     if not state.size:
         return TooFewRows(
             f"buffer {store.name!r} holds no step, all were evicted or deleted: {error}"
@@ -31,5 +30,6 @@ def explained(
         found += f", {select.count(store, session, condition):,} of which match the query"
     open_ones = select.open_episodes(store, session, condition)
     if open_ones:
-        found += f", and {open_ones:,} of their episodes {'is' if open_ones == 1 else 'are'} open"
+        whose, are = "its" if state.size == 1 else "their", "is" if open_ones == 1 else "are"
+        found += f", and {open_ones:,} of {whose} episodes {are} open"
     return TooFewRows(f"{found}: {error}")

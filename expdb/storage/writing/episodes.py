@@ -155,15 +155,15 @@ def end(
 ENDED_AT_ONCE = 500
 
 
-def complete(store: Store, ids: Sequence[int]) -> None:
-    """Complete those of the episodes that are still open, many in one transaction."""
+def end_all(store: Store, ids: Sequence[int], status: str) -> None:
+    """End those of the episodes that are still open, many in one transaction."""
     for start in range(0, len(ids), ENDED_AT_ONCE):
         with store.writing() as (session, outcome):
             listed = store.dialect.as_list(np.array(ids[start : start + ENDED_AT_ONCE], np.int64))
             ended = session.ask(
-                "UPDATE episodes SET status = 'complete', ended = ? WHERE buffer_id = ? AND "
+                "UPDATE episodes SET status = ?, ended = ? WHERE buffer_id = ? AND "
                 f"status = 'open' AND id {store.dialect.AMONG} RETURNING id",
-                time.time(), store.id, listed,
+                status, time.time(), store.id, listed,
             )  # fmt: skip
             for (id,) in sorted(ended):
                 compact.compact_episode(store, session, outcome, id, None, {})

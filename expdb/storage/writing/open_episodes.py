@@ -192,13 +192,12 @@ class OpenEpisodes(KnownEpisodes):
         for key in [key for key, one in self._open.items() if one.episode_id == episode_id]:
             self._forget(key)
 
-    def complete_all(self) -> None:
-        """Complete the episodes that were begun without a name: nobody else can go on with them."""
-        locked(self._lock, self._complete_all)
+    def end_all(self, status: str) -> None:
+        """End the episodes that were begun without a name: nobody else can go on with them."""
+        locked(self._lock, self._end_all, status)
 
-    def _complete_all(self) -> None:
-        episodes.complete(
-            self._store, [episode.id for episode in self._open.values() if episode.id is not None]
-        )
+    def _end_all(self, status: str) -> None:
+        stored = [episode.id for episode in self._open.values() if episode.id is not None]
+        episodes.end_all(self._store, stored, status)
         self._open.clear()
         self._callers.clear()

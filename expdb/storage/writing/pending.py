@@ -4,7 +4,7 @@ Every value is checked and encoded here, before anything touches the database.
 """
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,10 @@ from expdb.checks import LARGEST_REWARD
 from expdb.chunks.codec import Block, Rows, decoded
 from expdb.chunks.fields import Field
 from expdb.chunks.values import encode_tags
-from expdb.names import OBSERVATIONS, nearest
 from expdb.storage.catalog import Fields
 from expdb.storage.records import EpisodeRecord
 from expdb.storage.writing.columnar import Columnar
+from expdb.storage.writing.final import check_final
 from expdb.storage.writing.flatten import flattened, new_types
 from expdb.storage.writing.steps import Mark, Steps
 
@@ -228,33 +228,13 @@ class Pending:
 
     def add_final(self, values: Mapping[str, Any]) -> None:
         """Accept the observation after the last step of the only episode here."""
-        self._refuse_misspelt(values.keys())
+        check_final(values.keys(), self._types)
         if not values.keys() <= self._types.keys():
             values = self._flattened(values)
         final = {name: value for name, value in values.items() if value is not None}
         trial = Rows()
         trial.append(final, self._types)
         self.final = final
-
-    def _refuse_misspelt(self, names: Collection[str]) -> None:
-        """Raise where names of a final observation mean fields of steps that it does not give.
-
-        What follows the last step would be zeros.
-        """
-        known = {name.split(".", 1)[0] for name in self._types}.union(self._types)
-        seen = known.intersection(OBSERVATIONS)
-        if seen and not seen.intersection(name.split(".", 1)[0] for name in names):
-            raise errors.InvalidValue(
-                f"end({', '.join(names)}) does not give {min(seen)!r}, which steps have: give "
-                "what is seen after the last one"
-            )
-        for name in names:
-            meant = "" if name in known else nearest(name, known.difference(names))
-            if meant:
-                raise errors.InvalidValue(
-                    f"end({name}=...): no step has a field {name!r}{meant} If it is a field of "
-                    "its own, declare it: db.buffer(name, fields={...})"
-                )
 
     def end(self, episode: EpisodeRecord, status: str) -> None:
         """Have the write end its only episode, also where there are no steps to write."""
