@@ -342,3 +342,14 @@ def test_a_signature_of_another_type_does_not_read_the_message():
     _, message, crc = encode({"x": Field("int64", (2,))}, [{"x": np.array([1, 2])}])
     with pytest.raises(ExpDBError):
         Decoder(Signature({"x": Field("int32", (2,))})).chunk(7, 1, crc, message)
+
+
+def test_signalling_nan_stay_bit_equal(db):
+    numbers = np.array([0x7FA00001, 0x3F800000, 0x7F800001, 0xFFC00000], np.uint32).view(np.float32)
+    buffer = db.buffer("b", fields={"x": "float32"})
+    for number in numbers:
+        buffer.store(episode_id="e", x=number)
+    buffer.end_episode("e")  # which merges its chunks
+    buffer.store_batch({"x": numbers})
+    stored = buffer.get(np.arange(8))["x"].view(np.uint32)
+    np.testing.assert_array_equal(stored, np.tile(numbers, 2).view(np.uint32))

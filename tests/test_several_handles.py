@@ -8,7 +8,7 @@ import pytest
 from behind import dialect_of, reading, writing
 
 import expdb
-from expdb.storage.writing import episodes
+from expdb.storage.writing import episodes, transaction
 from expdb.storage.writing import known_episodes as intake
 
 
@@ -309,3 +309,29 @@ def test_handles_share_the_signature_of_their_chunks(open_db):
     other.buffer("b").store(x=2.0)
     with reading(db) as session:
         assert list(map(tuple, session.ask("SELECT count(*) FROM signatures"))) == [(1,)]
+
+
+@pytest.mark.parametrize("how", ["rows", "writer"])
+def test_names_that_another_handle_begins_one_after_another_meanwhile(location, monkeypatch, how):
+    names, write = ["a", "b", "c", "d"], transaction.write
+    with expdb.open(location) as db, expdb.open(location) as another:
+        buffer, theirs = db.buffer("b"), another.buffer("b")
+        theirs.store(episode_id="first", n=-1)
+        left = list(names)
+
+        def write_after_another(store, pending):
+            if store is buffer._store and left:
+                theirs.store(episode_id=left.pop(), n=-1)
+            return write(store, pending)
+
+        monkeypatch.setattr(transaction, "write", write_after_another)
+        if how == "rows":
+            buffer.store_batch([{"episode_id": name, "n": 0} for name in names])
+        else:
+            with buffer.writer() as writer:
+                for name in names:
+                    writer.append(episode_id=name, n=0)
+        assert not left
+        found = buffer.episodes().select(["episode_id", "length"]).to_pydict()
+        assert dict(zip(*found.values(), strict=True)) == {"first": 1, **dict.fromkeys(names, 2)}
+        assert db.check() == []

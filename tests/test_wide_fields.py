@@ -96,3 +96,13 @@ def test_what_is_kept_open_follows_the_room_for_it(open_db, kept_open):
                 assert is_frame(batch["obs"], batch["n"])
             seen[label] = any(kept_open[-10:])
     assert seen == {label: label != "nothing stays open" for label in BYTES}
+
+
+def test_arrays_of_the_callers_own_that_cannot_be_written_to_are_refused(buffer):
+    def read_only(shape, dtype):
+        return np.broadcast_to(dtype.type(0), shape)
+
+    for _ in range(3):
+        with pytest.raises(expdb.InvalidValue, match="that can be written to"):
+            buffer.sample(4, unit=expdb.NStep(1), empty=read_only)
+        buffer.sample(4, unit=expdb.NStep(1))

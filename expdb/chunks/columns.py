@@ -28,6 +28,14 @@ def _limits_of(dtype: np.dtype[Any]) -> tuple[int, int]:
     return int(limits.min), int(limits.max)
 
 
+def _listed(values: np.ndarray) -> list[Any]:
+    """Return numbers as Python's; NaN of 4 bytes stay NumPy's, as a float of 8 has other bits."""
+    if values.dtype == np.float32 and np.isnan(values).any():
+        return list(values)
+    found: list[Any] = values.tolist()
+    return found
+
+
 class ScalarColumn(Column):
     """Numbers and booleans: validity, data."""
 
@@ -56,7 +64,7 @@ class ScalarColumn(Column):
         self.nbytes += self._itemsize
 
     def extend(self, values: np.ndarray) -> None:
-        self.values.extend(values.tolist())
+        self.values.extend(_listed(values))
         self.rows += len(values)
         self.nbytes += values.nbytes
 
@@ -106,7 +114,7 @@ class ScalarColumn(Column):
     def copy(self, stored: Any, present: bytes) -> None:
         self._mark(present)
         values = np.frombuffer(stored, self.field.numpy)
-        self.values.extend(values.tolist())
+        self.values.extend(_listed(values))
         self.rows += len(values)
         self.nbytes += values.nbytes
 

@@ -291,10 +291,15 @@ class _Taken:
 def _made(empty: Empty, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     """Return an array of the caller's own making; raise InvalidValue for one of another kind."""
     out = empty(shape, dtype)
-    if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != dtype:
+    if (
+        not isinstance(out, np.ndarray)
+        or out.shape != shape
+        or out.dtype != dtype
+        or not out.flags.writeable
+    ):
         raise errors.InvalidValue(
             f"empty{shape, dtype} returned {type(out).__name__}: it is to return an array of that "
-            "shape and dtype"
+            "shape and dtype that can be written to"
         )
     return out
 

@@ -15,6 +15,9 @@ from expdb.storage.writing.gathering import Gathering, key_of, step_columns
 from expdb.storage.writing.known_episodes import KnownEpisodes, Row
 from expdb.storage.writing.pending import Pending
 
+# Others may begin, or end, another episode of the same write each time.
+ATTEMPTS = 8
+
 
 class OpenEpisodes(KnownEpisodes):
     """Writes steps to the episodes that a process has open in a buffer. Threads may share it."""
@@ -26,7 +29,7 @@ class OpenEpisodes(KnownEpisodes):
         return locked(self._lock, self._write, rows)
 
     def _write(self, rows: Sequence[Row]) -> np.ndarray:
-        for attempt in (0, 1):
+        for attempt in range(ATTEMPTS):
             found = self.gathering()
             try:
                 self._gather(rows, found)
@@ -34,10 +37,10 @@ class OpenEpisodes(KnownEpisodes):
             except (errors.EpisodeEnded, errors.EpisodeMismatch):
                 # Somebody else has ended, deleted or evicted an episode that this handle knew as
                 # open, or begun one of the same name at the same moment.
-                if attempt or found.is_stored or found.is_in_doubt:
+                if attempt + 1 == ATTEMPTS or found.is_stored or found.is_in_doubt:
                     raise
                 self._look_again(rows)
-        raise AssertionError("the second attempt returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     def write_columns(self, columns: Mapping[str, Sequence[Any]]) -> np.ndarray | None:
         """Write steps given as columns in one transaction, and return their positions.
@@ -143,14 +146,15 @@ class OpenEpisodes(KnownEpisodes):
         return locked(self._lock, self._write_gathered, found)
 
     def _write_gathered(self, found: Gathering) -> np.ndarray:
-        try:
-            return self._commit(found)
-        except (errors.EpisodeEnded, errors.EpisodeMismatch):
-            rows = list(found.rows())
-            self._look_again(rows)
-        again = self.gathering()
-        self._gather(rows, again)
-        found.pending, found.opened, found.named = again.pending, again.opened, again.named
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return self._commit(found)
+            except (errors.EpisodeEnded, errors.EpisodeMismatch):
+                rows = list(found.rows())
+                self._look_again(rows)
+            again = self.gathering()
+            self._gather(rows, again)
+            found.pending, found.opened, found.named = again.pending, again.opened, again.named
         return self._commit(found)
 
     def _commit(self, found: Gathering) -> np.ndarray:
