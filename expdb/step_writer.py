@@ -130,8 +130,11 @@ class StepWriter(GatheringWriter):
 
     def close(self) -> None:
         """Flush, and complete the episodes that were begun without an `episode_id`."""
+        self._finish("complete")
+
+    def _finish(self, status: str) -> None:
         if self._pid == os.getpid():
-            locked(self._lock, self._close, "complete")
+            locked(self._lock, self._close, status)
 
     def _close(self, status: str) -> None:
         if not self._has_ended:
@@ -171,5 +174,4 @@ class StepWriter(GatheringWriter):
     ) -> None:
         if kind is GeneratorExit:  # maybe from the garbage collector, in the midst of anything
             return self._sink.collected(self)
-        if self._pid == os.getpid():
-            locked(self._lock, self._close, "complete" if kind is None else "aborted")
+        self._finish("complete" if kind is None else "aborted")

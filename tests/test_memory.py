@@ -14,7 +14,7 @@ import expdb
 TURNS = 24
 
 
-# SQLite keeps up to 4 MB of the file for each connection, and the allocator what lies between.
+# SQLite keeps up to 4 MB of the file for each connection, and the allocator some of what is freed.
 PAGES = 9 << 20
 
 

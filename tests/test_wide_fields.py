@@ -5,6 +5,7 @@ import pytest
 
 import expdb
 from expdb.storage.reading.chunk_cache import ChunkCache
+from expdb.storage.reading.gather import gather_wide
 
 EPISODES, LENGTH = 24, 25
 SIDE = 40  # of a frame, of which several are in a chunk, compressed
@@ -106,3 +107,9 @@ def test_arrays_of_the_callers_own_that_cannot_be_written_to_are_refused(buffer)
         with pytest.raises(expdb.InvalidValue, match="that can be written to"):
             buffer.sample(4, unit=expdb.NStep(1), empty=read_only)
         buffer.sample(4, unit=expdb.NStep(1))
+
+
+def test_spans_of_other_rows_than_there_is_room_for_are_refused():
+    field, room = expdb.Field("float32", (400,)), np.empty((1, 400), np.float32)
+    with pytest.raises(expdb.ExpDBError, match="1 values, and other rows"):
+        gather_wide({}, [], "obs", field, room, keep_open=False)

@@ -224,7 +224,9 @@ def check_name(name: str) -> None:
         raise ReservedName(f"{name!r} starts as a derived key does (next_, has_): rename the field")
 
 
-CLOSE = 0.82  # two letters of six in another order are 0.83; `episodes`, `episode_tags` 0.8
+# Of a name to a column: two letters of six in another order are 0.83; `episodes` and `episode_tags`
+# are 0.8, and nobody's slip.
+LIKENESS = 0.82
 
 
 def warn_of_likely_column(name: str, field: Field) -> None:
@@ -234,7 +236,7 @@ def warn_of_likely_column(name: str, field: Field) -> None:
     """
     plain_name = name.lower()
     meant = COLUMN_SYNONYMS.get(plain_name) or next(
-        iter(difflib.get_close_matches(plain_name, COLUMNS, 1, CLOSE)), None
+        iter(difflib.get_close_matches(plain_name, COLUMNS, 1, LIKENESS)), None
     )
     if meant is not None:
         shape = f", {field.shape}" if field.shape else ""

@@ -175,7 +175,7 @@ def beside(
     known, ends = after >= 0, terminated[:-1]
     joined = after[:-1] == found[1:]
     elsewhere = known[:-1] & (after[:-1] < slots)
-    if (elsewhere > (joined | ends)).nonzero()[0].size:  # `any` is a function of Python's
+    if (elsewhere > (joined | ends)).nonzero()[0].size:  # not `any`: see Copier
         return None
     joined = (joined & known[1:]) > ends
     if not isinstance(steps, int):

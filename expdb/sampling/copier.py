@@ -21,9 +21,9 @@ class Copier:
     """Makes the columns of steps, or of transitions of as many steps for each.
 
     The records of the drawn rows, and of the steps after them, are put where those of the last
-    batch were, with views of their columns: what is handed out is copied from these. Of NumPy's
-    methods `max`, `any` and `sum` are functions of Python's, which wait for memory more than those
-    of C that stand here.
+    batch were, with views of their columns: what is handed out is copied from these. `max`, `any`
+    and `sum` are avoided: NumPy implements them in Python, which costs cache misses that `argmax`,
+    `nonzero` and `add.reduce` do not have.
     """
 
     def __init__(self, unit: Unit, plan: Plan, packed: Packed, size: int):

@@ -64,6 +64,8 @@ def gather_wide(
     """
     room, width = values.reshape(-1).view(np.uint8), field.nbytes
     ends = np.cumsum([b - a for _, a, b in spans]).tolist()
+    if (ends[-1] if ends else 0) * width != len(room):  # it would hold what was there before
+        raise inconsistent(f"{len(values)} values, and other rows of chunks")
     opened: Buffer | None = b""
     last = None
     for (c, a, b), end in sorted(zip(spans, ends, strict=True)):

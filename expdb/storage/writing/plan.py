@@ -78,7 +78,7 @@ def make_plan(
     turns out to be another place.
     """
     steps, mine, count = pending.steps, pending.by_episode(), len(pending)
-    alone = len(mine) == 1  # as nearly always, which costs a third
+    alone = len(mine) == 1  # nearly always, and then a third of the work
     numbers, place_of, ordinals = [0] * count, [1] * count, [0] * count
     episodes: list[EpisodeWrite] = []
     for place, (record, rows) in enumerate(mine.items(), 1):

@@ -15,11 +15,10 @@ import numpy as np
 from expdb import errors
 from expdb.chunks.chunk import Decoder, crc_of
 from expdb.names import COLUMN_KINDS
-from expdb.storage.records import EpisodeRecord
 from expdb.storage.store import Store
 from expdb.storage.writing import compact
 from expdb.storage.writing.pending import Pending
-from expdb.storage.writing.plan import WritePlan, make_plan
+from expdb.storage.writing.plan import EpisodeWrite, WritePlan, make_plan
 from expdb.storage.writing.steps import Steps
 
 
@@ -77,7 +76,7 @@ def _parameters(
     several = len(plan.episodes) > 1
     episodes = [
         {
-            **_told(write.before.id, write.record),
+            **_description(write),
             "id": write.before.id,
             "length": write.before.length,
             "rows": len(write.rows),
@@ -111,9 +110,10 @@ def _parameters(
     )
 
 
-def _told(id: int | None, record: EpisodeRecord) -> dict[str, Any]:
-    """Return what the server is told of an episode beside its steps: everything where it is new."""
-    if id is None:
+def _description(write: EpisodeWrite) -> dict[str, Any]:
+    """Return the columns that describe an episode: all where it is new, else those compared."""
+    record = write.record
+    if write.before.id is None:
         return record.columns()
     return {"episode_id": record.episode_id, "policy_version": record.policy_version}
 
