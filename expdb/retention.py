@@ -1,7 +1,7 @@
-"""Keeping to a policy of eviction: what goes is archived first, and then goes.
+"""Evict what a policy says; with an archive, write the steps to Parquet files first.
 
-What a process is killed at leaves the steps in the buffer, in the archive, or, until somebody goes
-on, in both.
+A kill at any time leaves the steps in the buffer or in the archive. Until the next eviction, they
+may be in a hidden draft in the archive's folder: see storage/ledger/evictions.py.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
@@ -21,7 +22,7 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
-from expdb import errors, parquet
+from expdb import archive_folder, errors, parquet
 from expdb.batch import Batch
 from expdb.locks import locked
 from expdb.processes import has_ended, named
@@ -35,14 +36,16 @@ from expdb.storage.reading.fetch import alive
 from expdb.storage.store import Store
 from expdb.storage.upkeep import eviction
 from expdb.storage.upkeep.eviction import Eviction
-from expdb.storage.upkeep.plan_eviction import NOTHING, pinned_from, plan_eviction
+from expdb.storage.upkeep.plan_eviction import NOTHING, Plan, pinned_from, plan_eviction
 from expdb.storage.writing.evict import evict
 
-SECONDS = 1.0  # between two looks of a handle that writes, at least
-PAUSE = 20.0  # times as long as a look took, so that they take a twentieth of the time at most
-WARN_SECONDS = 60.0  # between two warnings of one that cannot archive
-AT_ONCE = 65_536  # steps of a file
-EXPIRES = 600.0  # seconds, after which nobody is taken to be at an eviction
+LOOK_SECONDS = 1.0  # between two looks of a handle that writes, at least
+LOOK_SHARE = 20.0  # a look waits this many times the duration of the last one: 5 % of the time
+WARN_SECONDS = 60.0  # between two warnings about the same buffer
+FILE_STEPS = 65_536  # steps in one file
+WRITE_SECONDS = 0.04  # that one write may spend on archiving
+RENEW_SECONDS = 20.0  # between two renewals while a draft is written
+EXPIRE_SECONDS = 600.0  # without a renewal, after which another process may go on
 LONGEST_NAME = 180  # characters of a folder's name
 ATTEMPTS = 3  # to archive while others may write, before they have to wait
 
@@ -51,14 +54,38 @@ _serials = itertools.count(1)
 Scan = Callable[[np.ndarray, Sequence[str]], Iterator[Batch]]
 
 
+class _OwnerChanged(Exception):
+    """Another process goes on with the eviction."""
+
+
+@dataclass
+class _Backlog:
+    """Steps that are due, as planned for a policy and a capacity."""
+
+    policy: Eviction
+    capacity: int | None
+    plan: Plan
+
+    def take(self, count: int) -> np.ndarray:
+        """Remove about `count` steps, or the episodes that begin with them, and return them."""
+        plan, taken = self.plan, np.zeros(len(self.plan.positions), np.bool_)
+        taken[:count] = True
+        if self.policy.whole_episodes:
+            taken = np.isin(plan.episodes, plan.episodes[taken])
+        self.plan = Plan(plan.positions[~taken], plan.episodes[~taken], plan.why[~taken])
+        return plan.positions[taken]
+
+
 class Retention:
     """What a handle does about the eviction of a buffer."""
 
     def __init__(self, store: Store, scan: Scan, save: Callable[[], None]):
         self._store, self._scan, self._save = store, scan, save
         self._holder = named(next(_serials))
-        self._next_look, self._next_warning = time.monotonic() + SECONDS, 0.0
+        self._next_look, self._next_warning = time.monotonic() + LOOK_SECONDS, 0.0
         self._lock = threading.Lock()  # one thread at a time archives
+        self._backlog: _Backlog | None = None
+        self._at_once = 64  # steps that one write archives; follows the time that they take
 
     # -- the policy ------------------------------------------------------------------------------
 
@@ -68,41 +95,48 @@ class Retention:
             return eviction.read_policy(session, self._store)
 
     def set_policy(self, policy: Eviction | None) -> None:
-        """Keep to a policy; raise ArchiveFailed where its folder cannot be written."""
+        """Set the policy; raise ArchiveFailed if its folder cannot be written."""
+        marker = None
         if policy is not None and policy.archive is not None:
-            _try_folder(os.fspath(policy.archive))
-        locked(self._lock, self._set_policy, policy)
+            marker = archive_folder.prepare(os.fspath(policy.archive))
+        archive_folder.trust(self._store.engine.location, self._store.name)
+        locked(self._lock, self._set_policy, policy, marker)
 
-    def _set_policy(self, policy: Eviction | None) -> None:
-        store, keeps = self._store, policy is not None and policy.archive is not None
+    def _set_policy(self, policy: Eviction | None, marker: str | None) -> None:
+        store, keeps = self._store, marker is not None
         for _ in range(ATTEMPTS):
             try:
-                self._evict()  # what the policy until now is to archive
+                self._evict()  # what the current policy is to archive
             except errors.ArchiveFailed as error:
                 if not keeps:
                     raise errors.ArchiveFailed(
-                        f"steps that are due cannot be archived: {error} with an archive that can "
-                        "be written, and evict() first"
+                        f"buffer {store.name!r} has steps that the current policy must archive "
+                        f"first: {error}; or set an eviction with an archive that can be written"
                     ) from error
             with store.writing() as (session, _):
-                if keeps:
-                    evictions.end(session, store, evictions.NOBODY)
-                elif self._is_to_archive(session):
+                under_way = evictions.under_way(session, store)
+                if under_way is not None and under_way.committed:
+                    raise errors.ArchiveFailed(
+                        f"{under_way.draft} holds evicted steps of buffer {store.name!r}; make its "
+                        "folder available and call evict() before you set another eviction"
+                    )
+                if under_way is not None and keeps:
+                    evictions.end(session, store, under_way)
+                elif under_way is None and not keeps and self._is_to_archive(session):
                     continue  # others have written meanwhile
-                eviction.set_policy(session, store, policy)
+                eviction.set_policy(session, store, policy, marker)
                 return
         raise errors.DatabaseBusy(
-            f"others write to buffer {store.name!r} faster than it is archived: set the policy "
-            "again"
+            f"other processes write to buffer {store.name!r} faster than it is archived; set the "
+            "policy again"
         )
 
     def _is_to_archive(self, session: Session) -> bool:
-        """Return whether the policy until now has steps to archive, which nobody is at."""
+        """Return whether the current policy has steps to archive."""
         policy = eviction.read_policy(session, self._store)
         if policy is None or policy.archive is None:
             return False
-        nobody = evictions.under_way(session, self._store) is None
-        return nobody and len(self._due(session, policy)) > 0
+        return len(self._due(session, policy).positions) > 0
 
     def plan(self) -> pa.Table:
         """Return what would go now, one row per run of steps of an episode."""
@@ -133,157 +167,290 @@ class Retention:
     # -- evicting --------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Evict what is due, if the last look was a second ago; warn where that fails.
+        """Evict due steps for a bounded time, if the last look was a second ago.
 
-        For writers, whose steps are stored: they are not to fail of it.
+        Called after a write, which has succeeded: errors become warnings.
         """
         now = time.monotonic()
         if now < self._next_look:
             return
-        self._next_look = now + SECONDS  # other threads need not look
+        self._next_look = now + LOOK_SECONDS  # other threads need not look
         try:
-            self.evict()
+            locked(self._lock, self._evict_some)
         except (
             errors.ConnectionLost, errors.DatabaseBusy, errors.DatabaseClosed, errors.UnknownBuffer
         ):  # fmt: skip
             return  # the next look will do
         except errors.ExpDBError as error:
+            self._backlog = None
             if now >= self._next_warning:
                 self._next_warning = now + WARN_SECONDS
-                errors.warn(f"what is due was not evicted: {error}")
+                errors.warn(f"steps that are due were not evicted: {error}")
         finally:
             took = time.monotonic() - now
-            self._next_look = now + took + max(SECONDS, PAUSE * took)
+            pause = 0.0 if self._backlog else max(LOOK_SECONDS, LOOK_SHARE * took)
+            self._next_look = now + took + pause
+
+    def _evict_some(self) -> None:
+        """Evict what fits into the time that a write may take."""
+        policy = self.policy()
+        if policy is None or policy.by == "archiver":
+            self._backlog = None
+            return
+        if policy.archive is None:
+            self._evict()
+            return
+        start = time.monotonic()
+        self._finish()
+        if self._backlog is None:
+            self._backlog = self._planned()
+        if self._backlog is not None:
+            steps = self._evict_backlog(self._at_once)
+            took = time.monotonic() - start
+            if steps:
+                most = min(2 * self._at_once, FILE_STEPS)
+                wanted = int(self._at_once * WRITE_SECONDS / max(took, 1e-6))
+                self._at_once = max(16, min(most, wanted))
 
     def evict(self) -> int:
-        """Evict what the policy says; return how many steps went."""
+        """Evict what the policy says; return how many steps were evicted."""
         return locked(self._lock, self._evict)
 
     def _evict(self) -> int:
         count = self._finish()
         while True:
-            gone, more = self._evict_once()
-            count += gone
-            if not more:
+            self._backlog = self._planned()
+            if self._backlog is None:
                 return count
+            evicted = 0
+            while self._backlog is not None:
+                evicted += self._evict_backlog(FILE_STEPS)
+            if not evicted:
+                return count
+            count += evicted
 
-    def _evict_once(self) -> tuple[int, bool]:
-        """Evict what is due; return how many steps went, and whether to look again."""
-        store, holder = self._store, self._holder
+    def _planned(self) -> _Backlog | None:
+        """Return what is due, None for nothing or if another process is archiving."""
+        store = self._store
         with store.engine.reading() as session:
-            policy = eviction.read_policy(session, store)
-            if policy is None:
-                return 0, False
-            is_pinned = store.state(session).pinned is not None
-            if not is_pinned and not len(self._due(session, policy)):
-                return 0, False
-        self._save()
-        with store.writing() as (session, outcome):
             policy = eviction.read_policy(session, store)
             if policy is None or evictions.under_way(session, store) is not None:
-                return 0, False
-            if store.state(session).pinned is not None:
-                settle_pins(session, store)
-            positions = self._due(session, policy)
-            if not len(positions):
-                return 0, False
-            if policy.archive is None:
-                gone = evict(store, session, outcome, positions)
-                return gone, gone > 0
-            if not policy.whole_episodes:
-                positions = positions[:AT_ONCE]
-            file = _file(policy, store.name, positions)
-            archiving = evictions.begin(session, store, holder, time.time(), file, positions)
-        gone = self._archive(archiving)
-        return gone, gone > 0
+                return None
+            if store.state(session).pinned is None:
+                return self._backlog_of(session, policy)
+        with store.writing() as (session, _):
+            settle_pins(session, store)  # expired leases pin nothing
+            policy = eviction.read_policy(session, store)
+            return None if policy is None else self._backlog_of(session, policy)
 
-    def _due(self, session: Session, policy: Eviction) -> np.ndarray:
-        positions = plan_eviction(self._store, session, policy, time.time()).positions
-        return positions[alive(self._store, session, positions)] if len(positions) else positions
+    def _backlog_of(self, session: Session, policy: Eviction) -> _Backlog | None:
+        plan = self._due(session, policy)
+        if not len(plan.positions):
+            return None
+        return _Backlog(policy, self._store.state(session).capacity, plan)
+
+    def _due(self, session: Session, policy: Eviction) -> Plan:
+        plan = plan_eviction(self._store, session, policy, time.time())
+        if not len(plan.positions):
+            return plan
+        held = alive(self._store, session, plan.positions)
+        return Plan(plan.positions[held], plan.episodes[held], plan.why[held])
+
+    def _evict_backlog(self, count: int) -> int:
+        """Evict about `count` steps of the backlog; return how many were evicted."""
+        store, backlog = self._store, self._backlog
+        assert backlog is not None
+        self._save()
+        with store.writing() as (session, outcome):
+            if (
+                eviction.read_policy(session, store) != backlog.policy
+                or store.state(session).capacity != backlog.capacity
+                or evictions.under_way(session, store) is not None
+            ):
+                self._backlog = None
+                return 0
+            if backlog.policy.archive is None:
+                self._backlog = None
+                return evict(store, session, outcome, self._free(session, backlog.plan.positions))
+            marker = eviction.read_marker(session, store)
+            positions = self._free(session, backlog.take(count))
+            if not len(backlog.plan.positions):
+                self._backlog = None
+            positions = positions[alive(store, session, positions)] if len(positions) else positions
+            if not len(positions):
+                return 0
+            archive_folder.check(store.engine.location, store.name, backlog.policy, marker)
+            file = _file(backlog.policy, store.name, positions)
+            archiving = evictions.begin(session, store, self._holder, file, positions)
+        return self._archive(archiving)
+
+    def _free(self, session: Session, positions: np.ndarray) -> np.ndarray:
+        """Return the positions without those that leases pin by now."""
+        pinned = pinned_from(self._store, session, self._store.state(session))
+        return positions if pinned is None else positions[positions < pinned]
 
     def _finish(self) -> int:
-        """Go on with an eviction that was left by a process, or a handle; return how many went."""
+        """Go on with an eviction that another process left; return how many steps it evicts."""
         store = self._store
         with store.engine.reading() as session:
-            if self._left(evictions.under_way(session, store)) is None:
-                return 0
-        with store.writing() as (session, _):
-            found = self._left(evictions.under_way(session, store))
+            found = evictions.under_way(session, store)
             if found is None:
                 return 0
-            evictions.hand_over(session, store, found.holder, self._holder)
-        return self._archive(found)
+            policy, marker = (
+                eviction.read_policy(session, store), eviction.read_marker(session, store)
+            )  # fmt: skip
+        if not self._is_abandoned(found) and not (found.committed and found.draft.exists()):
+            return 0
+        if policy is None or not _is_in_archive(found, policy):
+            raise errors.DatabaseDamaged(
+                f"the eviction under way in buffer {store.name!r} names {found.file}, which is not "
+                "in the archive of its policy; restore a backup"
+            )
+        archive_folder.check(store.engine.location, store.name, policy, marker)
+        if found.committed:
+            self._publish(found)
+            return 0
+        with store.writing() as (session, _):
+            if not evictions.is_owner(session, store, found):
+                return 0
+            taken = evictions.take_over(session, store, found, self._holder)
+        if _is_left(found):  # a suspended owner removes its draft itself when it resumes
+            _remove(found.draft)
+        return self._archive(taken)
 
-    def _left(self, found: Archiving | None) -> Archiving | None:
-        """Return what is under way if nobody is at it."""
-        if found is None or found.holder in (self._holder, NOBODY) or has_ended(found.holder):
-            return found
-        return found if time.time() - found.since > EXPIRES else None
+    def _is_abandoned(self, found: Archiving) -> bool:
+        if found.holder == self._holder or _is_left(found):
+            return True
+        return abs(found.idle) > EXPIRE_SECONDS  # the clock may have been set back
 
     def _archive(self, archiving: Archiving) -> int:
-        """Write steps to their file, and have them go; return how many."""
-        store = self._store
+        """Write steps to a draft, delete them, and name the file; return how many there were."""
         try:
-            for _ in range(ATTEMPTS):
-                before = self._written(archiving)
-                with store.writing() as (session, outcome):
-                    left = self._without_pinned(session, archiving)
-                    if left is archiving and (
-                        evictions.fingerprint(session, store, archiving) == before
-                    ):
-                        return self._gone(session, outcome, archiving)
-                archiving = left
-            with store.writing() as (session, outcome):  # others wait
-                archiving = self._without_pinned(session, archiving)
-                self._written(archiving)
-                return self._gone(session, outcome, archiving)
+            count, archiving = self._moved(archiving)
+        except _OwnerChanged:
+            _remove(archiving.draft)
+            return 0
         except BaseException:
-            with suppress(errors.ExpDBError), store.writing() as (session, _):
-                evictions.hand_over(session, store, self._holder, NOBODY)
+            # A commit whose outcome is unknown may have deleted the steps: then the draft stays.
+            with suppress(errors.ExpDBError), self._store.writing() as (session, _):
+                found = evictions.under_way(session, self._store)
+                if found is None or found.id != archiving.id or not found.committed:
+                    _remove(archiving.draft)
+                    evictions.give_up(session, self._store, archiving)
             raise
+        if archiving.committed:
+            self._publish(archiving)
+        else:
+            _remove(archiving.draft)
+        return count
+
+    def _moved(self, archiving: Archiving) -> tuple[int, Archiving]:
+        """Write the draft and delete the steps, in one transaction with the check of the owner."""
+        store = self._store
+        for _ in range(ATTEMPTS):
+            before = self._write_draft(archiving, self._renew)
+            with store.writing() as (session, outcome):
+                free = self._without_pinned(session, archiving)
+                if free is archiving and (
+                    evictions.fingerprint(session, store, archiving) == before
+                ):
+                    return self._delete(session, outcome, archiving)
+            archiving = free
+        with store.writing() as (session, outcome):  # others wait
+            archiving = self._without_pinned(session, archiving)
+            self._write_draft(archiving, lambda one: evictions.renew(session, store, one))
+            return self._delete(session, outcome, archiving)
+
+    def _renew(self, archiving: Archiving) -> bool:
+        with self._store.writing() as (session, _):
+            return evictions.renew(session, self._store, archiving)
 
     def _without_pinned(self, session: Session, archiving: Archiving) -> Archiving:
-        """Return what may go still: somebody may have pinned some of it meanwhile."""
-        pinned = pinned_from(self._store, session, self._store.state(session))
-        if pinned is None or not len(archiving.positions) or archiving.positions[-1] < pinned:
+        """Return what may be evicted still: leases may have pinned some of it meanwhile."""
+        if not evictions.is_owner(session, self._store, archiving):
+            raise _OwnerChanged
+        free = self._free(session, archiving.positions)
+        if len(free) == len(archiving.positions):
             return archiving
-        free = archiving.positions[archiving.positions < pinned]
         return evictions.shrink(session, self._store, archiving, free)
 
-    def _gone(self, session: Session, outcome: WriteOutcome, archiving: Archiving) -> int:
-        store = self._store
-        if not evictions.end(session, store, self._holder):
-            return 0  # somebody else went on with it
-        held = archiving.positions[alive(store, session, archiving.positions)]
-        return evict(store, session, outcome, held)
+    def _delete(
+        self, session: Session, outcome: WriteOutcome, archiving: Archiving
+    ) -> tuple[int, Archiving]:
+        """Delete the steps of a draft in a transaction that has checked the owner."""
+        store, positions = self._store, archiving.positions
+        held = positions[alive(store, session, positions)] if len(positions) else positions
+        if not len(held):
+            evictions.end(session, store, archiving)
+            return 0, archiving
+        count = evict(store, session, outcome, held)
+        return count, evictions.commit(session, store, archiving)
 
-    def _written(self, archiving: Archiving) -> tuple[int, ...]:
-        """Write the file; return what tells whether the steps have changed since."""
-        store, path = self._store, Path(archiving.file)
+    def _publish(self, archiving: Archiving) -> None:
+        """Give the draft its name, once its steps are deleted, and end the eviction."""
+        store = self._store
+        try:
+            archiving.draft.replace(archiving.path)
+            _sync(archiving.path.parent)
+            for draft in archiving.path.parent.glob(f".{archiving.path.name}.*"):
+                _remove(draft)  # of previous owners, which can no longer delete the steps
+        except FileNotFoundError:
+            with store.engine.reading() as session:
+                found = evictions.under_way(session, store)
+            if found is None or found.id != archiving.id:
+                return  # another process has named it
+            if not archiving.path.exists():
+                raise errors.ArchiveFailed(
+                    f"{archiving.draft} holds evicted steps of buffer {store.name!r} and is not "
+                    "visible from this machine; call evict() where the archive is"
+                ) from None
+        except OSError as error:
+            raise archive_folder.failed(str(archiving.path), error) from error
+        with store.writing() as (session, _):
+            evictions.end(session, store, archiving)
+
+    def _write_draft(
+        self, archiving: Archiving, renew: Callable[[Archiving], bool]
+    ) -> tuple[int, ...]:
+        """Write the steps to the draft; return the fingerprint that they had."""
+        store, draft = self._store, archiving.draft
         with store.engine.reading() as session:
             store.state(session)  # which fields there are
-            found = evictions.fingerprint(session, store, archiving)
-            held = archiving.positions[alive(store, session, archiving.positions)]
-        draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+            before = evictions.fingerprint(session, store, archiving)
+            held = archiving.positions
+            held = held[alive(store, session, held)] if len(held) else held
+        if not len(held):
+            return before
+        kinds = {name: str(field) for name, field in store.fields.types.items()}
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            for left in path.parent.glob(f".{path.name}.*"):
-                left.unlink()  # by a process that was killed
-            if not len(held):
-                path.unlink(missing_ok=True)
-            else:
-                kinds = {name: str(field) for name, field in store.fields.types.items()}
-                parquet.write(draft, kinds, lambda names: self._scan(held, names))
-                _sync(draft)
-                draft.replace(path)
-                _sync(path.parent)
+            draft.parent.mkdir(parents=True, exist_ok=True)
+            parquet.write(draft, kinds, lambda names: self._renewing(archiving, held, names, renew))
+            _sync(draft)
+            _sync(draft.parent)
         except errors.ExpDBError:  # some of which are an OSError too
             raise
         except OSError as error:
-            with suppress(OSError):
-                draft.unlink()
-            raise _failed(archiving.file, error) from error
-        return found
+            with store.engine.reading() as session:
+                if not evictions.is_owner(session, store, archiving):
+                    raise _OwnerChanged from None
+            raise archive_folder.failed(archiving.file, error) from error
+        return before
+
+    def _renewing(
+        self,
+        archiving: Archiving,
+        positions: np.ndarray,
+        names: Sequence[str],
+        renew: Callable[[Archiving], bool],
+    ) -> Iterator[Batch]:
+        """Yield the steps in batches, and renew the eviction meanwhile."""
+        next_renewal = time.monotonic() + RENEW_SECONDS
+        for batch in self._scan(positions, names):
+            yield batch
+            if time.monotonic() >= next_renewal:
+                if not renew(archiving):
+                    raise _OwnerChanged
+                next_renewal = time.monotonic() + RENEW_SECONDS
 
 
 def _file(policy: Eviction, name: str, positions: np.ndarray) -> str:
@@ -301,26 +468,27 @@ def _file(policy: Eviction, name: str, positions: np.ndarray) -> str:
     return str(folder / f"{positions[0]}-{positions[-1]}-{uuid.uuid4().hex[:12]}.parquet")
 
 
-def _try_folder(archive: str) -> None:
-    """Raise ArchiveFailed where nothing can be written to a folder."""
-    probe = Path(archive) / f".{named(0).replace('/', '-')}"
-    try:
-        probe.parent.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"expdb")
-        probe.unlink()
-    except OSError as error:
-        raise _failed(archive, error) from error
+def _is_left(archiving: Archiving) -> bool:
+    return archiving.holder == NOBODY or has_ended(archiving.holder)
 
 
-def _failed(path: str, error: OSError) -> errors.ArchiveFailed:
-    return errors.ArchiveFailed(
-        f"{path} cannot be written ({error.strerror or error}), so nothing is evicted: make room "
-        "or mend its permissions, or set another buffer.eviction"
+def _is_in_archive(archiving: Archiving, policy: Eviction) -> bool:
+    path = archiving.path
+    return (
+        policy.archive is not None
+        and path.is_relative_to(policy.archive)
+        and ".." not in path.parts
+        and path.suffix == ".parquet"
     )
 
 
+def _remove(draft: Path) -> None:
+    with suppress(OSError):
+        draft.unlink()
+
+
 def _sync(path: Path) -> None:
-    """Have a file, or what a folder lists, on the disk."""
+    """Write a file, or the names in a folder, to the disk."""
     if os.name == "nt" and path.is_dir():
         return  # a folder cannot be opened there, and its entries are in a journal
     file = os.open(path, os.O_RDONLY)

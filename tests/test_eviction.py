@@ -1,6 +1,7 @@
 """Policies of eviction: by bytes, age and task, by whole episodes, and into an archive."""
 
 import multiprocessing
+import shutil
 import time
 
 import numpy as np
@@ -145,13 +146,13 @@ def test_an_archive_has_every_value(db, tmp_path):
 def test_an_archive_that_cannot_be_written_evicts_nothing(db, tmp_path):
     (tmp_path / "file").write_text("")
     buffer = db.buffer("b", capacity=10)
-    with pytest.raises(expdb.ArchiveFailed, match="nothing is evicted: make room"):
+    with pytest.raises(expdb.ArchiveFailed, match="nothing is evicted; free space"):
         buffer.eviction = expdb.Eviction(archive=tmp_path / "file")
     assert buffer.eviction is None
     folder = tmp_path / "archive"
     buffer.eviction = expdb.Eviction(archive=folder)
-    folder.rmdir()
-    folder.write_text("")  # somebody puts something else there
+    shutil.rmtree(folder)
+    folder.write_text("")  # another program writes a file of that name
     with pytest.warns(expdb.ExpDBWarning, match="cannot be written"):
         deadline = time.monotonic() + 1.2
         while time.monotonic() < deadline:
@@ -162,6 +163,9 @@ def test_an_archive_that_cannot_be_written_evicts_nothing(db, tmp_path):
         buffer.evict()
     assert len(buffer) == stored
     folder.unlink()
+    with pytest.raises(expdb.ArchiveFailed, match=r"set buffer\.eviction again"):
+        buffer.evict()
+    buffer.eviction = expdb.Eviction(archive=folder)
     assert buffer.evict() == stored - 10
     assert archived(tmp_path) == list(range(stored - 10))
     assert db.check() == []
@@ -177,9 +181,9 @@ def test_what_is_due_is_archived_before_the_policy_ends(db, tmp_path):
         assert sorted([*archived(tmp_path), *held(buffer)]) == list(range(stored[-1] + 1))
     buffer.eviction = expdb.Eviction(archive=tmp_path / "gone")
     buffer.store_batch({"n": np.arange(12)})
-    (tmp_path / "gone").rmdir()
+    shutil.rmtree(tmp_path / "gone")
     (tmp_path / "gone").write_text("")
-    with pytest.raises(expdb.ArchiveFailed, match="steps that are due cannot be archived"):
+    with pytest.raises(expdb.ArchiveFailed, match="the current policy must archive first"):
         buffer.eviction = None
     assert len(buffer) == 17
 
@@ -225,10 +229,11 @@ def test_what_another_handle_left_is_finished(db, open_db, tmp_path, monkeypatch
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(buffer._retention, "_gone", stop)
+    monkeypatch.setattr(buffer._retention, "_delete", stop)
     with pytest.raises(KeyboardInterrupt):
         buffer.evict()
-    assert archived(tmp_path) == list(range(7))  # and they are in the buffer as well
+    assert archived(tmp_path) == []
+    assert len(buffer) == 12
     other = db.buffer("b")
     other.store_batch({"n": np.arange(3)})
     assert other.evict() == 10
@@ -354,7 +359,7 @@ def test_a_policy_leaves_an_archive_that_is_gone_for_good(db, tmp_path):
     buffer = db.buffer("b", capacity=4)
     buffer.eviction = expdb.Eviction(archive=tmp_path / "gone")
     buffer.store_batch({"n": np.arange(9)})
-    (tmp_path / "gone").rmdir()
+    shutil.rmtree(tmp_path / "gone")
     (tmp_path / "gone").write_text("")
     with pytest.raises(expdb.ArchiveFailed):
         buffer.evict()
@@ -382,11 +387,11 @@ def test_an_eviction_that_nobody_goes_on_with_is_finished(db, tmp_path, monkeypa
     buffer.store_batch({"n": np.arange(12)})
     with writing(db) as session:
         file = str(tmp_path / "f.parquet")
-        begin(session, buffer._store, "elsewhere 7 8 9", time.time(), file, np.arange(7))
+        begin(session, buffer._store, "elsewhere 7 8 9", file, np.arange(7))
     assert buffer.evict() == 0  # a process of another machine is at it
     with pytest.raises(expdb.DatabaseBusy, match="another process archives"):
         buffer.eviction = None
-    monkeypatch.setattr("expdb.retention.EXPIRES", 0.0)
+    monkeypatch.setattr("expdb.retention.EXPIRE_SECONDS", -1.0)
     assert buffer.evict() == 7
     assert archived(tmp_path) == list(range(7))
 

@@ -37,11 +37,79 @@ def test_a_step_has_the_version_of_its_episode_unless_it_has_its_own(buffer):
     ]
 
 
-def test_the_first_version_that_store_is_told_is_that_of_the_episode(buffer):
-    for version in (None, 4, 4, 6):
+def test_the_version_of_an_episode_is_that_of_its_first_step(buffer):
+    for version in (4, None, 4, 6):
         buffer.store(task_id="t", x=0, policy_version=version)
     assert versions(buffer) == [(4, 4, 4, 6)] * 3 + [(6, 6, 4, 6)]
     assert buffer.episodes()["policy_version"].to_pylist() == [4]
+
+
+WRITERS = {
+    "store": lambda buffer: buffer.store,
+    "store_batch": lambda buffer: lambda **row: buffer.store_batch([row]),
+    "columns": lambda buffer: (
+        lambda **row: buffer.store_batch({name: [value] for name, value in row.items()})
+    ),
+}
+
+
+@pytest.mark.parametrize("how", [*WRITERS, "writer", "one batch", "one writer"])
+def test_a_step_stored_before_any_version_was_known_has_none(buffer, how):
+    given = [{"x": k, "task_id": "t", "policy_version": v} for k, v in enumerate((None, 4, None))]
+    if how == "one batch":
+        buffer.store_batch(given)
+    elif how == "one writer":
+        with buffer.writer() as writer:
+            for row in given:
+                writer.append(**row)
+    elif how == "writer":
+        with buffer.writer() as writer:
+            for row in given:
+                writer.append(**row)
+                writer.flush()
+    else:
+        write = WRITERS[how](buffer)
+        for row in given:
+            write(**{name: value for name, value in row.items() if value is not None})
+    assert [one[0] for one in versions(buffer)] == [None, 4, None]
+    assert buffer.episodes().select(NAMES[2:]).to_pylist() == [dict.fromkeys(NAMES[2:], 4)]
+    assert buffer.episodes()["policy_version"].to_pylist() == [None]
+
+
+@pytest.mark.parametrize("how", WRITERS)
+def test_two_handles_never_change_the_version_of_each_others_steps(open_db, how):
+    buffers = [open_db().buffer("train") for _ in range(2)]
+    first, second = (WRITERS[how](buffer) for buffer in buffers)
+    first(episode_id="e", x=0)
+    second(episode_id="e", x=1)
+    first(episode_id="e", x=2, policy_version=6)
+    second(episode_id="e", x=3, policy_version=7)
+    second(episode_id="f", x=4, policy_version=7)
+    first(episode_id="f", x=5, policy_version=6)
+    first(episode_id="f", x=6)
+    expected = [None, None, 6, 7, 7, 6, 7]
+    for buffer in buffers:
+        assert [one[0] for one in versions(buffer)] == expected
+        assert [row["policy_version"] for row in buffer.page(1, 9)] == expected
+        drawn = buffer.sample(7, sampler=expdb.Ordered("position"), fields=["policy_version"])
+        known = drawn["has_policy_version"]
+        assert [
+            int(v) if k else None for v, k in zip(drawn["policy_version"], known, strict=True)
+        ] == expected
+    buffer.policy_version = 7
+    lease = buffer.consumer("fresh", max_staleness=0).lease(64, fields=["x"])
+    assert set(lease.batch["x"].tolist()) == {3, 4, 6}
+
+
+def test_two_handles_cannot_give_one_episode_different_groups(open_db):
+    first, second = (open_db().buffer("train") for _ in range(2))
+    first.store(episode_id="e", x=0)
+    second.store(episode_id="e", x=1)
+    first.store(episode_id="e", x=2, group_id="a")
+    with pytest.raises(expdb.EpisodeMismatch, match="has the group_id 'a', not 'b'"):
+        second.store(episode_id="e", x=3, group_id="b")
+    second.store(episode_id="e", x=3, group_id="a")
+    assert first.episodes()["group_id"].to_pylist() == ["a"]
 
 
 def test_queries_ask_for_the_version_of_the_step_or_of_its_episode(buffer):
@@ -153,12 +221,15 @@ def test_versions_are_those_of_a_plain_model(buffer, batches):
     buffer.clear()
     names = [f"{next(_serial)}" for _ in range(3)]
     own: dict[str, int | None] = dict.fromkeys(names)
+    begun: set[str] = set()
     expected = []
     for batch in batches:
         rows = []
         for k, version, more in batch:
             name = names[k]
-            own[name] = version if own[name] is None else own[name]
+            if name not in begun:
+                own[name] = version
+                begun.add(name)
             first = own[name] if version is None else version
             last = None if first is None or more is None else first + more
             row = {"episode_id": name, "x": 0, "policy_version": version}

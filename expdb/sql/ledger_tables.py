@@ -5,7 +5,7 @@ As tables.py, which has them too.
 
 import sqlalchemy as sa
 
-from expdb.sql.column_types import Blob, Integer, Real, Text, metadata
+from expdb.sql.column_types import Blob, Flag, Integer, Real, Text, metadata
 
 consumers = sa.Table(
     "consumers",
@@ -99,9 +99,12 @@ evictions = sa.Table(
     "evictions",
     metadata,
     sa.Column("buffer_id", Integer, primary_key=True),
-    sa.Column("id", Integer, primary_key=True, comment="counts up"),
+    sa.Column("id", Integer, primary_key=True, comment="random; a new one for each owner"),
     sa.Column("holder", Text, nullable=False, comment="the process that archives"),
-    sa.Column("since", Real, nullable=False, comment="Unix seconds"),
+    sa.Column("renewed", Real, nullable=False, comment="Unix seconds, by the database's clock"),
     sa.Column("file", Text, nullable=False, comment="that the steps are written to"),
-    sa.Column("positions", Blob, nullable=False, comment="that are evicted then, packed"),
+    sa.Column("positions", Blob, nullable=False, comment="steps to evict, packed"),
+    sa.Column(
+        "committed", Flag, nullable=False, comment="the steps are deleted; only the draft has them"
+    ),
 )

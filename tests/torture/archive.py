@@ -1,11 +1,15 @@
-"""kill -9 of actors that evict into an archive: each step is in the buffer or there, once."""
+"""Actors that archive are killed or suspended: each step is in the buffer or archived, once."""
 
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import signal
 import time
 from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -14,6 +18,8 @@ from typing import Any
 import pyarrow.parquet as pq  # before forks: actors would be killed while they import it
 
 import expdb
+from expdb import retention
+from expdb.sql.dialects.sqlite import statements as sqlite
 from torture.kills import FORK, killed
 from torture.learners import Notes
 from torture.oracle import BUFFER
@@ -22,9 +28,16 @@ from torture.table import Outcome, Place, fault
 ACTORS, CAPACITY = 3, 60
 
 
-def act(location: str, actor: int, written: Notes) -> None:
-    """Store rollouts, note each that is acknowledged, and evict."""
+def act(location: str, actor: int, written: Notes, expire: float | None = None) -> None:
+    """Store rollouts, note each that is acknowledged, and evict.
+
+    With `expire`, evictions expire after so many seconds, and the clocks of actors differ by 11
+    minutes and jump.
+    """
     rng = random.Random(actor)
+    if expire is not None:
+        retention.EXPIRE_SECONDS, retention.RENEW_SECONDS = expire, expire / 4
+        sqlite.NOW = f"({sqlite.NOW} + {660 * (actor % 2)} + 1000 * (abs(random()) % 50 = 0))"
     with expdb.open(location, timeout=120.0) as db:
         buffer = db.buffer(BUFFER)
         for number in itertools.count():
@@ -33,7 +46,40 @@ def act(location: str, actor: int, written: Notes) -> None:
                 for k in range(length):
                     episode.append(obs=float(k), reward=1.0, terminated=k == length - 1)
             written.add([f"{actor}/{number}", length])
-            buffer.evict()
+            with suppress(expdb.DatabaseBusy):  # a suspended actor holds the lock
+                buffer.evict()
+
+
+def suspend_archivers(database: str, whole: bool, place: Place, times: int) -> Outcome:
+    """Suspend actors for longer than an eviction lasts, and let them go on."""
+    kind, expire = "whole" if whole else "steps", 0.3
+    location, rng = place.location(database, f"suspended{kind}"), random.Random(place.seed)
+    folder = place.folder / f"{database}{kind}.suspended"
+    with expdb.open(location) as db:
+        buffer = db.buffer(BUFFER, capacity=CAPACITY)
+        buffer.eviction = expdb.Eviction(archive=folder, whole_episodes=whole)
+    written = Notes(place.folder / f"{database}{kind}.suspended.stored")
+    processes = [
+        FORK.Process(target=act, args=(location, actor, written, expire)) for actor in range(ACTORS)
+    ]
+    for process in processes:
+        process.start()
+    time.sleep(1.0)  # a first file takes a process 0.2 s
+    died: list[str] = []
+    for _ in range(times):
+        time.sleep(rng.random() * 0.2)
+        process = rng.choice(processes)
+        if process.pid is None or not process.is_alive():
+            died.append(f"an actor ended with status {process.exitcode}")
+            break
+        os.kill(process.pid, signal.SIGSTOP)
+        time.sleep(expire * (0.5 + 2 * rng.random()))
+        os.kill(process.pid, signal.SIGCONT)
+    time.sleep(1.0)
+    for process in processes:
+        killed(process)
+    outcome = _verified(location, folder, whole, written, 0)
+    return replace(outcome, count=times, violations=[*died, *outcome.violations])
 
 
 def kill_archivers(database: str, whole: bool, place: Place, kills: int) -> Outcome:
@@ -111,5 +157,13 @@ for _database in ("SQLite", "PostgreSQL"):
             f"kill -9 while {_kind} are archived, {_database}",
             "each step is in the buffer or in the archive, once",
             8,
+            400,
+        )(_strike)
+        _strike = partial(suspend_archivers, _database, _whole)
+        _strike.__name__ = f"suspend_archivers_of_{_kind.replace(' ', '_')}_{_database.lower()}"
+        fault(
+            f"archivers of {_kind} suspended and replaced, with clocks that differ, {_database}",
+            "each step is in the buffer or in the archive, once",
+            6,
             400,
         )(_strike)

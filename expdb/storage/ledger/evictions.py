@@ -1,13 +1,15 @@
-"""Evictions that are under way: steps that are being archived, and by whom.
+"""Evictions under way: which steps are being archived, by which process, into which file.
 
-Such a row is committed before the file is written, and deleted with the steps. Whoever finds one of
-a process that has ended writes the same steps to the same file again, so that what is archived is
-there once, whatever was killed.
+An eviction has four steps: commit its row, write a draft of the file, delete the steps and mark the
+row as committed in one transaction, rename the draft and delete the row. Only the owner of the row
+may delete the steps, and the owner is compared in the same transaction. So a kill at any time
+leaves the steps in the buffer, or in a draft that the row names.
 """
 
 import json
-import time
+import secrets
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import sqlalchemy as sa
@@ -19,66 +21,108 @@ from expdb.storage.store import Store
 
 V = tables.evictions.c
 
-NOBODY = ""  # holds what was left
+NOBODY = ""  # the holder of an eviction that was given up
 
 
 @dataclass(frozen=True)
 class Archiving:
-    """Steps that go once they are in a file."""
+    """An eviction under way."""
 
-    holder: str
-    since: float
+    id: int  # random: another one after each change of the owner
+    holder: str  # name of the process that archives
+    idle: float  # seconds since the owner renewed it, by the clock of the database
     file: str
     positions: np.ndarray
+    committed: bool  # the steps are deleted, and only the draft has them
+
+    @property
+    def path(self) -> Path:
+        """The finished file."""
+        return Path(self.file)
+
+    @property
+    def draft(self) -> Path:
+        """The file until the steps are deleted; no other owner writes to this name."""
+        return self.path.with_name(f".{self.path.name}.{self.id:x}")
 
 
 def under_way(session: Session, store: Store) -> Archiving | None:
-    """Return the eviction that is under way, None where there is none."""
-    found = session.rows(
-        sa.select(V.holder, V.since, V.file, V.positions).where(V.buffer_id == store.id)
+    """Return the eviction that is under way, None if there is none."""
+    rows = session.rows(
+        sa.select(V.id, V.holder, _now(store) - V.renewed, V.file, V.positions, V.committed).where(
+            V.buffer_id == store.id
+        )
     )
-    if not found:
+    if not rows:
         return None
-    holder, since, file, positions = found[0]
-    try:
-        ranges = [np.arange(first, last + 1) for first, last in json.loads(bytes(positions))]
-    except (ValueError, TypeError) as error:
-        raise errors.DatabaseDamaged(
-            f"the eviction under way of buffer {store.name!r} cannot be read ({error}): restore a "
-            "backup"
-        ) from error
-    return Archiving(holder, since, file, np.concatenate([np.empty(0, np.int64), *ranges]))
+    id, holder, idle, file, positions, committed = rows[0]
+    return Archiving(id, holder, idle, file, _unpack(store, positions), bool(committed))
 
 
 def begin(
-    session: Session, store: Store, holder: str, now: float, file: str, positions: np.ndarray
+    session: Session, store: Store, holder: str, file: str, positions: np.ndarray
 ) -> Archiving:
-    """Write down what is to be archived, and where; one at a time."""
-    row = {"id": 0, "holder": holder, "since": now, "file": file, "positions": _packed(positions)}
-    session.execute(sa.insert(tables.evictions).values(buffer_id=store.id, **row))
-    return Archiving(holder, now, file, positions)
+    """Insert the row of a new eviction; a buffer has one at a time."""
+    id = _random_id()
+    session.execute(
+        sa.insert(tables.evictions).values(
+            buffer_id=store.id, id=id, holder=holder, renewed=_now(store), file=file,
+            positions=_pack(positions), committed=False,
+        )
+    )  # fmt: skip
+    return Archiving(id, holder, 0.0, file, positions, False)
 
 
-def _packed(positions: np.ndarray) -> bytes:
-    if not len(positions):
-        return b"[]"
-    breaks = np.flatnonzero(np.diff(positions) != 1)
-    first = positions[np.append(0, breaks + 1)].tolist()
-    last = positions[np.append(breaks, len(positions) - 1)].tolist()
-    return json.dumps(list(zip(first, last, strict=True))).encode()
+def take_over(session: Session, store: Store, archiving: Archiving, holder: str) -> Archiving:
+    """Make another process the owner, so that the previous one can no longer delete the steps."""
+    id = _random_id()
+    values = {"id": id, "holder": holder, "renewed": _now(store)}
+    session.execute(_update(store, archiving).values(**values))
+    return replace(archiving, id=id, holder=holder, idle=0.0)
+
+
+def renew(session: Session, store: Store, archiving: Archiving) -> bool:
+    """Set the time of the last renewal to now; return False if the eviction has another owner."""
+    if not is_owner(session, store, archiving):
+        return False
+    session.execute(_update(store, archiving).values(renewed=_now(store)))
+    return True
+
+
+def is_owner(session: Session, store: Store, archiving: Archiving) -> bool:
+    """Return whether the eviction still has the owner that `archiving` says."""
+    mine = V.buffer_id == store.id, V.id == archiving.id
+    return bool(session.rows(sa.select(V.id).where(*mine)))
+
+
+def give_up(session: Session, store: Store, archiving: Archiving) -> None:
+    """Let any process go on with an eviction."""
+    session.execute(_update(store, archiving).values(holder=NOBODY))
 
 
 def shrink(
     session: Session, store: Store, archiving: Archiving, positions: np.ndarray
 ) -> Archiving:
-    """Have only some of the steps go, into the same file."""
-    values = {"positions": _packed(positions)}
-    session.execute(sa.update(tables.evictions).where(V.buffer_id == store.id).values(**values))
+    """Evict only some of the steps, into the same file."""
+    session.execute(_update(store, archiving).values(positions=_pack(positions)))
     return replace(archiving, positions=positions)
 
 
+def commit(session: Session, store: Store, archiving: Archiving) -> Archiving:
+    """Note that the steps are deleted, in the transaction that deletes them."""
+    session.execute(_update(store, archiving).values(committed=True, positions=_pack(NO_STEPS)))
+    return replace(archiving, committed=True, positions=NO_STEPS)
+
+
+def end(session: Session, store: Store, archiving: Archiving) -> None:
+    """Delete the row of an eviction."""
+    session.execute(
+        sa.delete(tables.evictions).where(V.buffer_id == store.id, V.id == archiving.id)
+    )
+
+
 def fingerprint(session: Session, store: Store, archiving: Archiving) -> tuple[int, ...]:
-    """Return what changes when the steps, or what is known of their episodes, change."""
+    """Return numbers that change when the steps or their episodes change."""
     if not len(archiving.positions):
         return ()
     low, high = int(archiving.positions[0]), int(archiving.positions[-1])
@@ -88,7 +132,7 @@ def fingerprint(session: Session, store: Store, archiving: Archiving) -> tuple[i
     f = sa.func
     mine = segments.buffer_id == store.id, segments.last >= low, segments.first <= high
     own = sa.select(segments.episode).where(*mine)
-    (found,) = session.rows(
+    (row,) = session.rows(
         sa.select(
             sa.select(f.count())
             .where(steps.buffer_id == store.id, steps.position.between(low, high))
@@ -105,19 +149,39 @@ def fingerprint(session: Session, store: Store, archiving: Archiving) -> tuple[i
             .scalar_subquery(),
         )
     )
-    return tuple(found)
+    return tuple(row)
 
 
-def hand_over(session: Session, store: Store, holder: str, to: str) -> None:
-    """Have another holder go on with what one has begun, or NOBODY."""
-    mine = sa.and_(V.buffer_id == store.id, V.holder == holder)
-    values = {"holder": to, "since": time.time()}
-    session.execute(sa.update(tables.evictions).where(mine).values(**values))
+NO_STEPS = np.empty(0, np.int64)
 
 
-def end(session: Session, store: Store, holder: str) -> bool:
-    """Delete the row; return whether it was this holder's still."""
-    mine = sa.and_(V.buffer_id == store.id, V.holder == holder)
-    known = bool(session.rows(sa.select(V.id).where(mine)))
-    session.execute(sa.delete(tables.evictions).where(mine))
-    return known
+def _update(store: Store, archiving: Archiving) -> sa.Update:
+    return sa.update(tables.evictions).where(V.buffer_id == store.id, V.id == archiving.id)
+
+
+def _now(store: Store) -> sa.ColumnElement[float]:
+    return sa.literal_column(store.dialect.NOW, sa.Double())
+
+
+def _random_id() -> int:
+    return secrets.randbits(62) | 1  # never 0, which evictions of schema 0007 have
+
+
+def _pack(positions: np.ndarray) -> bytes:
+    if not len(positions):
+        return b"[]"
+    breaks = np.flatnonzero(np.diff(positions) != 1)
+    first = positions[np.append(0, breaks + 1)].tolist()
+    last = positions[np.append(breaks, len(positions) - 1)].tolist()
+    return json.dumps(list(zip(first, last, strict=True))).encode()
+
+
+def _unpack(store: Store, data: bytes) -> np.ndarray:
+    try:
+        ranges = [np.arange(first, last + 1) for first, last in json.loads(bytes(data))]
+    except (ValueError, TypeError) as error:
+        raise errors.DatabaseDamaged(
+            f"the eviction under way in buffer {store.name!r} cannot be read ({error}); restore a "
+            "backup"
+        ) from error
+    return np.concatenate([NO_STEPS, *ranges])

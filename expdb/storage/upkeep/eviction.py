@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import sqlalchemy as sa
 
@@ -12,6 +13,8 @@ from expdb.sql.session import Session
 from expdb.storage.store import Store
 
 B, V = tables.buffers.c, tables.evictions.c
+
+MARKER = "archive_id"  # in the stored policy
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Eviction:
     max_steps_per_task: int | None = None
     whole_episodes: bool = False
     archive: str | os.PathLike[str] | None = None
+    by: Literal["writers", "archiver"] = "writers"
 
     def __post_init__(self) -> None:
         for name in ("max_bytes", "max_steps_per_task"):
@@ -38,6 +42,7 @@ class Eviction:
         if self.max_age is not None:
             object.__setattr__(self, "max_age", checks.number(self.max_age, "max_age", 0))
         checks.flag(self.whole_episodes, "whole_episodes")
+        checks.choice(self.by, "by", "writers", "archiver")
         if self.archive is not None:
             given = os.fspath(self.archive) if isinstance(self.archive, (str, os.PathLike)) else ""
             if not isinstance(given, str) or not given or "\0" in given:
@@ -60,29 +65,54 @@ class Eviction:
 
 def read_policy(session: Session, store: Store) -> Eviction | None:
     """Return the policy of a buffer, None for none."""
+    stored = _read(session, store)
+    if stored is None:
+        return None
+    stored.pop(MARKER, None)
+    try:
+        return Eviction(**stored)
+    except (ValueError, TypeError) as error:
+        raise _unreadable(store, error) from error
+
+
+def read_marker(session: Session, store: Store) -> str | None:
+    """Return the id that the policy's folder must hold, None for any folder."""
+    stored = _read(session, store)
+    return None if stored is None else stored.get(MARKER)
+
+
+def _read(session: Session, store: Store) -> dict[str, Any] | None:
     found = session.rows(sa.select(B.eviction).where(B.id == store.id))
     if not found:
         raise store.dropped()
     if found[0][0] is None:
         return None
     try:
-        return Eviction(**json.loads(found[0][0]))
-    except (ValueError, TypeError) as error:
-        raise errors.DatabaseDamaged(
-            f"the eviction policy of buffer {store.name!r} cannot be read ({error}): restore a "
-            "backup"
-        ) from error
+        return dict(json.loads(found[0][0]))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _unreadable(store, error) from error
 
 
-def set_policy(session: Session, store: Store, policy: Eviction | None) -> None:
-    """Keep to a policy from now on, to none with None; in a transaction that holds the buffer."""
+def _unreadable(store: Store, error: Exception) -> errors.DatabaseDamaged:
+    return errors.DatabaseDamaged(
+        f"the eviction policy of buffer {store.name!r} cannot be read ({error}); restore a backup"
+    )
+
+
+def set_policy(
+    session: Session, store: Store, policy: Eviction | None, marker: str | None = None
+) -> None:
+    """Store the policy, None for none, in a transaction that holds the buffer.
+
+    `marker` is the id of the archive's folder: see archive_folder.py.
+    """
     if session.rows(sa.select(V.id).where(V.buffer_id == store.id)):
         raise errors.DatabaseBusy(
-            f"another process archives steps of buffer {store.name!r}: set the policy again "
-            "when it is done"
+            f"another process archives steps of buffer {store.name!r}; set the policy again when "
+            "it has finished"
         )
     values = {
-        "eviction": None if policy is None else json.dumps(asdict(policy)),
+        "eviction": None if policy is None else json.dumps({**asdict(policy), MARKER: marker}),
         "trigger_evicts": policy is None or policy.is_done_by_trigger,
     }
     session.execute(sa.update(tables.buffers).where(B.id == store.id).values(**values))

@@ -65,8 +65,7 @@ def put(session: Session, store: Store, write: EpisodeWrite, first: int, now: fl
         )  # fmt: skip
         return True
     if write.details:
-        statement = sa.update(tables.episodes).where(E.buffer_id == store.id, E.id == before.id)
-        session.execute(statement.values(**write.details))
+        _add_details(session, store, write)
     return bool(
         session.ask(
             ADVANCE, len(write.rows), write.status, ended, after.ordered, after.last_step,
@@ -74,6 +73,26 @@ def put(session: Session, store: Store, write: EpisodeWrite, first: int, now: fl
             NO_VERSION if after.policy_version is None else after.policy_version,
         )
     )  # fmt: skip
+
+
+def _add_details(session: Session, store: Store, write: EpisodeWrite) -> None:
+    """Set what the steps tell of their episode; raise EpisodeMismatch where it has another value.
+
+    Another process may have set it since this one read the row.
+    """
+    names = {name: value for name, value in write.details.items() if name != "episode_tags"}
+    same = [sa.or_(E[name].is_(None), E[name] == value) for name, value in names.items()]
+    mine = E.buffer_id == store.id, E.id == write.before.id, E.status == "open"
+    statement = sa.update(tables.episodes).where(*mine, *same).values(**write.details)
+    if session.rows(statement.returning(E.id)) or not names:
+        return
+    stored = session.rows(sa.select(*[E[name] for name in names]).where(*mine))
+    for (name, value), other in zip(names.items(), stored[0] if stored else (), strict=False):
+        if other is not None and other != value:
+            raise errors.EpisodeMismatch(
+                f"episode {write.record.episode_id!r} has the {name} {other!r}, not {value!r}: "
+                "start another one"
+            )
 
 
 WIDEN = (

@@ -62,7 +62,7 @@ class Gathering:
 
     def known(self, whose: Any) -> EpisodeRecord | None:
         """Return the episode of a step that says nothing new of one that has steps here already."""
-        key, name, task_name, group_id, version, tags = whose
+        key, name, task_name, group_id, _, tags = whose
         if task_name is not None or group_id is not None or tags is not None:
             return None
         try:
@@ -70,8 +70,6 @@ class Gathering:
         except TypeError:  # not text
             return None
         if episode is None or episode in self.pending.ended:
-            return None
-        if version is not None and episode.policy_version is None:
             return None
         return episode if (episode.task_id, episode.agent_id) == key else None
 
@@ -88,8 +86,11 @@ class Gathering:
         named = set(self.named.values())
         for (episode, *columns), fields in zip(self.pending.taken, values, strict=True):
             row = dict(zip(STEP_KEYS, columns, strict=True))
+            own_version = row["policy_version"]
             told = self.pending.details.get(episode, {})
             row |= {name: told.get(name, getattr(episode, name)) for name in EPISODE_DETAILS}
+            if own_version is not None:
+                row["policy_version"] = own_version
             for name in ("tags", "episode_tags"):
                 row[name] = row[name] and json.loads(row[name])
             row |= {"task_id": episode.task_id, "agent_id": episode.agent_id}

@@ -186,10 +186,13 @@ class KnownEpisodes:
     ) -> None:
         """Note what a step tells of its episode and was not known.
 
-        Raise EpisodeMismatch where it differs.
+        Raise EpisodeMismatch where it differs. Not the policy version: an episode has that of its
+        first step, and a later step stores its own, because steps before it had none.
         """
         told = dict(pending.details.get(episode, {}))
         for name, value in _episode_details(given).items():
+            if name == "policy_version":
+                continue
             known = told.get(name, getattr(episode, name))
             if known is None or (name == "episode_tags" and known != value):
                 told[name] = value

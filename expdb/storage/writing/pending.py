@@ -167,9 +167,7 @@ class Pending:
             first = checks.whole(first, "policy_version")
         if last is not None:
             last = checks.whole(last, "policy_version_end")
-            began = first
-            if began is None:
-                began = self.details.get(episode, {}).get("policy_version", episode.policy_version)
+            began = episode.policy_version if first is None else first
             if began is None:
                 raise errors.InvalidValue(
                     f"policy_version_end is {last}, and no policy_version is known: give the step, "

@@ -1,0 +1,88 @@
+"""The folder of an archive: whether it can be written, and whether it is the one that was set.
+
+A file in the folder holds an id, which the policy stores. A process that does not find it, because
+the folder is on another machine or its disk is not mounted, must not archive to that path.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from expdb import errors
+from expdb.processes import named
+from expdb.storage.upkeep.eviction import Eviction
+
+MARKER_FILE = "_expdb_archive"  # readers of Parquet folders skip names with an underscore
+
+_trusted: set[tuple[str, str]] = set()  # location and buffer whose policy this process has set
+
+
+def prepare(folder: str) -> str:
+    """Create the folder and return its id; raise ArchiveFailed if nothing can be written there."""
+    marker = Path(folder) / MARKER_FILE
+    draft = marker.with_name(f".{named(0).replace('/', '-')}.{uuid.uuid4().hex}")
+    try:
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(uuid.uuid4().hex)
+        try:
+            with suppress(FileExistsError):  # another buffer, or process, archives there too
+                os.link(draft, marker)
+        except OSError:  # a file system without hard links
+            if not marker.exists():
+                draft.replace(marker)
+        return marker.read_text()
+    except OSError as error:
+        raise failed(folder, error) from error
+    finally:
+        with suppress(OSError):
+            draft.unlink()
+
+
+def check(location: str, buffer: str, policy: Eviction, marker: str | None) -> None:
+    """Raise ArchiveFailed unless this process may archive to the folder of a stored policy."""
+    folder = os.fspath(policy.archive or "")
+    if (location, buffer) not in _trusted and _belongs_to_another_user(location):
+        raise errors.ArchiveFailed(
+            f"{location} belongs to another user and says to archive buffer {buffer!r} to "
+            f"{folder}, so nothing is evicted; to allow it, set buffer.eviction in this process"
+        )
+    if marker is None:  # a policy that schema 0007 has stored
+        return
+    try:
+        found = (Path(folder) / MARKER_FILE).read_text()
+    except FileNotFoundError:
+        found = ""
+    except OSError as error:
+        raise failed(folder, error) from error
+    if found != marker:
+        raise errors.ArchiveFailed(
+            f"{folder} is not the archive of buffer {buffer!r} ({MARKER_FILE} is missing or "
+            "differs), so nothing is evicted; mount it on this machine, use "
+            'Eviction(by="archiver") with one process that has it, or set buffer.eviction again '
+            "if it was emptied"
+        )
+
+
+def trust(location: str, buffer: str) -> None:
+    """Note that this process has set the policy of a buffer itself."""
+    _trusted.add((location, buffer))
+
+
+def _belongs_to_another_user(location: str) -> bool:
+    if not hasattr(os, "geteuid"):
+        return False
+    try:
+        return os.stat(location).st_uid != os.geteuid()
+    except OSError:  # a server, which has users of its own
+        return False
+
+
+def failed(path: str, error: OSError) -> errors.ArchiveFailed:
+    """Return the error for a file or folder that cannot be written."""
+    return errors.ArchiveFailed(
+        f"{path} cannot be written ({error.strerror or error}), so nothing is evicted; free "
+        "space, correct its permissions, or set another buffer.eviction"
+    )

@@ -1,0 +1,269 @@
+"""Archives with several archivers: each step is archived once, whoever is suspended or killed."""
+
+import os
+
+import numpy as np
+import pytest
+from behind import writing
+from test_eviction import archived, held
+
+import expdb
+from expdb import archive_folder, retention
+from expdb.sql.dialects.sqlite import statements as sqlite
+from expdb.storage.ledger import evictions
+
+
+@pytest.fixture
+def filled(open_db, tmp_path):
+    """Return two handles of a buffer of which 30 steps are to be archived."""
+    first, second = (open_db().buffer("b", capacity=10) for _ in range(2))
+    first.eviction = expdb.Eviction(archive=tmp_path / "archive")
+    first.store_batch({"n": np.arange(40)})
+    return first, second
+
+
+def drafts(folder):
+    return list(folder.rglob(".*"))
+
+
+@pytest.mark.parametrize("during", ["scan", "commit", "publish"])
+def test_a_suspended_archiver_that_was_replaced_loses_and_repeats_nothing(
+    filled, tmp_path, monkeypatch, during
+):
+    first, second = filled
+    own = first._retention
+    replaced = []
+
+    def replace():
+        if not replaced:
+            replaced.append(True)
+            with monkeypatch.context() as patch:
+                patch.setattr(retention, "EXPIRE_SECONDS", -1.0)  # as if it had taken too long
+                second.evict()
+
+    scan, free, publish = own._scan, own._without_pinned, own._publish
+
+    def scan_late(positions, names):
+        yield from scan(positions, names)
+        replace()
+
+    def free_late(session, archiving):
+        replace()
+        return free(session, archiving)
+
+    def publish_late(archiving):
+        replace()
+        publish(archiving)
+
+    if during == "scan":
+        monkeypatch.setattr(own, "_scan", scan_late)
+    elif during == "commit":
+        write_draft = own._write_draft
+
+        def written_late(*given):
+            found = write_draft(*given)
+            replace()
+            return found
+
+        monkeypatch.setattr(own, "_write_draft", written_late)
+    else:
+        monkeypatch.setattr(own, "_publish", publish_late)
+    first.evict()
+    assert archived(tmp_path) == list(range(30))
+    assert held(second) == list(range(30, 40))
+    assert drafts(tmp_path) == []
+
+
+def test_a_draft_of_another_archiver_is_left_alone(filled, tmp_path, monkeypatch):
+    first, second = filled
+    scan, seen = first._retention._scan, []
+
+    def looked_at(positions, names):
+        for batch in scan(positions, names):
+            yield batch
+            assert second.evict() == 0
+            seen.append(len(drafts(tmp_path)))
+
+    monkeypatch.setattr(first._retention, "_scan", looked_at)
+    assert first.evict() == 30
+    assert seen == [1]
+    assert archived(tmp_path) == list(range(30))
+
+
+def test_an_archiver_renews_its_eviction_while_it_writes(filled, tmp_path, monkeypatch):
+    first, _ = filled
+    store = first._retention._store
+    monkeypatch.setattr(retention, "RENEW_SECONDS", 0.0)
+    scan, idle = first._retention._scan, []
+
+    def in_small_batches(positions, names):
+        for start in range(0, len(positions), 10):
+            with writing(first._database) as session:
+                now = store.dialect.NOW
+                session.ask(f"UPDATE evictions SET renewed = {now} - 500 RETURNING id")
+            yield from scan(positions[start : start + 10], names)
+            with store.engine.reading() as session:
+                idle.append(evictions.under_way(session, store).idle)
+
+    monkeypatch.setattr(first._retention, "_scan", in_small_batches)
+    assert first.evict() == 30
+    assert len(idle) == 3
+    assert max(idle) < 100
+
+
+def test_clocks_that_differ_and_jump_lose_and_repeat_nothing(open_db, tmp_path, monkeypatch):
+    plain = sqlite.NOW
+    handles = [open_db().buffer("b", capacity=10) for _ in range(2)]
+    handles[0].eviction = expdb.Eviction(archive=tmp_path / "archive")
+    stored, scans = 0, [one._retention._scan for one in handles]
+
+    def interrupted(number):
+        def scan(positions, names):
+            for batch in scans[number](positions, names):
+                yield batch
+                if number == 0 and len(archived(tmp_path)) < 200:
+                    at(1).evict()  # the other archiver, whose clock is 11 minutes ahead
+                    at(0)
+
+        return scan
+
+    def at(number):
+        monkeypatch.setattr(sqlite, "NOW", f"({plain} + {660 * (number == 1)})")
+        return handles[number]
+
+    for number, one in enumerate(handles):
+        monkeypatch.setattr(one._retention, "_scan", interrupted(number))
+    for _ in range(10):
+        stored += len(at(0).store_batch({"n": np.arange(20)}))
+        at(0).evict()
+    at(1).evict()
+    assert sorted([*archived(tmp_path), *held(handles[0])]) == list(range(stored))
+    assert drafts(tmp_path) == []
+
+
+def test_a_draft_whose_steps_are_deleted_is_named_by_the_next_process(
+    filled, tmp_path, monkeypatch
+):
+    first, second = filled
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(first._retention, "_publish", killed)
+    with pytest.raises(KeyboardInterrupt):
+        first.evict()
+    assert archived(tmp_path) == []
+    assert len(drafts(tmp_path)) == 1
+    assert second.evict() == 0
+    assert archived(tmp_path) == list(range(30))
+    assert drafts(tmp_path) == []
+
+
+def test_a_folder_without_the_marker_of_the_archive_is_refused(filled, tmp_path):
+    _, second = filled
+    (tmp_path / "archive" / archive_folder.MARKER_FILE).unlink()
+    with pytest.raises(expdb.ArchiveFailed, match="is not the archive of buffer 'b'"):
+        second.evict()
+    assert len(second) == 40
+    second.eviction = expdb.Eviction(archive=tmp_path / "archive")
+    assert second.evict() == 30
+    assert archived(tmp_path) == list(range(30))
+
+
+def test_two_buffers_share_an_archive(db, tmp_path):
+    for name in ("a", "b"):
+        buffer = db.buffer(name, capacity=1)
+        buffer.eviction = expdb.Eviction(archive=tmp_path)
+        buffer.store_batch({"n": np.arange(3)})
+    assert [db.buffer(name).evict() for name in ("a", "b")] == [2, 2]
+
+
+def test_the_stored_policy_of_another_users_file_archives_nothing(
+    tmp_path, monkeypatch, empty_file
+):
+    path = tmp_path / "theirs.db"
+    with expdb.open(path) as db:
+        buffer = db.buffer("b", capacity=10)
+        buffer.eviction = expdb.Eviction(archive=tmp_path / "archive")
+        buffer.store_batch({"n": np.arange(40)})
+        monkeypatch.setattr(archive_folder, "_trusted", set())
+        monkeypatch.setattr(os, "geteuid", lambda: 4321)
+        monkeypatch.setattr(buffer._retention, "_next_look", 0.0)
+        with pytest.warns(expdb.ExpDBWarning, match="belongs to another user and says to archive"):
+            buffer.store(n=40)
+        with pytest.raises(expdb.ArchiveFailed, match=r"set buffer\.eviction in this"):
+            buffer.evict()
+        assert archived(tmp_path) == []
+        policy = buffer.eviction
+        with pytest.raises(expdb.ArchiveFailed, match="belongs to another user"):
+            buffer.evict()
+        buffer.eviction = policy  # confirms it
+        assert archived(tmp_path) == list(range(31))
+        assert db.check() == []
+
+
+@pytest.mark.parametrize(
+    "name", ["/elsewhere/f.parquet", "archive/../f.parquet", "archive/f.txt", "archive.parquet"]
+)
+@pytest.mark.parametrize("committed", [False, True])
+def test_an_eviction_that_names_a_file_outside_of_the_archive_is_refused(
+    filled, tmp_path, name, committed
+):
+    _, second = filled
+    store = second._retention._store
+    with writing(second._database) as session:
+        file = name if name.startswith("/") else str(tmp_path / name)
+        row = evictions.begin(session, store, evictions.NOBODY, file, np.arange(5))
+        if committed:
+            evictions.commit(session, store, row)
+    with pytest.raises(expdb.DatabaseDamaged, match="not in the archive of its policy"):
+        second.evict()
+    with writing(second._database) as session:
+        session.ask("DELETE FROM evictions RETURNING id")
+
+
+def test_with_by_archiver_writes_evict_nothing(db, tmp_path, monkeypatch):
+    buffer = db.buffer("b", capacity=10)
+    buffer.eviction = expdb.Eviction(archive=tmp_path, by="archiver")
+    for _ in range(4):
+        monkeypatch.setattr(buffer._retention, "_next_look", 0.0)
+        buffer.store_batch({"n": np.arange(10)})
+    assert len(buffer) == 40
+    assert buffer.evict() == 30
+    assert archived(tmp_path) == list(range(30))
+
+
+def test_one_write_archives_a_bounded_number_of_steps(db, tmp_path, monkeypatch):
+    buffer = db.buffer("b", capacity=10)
+    buffer.eviction = expdb.Eviction(archive=tmp_path)
+    buffer.store_batch({"n": np.arange(5000)})
+    monkeypatch.setattr(buffer._retention, "_next_look", 0.0)
+    at_once = buffer._retention._at_once
+    buffer.store(n=1)
+    assert len(buffer) == 5001 - at_once
+    sizes = [len(buffer)]
+    assert sizes[0] > 4000
+    while len(buffer) > 500:  # no pause while steps are due
+        buffer.store(n=1)
+        sizes.append(len(buffer))
+    assert len(sizes) > 3
+    assert sorted([*archived(tmp_path), *held(buffer)]) == list(range(5000 + len(sizes)))
+
+
+def test_an_archive_of_whole_episodes_never_splits_one(db, tmp_path, monkeypatch):
+    buffer = db.buffer("b", capacity=10)
+    buffer.eviction = expdb.Eviction(archive=tmp_path, whole_episodes=True)
+    for number in range(40):
+        with buffer.episode("t", episode_id=f"e{number}") as episode:
+            for k in range(1 + number % 7):
+                episode.append(n=k)
+        monkeypatch.setattr(buffer._retention, "_next_look", 0.0)
+        monkeypatch.setattr(buffer._retention, "_at_once", 2)
+    lengths = {one["episode_id"]: one["length"] for one in buffer.episodes().to_pylist()}
+    counts = dict.fromkeys(lengths, 0)
+    for batch in buffer.scan(fields=["episode_id"]):
+        for name in batch["episode_id"]:
+            counts[name] += 1
+    assert counts == lengths
+    buffer.evict()
+    assert len(archived(tmp_path)) == len(set(archived(tmp_path)))
