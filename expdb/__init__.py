@@ -16,7 +16,7 @@ from expdb.buffer import ReplayBuffer
 from expdb.checks import KEEP
 from expdb.chunks.fields import Field
 from expdb.consumer import Consumer
-from expdb.database import ExperienceDB, copy, open, upgrade
+from expdb.database import ExperienceDB, copy, grant, open, upgrade
 from expdb.errors import (
     AccessDenied,
     ArchiveFailed,
@@ -146,6 +146,7 @@ __all__ = [
     "UnknownConsumer",
     "UnknownEpisode",
     "copy",
+    "grant",
     "open",
     "upgrade",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import math
 import threading
@@ -12,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from expdb import checks, errors
-from expdb.awaiting import in_thread
+from expdb.awaiting import obtain
 from expdb.processes import Others
 from expdb.storage.ledger import admissions
 from expdb.storage.ledger.admissions import Admitted
@@ -148,19 +147,7 @@ async def admit_async(
     store: Store, wait: float | None, required: bool, seconds: float
 ) -> Admission | None:
     """Do what `admit` does, in another thread."""
-    cancelled = threading.Event()
-    task = in_thread(admit, store, wait, required, seconds, cancelled)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        cancelled.set()
-        task.add_done_callback(_take_back)
-        raise
-
-
-def _take_back(task: asyncio.Future[Admission | None]) -> None:
-    """Take back what a call was given that was cancelled meanwhile."""
-    if not task.cancelled() and task.exception() is None:
-        admission = task.result()
-        if admission is not None:
-            threading.Thread(target=admission.cancel).start()
+    return await obtain(
+        lambda cancelled: admit(store, wait, required, seconds, cancelled),
+        lambda admission: None if admission is None else admission.cancel(),
+    )

@@ -12,6 +12,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from expdb.errors import ExpDBError
+from expdb.locks import locked
+
 Result = TypeVar("Result")
 
 
@@ -39,3 +42,43 @@ def in_thread(work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Re
 
     threading.Thread(target=run, daemon=True, name="expdb-await").start()
     return future
+
+
+async def obtain(
+    work: Callable[[threading.Event], Result], release: Callable[[Result], object]
+) -> Result:
+    """Run work in a thread and return its result, or release the result after a cancellation.
+
+    `work` is called with an event that is set by a cancellation. What it obtains later, or has
+    obtained without the caller having received it, is released in a thread: the event loop may
+    have ended by then.
+    """
+    cancelled, lock = threading.Event(), threading.Lock()
+    obtained: list[Result] = []
+
+    def release_quietly(result: Result) -> None:
+        with suppress(ExpDBError):  # it is released when it expires, or when the process ends
+            release(result)
+
+    def keep(result: Result) -> None:
+        if not cancelled.is_set():
+            obtained.append(result)
+
+    def run() -> Result:
+        result = work(cancelled)
+        locked(lock, keep, result)
+        if not obtained:
+            release_quietly(result)
+        return result
+
+    task = in_thread(run)
+    try:
+        return await asyncio.shield(task)
+    except BaseException:  # a cancellation, or the end of the event loop
+        task.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # else it is logged
+        locked(lock, cancelled.set)
+        for result in obtained:
+            threading.Thread(target=release_quietly, args=(result,)).start()
+        raise

@@ -5,6 +5,7 @@ Storage finds and reads, replay chooses; this file joins the two.
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -49,6 +50,7 @@ Empty: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 
 SCANNED_AT_ONCE = 4096
 
+TAGS = frozenset(("tags", "episode_tags"))
 UPDATABLE = ("reward", "terminated", "truncated", "tags", "policy_version", "episode_tags")
 
 
@@ -383,37 +385,77 @@ class ReplayBuffer(Consumption):
 
     # -- changing ----------------------------------------------------------------------------------
 
-    def update(self, where: Where, *, which: Literal["all", "last"] = "all", **columns: Any) -> int:
-        """Set columns of the matching steps and return of how many.
+    def update(
+        self,
+        where: Where,
+        *,
+        which: Literal["all", "last"] = "all",
+        replace_tags: bool = False,
+        required: bool = False,
+        **columns: Any,
+    ) -> int:
+        """Set columns of the matching steps, such as a late reward, and return how many matched.
 
-        Such as a late reward, a flag, tags or a policy version.
+        A reward that is given to several steps of one episode counts once for each in its return,
+        so the first such update is warned of. `episode_return` follows rewards.
 
-        With `which="last"` they are set on the last step of each episode that has a matching one,
-        which is where the reward of a whole episode belongs. A reward given to several steps of one
-        episode counts once for each in its return, so a first such update is warned of. `tags`
-        and `episode_tags` replace; `policy_version` and `episode_tags` are set for the whole
-        episodes; `episode_return` follows rewards.
-        Raises InvalidValue for any other column and for `where=None`.
+        Parameters
+        ----------
+        where : query, mapping or positions
+            Which steps to update. An `episode_id` that matches no step is warned of: another
+            process may not have flushed it yet.
+        which : {"all", "last"}
+            With "last", update only the last step of each matching episode, which is where the
+            reward of a whole episode belongs.
+        replace_tags : bool
+            Replace all tags instead of merging the given ones into them.
+        required : bool
+            Raise TooFewRows if no step matches.
+        **columns
+            `reward`, `terminated`, `truncated`, `tags`, and of the whole episode `episode_tags`
+            and `policy_version`. `tags` and `episode_tags` are merged into the stored tags: other
+            keys stay, and a key with the value None is removed. A single tag can be given as
+            ``**{"tags.judge": 1.0}``. Tags that are None as a whole are removed.
 
-        >>> buffer.update({"episode_id": "attempt-1"}, reward=1.0, which="last")  # doctest: +SKIP
+        Returns
+        -------
+        int
+            Number of steps that matched.
+
+        Raises
+        ------
+        InvalidValue
+            For any other column, and for `where=None`.
+        TooFewRows
+            If `required` and no step matches.
+
+        Examples
+        --------
+        >>> buffer.update({"episode_id": "a-1"}, reward=1.0, which="last")  # doctest: +SKIP
         1
+        >>> buffer.update({"episode_id": "a-1"}, tags={"judge": 0.7})  # doctest: +SKIP
+        12
         """
         checks.choice(which, "which", "all", "last")
-        if not columns or not columns.keys() <= set(UPDATABLE):
-            wrong = ", ".join(sorted(columns.keys() - set(UPDATABLE))) or "nothing"
-            raise errors.InvalidValue(
-                f"update of {wrong}: only {', '.join(UPDATABLE)} can be changed, fields are as "
-                "they were seen"
-            )
+        required = checks.flag(required, "required")
+        changes = _checked_changes(columns, checks.flag(replace_tags, "replace_tags"))
         condition = self._required(where, "update")
-        changes: dict[str, Any] = {}
-        for name, value in columns.items():
-            changes[name] = _checked_column(name, value)
         changed = change.update(self._store, condition, changes, which == "last")
+        if not changed and required:
+            raise errors.TooFewRows(
+                f"update found no matching step in buffer {self.name!r}; check the query, and that "
+                "the writer of the steps has flushed them"
+            )
         if not changed and (unwritten := self._writers.unwritten()):
             errors.warn(
                 f"update found no step, and {unwritten} that were appended are not written yet: "
                 "flush() or end the episode first"
+            )
+        elif not changed and "episode_id" in condition.names:
+            errors.warn(
+                f"update found no step of this episode_id in buffer {self.name!r}, so nothing was "
+                "stored; another process may not have flushed it, or it is evicted "
+                "(required=True raises an error)"
             )
         return changed
 
@@ -761,6 +803,32 @@ def _limits(steps: Any, nbytes: Any, seconds: Any) -> tuple[int, int, float]:
     )
 
 
+def _checked_changes(columns: Mapping[str, Any], replace_tags: bool) -> dict[str, Any]:
+    """Return checked columns to update; tags that are merged become a mapping."""
+    given = dict(columns)
+    for name in columns:
+        column, dot, key = name.partition(".")
+        if dot and column in TAGS and key:
+            tags = given.setdefault(column, {})
+            if not isinstance(tags, Mapping) or key in tags:
+                raise errors.InvalidValue(f"{name} is given twice, also by {column}=; give it once")
+            given[column] = {**tags, key: given.pop(name)}
+    if not given or not given.keys() <= set(UPDATABLE):
+        wrong = ", ".join(sorted(given.keys() - set(UPDATABLE))) or "nothing"
+        raise errors.InvalidValue(
+            f"update cannot set {wrong}; it sets {', '.join(UPDATABLE)}, tags.<key> and "
+            "episode_tags.<key>, and fields never change"
+        )
+    for name in TAGS & given.keys():
+        if given[name] is not None:
+            encoded = encode_tags(given[name], name)  # raises
+            given[name] = encoded if replace_tags else json.loads(encoded)
+    return {
+        name: value if name in TAGS else _checked_column(name, value)
+        for name, value in given.items()
+    }
+
+
 def _checked_column(name: str, value: Any) -> Any:
     if value is None and name not in ("terminated", "truncated"):
         return None
@@ -769,8 +837,6 @@ def _checked_column(name: str, value: Any) -> Any:
     check: Any = {
         "terminated": checks.flag,
         "truncated": checks.flag,
-        "tags": encode_tags,
-        "episode_tags": encode_tags,
         "policy_version": checks.whole,
     }
     return check[name](value, name)

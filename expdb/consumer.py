@@ -2,7 +2,6 @@
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from expdb import checks, errors
-from expdb.awaiting import in_thread
+from expdb.awaiting import in_thread, obtain
 from expdb.batch import Batch
 from expdb.lease import GONE, Lease
 from expdb.replay.samplers import Sampler, Uniform
@@ -168,25 +167,17 @@ class Consumer:
 
     async def lease_async(self, size: int, where: Where = None, **arguments: Any) -> Lease:
         """Do what `lease` does, while other tasks run."""
-        cancelled = threading.Event()
-
-        if unknown := arguments.keys() - {*_DEFAULTS, "wait", "seconds", "renew", "step"}:
-            raise errors.InvalidValue(f"lease_async has no {min(unknown)}: see lease")
-
-        def work() -> Lease:
-            names = ("seconds", "wait", "renew", "step")
-            given = {name: arguments.pop(name) for name in names if name in arguments}
-            step = _step(given.pop("step", None))
-            request = _request(size, where, **{**_DEFAULTS, **arguments})
-            return self._lease(request, _How.checked(**given), step, None, cancelled)
-
-        task = in_thread(work)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            cancelled.set()
-            task.add_done_callback(_give_back)
-            raise
+        names = ("seconds", "wait", "renew", "step")
+        if unknown := arguments.keys() - {*_DEFAULTS, *names}:
+            raise errors.InvalidValue(f"lease_async has no argument {min(unknown)!r}; see lease")
+        given = {name: arguments.pop(name) for name in names if name in arguments}
+        step = _step(given.pop("step", None))
+        request = _request(size, where, **{**_DEFAULTS, **arguments})
+        how = _How.checked(**given)
+        return await obtain(
+            lambda cancelled: self._lease(request, how, step, None, cancelled),
+            lambda lease: lease.give_back(),
+        )
 
     def shared(
         self, lease: int, *, shard: tuple[int, int] | None = None, unit: Unit | None = None
@@ -212,12 +203,6 @@ class Consumer:
     async def acknowledge_async(self, lease: Lease, step: int | None = None) -> None:
         """Do what `acknowledge` does, while other tasks run."""
         await in_thread(_checked(lease).acknowledge, step)
-
-
-def _give_back(task: asyncio.Future[Lease]) -> None:
-    """Give back what a call has leased that was cancelled meanwhile."""
-    if not task.cancelled() and task.exception() is None:
-        threading.Thread(target=task.result().give_back).start()
 
 
 _DEFAULTS: dict[str, Any] = {

@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from traceback import clear_frames
 from types import ModuleType, TracebackType
@@ -517,3 +517,38 @@ def upgrade(location: str | os.PathLike[str]) -> tuple[str | None, str]:
     if named is None:
         raise errors.InvalidValue("a private temporary database is always new: name a file")
     return opening.upgrade(named)
+
+
+def grant(
+    location: str | os.PathLike[str],
+    *,
+    actors: str | Sequence[str] = (),
+    readers: str | Sequence[str] = (),
+) -> None:
+    """Grant roles of a PostgreSQL server what they need, now and after upgrades.
+
+    Parameters
+    ----------
+    location : str
+        URL of the database. Its user must own the schema ``expdb``.
+    actors : str or sequence of str
+        Roles that may write and sample.
+    readers : str or sequence of str
+        Roles that may sample and query. They open the database with ``read_only=True``.
+
+    Raises
+    ------
+    InvalidValue
+        If the location is a file.
+    AccessDenied
+        If the user of the URL does not own the schema, or a role does not exist.
+    """
+    named = opening.location_of(location)
+    if named is None or isinstance(named, str):
+        raise errors.InvalidValue(
+            f"{location} is a file, which has no roles; grant rights on files with chown and chmod"
+        )
+    lists = [[one] if isinstance(one, str) else list(one) for one in (actors, readers)]
+    for role in (*lists[0], *lists[1]):
+        checks.name(role, "a role")
+    opening.grant(named, *lists)

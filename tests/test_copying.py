@@ -76,6 +76,9 @@ def fill(location):
         db.buffer("other").store(x=1)
 
 
+CHECKSUM = ("chunks", "crc")
+
+
 def everything(location, name="b"):
     """Every row of a buffer, as Python values."""
     engine = opening.open_engine(
@@ -95,7 +98,8 @@ def everything(location, name="b"):
             tables.segments,
             tables.chunks,
         ):
-            names = [column.name for column in table.columns][1:]
+            # The checksum of a chunk covers the id of its buffer, and check() verifies it.
+            names = [one.name for one in table.columns if (table.name, one.name) != CHECKSUM][1:]
             rows = session.ask(
                 f"SELECT {', '.join(names)} FROM {table.name} WHERE buffer_id = ?", books[0]
             )

@@ -177,11 +177,8 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 
 
 LONG_FILES = {
-    # The two classes that people hold: two thirds of each are signatures and docstrings.
+    # Two thirds of it are signatures and docstrings.
     "buffer.py": 820,
-    "database.py": 520,
-    # One page for one framework: two datasets and a loader.
-    "integrations/torch.py": 390,
 }
 
 

@@ -106,7 +106,9 @@ def test_what_a_later_step_tells_of_its_episode_is_added(buffer):
     buffer.store(task_id="t", task_name="name", policy_version=4, episode_tags={"a": 1})
     buffer.store(task_id="t", policy_version=5)
     row = buffer.episodes().to_pylist()[0]
-    assert (row["task_name"], row["policy_version"], row["episode_tags"]) == ("name", 4, '{"a":1}')
+    assert (row["task_name"], row["episode_tags"]) == ("name", '{"a":1}')
+    assert row["policy_version"] is None  # that of the first step, which had none
+    assert (row["first_policy_version"], row["last_policy_version"]) == (4, 5)
 
 
 def test_another_handle_may_go_on_with_a_named_episode(open_db):

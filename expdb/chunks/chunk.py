@@ -46,10 +46,10 @@ class Layout:
 
 
 class Decoder:
-    """Reads the chunks of one signature."""
+    """Reads the chunks of one signature in one buffer."""
 
-    def __init__(self, signature: Signature):
-        self.signature = signature
+    def __init__(self, signature: Signature, buffer_id: int | None = None):
+        self.signature, self._buffer_id = signature, buffer_id
         self.templates = Templates(signature)
         self._places = _places_of(signature)
         self._prefix_bytes = 0
@@ -62,12 +62,14 @@ class Decoder:
         Raises ChunkDamaged, which names it.
         """
         try:
-            matches = crc_of(self.signature, id, rows, data) == crc
+            owner = self._buffer_id if crc & COVERS_BUFFER else None
+            matches = crc_of(self.signature, id, rows, data, owner) == crc
         except (TypeError, struct.error):  # one bit in the header of a row makes text of a number
             matches = False
         if not matches:
             raise ChunkDamaged(
-                f"chunk {id} does not match its checksum: restore a backup, or delete its steps"
+                f"chunk {id} does not match its checksum, or belongs to another buffer; restore a "
+                "backup, or delete its steps"
             )
         known = self._layouts.get(data[: self._prefix_bytes])
         if known is not None and known.nbytes == len(data):
@@ -327,12 +329,30 @@ def _decompress(part: Buffer) -> Buffer:
     return memoryview(CODEC.decompress(part[8:], decompressed_size=size))
 
 
-def crc_of(signature: Signature, id: int, rows: int, data: Buffer) -> int:
+# Marks a checksum that covers the buffer. Those of expdb before schema 0008 do not.
+COVERS_BUFFER = 1 << 32
+
+
+def crc_of(
+    signature: Signature, id: int, rows: int, data: Buffer, buffer_id: int | None = None
+) -> int:
     """Return the checksum of a chunk.
 
-    It covers the message and everything that decides how the message is read.
+    It covers the message, everything that decides how the message is read, and the place of the
+    chunk: its id and its buffer.
 
-    The id comes in by XOR, so that a server that gives the positions can add it to what the writer
-    has summed.
+    Id and buffer come in by XOR. So a server that gives the positions can add the id to what the
+    writer has summed, and a copy can change the buffer without reading the chunk.
     """
-    return zlib.crc32(data, zlib.crc32(struct.pack("<q", rows), signature.crc)) ^ (id & 0xFFFFFFFF)
+    summed = zlib.crc32(data, zlib.crc32(struct.pack("<q", rows), signature.crc))
+    placed = summed ^ (id & 0xFFFFFFFF)
+    return placed if buffer_id is None else _of_buffer(placed, buffer_id) | COVERS_BUFFER
+
+
+def moved_crc(crc: int, old: int, new: int) -> int:
+    """Return the checksum of a chunk of the buffer `old` that is copied to the buffer `new`."""
+    return _of_buffer(_of_buffer(crc, old), new) if crc & COVERS_BUFFER else crc
+
+
+def _of_buffer(crc: int, buffer_id: int) -> int:
+    return crc ^ zlib.crc32(struct.pack("<q", buffer_id))

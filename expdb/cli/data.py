@@ -153,6 +153,45 @@ def show(location: str, episode: str, buffer: str | None, full: bool, as_json: b
 @verb
 @click.argument("location")
 @click.argument("buffer")
+@click.argument("conditions", nargs=-1)
+@click.argument("assignment", metavar="KEY=VALUE")
+@click.option("--where", help="The condition as JSON, as QueryBuilder.build() gives it.")
+@click.option("--episode", is_flag=True, help="Tag the episodes of the matching steps.")
+@as_json
+def tag(
+    location: str,
+    buffer: str,
+    conditions: Sequence[str],
+    assignment: str,
+    where: str | None,
+    episode: bool,
+    as_json: bool,
+) -> None:
+    """Set a tag of the steps that meet all conditions; other tags stay as they are.
+
+    Conditions are as for `query`. KEY=null removes the tag.
+
+    Example: expdb tag runs.db train "episode_id = refund-7/attempt-1" judge=0.7
+    """
+    key, equals, value = assignment.partition("=")
+    if not equals or not key.strip():
+        raise click.BadParameter(f"{assignment!r} is not KEY=VALUE, such as judge=0.7")
+    condition = condition_of(conditions, where)
+    if condition is None:
+        raise click.UsageError('give a condition, such as "episode_id = a-1" or "position >= 0"')
+    column = "episode_tags" if episode else "tags"
+    with expdb.open(location, create=False) as db:
+        chosen = db.buffer(buffer, create=False)
+        count = chosen.update(condition, **{f"{column}.{key.strip()}": value_of(value.strip())})
+    if as_json:
+        click.echo(json.dumps({"steps": count}))
+    else:
+        click.echo(f"{count:,} step{'s' * (count != 1)} tagged")
+
+
+@verb
+@click.argument("location")
+@click.argument("buffer")
 @click.argument("target", type=click.Path(dir_okay=False))
 @click.argument("conditions", nargs=-1)
 @click.option("--where", help="The condition as JSON, as QueryBuilder.build() gives it.")

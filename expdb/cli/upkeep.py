@@ -4,6 +4,7 @@ import json
 import os
 import re
 import sys
+import time
 from typing import Any
 
 import click
@@ -95,6 +96,71 @@ def upgrade(location: str, as_json: bool) -> None:
             f"{named}: schema {after}"
             + (" already" if before == after else f", was {before or 'none'}")
         )
+
+
+@verb
+@click.argument("location")
+@click.argument("buffer", required=False)
+@click.option("--follow", is_flag=True, help="Go on until interrupted, looking every second.")
+@as_json
+def evict(location: str, buffer: str | None, follow: bool, as_json: bool) -> None:
+    """Evict what the eviction policies say, into the archive where there is one.
+
+    Without BUFFER, evict from all buffers. Use --follow for the process that archives with
+    `Eviction(by="archiver")`: writers then spend no time on the archive.
+
+    Example: expdb evict runs.db train --follow
+    """
+    evicted: dict[str, int] = {}
+    with expdb.open(location, create=False) as db:
+        while True:
+            for name in db.buffers() if buffer is None else [buffer]:
+                steps = _evict(db.buffer(name, create=False), follow)
+                evicted[name] = evicted.get(name, 0) + steps
+                if steps and not as_json:
+                    click.echo(f"{name}: {steps:,} steps evicted")
+            if not follow:
+                break
+            time.sleep(FOLLOW_SECONDS)
+    if as_json:
+        click.echo(json.dumps(evicted))
+    elif not any(evicted.values()):
+        click.echo("nothing to evict")
+
+
+def _evict(buffer: expdb.ReplayBuffer, follow: bool) -> int:
+    """Evict what is due; with `follow`, an archive that cannot be written is only reported."""
+    try:
+        return buffer.evict()
+    except expdb.ArchiveFailed as error:
+        if not follow:
+            raise
+        click.echo(str(error), err=True)
+        return 0
+
+
+FOLLOW_SECONDS = 1.0
+
+
+@verb
+@click.argument("location")
+@click.option("--actor", multiple=True, help="A role that may write and sample; may be repeated.")
+@click.option("--reader", multiple=True, help="A role that may sample and query; may be repeated.")
+@as_json
+def grant(location: str, actor: tuple[str, ...], reader: tuple[str, ...], as_json: bool) -> None:
+    """Grant roles of a PostgreSQL server what they need, now and after upgrades.
+
+    Example: expdb grant postgresql://owner@db.example/experience --actor actor --reader analyst
+    """
+    if not actor and not reader:
+        raise click.UsageError("give at least one --actor NAME or --reader NAME")
+    expdb.grant(location, actors=actor, readers=reader)
+    if as_json:
+        return click.echo(json.dumps({"actors": actor, "readers": reader}))
+    for role in actor:
+        click.echo(f"{role} may write and sample")
+    for role in reader:
+        click.echo(f"{role} may sample and query")
 
 
 @verb

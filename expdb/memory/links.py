@@ -14,7 +14,7 @@ from expdb.memory.journal import NONE, Change, OpenEpisode
 from expdb.memory.resident import Resident
 from expdb.names import UNKNOWN
 from expdb.sql.session import Session
-from expdb.storage.reading.fetch import read_chunks
+from expdb.storage.reading.fetch import read_final_chunks
 from expdb.storage.reading.gather import gather
 from expdb.storage.reading.segments import Spans, breaks, inconsistent
 from expdb.storage.store import Store
@@ -204,7 +204,9 @@ def load_finals(store: Store, session: Session, r: Resident, details: Details) -
     wanted = [name for name in r.fields if name in r.final_fields]
     if not wanted:
         return
-    chunks = read_chunks(store, session, np.unique(details.tail_chunk[placed]))
+    chunks = read_final_chunks(
+        store, session, details.id[placed], details.tail_chunk[placed], details.tail_row[placed]
+    )
     for name in wanted:
         mine = np.array(
             [k for k in placed.tolist() if name in given[details.tail_fields[k]]], np.int64

@@ -6,6 +6,7 @@ It is a file, made where it is missing, or a schema on a server.
 import os
 import sqlite3
 import uuid
+from collections.abc import Sequence
 from contextlib import suppress
 from types import ModuleType
 from urllib.parse import unquote
@@ -148,6 +149,20 @@ def upgrade(location: Location, timeout: float = 30.0) -> tuple[str | None, str]
         engine = _server_engine(location, read_only=False, durability="full", timeout=timeout)
     try:
         return schema.upgrade(engine)
+    finally:
+        engine.close()
+
+
+def grant(url: sa.URL, actors: Sequence[str], readers: Sequence[str]) -> None:
+    """Grant rights on a database of a server to roles."""
+    engine = _server_engine(url, read_only=False, durability="full", timeout=30.0)
+    from expdb.sql.dialects.postgresql import statements as postgresql
+
+    try:
+        with engine.reading() as session:
+            schema.check_revision(session, engine)
+        with engine.writing() as session:
+            postgresql.grant(session, actors, readers)
     finally:
         engine.close()
 

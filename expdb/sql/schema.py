@@ -10,6 +10,7 @@ from pathlib import Path
 
 from expdb import errors
 from expdb.locks import locked
+from expdb.sql import tables
 from expdb.sql.dialects.base import Dialect
 from expdb.sql.engine import Engine
 from expdb.sql.session import Session
@@ -92,26 +93,68 @@ def check_revision(session: Session, engine: Engine) -> None:
             f"{path} has schema {found or 'none'}, this expdb works with {known[-1]}: run `expdb "
             f"upgrade {path}`"
         )
-    raise errors.SchemaTooNew(
-        f"{path} has schema {found}, newer than this expdb's {known[-1]}: pip install --upgrade "
-        "expdb"
-    )
+    raise _too_new(engine, found)
+
+
+def column_problems(session: Session, engine: Engine) -> list[str]:
+    """Return which tables and columns of the newest schema are missing."""
+    stored = engine.dialect.columns(session)
+    problems = []
+    for table in (tables.buffers, *tables.OF_BUFFERS):
+        missing = [one.name for one in table.columns if (table.name, one.name) not in stored]
+        if missing:
+            problems.append(f"{table.name} of the schema lacks {', '.join(missing)}")
+    return problems
 
 
 def upgrade(engine: Engine) -> tuple[str | None, str]:
-    """Bring a database to the newest schema; return the revisions before and after."""
+    """Bring a database to the newest schema; return the revisions before and after.
+
+    The result is verified before the transaction commits. Views, triggers and functions are made
+    anew from the text of the migrations.
+    """
+    dialect = engine.dialect
     with engine.writing() as session:
-        engine.dialect.lock_migrations(session)
-        before, known = stored_revision(session, engine.dialect), known_revisions()
+        dialect.lock_migrations(session)
+        before, known = stored_revision(session, dialect), known_revisions()
         if before is not None and before not in known:
             check_revision(session, engine)
-        if before is None and session.ask(engine.dialect.HAS_TABLE, "buffers"):
+        if before is None and session.ask(dialect.HAS_TABLE, "buffers"):
             raise errors.DatabaseDamaged(
-                f"{engine.location} has tables and no schema version: restore a backup"
+                f"{engine.location} has tables and no schema version; restore a backup"
             )
+        grants = dialect.grants(session)
         if before != known[-1]:
             try:
                 run_migrations(session)
             except ValueError as error:  # migrations import nothing of expdb, its errors included
                 raise errors.DatabaseDamaged(f"{engine.location}: {error}") from error
+        if before is not None and (before != known[-1] or dialect.schema_problems(session)):
+            for name, sql in made_by_migrations(dialect.NAME).items():
+                dialect.remake(session, name, sql)
+        problems = [*dialect.schema_problems(session), *column_problems(session, engine)]
+        if problems:
+            raise errors.DatabaseDamaged(
+                f"{engine.location} cannot be upgraded and was left as it is: {problems[0]}"
+            )
+        dialect.restore_grants(session, grants)
         return before, known[-1]
+
+
+def newer_schema(engine: Engine) -> errors.SchemaTooNew | None:
+    """Return the error for a schema that a newer expdb has made meanwhile, None for any other."""
+    try:
+        with engine.reading() as session:
+            revision = stored_revision(session, engine.dialect)
+    except errors.ExpDBError:  # a damaged or unreachable database has an error of its own
+        return None
+    if revision is None or revision in known_revisions():
+        return None
+    return _too_new(engine, revision)
+
+
+def _too_new(engine: Engine, revision: str) -> errors.SchemaTooNew:
+    return errors.SchemaTooNew(
+        f"{engine.location} has schema {revision}, newer than this expdb's "
+        f"{known_revisions()[-1]}; pip install --upgrade expdb, and restart this process"
+    )

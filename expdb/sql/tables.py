@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
 
 from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
 from expdb.sql.column_types import Blob, Flag, Integer, Real, Text, metadata
@@ -209,19 +210,32 @@ LEDGER = (evictions, admissions, waiters, leases, requests, consumers)
 EXPERIENCE = (priorities, steps, segments, chunks, episodes)
 OF_BUFFERS = (*LEDGER, *EXPERIENCE, signatures)
 
-# A view, for queries: `priority` of the steps that have one.
-step_priorities = sa.Table(
-    "step_priorities",
-    sa.MetaData(),
-    sa.Column("buffer_id", Integer),
-    sa.Column("position", Integer),
-    sa.Column("priority", Real),
-)
+
+class _PriorityAt(sa.sql.functions.FunctionElement[float]):
+    """The priority of a position in its block; NULL for none."""
+
+    inherit_cache = True
+    type = Real
+
+
+@compiles(_PriorityAt, "sqlite")
+def _priority_on_sqlite(element: Any, compiler: Any, **options: Any) -> str:
+    # A function of our connections: see sqlite/connection.py.
+    data, position = (compiler.process(one, **options) for one in element.clauses)
+    return f"expdb_priority(substr({data}, 1 + 8 * ({position} & 1023), 8))"
+
+
+@compiles(_PriorityAt, "postgresql")
+def _priority_on_postgresql(element: Any, compiler: Any, **options: Any) -> str:
+    data, position = (compiler.process(one, **options) for one in element.clauses)
+    return f"nullif({data}[({position} & 1023) + 1], 'NaN')"
+
+
 priority = (
-    sa.select(step_priorities.c.priority)
+    sa.select(_PriorityAt(priorities.c.data, steps.c.position))
     .where(
-        step_priorities.c.buffer_id == steps.c.buffer_id,
-        step_priorities.c.position == steps.c.position,
+        priorities.c.buffer_id == steps.c.buffer_id,
+        priorities.c.block == steps.c.position.bitwise_rshift(sa.literal_column("10")),
     )
     .correlate(steps)
     .scalar_subquery()

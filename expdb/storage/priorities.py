@@ -9,10 +9,10 @@ import numpy as np
 
 from expdb.sql.session import Session
 from expdb.storage.reading import fetch
+from expdb.storage.reading.columns import BLOCK_BITS as BLOCK_BITS
 from expdb.storage.statements import PUT_PRIORITIES
 from expdb.storage.store import Store
 
-BLOCK_BITS = 10
 BLOCK = 1 << BLOCK_BITS
 
 

@@ -43,7 +43,7 @@ class Signatures:
 
     def _decoder_from(self, id: int, *stored: Any) -> Decoder:
         try:
-            return Decoder(Signature.from_stored(id, *stored))
+            return Decoder(Signature.from_stored(id, *stored), self._buffer_id)
         except Exception as error:
             raise errors.ChunkDamaged(
                 f"signature {id} of buffer {self._buffer!r} cannot be read ({error}): restore "
@@ -100,6 +100,6 @@ class Signatures:
         if id is None:
             id = wanted.id = len(known)
             session.ask(INSERT_SIGNATURE, self._buffer_id, id, *columns)
-            outcome.decoders[id] = Decoder(wanted)
+            outcome.decoders[id] = Decoder(wanted, self._buffer_id)
         outcome.signatures[key] = id
         return self.decoder(session, id, outcome)

@@ -263,7 +263,7 @@ class Store:
         """Insert a chunk of a block, of which `message` makes the message; return its bytes."""
         decoder = self.signatures.settle(session, block.fields, outcome)
         data = message(decoder.templates)
-        crc = crc_of(decoder.signature, id, block.rows, data)
+        crc = crc_of(decoder.signature, id, block.rows, data, self.id)
         values = (
             self.id,
             id,

@@ -280,7 +280,7 @@ class DequeBuffer(Buffer):
                 return False
             tags = {**plain(found[0].meta), **plain(dict(meta or {})), INDEX: index}
             if data is None:
-                self.items.buffer.update(where, tags=tags)
+                self.items.buffer.update(where, tags=tags, replace_tags=True)
             else:
                 old = [one.meta["priority_idx"] for one in found]
                 self.items.replace(old, data, tags)

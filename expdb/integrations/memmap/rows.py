@@ -65,7 +65,9 @@ class Rows:
 
     def set_tags(self, one: Held) -> None:
         """Set the tags of an episode, of which a step is stored."""
-        self.buffer.update({"episode_id": one.episode_id}, episode_tags=one.tags())
+        self.buffer.update(
+            {"episode_id": one.episode_id}, episode_tags=one.tags(), replace_tags=True
+        )
 
     def delete(self, episode_ids: Iterable[str]) -> None:
         """Delete episodes."""

@@ -20,6 +20,9 @@ Tag = tuple[sa.ColumnElement[Any], sa.ColumnElement[bool]]
 Finding = tuple[str, str, str]
 
 
+Grant = tuple[str, str, str]  # table or view, role, privilege
+
+
 def finding(what: str, found: str, wrong: bool = False, cure: str = "") -> Finding:
     """Return one line of what `examine` tells, with the cure if something is wrong."""
     return what, found, cure if wrong else ""
@@ -33,6 +36,20 @@ class Dialect(Protocol):
     HAS_TABLE: str  # a row if there is a table; parameter: its name
     HAS_ANY: str  # a row if there is anything where the tables are to be
     VERSION: str  # the revision of the schema
+
+    NAME: str  # of its folder in migrations/sql
+
+    def columns(self, session: Session) -> set[tuple[str, str]]:
+        """Return table and name of every column."""
+
+    def remake(self, session: Session, name: str, sql: str) -> None:
+        """Make a view, a trigger or a function anew."""
+
+    def grants(self, session: Session) -> list[Grant]:
+        """Return what roles other than the owner may do; nothing for a file."""
+
+    def restore_grants(self, session: Session, grants: list[Grant]) -> None:
+        """Grant again what was granted before an upgrade, and the same on new tables."""
 
     def schema_problems(self, session: Session) -> list[str]:
         """Return which of the views, triggers and functions are missing or altered."""
@@ -127,6 +144,9 @@ class Dialect(Protocol):
     WAIT_FOR_CHANGE: str | None
 
     def run_sql(
-        self, session: Session, query: str, params: dict[str, Any], field: Any
+        self, session: Session, query: str, params: dict[str, Any], field: Any, timeout: float
     ) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Run one reading statement of a user; return the names of its columns and its rows."""
+        """Run one reading statement of a user; return the names of its columns and its rows.
+
+        Raise SqlError if it takes longer than `timeout` seconds.
+        """

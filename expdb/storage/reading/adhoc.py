@@ -119,7 +119,7 @@ class FieldFunction:
         if decoder is None:
             try:
                 decoder = self._decoders[buffer_id, signature] = Decoder(
-                    Signature.from_stored(signature, *stored)
+                    Signature.from_stored(signature, *stored), buffer_id
                 )
             except Exception as error:
                 raise ChunkDamaged(
@@ -198,7 +198,8 @@ def run_sql(engine: Engine, query: str, params: Any) -> pa.Table:
         raise SqlError(f"the query is {query!r}: give SQL as text")
     given = _bindable(params)
     with engine.sql() as session:
-        names, rows = engine.dialect.run_sql(session, query, given, FieldFunction(session))
+        field = FieldFunction(session)
+        names, rows = engine.dialect.run_sql(session, query, given, field, engine.timeout)
     unique: list[str] = []
     for name in names:
         again = sum(name == other or other.startswith(f"{name}:") for other in unique)

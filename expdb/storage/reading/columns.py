@@ -16,6 +16,8 @@ from expdb.storage.store import Store, evicted
 
 S, E = tables.steps.c, tables.episodes.c
 
+BLOCK_BITS = 10  # a row of `priorities` holds 1,024 positions
+
 
 def table_column(store: Store, name: str) -> tables.ViewColumn:
     """Return the column of the view `experience` that a name stands for.
@@ -33,6 +35,9 @@ def read_columns(
     store: Store, session: Session, positions: np.ndarray, names: list[str]
 ) -> dict[str, np.ndarray]:
     """Read columns of the tables: those that chunks do not hold, or that have changed since."""
+    if "priority" in names:
+        others = read_columns(store, session, positions, [n for n in names if n != "priority"])
+        return {**others, "priority": read_priorities(store, session, positions)}
     join: sa.FromClause = tables.steps
     found = [table_column(store, name) for name in names]
     if any(column.of_episodes for column in found):
@@ -54,6 +59,20 @@ def read_columns(
         for k, name in enumerate(names, 1)
         for key, array in column_arrays(name, [row[k] for row in ordered]).items()
     }
+
+
+def read_priorities(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
+    """Read the priorities of steps that are held, float64; NaN for none."""
+    blocks, block = np.unique(positions >> BLOCK_BITS, return_inverse=True)
+    rows = session.ask(
+        f"SELECT block, data FROM priorities WHERE buffer_id = ? AND block {store.dialect.AMONG}",
+        store.id, store.dialect.as_list(blocks),
+    )  # fmt: skip
+    stored = {number: store.dialect.from_block(data) for number, data in rows}
+    none = np.full(1 << BLOCK_BITS, np.nan)
+    values = np.stack([stored.get(number, none) for number in blocks.tolist()] or [none])
+    found: np.ndarray = values[block, positions & ((1 << BLOCK_BITS) - 1)]
+    return found
 
 
 _DTYPES: dict[str | None, Any] = {"integer": np.int64, "real": np.float64, "flag": np.bool_}

@@ -232,12 +232,39 @@ def final_rows(store: Store, session: Session, episodes: np.ndarray) -> list[Any
     )
 
 
+def read_final_chunks(
+    store: Store, session: Session, episodes: np.ndarray, ids: np.ndarray, rows: np.ndarray
+) -> dict[int, Chunk]:
+    """Return the chunks that hold the final observations of some episodes, by id.
+
+    Raise DatabaseDamaged where the row of one is not the last row of the chunk that holds the last
+    step of its episode.
+    """
+    last_chunks = dict(
+        session.ask(
+            "SELECT e.id, (SELECT g.chunk FROM segments g WHERE g.buffer_id = e.buffer_id "
+            "AND g.last >= e.last_position ORDER BY g.last LIMIT 1) FROM episodes e "
+            f"WHERE e.buffer_id = ? AND e.id {store.dialect.AMONG}",
+            store.id,
+            store.dialect.as_list(np.unique(episodes)),
+        )
+    )
+    chunks = read_chunks(store, session, np.unique(ids))
+    for episode, id, row in zip(episodes.tolist(), ids.tolist(), rows.tolist(), strict=True):
+        if last_chunks.get(episode) != id or row != chunks[id].rows - 1:
+            raise inconsistent(
+                f"row {row} of chunk {id} is not the final observation of episode {episode}"
+            )
+    return chunks
+
+
 def final_observations(
     store: Store, session: Session, episodes: np.ndarray
 ) -> dict[int, FinalObservation]:
     """Return the final observations of those of the episodes that have one, by episode."""
     rows = final_rows(store, session, episodes)
-    chunks = read_chunks(store, session, np.unique(np.array([row[1] for row in rows], np.int64)))
+    numbers = np.array([row[:3] for row in rows], np.int64).reshape(-1, 3)
+    chunks = read_final_chunks(store, session, *numbers.T)
     return {
         id: FinalObservation(chunks[chunk], row, json.loads(names))
         for id, chunk, row, names in rows

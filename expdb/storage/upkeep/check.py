@@ -13,6 +13,7 @@ from expdb.chunks.fields import SYSTEM
 from expdb.errors import DatabaseDamaged, ExpDBError
 from expdb.sql import tables
 from expdb.sql.engine import Engine
+from expdb.sql.schema import column_problems
 from expdb.sql.session import Session
 from expdb.storage import catalog
 from expdb.storage.reading.segments import Segments
@@ -30,7 +31,9 @@ def check_schema(engine: Engine, session: Session) -> list[str]:
     Returns as well what the database itself finds wrong with its file.
     """
     problems: list[str] = engine.dialect.schema_problems(session)
-    return [*problems, *engine.dialect.file_problems(session)]
+    return [
+        *problems, *column_problems(session, engine), *engine.dialect.file_problems(session)
+    ]  # fmt: skip
 
 
 def check_owners(session: Session) -> list[str]:
@@ -100,8 +103,9 @@ def _rows(store: Store, session: Session) -> Iterator[str]:
         G.buffer_id == C.buffer_id, G.last.between(C.first, C.id), G.chunk == C.id
     )
     observed = sa.exists().where(
-        C.buffer_id == E.buffer_id, C.id == E.tail_chunk, C.rows > E.tail_row
-    )
+        C.buffer_id == E.buffer_id, C.id == E.tail_chunk, C.rows == E.tail_row + 1,
+        E.last_position.between(C.first, C.id),
+    )  # fmt: skip
     held = sa.select(sa.func.count()).select_from(tables.STEPS_OF_SEGMENTS)
     held = held.where(tables.OF_EPISODE).correlate(tables.episodes)
     for of, table, wrong, problem in (
@@ -118,7 +122,7 @@ def _rows(store: Store, session: Session) -> Iterator[str]:
             E,
             tables.episodes,
             sa.and_(E.tail_chunk.is_not(None), ~observed),
-            "episodes whose final observation is gone",
+            "episodes whose final observation is gone, or another one",
         ),
         (
             E,

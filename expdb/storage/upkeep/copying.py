@@ -15,6 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from expdb import errors
+from expdb.chunks.chunk import moved_crc
 from expdb.sql import tables
 from expdb.sql.engine import Engine
 from expdb.sql.session import Session
@@ -156,14 +157,14 @@ def _copy_chunks(
     """Copy chunks with their segments and steps, in one transaction."""
     among = source.dialect.among
     mine = sa.select(tables.chunks).where(C.buffer_id == old, among(C.id, ids)).order_by(C.id)
-    chunks = reader.fetch(mine)
+    chunks = [_moved(row, old, draft.id) for row in reader.fetch(mine)]
     low = min(row[_PLACE["first"]] for row in chunks)
     within = sa.and_(G.buffer_id == old, G.last.between(low, ids[-1]), among(G.chunk, ids))
     segments = reader.fetch(sa.select(tables.segments).where(within).order_by(G.last))
     steps = reader.fetch(
         sa.select(tables.steps)
         .select_from(tables.STEPS_OF_SEGMENTS)
-        .where(within)
+        .where(within, S.episode == G.episode)
         .order_by(S.position)
     )
     with target.writing() as writer:
@@ -175,6 +176,13 @@ def _copy_chunks(
         ):
             _insert(writer, target, table, draft.id, rows)
     draft.last = ids[-1]
+
+
+def _moved(row: Any, old: int, new: int) -> list[Any]:
+    """Return the row of a chunk with the checksum that it has in another buffer."""
+    values = list(row)
+    values[_PLACE["crc"]] = moved_crc(values[_PLACE["crc"]], old, new)
+    return values
 
 
 def _insert(

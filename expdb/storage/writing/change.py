@@ -1,5 +1,6 @@
 """Changing what is stored: late rewards, deletion, capacity, indexes."""
 
+import json
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import sqlalchemy as sa
 
 from expdb import errors
 from expdb.chunks.fields import Field
+from expdb.chunks.values import encode_tags
 from expdb.names import EPISODE_COLUMNS
 from expdb.sql import tables
 from expdb.sql.conditions import Condition, resolve
@@ -23,12 +25,14 @@ S, E, G, B = tables.steps.c, tables.episodes.c, tables.segments.c, tables.buffer
 
 
 def update(store: Store, where: Condition, changes: dict[str, Any], last: bool) -> int:
-    """Set columns of the matching steps, or of their episodes; return of how many steps.
+    """Set columns of the matching steps, or of their episodes; return how many steps matched.
 
-    With `last` those are meant which are the last ones of the episodes that match.
+    With `last`, update only the last step of each matching episode. Tags that are a mapping are
+    merged into the stored ones.
     """
     of_episodes = {name: value for name, value in changes.items() if name in EPISODE_COLUMNS}
     of_steps = {name: value for name, value in changes.items() if name not in of_episodes}
+    merged = {name: value for name, value in changes.items() if isinstance(value, dict)}
     with store.writing() as (session, _):
         found = select.positions(store, session, where)
         if last:
@@ -40,12 +44,53 @@ def update(store: Store, where: Condition, changes: dict[str, Any], last: bool) 
             mine = sa.and_(E.buffer_id == store.id, E.id.in_(_episodes_of(store, found)))
             if "policy_version" in of_episodes:
                 _take_own_versions(store, session, mine)
-            session.execute(sa.update(tables.episodes).where(mine).values(of_episodes))
+            if "episode_tags" in merged:
+                tags = merged["episode_tags"]
+                _merge_tags(store, session, E.id, E.episode_tags, mine, tags)
+                del of_episodes["episode_tags"]
+            if of_episodes:
+                session.execute(sa.update(tables.episodes).where(mine).values(of_episodes))
+        if "tags" in merged and len(found):
+            _merge_tags(store, session, S.position, S.tags, _at(store, found), merged["tags"])
+            del of_steps["tags"]
         if of_steps and len(found):
             session.execute(sa.update(tables.steps).where(_at(store, found)).values(of_steps))
         if "reward" in of_steps and len(found):
             _sum_returns(store, session, found)
     return len(found)
+
+
+def _merge_tags(
+    store: Store,
+    session: Session,
+    key: sa.Column[Any],
+    column: sa.Column[Any],
+    where: sa.ColumnElement[bool],
+    given: dict[str, Any],
+) -> None:
+    """Merge tags into those of the matching rows; None removes a key.
+
+    The transaction holds the writers' lock, so no other annotator comes between the reading and
+    the writing. In Python, because the databases' own JSON functions change numbers and nesting.
+    """
+    rows_of: dict[str | None, list[int]] = {}
+    for row, stored in session.fetch(sa.select(key, column).where(where)):
+        rows_of.setdefault(stored, []).append(row)
+    changes = []
+    for stored, rows in rows_of.items():
+        tags = json.loads(stored) if stored else {}
+        for name, value in given.items():
+            if value is None:
+                tags.pop(name, None)
+            else:
+                tags[name] = value
+        text = encode_tags(tags, column.name) if tags else None
+        if text != stored:
+            changes += [(text, store.id, row) for row in rows]
+    session.many(
+        f"UPDATE {key.table.name} SET {column.name} = ? WHERE buffer_id = ? AND {key.name} = ?",
+        changes,
+    )
 
 
 def _take_own_versions(store: Store, session: Session, of_episodes: sa.ColumnElement[bool]) -> None:

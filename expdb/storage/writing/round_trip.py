@@ -88,7 +88,7 @@ def _parameters(
         }
         for write in plan.episodes
     ]
-    numbers, messages = _chunks(plan, decoders)
+    numbers, messages = _chunks(plan, decoders, store.id)
     final: tuple[int | None, int | None, str | None] = (None, None, None)
     if plan.final is not None:
         final = (*plan.final[:2], json.dumps(plan.final[2]))
@@ -118,14 +118,16 @@ def _description(write: EpisodeWrite) -> dict[str, Any]:
     return {"episode_id": record.episode_id, "policy_version": record.policy_version}
 
 
-def _chunks(plan: WritePlan, decoders: list[Decoder]) -> tuple[list[int], list[bytes]]:
+def _chunks(
+    plan: WritePlan, decoders: list[Decoder], buffer_id: int
+) -> tuple[list[int], list[bytes]]:
     """Return the numbers of each chunk, one after another, and the messages."""
     numbers: list[int] = []
     messages: list[bytes] = []
     for chunk, decoder in zip(plan.chunks, decoders, strict=True):
         message = chunk.message(decoder.templates)
         rows, signature = chunk.block.rows, decoder.signature
-        crc = crc_of(signature, 0, rows, message)
+        crc = crc_of(signature, 0, rows, message, buffer_id)
         numbers += (chunk.last, chunk.first, chunk.episode, rows, signature.id, crc)
         messages.append(message)
     return numbers, messages

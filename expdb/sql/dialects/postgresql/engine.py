@@ -22,6 +22,7 @@ from expdb.sql.dialects.postgresql.examine import examined
 from expdb.sql.dialects.postgresql.session import PostgresqlSession
 from expdb.sql.dialects.postgresql.translate import connect_error, translated
 from expdb.sql.engine import Engine
+from expdb.sql.schema import newer_schema
 from expdb.sql.session import Session, Transaction
 
 READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -65,7 +66,10 @@ class PostgresqlTransaction(Transaction):
         session.release(self._unlock)
 
     def _translated(self, error: BaseException) -> BaseException:
-        return translated(getattr(error, "orig", None) or error, self._engine.location)
+        found = translated(getattr(error, "orig", None) or error, self._engine.location)
+        if isinstance(found, errors.DatabaseDamaged):
+            return newer_schema(self._engine) or found
+        return found
 
 
 class PostgresqlEngine(Engine):

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
 from expdb.sql import schema, tables
-from expdb.sql.dialects.base import Tag
+from expdb.sql.dialects.base import Grant, Tag
 from expdb.sql.dialects.postgresql.adhoc import run_sql as run_sql
 
 MINIMUM_VERSION = 150_000
@@ -28,6 +28,88 @@ HAS_TABLE = (
 )
 # Qualified: a role without rights is told so.
 VERSION = "SELECT version_num FROM expdb.expdb_version"
+
+
+NAME = "postgresql"
+
+
+def columns(session: Any) -> set[tuple[str, str]]:
+    """Return table and name of every column."""
+    return set(
+        session.ask(
+            "SELECT c.relname, a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid "
+            "WHERE c.relnamespace = to_regnamespace('expdb') AND c.relkind = 'r' "
+            "AND a.attnum > 0 AND NOT a.attisdropped"
+        )
+    )
+
+
+def remake(session: Any, name: str, sql: str) -> None:
+    """Make a view, a trigger or a function anew; what is granted on it stays."""
+    for statement in sql.split("$$;\n"):  # a function, and the trigger that calls it
+        whole = statement + "$$" * (statement.count("$$") % 2)
+        for kind in ("VIEW", "FUNCTION", "TRIGGER"):
+            whole = whole.replace(f"CREATE {kind}", f"CREATE OR REPLACE {kind}", 1)
+        try:
+            with session.connection.begin_nested():
+                session.connection.exec_driver_sql(whole.replace("%", "%%"))
+        except sa.exc.ProgrammingError:
+            if "CREATE OR REPLACE VIEW" not in whole:
+                raise
+            session.ask(f"DROP VIEW {name}")  # it has other columns
+            session.ask(sql)
+
+
+GRANTS = """
+SELECT c.relname, coalesce(r.rolname, 'PUBLIC'), a.privilege_type
+FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) a LEFT JOIN pg_roles r ON r.oid = a.grantee
+WHERE c.relnamespace = to_regnamespace('expdb') AND c.relkind IN ('r', 'v')
+AND a.grantee <> c.relowner
+"""
+# Who may do something with one of these may do the same with new tables and views.
+LIKE_TABLE, LIKE_VIEW = "steps", "experience"
+
+
+def grants(session: Any) -> list[Grant]:
+    """Return what roles other than the owner may do."""
+    return list(session.ask(GRANTS))
+
+
+def restore_grants(session: Any, grants: list[Grant]) -> None:
+    """Grant again what was granted before an upgrade, and the same on new tables and views."""
+    if not grants:
+        return
+    before = {name for name, _, _ in grants}
+    wanted = list(grants)
+    relations = session.ask(
+        "SELECT relname, relkind::text FROM pg_class "
+        "WHERE relnamespace = to_regnamespace('expdb') AND relkind IN ('r', 'v')"
+    )
+    for name, kind in relations:
+        if name not in before:
+            model = LIKE_VIEW if kind == "v" else LIKE_TABLE
+            wanted += [(name, role, what) for other, role, what in grants if other == model]
+    there = {name for name, _ in relations}
+    for name, role, what in sorted(set(wanted) - set(session.ask(GRANTS))):
+        if name in there:
+            session.ask(f"GRANT {what} ON {name} TO {quoted(role)}")
+
+
+def quoted(role: str) -> str:
+    """Return the name of a role as SQL has it."""
+    return role if role == "PUBLIC" else '"' + role.replace('"', '""') + '"'
+
+
+def grant(session: Any, actors: Sequence[str], readers: Sequence[str]) -> None:
+    """Let actors write and sample, and readers sample and query, now and after an upgrade."""
+    for roles, rights in ((actors, "SELECT, INSERT, UPDATE, DELETE"), (readers, "SELECT")):
+        for role in map(quoted, roles):
+            session.ask(f"GRANT USAGE ON SCHEMA expdb TO {role}")
+            session.ask(f"GRANT {rights} ON ALL TABLES IN SCHEMA expdb TO {role}")
+            session.ask(f"REVOKE INSERT, UPDATE, DELETE ON expdb.expdb_version FROM {role}")
+            session.ask(
+                f"ALTER DEFAULT PRIVILEGES IN SCHEMA expdb GRANT {rights} ON TABLES TO {role}"
+            )
 
 
 def schema_problems(session: Any) -> list[str]:

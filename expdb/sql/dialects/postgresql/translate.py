@@ -40,8 +40,10 @@ MEANINGS: dict[str, _Meaning] = {
     ),
     "42501": (
         errors.AccessDenied,
-        "{location}: {said}: have its owner GRANT this user what it needs (docs/many_machines.md)",
+        "{location}: {said}; run `expdb grant` as the owner of the schema, or connect as the owner "
+        "for upgrades and index()",
     ),
+    "42704": (errors.AccessDenied, "{location}: {said}; make the role with CREATE ROLE"),
     "25006": (
         errors.DatabaseReadOnly,
         "{location} cannot be written ({said}): connect to the primary server",

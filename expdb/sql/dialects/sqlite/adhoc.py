@@ -2,6 +2,7 @@
 
 import re
 import sqlite3
+import time
 from typing import Any, cast
 
 from expdb import errors
@@ -24,11 +25,31 @@ def _with_names(query: str) -> str:
     )
 
 
+CHECK_EVERY = 100_000  # instructions of SQLite's virtual machine between two looks at the clock
+
+
 def run_sql(
-    session: Any, query: str, params: dict[str, Any], field: Any
+    session: Any, query: str, params: dict[str, Any], field: Any, timeout: float
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Run one reading statement; return the names of its columns and its rows."""
-    driver, failed = session.driver, cast("BaseException | None", None)
+    driver, deadline = session.driver, time.monotonic() + timeout
+    driver.set_progress_handler(lambda: time.monotonic() >= deadline, CHECK_EVERY)
+    try:
+        return _run_sql(driver, query, params, field)
+    except driver.OperationalError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_INTERRUPT:
+            raise
+        raise errors.SqlError(
+            f"the query took longer than {timeout:g} s; open the database with a longer timeout"
+        ) from error
+    finally:
+        driver.set_progress_handler(None, 0)
+
+
+def _run_sql(
+    driver: Any, query: str, params: dict[str, Any], field: Any
+) -> tuple[list[str], list[tuple[Any, ...]]]:
+    failed = cast("BaseException | None", None)
 
     def value_or_error(payload: Any, name: Any) -> Any:
         nonlocal failed

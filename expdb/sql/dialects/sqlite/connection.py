@@ -3,12 +3,14 @@
 import os
 import random
 import sqlite3
+import struct
 import time
 import urllib.parse
 from types import ModuleType
 from typing import Any
 
 from expdb import errors
+from expdb.sql import schema
 from expdb.sql.dialects.sqlite import files as sqlite_files
 from expdb.sql.dialects.sqlite.translate import translated
 
@@ -71,10 +73,35 @@ def connect(
     try:
         for pragma in (*PRAGMAS, f"synchronous={synchronous}", f"busy_timeout={busy_ms}"):
             connection.execute(f"PRAGMA {pragma}").fetchall()
+        connection.create_function("expdb_priority", 1, _priority, deterministic=True)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _priority(data: bytes) -> float | None:
+    """Return a stored priority, None for none, as the SQL function `expdb_priority`."""
+    (value,) = _FLOAT.unpack(data)
+    return None if value != value else value
+
+
+_FLOAT = struct.Struct(">d")
+
+
+def decode_priorities(connection: Any) -> None:
+    """Make `experience` decode priorities by our function, on this connection only.
+
+    The view in the file computes them in plain SQL, for other programs, which takes longer.
+    """
+    view = schema.made_by_migrations("sqlite")["experience"]
+    decoded = view.replace(
+        "(SELECT p.priority FROM step_priorities p "
+        "WHERE p.buffer_id = s.buffer_id AND p.position = s.position)",
+        "(SELECT expdb_priority(substr(p.data, 1 + 8 * (s.position & 1023), 8)) FROM priorities p "
+        "WHERE p.buffer_id = s.buffer_id AND p.block = s.position >> 10)",
+    )
+    connection.execute(decoded.replace("CREATE VIEW", "CREATE TEMPORARY VIEW", 1)).fetchall()
 
 
 def prepare_file(connection: Any) -> None:

@@ -30,6 +30,7 @@ from expdb.sql.dialects.sqlite.open_files import (
 from expdb.sql.dialects.sqlite.session import SqliteSession, connecting
 from expdb.sql.dialects.sqlite.translate import translated
 from expdb.sql.engine import Engine
+from expdb.sql.schema import newer_schema
 from expdb.sql.session import Kind, Session, Transaction
 
 WATCH_SECONDS = 0.5  # between looks whether the file is still there, of those who only read
@@ -103,6 +104,8 @@ class SqliteTransaction(Transaction):
 
     def _translated(self, error: BaseException) -> BaseException:
         translated = self._engine.translated(error)
+        if isinstance(translated, errors.DatabaseDamaged):
+            return newer_schema(self._engine) or translated
         # What cannot be, such as NULL where there is none, may come from the file.
         if translated is error and self._kind == "read":
             return self._engine.damage() or error
@@ -173,6 +176,7 @@ class SqliteEngine(Engine):
                 use = FileUse(self.path)
             session = SqliteSession(self._creators[kind].connect(), use)
             if kind == "sql":
+                connection_to.decode_priorities(session.driver)
                 connection_to.guard(session.driver)
             return session
         except Exception as error:

@@ -9,8 +9,36 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb.sql import schema, tables
-from expdb.sql.dialects.base import Tag
+from expdb.sql.dialects.base import Grant, Tag
 from expdb.sql.dialects.sqlite.adhoc import run_sql as run_sql
+
+NAME = "sqlite"
+
+
+def columns(session: Any) -> set[tuple[str, str]]:
+    """Return table and name of every column."""
+    return set(
+        session.ask(
+            "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c "
+            "WHERE m.type = 'table'"
+        )
+    )
+
+
+def remake(session: Any, name: str, sql: str) -> None:
+    """Make a view or a trigger anew."""
+    kind = "VIEW" if sql.startswith("CREATE VIEW") else "TRIGGER"
+    session.ask(f"DROP {kind} IF EXISTS {name}")
+    session.ask(sql)
+
+
+def grants(session: Any) -> list[Grant]:
+    """Return nothing: the system grants the rights on a file."""
+    return []
+
+
+def restore_grants(session: Any, grants: list[Grant]) -> None:
+    """Do nothing: the system grants the rights on a file."""
 
 
 def schema_problems(session: Any) -> list[str]:

@@ -59,7 +59,7 @@ def translated(error: BaseException, path: str) -> BaseException:
             return errors.QueryError(
                 f"the query is too large ({said}): use in_ for long lists, or pass positions"
             )
-        if said.startswith("no such"):
+        if said.startswith("no such") or "has no column named" in said:
             primary = sqlite3.SQLITE_CORRUPT
     if code == sqlite3.SQLITE_IOERR_SHMSIZE:
         return errors.StorageFull(

@@ -1,0 +1,184 @@
+"""Annotation: tags are merged, one annotator never erases another, and lost updates are told."""
+
+import json
+import multiprocessing
+import threading
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import expdb
+from expdb.cli import main
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def tags_of(buffer, name="tags"):
+    """Return the tags of each step, by position."""
+    return [row[name] for batch in buffer.scan(fields=[name]) for row in batch.to_list()]
+
+
+@pytest.fixture
+def buffer(db):
+    buffer = db.buffer("train")
+    for k in range(4):
+        tags = {"split": "train", "k": k} if k % 2 else None
+        buffer.store(task_id=f"t{k}", episode_id=f"e{k}", x=k, tags=tags, truncated=True)
+    return buffer
+
+
+def test_tags_are_merged_and_none_removes_one(buffer):
+    assert buffer.update({"task_id": "t1"}, tags={"judge": 0.5}) == 1
+    assert buffer.update([0, 1], **{"tags.second": "ok"}) == 2
+    assert buffer.update([1, 3], tags={"k": None, "split": "test"}) == 2
+    assert tags_of(buffer) == [
+        {"second": "ok"},
+        {"split": "test", "judge": 0.5, "second": "ok"},
+        None,
+        {"split": "test"},
+    ]
+    assert buffer.count({"tags.judge": 0.5}) == 1
+    buffer.update([0], tags={"second": None})
+    assert tags_of(buffer)[0] is None
+
+
+def test_tags_are_replaced_on_request(buffer):
+    buffer.update([1], tags={"only": 1}, replace_tags=True)
+    buffer.update([3], tags=None)
+    assert tags_of(buffer) == [None, {"only": 1}, None, None]
+
+
+def test_the_tags_of_episodes_are_merged(buffer):
+    buffer.update({"task_id": "t0"}, episode_tags={"a": 1})
+    buffer.update({"task_id": "t0"}, reward=1.0, **{"episode_tags.b": [1, {"c": None}]})
+    assert tags_of(buffer, "episode_tags")[0] == {"a": 1, "b": [1, {"c": None}]}
+    buffer.update({"task_id": "t0"}, episode_tags={"z": 0}, replace_tags=True)
+    assert tags_of(buffer, "episode_tags")[0] == {"z": 0}
+
+
+def test_a_sample_that_follows_a_query_sees_merged_tags(buffer):
+    where = {"tags.judge": 1}
+    with (
+        pytest.warns(expdb.ExpDBWarning, match="nothing in buffer"),
+        pytest.raises(expdb.TooFewRows),
+    ):
+        buffer.sample(1, where)
+    buffer.update([1, 2], tags={"judge": 1})
+    assert set(buffer.sample(32, where, rng=0)["x"].tolist()) == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"tags.a": 1, "tags": {"a": 2}}, "given twice"),
+        ({"tags.a": 1, "tags": None}, "given twice"),
+        ({"tags.": 1}, "cannot set tags"),
+        ({"task_id.a": 1}, "cannot set task_id"),
+        ({"tags": [1]}, "give a mapping"),
+        ({"tags.a": float("nan")}, "a"),
+        ({"tags": {}, "replace_tags": 3}, "replace_tags"),
+        ({"reward": 1.0, "required": "yes"}, "required"),
+    ],
+)
+def test_tags_that_make_no_sense_are_refused(buffer, columns, said):
+    before = tags_of(buffer)
+    with pytest.raises(expdb.InvalidValue, match=said):
+        buffer.update([0], **columns)
+    assert tags_of(buffer) == before
+
+
+def test_an_update_by_an_episode_that_matches_nothing_is_told(buffer):
+    with pytest.warns(expdb.ExpDBWarning, match="another process may not have flushed"):
+        assert buffer.update({"episode_id": "unknown"}, reward=1.0, which="last") == 0
+    with pytest.raises(expdb.TooFewRows, match="found no matching step in buffer 'train'"):
+        buffer.update({"episode_id": "unknown"}, reward=1.0, required=True)
+    assert buffer.update({"task_id": "unknown"}, reward=1.0) == 0  # a query may match nothing
+    with pytest.raises(expdb.TooFewRows):
+        buffer.update({"task_id": "unknown"}, reward=1.0, required=True)
+    assert buffer.update({"episode_id": "e0"}, reward=1.0, required=True) == 1
+
+
+values = st.none() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False,
+    allow_infinity=False) | st.text(st.characters(exclude_categories=["Cs"],
+    exclude_characters="\0"), max_size=3) | st.booleans()  # fmt: skip
+keys = st.sampled_from(["a", "b", 'c"d', "e.f", "\N{SNOWMAN}"])
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    changes=st.lists(
+        st.tuples(st.sets(st.integers(0, 3)), st.dictionaries(keys, values), st.booleans()),
+        max_size=6,
+    )
+)
+def test_tags_are_those_of_a_plain_model(db, changes):
+    if "model" in db.buffers():
+        db.drop("model")
+    buffer = db.buffer("model")
+    buffer.store_batch([{"task_id": "t", "x": k} for k in range(4)])
+    model = [{} for _ in range(4)]
+    for positions, given_tags, replaced in changes:
+        chosen = [4 * 0 + p for p in positions]
+        first = buffer.page(1, 1)[0]["position"]
+        buffer.update([first + p for p in chosen], tags=given_tags, replace_tags=replaced)
+        for p in chosen:
+            merged = {} if replaced else dict(model[p])
+            for key, value in given_tags.items():
+                if value is None and not replaced:
+                    merged.pop(key, None)
+                else:
+                    merged[key] = value
+            model[p] = merged
+    assert [json.dumps(one or {}, sort_keys=True) for one in tags_of(buffer)] == [
+        json.dumps(one, sort_keys=True) for one in model
+    ]
+
+
+def annotate(location, judge, count):
+    with expdb.open(location, timeout=60.0) as db:
+        buffer = db.buffer("train")
+        for k in range(count):
+            buffer.update({"step": 0}, tags={f"{judge}.{k}": k})
+
+
+def test_concurrent_annotators_erase_nothing(location, buffer):
+    processes = [SPAWN.Process(target=annotate, args=(location, j, 20)) for j in ("p", "q")]
+    threads = [threading.Thread(target=annotate, args=(location, j, 20)) for j in ("r", "s")]
+    for one in (*processes, *threads):
+        one.start()
+    for one in (*processes, *threads):
+        one.join()
+    expected = {f"{judge}.{k}": k for judge in "pqrs" for k in range(20)}
+    for tags in tags_of(buffer):
+        assert {name: tags[name] for name in expected} == expected
+    assert tags_of(buffer)[1]["split"] == "train"
+
+
+def run(*arguments):
+    done = CliRunner().invoke(main, list(arguments))
+    return done.exit_code, done.output.strip()
+
+
+def test_the_command_tags_steps_and_episodes(tmp_path):
+    path = str(tmp_path / "runs.db")
+    with expdb.open(path) as db:
+        for k in range(3):
+            db.buffer("train").store(episode_id=f"e{k}", x=k, tags={"split": "train"})
+    assert run("tag", path, "train", "episode_id = e1", "judge=0.7") == (0, "1 step tagged")
+    assert run("tag", path, "train", "position >= 0", "note = a = b", "--json") == (
+        0, '{"steps": 3}',
+    )  # fmt: skip
+    assert run("tag", path, "train", "episode_id = e2", "label=hard", "--episode")[0] == 0
+    assert run("tag", path, "train", "episode_id = e0", "split=null")[0] == 0
+    with expdb.open(path) as db:
+        buffer = db.buffer("train")
+        assert tags_of(buffer) == [
+            {"note": "a = b"},
+            {"split": "train", "judge": 0.7, "note": "a = b"},
+            {"split": "train", "note": "a = b"},
+        ]
+        assert tags_of(buffer, "episode_tags")[2] == {"label": "hard"}
+    assert "give a condition" in run("tag", path, "train", "judge=1")[1]
+    assert "is not KEY=VALUE" in run("tag", path, "train", "step = 0", "judge")[1]

@@ -1,0 +1,127 @@
+"""Cancelled coroutines: what their thread obtains afterwards is released at once."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+import expdb
+from expdb import admission
+from expdb.storage.ledger import admissions
+
+
+@pytest.fixture(autouse=True)
+def threads_end(buffer):
+    """Wait for the threads of a test before its database is closed."""
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+
+
+def cancel_while(gate, coroutine):
+    """Run a coroutine whose thread waits at the gate, cancel it, and end its event loop."""
+
+    async def run():
+        task = asyncio.create_task(coroutine)
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    gate.set()
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def ended_task(coroutine):
+    """Run a coroutine in a loop that is closed while it waits."""
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(coroutine)
+    loop.run_until_complete(asyncio.sleep(0.05))
+    loop.close()
+    task._log_destroy_pending = False
+    coroutine.close()
+
+
+ENDINGS = {
+    "cancelled": cancel_while,
+    "loop closed": lambda gate, coroutine: (ended_task(coroutine), gate.set()),
+}
+
+
+@pytest.fixture(params=[False, True], ids=["before the work", "after the work"])
+def held_back(request, monkeypatch):
+    """Return a function that makes a method wait at a gate, before or after its work."""
+
+    def hold(owner, name):
+        gate, work = threading.Event(), getattr(owner, name)
+
+        def waiting(*given, **named):
+            if request.param:
+                result = work(*given, **named)
+                assert gate.wait(10)
+                return result
+            assert gate.wait(10)
+            return work(*given, **named)
+
+        monkeypatch.setattr(owner, name, waiting)
+        return gate
+
+    return hold
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_lease_that_is_made_after_a_cancellation_is_given_back(buffer, held_back, ending):
+    buffer.store_batch([{"task_id": "t", "n": k, "truncated": True} for k in range(4)])
+    consumer = buffer.consumer("trainer", max_times_sampled=1)
+    leasing = consumer._leasing
+    gate = held_back(leasing, "lease")
+    ENDINGS[ending](gate, consumer.lease_async(4))
+    wait_until(lambda: not leasing._usage.held and leasing._usage.returned)
+    assert buffer.consumer("trainer").lease(4).batch.size == 4
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_an_admission_after_a_cancellation_is_taken_back(buffer, held_back, ending):
+    buffer.policy_version = 0
+    buffer.pace = expdb.Pace(0, 1)
+    gate = held_back(admissions, "try_to_admit")
+    assert admission.admissions is admissions
+    ENDINGS[ending](gate, buffer.admit_async())
+
+    def may_begin():
+        found = buffer.admit(wait=0, required=False)
+        if found is not None:
+            found.cancel()
+        return found is not None
+
+    wait_until(may_begin)
+
+
+def test_what_a_finished_thread_obtained_is_released_if_nobody_received_it(buffer):
+    """The result is on its way through the event loop when the coroutine is cancelled."""
+    buffer.store_batch([{"task_id": "t", "n": k, "truncated": True} for k in range(4)])
+    consumer = buffer.consumer("trainer", max_times_sampled=1)
+
+    async def run():
+        task = asyncio.create_task(consumer.lease_async(4))
+        await asyncio.sleep(0)
+        deadline = time.monotonic() + 10
+        while not consumer._leasing._given and time.monotonic() < deadline:
+            time.sleep(0.01)  # keeps the loop from passing the result on
+        time.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    wait_until(lambda: not consumer._leasing._usage.held)
+    assert consumer.lease(4).batch.size == 4

@@ -1,0 +1,182 @@
+"""Upgrades: verified before they commit, with every view, trigger and grant in its place."""
+
+import uuid
+
+import pytest
+import sqlalchemy as sa
+from test_migrations import execute, is_server, migrate, path  # noqa: F401  (a fixture)
+
+import expdb
+from expdb.sql import opening, schema
+
+OLD, NEW = schema.known_revisions()[-2:]
+
+
+@pytest.fixture
+def old(path):  # noqa: F811
+    """Return a database of the schema before the newest one, with a step in it."""
+    with expdb.open(path) as db:
+        db.buffer("b").store(x=1, reward=2.0)
+    migrate(path, OLD, down=True)
+    return path
+
+
+def stored_revision(location):
+    named = opening.location_of(location)
+    kind = opening._server_engine if is_server(location) else opening.SqliteEngine
+    engine = kind(named, read_only=False, durability="normal", timeout=30.0)
+    try:
+        with engine.reading() as session:
+            return schema.stored_revision(session, engine.dialect)
+    finally:
+        engine.close()
+
+
+def in_schema(location, statement):
+    execute(location, statement.replace("@", "expdb." if is_server(location) else ""))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "ALTER TABLE @leases RENAME COLUMN trainer_step TO other",
+        "DROP TABLE @waiters",
+        "ALTER TABLE @evictions DROP COLUMN file",
+    ],
+)
+def test_an_upgrade_that_does_not_give_the_newest_schema_changes_nothing(old, damage):
+    in_schema(old, damage)
+    with pytest.raises(expdb.DatabaseDamaged):
+        expdb.upgrade(old)
+    assert stored_revision(old) == OLD
+
+
+def test_an_upgrade_makes_altered_views_anew(old):
+    in_schema(old, "DROP VIEW @experience_episodes")
+    in_schema(old, "CREATE VIEW @experience_episodes AS SELECT 1 AS mine")
+    assert expdb.upgrade(old) == (OLD, NEW)
+    with expdb.open(old) as db:
+        assert db.sql("SELECT length FROM experience_episodes")["length"].to_pylist() == [1]
+        assert db.check() == []
+
+
+def test_an_upgrade_makes_altered_triggers_anew(old):
+    if is_server(old):
+        in_schema(old, "ALTER TABLE @steps DISABLE TRIGGER steps_revised")
+    else:
+        in_schema(old, "DROP TRIGGER steps_revised")
+    assert expdb.upgrade(old) == (OLD, NEW)
+    with expdb.open(old) as db:
+        assert db.check() == []
+
+
+def test_an_upgrade_refuses_a_trigger_that_is_not_ours(old):
+    if is_server(old):
+        pytest.skip("a server runs the triggers of its owner")
+    in_schema(old, "CREATE TRIGGER mine AFTER INSERT ON steps BEGIN SELECT 1; END")
+    with pytest.raises(expdb.DatabaseDamaged, match="the trigger mine is not expdb's"):
+        expdb.upgrade(old)
+    assert stored_revision(old) == OLD
+
+
+def test_check_names_a_missing_column(path):  # noqa: F811
+    with expdb.open(path) as db:
+        in_schema(path, "ALTER TABLE @leases RENAME COLUMN trainer_step TO other")
+        assert db.check()[0] == "leases of the schema lacks trainer_step"
+
+
+def test_a_process_that_meets_a_newer_schema_says_so(path):  # noqa: F811
+    with expdb.open(path) as db:
+        buffer = db.buffer("b")
+        buffer.store(x=1)
+        in_schema(path, "UPDATE @expdb_version SET version_num = '9999'")
+        in_schema(path, "ALTER TABLE @steps RENAME COLUMN reward TO payoff")
+        for act in (lambda: buffer.count({"reward": 1.0}), lambda: buffer.store(x=2)):
+            with pytest.raises(expdb.SchemaTooNew, match="has schema 9999, newer than"):
+                act()
+        with pytest.raises(expdb.SchemaTooNew):
+            expdb.open(path)
+        in_schema(path, "ALTER TABLE @steps RENAME COLUMN payoff TO reward")
+        in_schema(path, f"UPDATE @expdb_version SET version_num = '{NEW}'")
+
+
+@pytest.fixture
+def roles(postgresql):
+    """Return a server, a new database and the names of two roles in it."""
+    database = postgresql.database()
+    names = f"an actor {uuid.uuid4().hex}", f"reader_{uuid.uuid4().hex}"
+    for name in names:
+        postgresql.execute(f'DROP ROLE IF EXISTS "{name}"')
+        postgresql.execute(f'CREATE ROLE "{name}" LOGIN')
+    yield postgresql, database, *names
+    expdb_url = postgresql.url(database)
+    for name in names:
+        execute(expdb_url, f'DROP OWNED BY "{name}"')
+    postgresql.drop(database)
+    for name in names:
+        postgresql.execute(f'DROP ROLE "{name}"')
+
+
+def url_of(server, database, role):
+    return str(sa.make_url(server.url(database, role)).render_as_string(hide_password=False))
+
+
+def use(server, database, actor, reader):
+    """Write as the actor and read as the reader."""
+    with expdb.open(url_of(server, database, actor), create=False) as db:
+        buffer = db.buffer("b", capacity=5)
+        for k in range(7):
+            buffer.store(x=k, reward=1.0)
+        buffer.update_priorities(buffer.sample(1)["position"], [0.5])
+        with buffer.consumer("c").lease(2):
+            pass
+        buffer.eviction = None
+    with expdb.open(url_of(server, database, reader), create=False, read_only=True) as db:
+        assert db.buffer("b").sample(3).size == 3
+        assert db.sql("SELECT count(priority) AS n FROM experience")["n"].to_pylist() == [1]
+        with pytest.raises(expdb.DatabaseReadOnly):
+            db.buffer("b").store(x=1)
+    with (
+        expdb.open(url_of(server, database, reader), create=False) as db,
+        pytest.raises(expdb.AccessDenied, match="expdb grant"),
+    ):
+        db.buffer("b").store(x=1)
+
+
+def test_grant_lets_roles_write_and_read(roles):
+    server, database, actor, reader = roles
+    url = server.url(database)
+    expdb.open(url).close()
+    expdb.grant(url, actors=actor, readers=[reader])
+    use(server, database, actor, reader)
+    with pytest.raises(expdb.AccessDenied, match="CREATE ROLE"):
+        expdb.grant(url, readers=["nobody there"])
+
+
+def test_what_is_granted_survives_an_upgrade(roles):
+    server, database, actor, reader = roles
+    url = server.url(database)
+    expdb.open(url).close()
+    migrate(url, "0003", down=True)  # before the tables of consumers, leases and evictions
+    rights = "SELECT, INSERT, UPDATE, DELETE"
+    for right, role in ((rights, actor), ("SELECT", reader)):
+        execute(url, f'GRANT USAGE ON SCHEMA expdb TO "{role}"')
+        execute(url, f'GRANT {right} ON ALL TABLES IN SCHEMA expdb TO "{role}"')
+    expdb.upgrade(url)
+    use(server, database, actor, reader)
+
+
+def test_an_actor_cannot_make_an_index_and_is_told_who_can(roles):
+    server, database, actor, _ = roles
+    expdb.open(server.url(database)).close()
+    expdb.grant(server.url(database), actors=actor)
+    with expdb.open(url_of(server, database, actor), create=False) as db:
+        buffer = db.buffer("b")
+        buffer.store(x=1, tags={"level": 3})
+        with pytest.raises(expdb.AccessDenied, match=r"connect as the owner for .* index\(\)"):
+            buffer.index("tags.level")
+
+
+def test_a_file_has_no_roles(tmp_path):
+    with pytest.raises(expdb.InvalidValue, match="has no roles"):
+        expdb.grant(tmp_path / "runs.db", actors="a")
