@@ -3,6 +3,7 @@
 import functools
 import importlib
 import os
+import shlex
 import threading
 import time
 import uuid
@@ -322,6 +323,14 @@ class ExperienceDB:
     def _held(self) -> Iterator[tuple[str, str, str]]:
         for name in self.buffers():
             buffer = self.buffer(name, create=False)
+            original = catalog.copied_name(name)
+            if original is not None:
+                yield (
+                    f"unfinished copy of {original!r}", f"{len(buffer)} steps in {name!r}",
+                    f"run `expdb copy SOURCE {self.location} --buffer {shlex.quote(original)}` "
+                    "again to resume it, or remove it with "
+                    f"`expdb drop {self.location} {shlex.quote(name)}`",
+                )  # fmt: skip
             for one in buffer.waiting():
                 told = f"{one['who']}, for {one['seconds']:.0f} s, for {one['for']}"
                 yield f"waiting at {name!r}", told, ""

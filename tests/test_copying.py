@@ -191,6 +191,9 @@ def test_an_interrupted_copy_goes_on_where_it_was_or_begins_anew_where_the_sourc
         expdb.copy(source, target, buffer="b", progress=stop_at(9))
     with expdb.open(target) as db:
         assert "b" not in db.buffers()
+        (told,) = [one for one in db.doctor() if one["what"] == "unfinished copy of 'b'"]
+        assert "--buffer b` again to resume it" in told["advice"]
+        assert f"expdb drop {db.location} 'b (copying" in told["advice"]
     seen.clear()
     with pytest.raises(Interrupted):
         expdb.copy(source, target, buffer="b", progress=stop_at(15))
@@ -204,6 +207,27 @@ def test_an_interrupted_copy_goes_on_where_it_was_or_begins_anew_where_the_sourc
     with expdb.open(target) as db:
         assert db.buffers() == ["b"]
         assert db.check() == []
+
+
+def test_an_unfinished_copy_is_dropped_by_the_command(tmp_path, monkeypatch):
+    source, target = str(tmp_path / "a.db"), str(tmp_path / "b.db")
+    fill(source)
+    monkeypatch.setattr(copying, "BATCH_CHUNKS", 3)
+
+    def stop(name, done, total):
+        if done >= 6:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        expdb.copy(source, target, buffer="b", progress=stop)
+    with expdb.open(target) as db:
+        (name,) = db.buffers()
+    refused = CliRunner().invoke(main, ["drop", target, name], input="n\n")
+    assert refused.exit_code == 1
+    done = CliRunner().invoke(main, ["drop", target, name, "--yes"])
+    assert "steps deleted" in done.output
+    with expdb.open(target) as db:
+        assert db.buffers() == []
 
 
 def test_the_command_copies_and_says_what(tmp_path, postgresql_url):
@@ -289,7 +313,7 @@ def test_check_names_an_unfinished_copy_in_one_line(tmp_path, monkeypatch):
         expdb.copy(source, target, progress=stop)
     with expdb.open(target) as db:
         (problem,) = db.check()
-        assert problem.startswith("the copy of 'b' is not finished: copy it again, or drop 'b (co")
+        assert problem.startswith("the copy of 'b' is not finished; copy it again, or drop 'b (co")
 
 
 def test_check_finds_rows_of_no_buffer(tmp_path):

@@ -49,7 +49,7 @@ def test_a_queue_holds_writers_back_until_learners_have_leased(impatient, open_d
     assert open_db().buffer("train").rate_limiter == expdb.Queue(5)
     consumer = impatient.consumer("trainer", max_times_sampled=1)
     store(impatient, 5)
-    with pytest.raises(expdb.RateLimited, match="takes no more steps before learners"):
+    with pytest.raises(expdb.RateLimited, match="until learners lease more"):
         store(impatient, 1)
     with pytest.raises(expdb.InvalidValue, match="write up to 5 at a time"):
         store(impatient, 6)
@@ -93,7 +93,8 @@ def test_who_waits_is_seen_and_named(db, buffer):
     consumer = buffer.consumer("trainer", max_times_sampled=1)
     store(buffer, 2)
     writer = threading.Thread(target=store, args=(buffer, 1))
-    learner = threading.Thread(target=consumer.lease, args=(3,), kwargs={"wait": 30.0})
+    where = {"task_id": "another"}
+    learner = threading.Thread(target=consumer.lease, args=(1, where), kwargs={"wait": 30.0})
     with consumer.lease(2), pytest.raises(expdb.TooFewRows):
         consumer.lease(1)
     store(buffer, 2)
@@ -110,6 +111,7 @@ def test_who_waits_is_seen_and_named(db, buffer):
     assert any("to store 1 steps" in one for one in told)
     buffer.rate_limiter = None
     writer.join()
+    buffer.store(task_id="another", n=0, truncated=True)
     learner.join()
     assert buffer.waiting() == []
 
@@ -118,7 +120,7 @@ def test_who_waits_is_seen_and_named(db, buffer):
     ("wrong", "said"),
     [
         (lambda: expdb.SampleToInsertRatio(4.0, 10, 7.0), "give at least 8"),
-        (lambda: expdb.SampleToInsertRatio(0.0, 10, 7.0), "above 0"),
+        (lambda: expdb.SampleToInsertRatio(0.0, 10, 7.0), "from 1e-6 to 1e6"),
         (lambda: expdb.SampleToInsertRatio(1.0, 0, 7.0), "min_size is 0"),
         (lambda: expdb.Queue(0), "size is 0"),
         (lambda: expdb.MinSize(True), "size is True"),
@@ -222,3 +224,144 @@ def test_the_ratio_holds_at_every_instant_over_many_processes(location, db, buff
     assert offsets.min() >= limiter.least
     assert offsets.max() <= limiter.most
     assert seen[-1][1] > 100
+
+
+def refill(buffer, count=10):
+    """Store steps one by one, as writers that wait up to 5 s."""
+    for _ in range(count):
+        store(buffer, 1)
+
+
+LIMITERS = {
+    "queue": expdb.Queue(10),
+    "ratio": expdb.SampleToInsertRatio(1.0, 1, 9.0),
+}
+
+
+@pytest.fixture(params=LIMITERS)
+def full(request, open_db):
+    """Return a buffer whose rate limiter lets no more steps in."""
+    buffer = open_db(timeout=5.0).buffer("train")
+    buffer.rate_limiter = LIMITERS[request.param]
+    buffer.policy_version = 0
+    for n in range(10):
+        buffer.store(task_id="t", n=n, truncated=True, policy_version=0)
+    return buffer
+
+
+def test_deleted_steps_hold_no_writer_back(full):
+    full.consumer("trainer", max_times_sampled=1)
+    full.delete({"step": 0})
+    refill(full)
+    full.clear()
+    refill(full)
+    assert full.consumer("trainer").lease(10).batch.size == 10
+
+
+def test_evicted_steps_hold_no_writer_back(full):
+    full.consumer("trainer", max_times_sampled=1)
+    full.set_capacity(4)
+    refill(full, 6)
+    assert full.consumer("trainer").lease(4).batch.size == 4
+
+
+def test_stale_steps_hold_no_writer_back(full):
+    consumer = full.consumer("trainer", max_times_sampled=1, max_staleness=1)
+    full.policy_version = 5
+    with pytest.raises(expdb.TooFewRows):
+        consumer.lease(1)
+    for n in range(10):
+        full.store(task_id="t", n=n, truncated=True, policy_version=5)
+    assert consumer.lease(10).batch.size == 10
+
+
+def test_steps_without_a_version_hold_no_writer_back(full):
+    consumer = full.consumer("trainer", max_times_sampled=1, max_staleness=1)
+    consumer.lease(10).acknowledge()
+    refill(full, 20)
+    with pytest.raises(expdb.TooFewRows):
+        consumer.lease(1)
+
+
+def test_a_buffer_without_consumers_forgets_only_what_is_gone(full, open_db):
+    impatient = open_db(timeout=0.5).buffer("train")
+    with pytest.raises(expdb.RateLimited, match="10 rows can be leased now"):
+        store(impatient, 1)
+    full.clear()
+    store(impatient, 1)
+
+
+def test_what_was_forgiven_counts_again_for_a_consumer_that_can_lease_it(full):
+    full.consumer("strict", max_times_sampled=1, max_staleness=0)
+    full.policy_version = 5
+    full.store(task_id="t", n=10, truncated=True, policy_version=5)  # forgives ten stale steps
+    consumer = full.consumer("any", max_times_sampled=1)
+    assert [consumer.lease(size).batch.size for size in (10, 1)] == [10, 1]
+
+
+def test_a_writer_and_a_learner_that_waits_never_block_each_other(full):
+    consumer = full.consumer("trainer", max_times_sampled=1, max_staleness=0)
+    full.policy_version = 3
+    leased = []
+
+    def learn():
+        with consumer.lease(10, wait=30.0) as batch:
+            leased.append(batch["n"].tolist())
+
+    learner = threading.Thread(target=learn)
+    learner.start()
+    for n in range(100, 110):
+        full.store(task_id="t", n=n, truncated=True, policy_version=3)
+    learner.join(30)
+    assert sorted(leased[0]) == list(range(100, 110))
+
+
+def test_a_lease_that_a_limiter_can_never_allow_fails_at_once(buffer):
+    buffer.rate_limiter = expdb.Queue(10)
+    consumer = buffer.consumer("trainer", max_times_sampled=1)
+    began = time.monotonic()
+    with pytest.raises(expdb.InvalidValue, match=r"64 rows can never be made: .* at most 10"):
+        consumer.lease(64, wait=60.0)
+    assert time.monotonic() - began < 30
+    store(buffer, 5)
+    assert consumer.lease(64, at_least=5).batch.size == 5
+
+
+def test_a_capacity_below_a_minimum_is_refused(db):
+    buffer = db.buffer("small", capacity=100)
+    buffer.consumer("trainer", min_size=50)
+    with pytest.raises(expdb.InvalidValue, match="min_size of consumer 'trainer' is 50"):
+        buffer.set_capacity(49)
+    buffer.drop_consumer("trainer")
+    buffer.rate_limiter = expdb.MinSize(60)
+    with pytest.raises(expdb.InvalidValue, match="keeps 59 steps, and min_size is 60"):
+        buffer.set_capacity(59)
+    assert buffer.capacity == 100
+    buffer.set_capacity(60)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: expdb.Queue(2**63 - 1),
+        lambda: expdb.Queue(2**70),
+        lambda: expdb.MinSize(10**16),
+        lambda: expdb.SampleToInsertRatio(1e300, 1, 1e301),
+        lambda: expdb.SampleToInsertRatio(1e-300, 1, 1e9),
+        lambda: expdb.SampleToInsertRatio(1.0, 2**62, 1e9),
+        lambda: expdb.SampleToInsertRatio(1.0, 1, 1e300),
+    ],
+)
+def test_a_limit_beyond_the_counters_is_refused(make):
+    with pytest.raises(expdb.InvalidValue, match=r"must be (at most|a number)|give a whole number"):
+        make()
+
+
+def test_the_largest_limits_work(buffer):
+    for limiter in (
+        expdb.Queue(10**15),
+        expdb.SampleToInsertRatio(1e6, 10**15, 1e15),
+        expdb.SampleToInsertRatio(1e-6, 10**15, 1e15),
+    ):
+        buffer.rate_limiter = limiter
+        store(buffer, 3)

@@ -100,6 +100,24 @@ def upgrade(location: str, as_json: bool) -> None:
 
 @verb
 @click.argument("location")
+@click.argument("buffer")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@as_json
+def drop(location: str, buffer: str, yes: bool, as_json: bool) -> None:
+    """Delete a buffer with everything in it, or an unfinished copy of one.
+
+    Example: expdb drop runs.db old-experiment --yes
+    """
+    with expdb.open(location, create=False) as db:
+        steps = len(db.buffer(buffer, create=False))
+        if not yes:
+            click.confirm(f"Delete buffer {buffer!r} with {steps:,} steps?", abort=True, err=True)
+        db.drop(buffer)
+    click.echo(json.dumps({"steps": steps}) if as_json else f"{buffer}: {steps:,} steps deleted")
+
+
+@verb
+@click.argument("location")
 @click.argument("buffer", required=False)
 @click.option("--follow", is_flag=True, help="Go on until interrupted, looking every second.")
 @as_json

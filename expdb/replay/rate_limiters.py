@@ -38,6 +38,11 @@ class RateLimiter:
         return max(self.min_size, math.floor((self.most + samples) / self.ratio))
 
     @property
+    def largest_sample(self) -> float:
+        """How many rows may be handed out at once, at most."""
+        return max(self.most, self.ratio * self.min_size) - self.least
+
+    @property
     def largest_write(self) -> float:
         """How many steps one write may have at most, so that it can ever be let in."""
         return (self.most - self.least) / self.ratio
@@ -60,7 +65,18 @@ class RateLimiter:
 
 def MinSize(size: int) -> RateLimiter:
     """Let learners in once the buffer holds `size` steps; hold back no writer."""
-    return RateLimiter(1.0, checks.whole(size, "size", 1))
+    return RateLimiter(1.0, _steps(size, "size"))
+
+
+def _steps(value: Any, name: str) -> int:
+    """Return a number of steps that the counters of a buffer can hold with room to spare."""
+    number = checks.whole(value, name, 1)
+    if number > MOST_STEPS:
+        raise InvalidValue(f"{name} must be at most {MOST_STEPS:,}, got {number}")
+    return number
+
+
+MOST_STEPS = 10**15
 
 
 def Queue(size: int) -> RateLimiter:
@@ -68,7 +84,7 @@ def Queue(size: int) -> RateLimiter:
 
     Use it with consumers of `max_times_sampled=1`.
     """
-    return RateLimiter(1.0, 1, 0.0, float(checks.whole(size, "size", 1)))
+    return RateLimiter(1.0, 1, 0.0, float(_steps(size, "size")))
 
 
 def SampleToInsertRatio(ratio: float, min_size: int, error_buffer: float) -> RateLimiter:
@@ -77,10 +93,12 @@ def SampleToInsertRatio(ratio: float, min_size: int, error_buffer: float) -> Rat
     Writers and learners may be ahead of that by `error_buffer` rows. Raises InvalidValue where
     that is less than twice what one step is sampled, as both would wait for each other.
     """
-    ratio, min_size = checks.number(ratio, "ratio"), checks.whole(min_size, "min_size", 1)
+    ratio, min_size = checks.number(ratio, "ratio"), _steps(min_size, "min_size")
     error_buffer = checks.number(error_buffer, "error_buffer", 0)
-    if ratio <= 0:
-        raise InvalidValue(f"ratio is {ratio:g}: give a number above 0")
+    if not 1e-6 <= ratio <= 1e6:
+        raise InvalidValue(f"ratio must be a number from 1e-6 to 1e6, got {ratio:g}")
+    if error_buffer > MOST_STEPS:
+        raise InvalidValue(f"error_buffer must be at most {MOST_STEPS:,}, got {error_buffer:g}")
     if error_buffer < 2 * max(1.0, ratio):
         raise InvalidValue(
             f"error_buffer is {error_buffer:g}, and a ratio of {ratio:g} cannot be kept within "

@@ -32,7 +32,7 @@ from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknow
 from expdb.storage.ledger.leases import Counters, NewLease
 from expdb.storage.ledger.packed import Drawn, described
 from expdb.storage.ledger.pins import settle_pins
-from expdb.storage.ledger.rates import count_samples
+from expdb.storage.ledger.rates import check_sample, count_samples
 from expdb.storage.ledger.waiters import Waiter
 from expdb.storage.store import Store
 
@@ -188,6 +188,8 @@ class Leasing:
 
         In a transaction that `goes_on` if there is too little, that error is returned.
         """
+        if counters.rate_limiter is not None and self._usage.next_number == self._usage.begun:
+            check_sample(self._store, counters.rate_limiter, request.at_least)
         try:
             batch, new, text = self._draw(session, request, counters, seconds)
             if counters.rate_limiter is not None:

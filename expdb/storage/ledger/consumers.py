@@ -120,12 +120,12 @@ def open_consumer(store: Store, name: str, given: dict[str, Any], seed: int) -> 
     return found
 
 
-def refuse_minimum(store: Store, min_size: int, capacity: int | None) -> None:
-    """Raise InvalidValue for a minimum that the buffer can never hold: all would wait for ever."""
+def refuse_minimum(store: Store, min_size: int, capacity: int | None, of: str = "") -> None:
+    """Raise InvalidValue for a minimum that the buffer can never hold: all would wait forever."""
     if capacity is not None and min_size > capacity:
         raise errors.InvalidValue(
-            f"buffer {store.name!r} keeps {capacity} steps, and min_size is {min_size}: give a "
-            "smaller one, or raise the capacity"
+            f"buffer {store.name!r} keeps {capacity} steps, and min_size{of} is {min_size}; choose "
+            "a smaller min_size, or a larger capacity"
         )
 
 

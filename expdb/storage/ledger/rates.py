@@ -1,21 +1,54 @@
 """The rate limiter of a buffer, as it is stored and kept to."""
 
 import json
+import math
 import time
+from dataclasses import dataclass, replace
 
+import numpy as np
 import sqlalchemy as sa
 
 from expdb import errors
 from expdb.replay.rate_limiters import RateLimiter
 from expdb.sql import tables
 from expdb.sql.session import Session
-from expdb.storage.ledger.consumers import refuse_minimum
+from expdb.storage.ledger.consumers import (
+    ConsumerRecord,
+    find_consumer,
+    list_consumers,
+    policy_version,
+    refuse_minimum,
+)
+from expdb.storage.ledger.leases import acknowledged, open_leases
 from expdb.storage.ledger.waiters import Waiter
 from expdb.storage.store import Store
 
-B = tables.buffers.c
+B, E, S = tables.buffers.c, tables.episodes.c, tables.steps.c
 
+LARGEST_LIMIT = 2**62  # which the counters of a buffer can hold
 PAUSE = 0.04  # seconds between two looks of a writer that is held back
+# Seconds that a writer waits before it counts what can still be leased, at first and at most.
+FIRST_LOOK, LONGEST_LOOK = 0.2, 5.0
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """The rate limiter of a buffer, as its row says."""
+
+    limiter: RateLimiter
+    since: int  # position of the next step when the limiter was set
+    # Rows that are not waited for any more: steps that no consumer can lease were stored for them.
+    forgiven: float
+
+    def as_text(self) -> str:
+        """Return the JSON that the row holds."""
+        others = {"since": self.since, "forgiven": self.forgiven}
+        return json.dumps({**self.limiter.as_json(), **others})
+
+    def insert_limit(self, sampled: int) -> int | None:
+        """Return how many positions may be handed out in all, None for any number."""
+        most = self.limiter.insert_limit(math.floor(sampled + self.forgiven))
+        return None if most is None else min(self.since + most, LARGEST_LIMIT)
 
 
 def rate_limiter(session: Session, store: Store) -> tuple[RateLimiter | None, int]:
@@ -23,18 +56,20 @@ def rate_limiter(session: Session, store: Store) -> tuple[RateLimiter | None, in
     found = session.rows(sa.select(B.rate_limiter).where(B.id == store.id))
     if not found:
         raise store.dropped()
-    return _read(store, found[0][0])
-
-
-def _read(store: Store, text: str | None) -> tuple[RateLimiter | None, int]:
-    if text is None:
+    if found[0][0] is None:
         return None, 0
+    stored = _read(store, found[0][0])
+    return stored.limiter, stored.since
+
+
+def _read(store: Store, text: str) -> _Stored:
     try:
         stored = json.loads(text)
-        return RateLimiter.from_json(stored), int(stored["since"])
-    except (ValueError, LookupError, TypeError) as error:
+        limiter = RateLimiter.from_json(stored)
+        return _Stored(limiter, int(stored["since"]), float(stored.get("forgiven", 0.0)))
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise errors.DatabaseDamaged(
-            f"the rate limiter of buffer {store.name!r} cannot be read ({error}): restore a backup"
+            f"the rate limiter of buffer {store.name!r} cannot be read ({error}); restore a backup"
         ) from error
 
 
@@ -45,14 +80,24 @@ def set_rate_limiter(store: Store, limiter: RateLimiter | None) -> None:
         added = state.added
         if limiter is not None:
             refuse_minimum(store, limiter.min_size, state.capacity)
-        text = None if limiter is None else json.dumps({**limiter.as_json(), "since": added})
-        most = None if limiter is None else limiter.insert_limit(0)
+        stored = None if limiter is None else _Stored(limiter, added, 0.0)
         values = {
-            "rate_limiter": text,
+            "rate_limiter": None if stored is None else stored.as_text(),
             "sampled": 0,
-            "insert_limit": None if most is None else added + most,
+            "insert_limit": None if stored is None else stored.insert_limit(0),
         }
         session.execute(sa.update(tables.buffers).where(B.id == store.id).values(**values))
+
+
+def check_sample(store: Store, text: str, least: int) -> None:
+    """Raise InvalidValue if a limiter never lets so many rows be handed out at once."""
+    limiter = _read(store, text).limiter
+    if least > limiter.largest_sample:
+        raise errors.InvalidValue(
+            f"a lease of {least} rows can never be made: the rate limiter of buffer {store.name!r} "
+            f"allows at most {int(limiter.largest_sample)} at once; lease fewer, give at_least=, "
+            "or set another rate_limiter"
+        )
 
 
 def count_samples(session: Session, store: Store, text: str, count: int) -> None:
@@ -60,24 +105,99 @@ def count_samples(session: Session, store: Store, text: str, count: int) -> None
 
     `text` is the limiter as it is stored.
     """
-    limiter, since = _read(store, text)
-    assert limiter is not None
+    stored = _read(store, text)
+    limiter = stored.limiter
     ((sampled, added, size),) = session.ask(
         "SELECT sampled, added, size FROM buffers WHERE id = ?" + store.dialect.FOR_UPDATE,
         store.id,
     )
-    inserts = added - since
-    if not limiter.may_sample(inserts, sampled, count, size):
-        raise errors.TooFewRows(
-            f"the rate limiter of buffer {store.name!r} holds back {count} rows: {sampled} were "
-            f"handed out for {inserts} steps, at {limiter.ratio:g} each, and {size} of "
-            f"min_size={limiter.min_size} are held; store more, or wait with wait=seconds"
-        )
-    most = limiter.insert_limit(sampled + count)
+    inserts = added - stored.since
+    if not limiter.may_sample(inserts, sampled + stored.forgiven, count, size):
+        if stored.forgiven:
+            # A consumer may lease what no other one could.
+            stored = replace(stored, forgiven=_forgiven(session, store, stored, sampled, added))
+        if not limiter.may_sample(inserts, sampled + stored.forgiven, count, size):
+            raise errors.TooFewRows(
+                f"the rate limiter of buffer {store.name!r} holds back {count} rows: {sampled} "
+                f"were handed out for {inserts} steps, at {limiter.ratio:g} each, and {size} of "
+                f"min_size={limiter.min_size} are held; store more, or wait with wait=seconds"
+            )
     session.tell(
-        "UPDATE buffers SET sampled = sampled + ?, insert_limit = ? WHERE id = ?",
-        count, None if most is None else since + most, store.id,
+        "UPDATE buffers SET sampled = sampled + ?, insert_limit = ?, rate_limiter = ? WHERE id = ?",
+        count, stored.insert_limit(sampled + count), stored.as_text(), store.id,
     )  # fmt: skip
+
+
+def forgive(store: Store) -> None:
+    """Stop waiting for samples of steps that no consumer can lease any more.
+
+    Such steps are deleted, evicted, too stale, or were handed out as often as they may be.
+    """
+    with store.writing() as (session, _):
+        ((text, sampled, added),) = session.ask(
+            "SELECT rate_limiter, sampled, added FROM buffers WHERE id = ?", store.id
+        )
+        if text is None:
+            return
+        stored = _read(store, text)
+        stored = replace(stored, forgiven=_forgiven(session, store, stored, sampled, added))
+        session.ask(
+            "UPDATE buffers SET insert_limit = ?, rate_limiter = ? WHERE id = ? RETURNING id",
+            stored.insert_limit(sampled), stored.as_text(), store.id,
+        )  # fmt: skip
+
+
+def _forgiven(session: Session, store: Store, stored: _Stored, sampled: int, added: int) -> float:
+    ahead = (added - stored.since) * stored.limiter.ratio - sampled
+    return max(0.0, ahead - leasable(session, store, stored.since, stored.limiter.ratio))
+
+
+def leasable(session: Session, store: Store, since: int, ratio: float) -> float:
+    """Return how many rows consumers can still lease of the steps from a position on.
+
+    Without a consumer, every step that is held can be leased `ratio` times by a future one.
+    """
+    state = store.state(session)
+    records = [find_consumer(session, store, name) for name in list_consumers(session, store)]
+    if not records:
+        held = sa.select(sa.func.count()).select_from(tables.steps)
+        ((count,),) = session.rows(held.where(S.buffer_id == store.id, S.position >= since))
+        return float(count * ratio)
+    version = policy_version(session, store)
+    total = 0.0
+    for record in records:
+        if record is None or state.size < record.settings.min_size:
+            continue
+        total += _leasable_by(session, store, record, since, version)
+    return total
+
+
+def _leasable_by(
+    session: Session, store: Store, record: ConsumerRecord, since: int, version: int | None
+) -> float:
+    settings = record.settings
+    first = max(since, record.began if settings.new_only else 0)
+    steps = sa.select(S.position).where(S.buffer_id == store.id, S.position >= first)
+    if settings.max_staleness is not None and version is not None:
+        episode = sa.and_(E.buffer_id == S.buffer_id, E.id == S.episode)
+        own = sa.func.coalesce(S.policy_version, E.policy_version)
+        steps = steps.join(tables.episodes, episode).where(own >= version - settings.max_staleness)
+    if settings.max_times_sampled is None:
+        return math.inf if session.rows(steps.limit(1)) else 0.0
+    rows = session.fetch(steps.order_by(S.position))
+    positions = np.fromiter((row[0] for row in rows), np.int64, len(rows))
+    if not len(positions):
+        return 0.0
+    times = np.zeros(len(positions), np.int64)
+    oldest = int(positions[0])
+    held = [one for one in open_leases(session, store, record) if one.status == "leased"]
+    for lease in (*acknowledged(session, store, record, oldest), *held):
+        items = lease.drawn.items
+        place = np.searchsorted(positions, items)
+        known = (place < len(positions)) & (items >= oldest)
+        known[known] = positions[place[known]] == items[known]
+        np.add.at(times, place[known], 1)
+    return float(np.maximum(settings.max_times_sampled - times, 0).sum())
 
 
 def wait_to_insert(store: Store, count: int, deadline: float, error: errors.RateLimited) -> None:
@@ -92,6 +212,7 @@ def wait_to_insert(store: Store, count: int, deadline: float, error: errors.Rate
 def _wait_to_insert(
     store: Store, count: int, deadline: float, error: errors.RateLimited, waiter: Waiter
 ) -> None:
+    began, pause = time.monotonic(), FIRST_LOOK
     while True:
         with store.engine.reading() as session:
             limiter, _ = rate_limiter(session, store)
@@ -103,10 +224,23 @@ def _wait_to_insert(
                 f"{count} steps at once are more than the rate limiter of buffer {store.name!r} "
                 f"ever lets in: write up to {int(limiter.largest_write)} at a time (flush_steps=)"
             ) from error
-        if time.monotonic() >= deadline:
+        now = time.monotonic()
+        if now >= min(began + pause, deadline):
+            forgive(store)
+            pause = min(2 * pause, LONGEST_LOOK)
+            began = time.monotonic()
+            if now < deadline:
+                continue
+            with store.engine.reading() as session:
+                found = session.rows(sa.select(B.insert_limit, B.added).where(B.id == store.id))
+                if found[0][0] is None or found[0][1] + count <= found[0][0]:
+                    return
+                left = leasable(session, store, rate_limiter(session, store)[1], limiter.ratio)
+            rows = "any number of" if left == math.inf else f"{left:g}"
             raise errors.RateLimited(
-                f"buffer {store.name!r} takes no more steps before learners have leased more: its "
-                "rate limiter holds this write back; start a learner, or open with a longer timeout"
+                f"the rate limiter of buffer {store.name!r} holds back {count} steps until "
+                f"learners lease more ({rows} rows can be leased now); start a learner, or open "
+                "with a longer timeout"
             ) from error
         waiter.wait_for(f"the rate limiter, to store {count} steps")
         time.sleep(PAUSE)

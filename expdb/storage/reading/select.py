@@ -15,9 +15,6 @@ from expdb.storage.store import State, Store
 
 S, E, G = tables.steps.c, tables.episodes.c, tables.segments.c
 
-# `steps.episode` leads back, so that an index on steps can come first as well.
-_ALL = tables.SEGMENTS_OF_EPISODES.join(tables.steps, sa.and_(tables.IN_SEGMENT, S.episode == E.id))
-
 
 def _steps(
     store: Store, where: Condition | None, *columns: Any, join: bool = False
@@ -29,7 +26,7 @@ def _steps(
     if join or (where is not None and where.of_episodes):
         statement = (
             sa.select(*columns)
-            .select_from(_ALL)
+            .select_from(tables.STEPS_OF_EPISODES)
             .where(E.buffer_id == store.id, S.buffer_id == store.id)
         )
     else:

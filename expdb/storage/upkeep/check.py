@@ -51,7 +51,7 @@ def check_buffer(store: Store, session: Session) -> list[str]:
     """Return what is wrong with a buffer, one line each; empty if it is sound."""
     original = catalog.copied_name(store.name)
     if original is not None:
-        return [f"the copy of {original!r} is not finished: copy it again, or drop {store.name!r}"]
+        return [f"the copy of {original!r} is not finished; copy it again, or drop {store.name!r}"]
     try:
         store.state(session)
     except DatabaseDamaged as error:

@@ -164,7 +164,7 @@ def _copy_chunks(
     steps = reader.fetch(
         sa.select(tables.steps)
         .select_from(tables.STEPS_OF_SEGMENTS)
-        .where(within, S.episode == G.episode)
+        .where(within)
         .order_by(S.position)
     )
     with target.writing() as writer:

@@ -13,7 +13,9 @@ from expdb.names import EPISODE_COLUMNS
 from expdb.sql import tables
 from expdb.sql.conditions import Condition, resolve
 from expdb.sql.session import Session
+from expdb.storage.ledger.consumers import find_consumer, list_consumers, refuse_minimum
 from expdb.storage.ledger.pins import pinned_positions
+from expdb.storage.ledger.rates import rate_limiter
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.reading import select
 from expdb.storage.reading.fetch import alive
@@ -116,7 +118,7 @@ def _last_steps(store: Store, session: Session, positions: np.ndarray) -> np.nda
     rows = session.fetch(
         sa.select(G.episode, S.step, S.position)
         .select_from(tables.STEPS_OF_SEGMENTS)
-        .where(G.buffer_id == store.id, S.episode == G.episode)
+        .where(G.buffer_id == store.id)
         .where(G.episode.in_(_episodes_of(store, positions)))
     )
     last = {episode: position for episode, _, position in sorted(rows)}
@@ -285,8 +287,18 @@ def raise_capacity(store: Store, capacity: int | None) -> int | bool | None:
 
 
 def set_capacity(store: Store, capacity: int | None) -> None:
-    """Change the capacity; a lower one evicts at once, by the trigger."""
+    """Change the capacity; a lower one evicts at once, by the trigger.
+
+    Raise InvalidValue for one that the rate limiter or a consumer could never begin with.
+    """
     with store.writing() as (session, _):
+        limiter, _since = rate_limiter(session, store)
+        if limiter is not None:
+            refuse_minimum(store, limiter.min_size, capacity)
+        for name in list_consumers(session, store):
+            record = find_consumer(session, store, name)
+            if record is not None:
+                refuse_minimum(store, record.settings.min_size, capacity, f" of consumer {name!r}")
         _set_capacity(session, store, capacity)
 
 
