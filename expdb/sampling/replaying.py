@@ -10,7 +10,7 @@ from expdb.batch import Batch
 from expdb.replay.sequences import Episode, Group, Sequence
 from expdb.replay.transitions import NStep, Stack
 from expdb.replay.units import Step, Unit
-from expdb.sampling.repeatable import Philox, checksum
+from expdb.sampling.repeatable import Philox, matches
 from expdb.sampling.sampler import Sampling
 from expdb.storage.ledger import entries, leases
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
@@ -74,7 +74,7 @@ def made_again(
         batch, rows = sampling.again(entry.drawn, given, fields, rng)
     except errors.Evicted as error:
         raise errors.Evicted(f"{what}: {error}") from None
-    if checksum(batch, store, rows) != entry.checksum:
+    if not matches(batch, store, rows, entry.checksum):
         raise errors.ReplayMismatch(
             f"{what} differs from what was handed out: rewards or other columns were changed, "
             "steps around it were deleted, or its episodes went on since"

@@ -225,11 +225,23 @@ def create_file(path: str, module: ModuleType = sqlite3) -> None:
             engine = SqliteEngine(
                 draft, read_only=False, durability="full", timeout=30.0, module=module
             )
-            with engine.writing() as session:
-                schema.run_migrations(session)
-            engine.close()
+            try:
+                with engine.writing() as session:
+                    schema.run_migrations(session)
+            finally:
+                engine.close()
+            with FileUse(draft):
+                connection = connection_to.connect(draft, module, durability="full", busy_ms=0)
+                try:
+                    connection_to.complete_file(connection, draft)
+                finally:
+                    connection.close()
         except module.Error as error:
             raise translated(error, path) from error
+        except errors.StorageFull as error:
+            raise errors.StorageFull(
+                f"no space left to create {path}; free some, nothing was created"
+            ) from error
         try:
             os.link(draft, path)
         except FileExistsError:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from types import ModuleType
 
 from expdb import errors
-from expdb.sql.dialects.sqlite.connection import connect, name_file
+from expdb.sql.dialects.sqlite.connection import complete_file, connect, name_file
 from expdb.sql.dialects.sqlite.open_files import FileUse
 from expdb.sql.dialects.sqlite.translate import translated
 from expdb.sql.session import Session
@@ -25,9 +25,11 @@ def copy_into(target: str, session: Session, module: ModuleType) -> None:
             try:
                 session.driver.backup(copy)
                 name_file(copy)
+                complete_file(copy, target)
             finally:
                 copy.close()
     except BaseException as error:  # an interrupt too
-        with suppress(OSError):  # what is there is no backup, and would be in the way of the next
-            os.unlink(target)
+        for suffix in ("", "-wal", "-shm"):  # they would be in the way of the next backup
+            with suppress(OSError):
+                os.unlink(target + suffix)
         raise translated(error, target) from error

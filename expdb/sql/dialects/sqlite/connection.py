@@ -249,6 +249,19 @@ def checkpoint(connection: Any, wait_ms: int) -> bool:
         connection.execute("PRAGMA busy_timeout=0").fetchall()
 
 
+def complete_file(connection: Any, path: str) -> None:
+    """Write everything from the log into a file that no other connection uses.
+
+    Raise StorageFull if that is not possible. (When SQLite closes the last connection of a file, it
+    ignores errors of this.)
+    """
+    if not checkpoint(connection, 0) or wal_bytes(path):
+        raise errors.StorageFull(
+            f"{path} cannot be completed, as its log could not be written into it; free some "
+            "space and try again"
+        )
+
+
 def data_version(connection: Any) -> int:
     """Return a number that changes when another connection has committed.
 
