@@ -244,6 +244,7 @@ class ExperienceDB:
             known = ReplayBuffer(
                 Store(self._engine, id, name, stored_fields), self.run, self, self._budget
             )
+            known._retention.prepare()
         if not isinstance(capacity, Keep) and capacity != stored:
             kept = change.raise_capacity(known._store, capacity)
             if kept is not True:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +20,14 @@ _TYPES = {
     "integer": pa.int64(), "integer?": pa.int64(), "real": pa.float64(), "flag": pa.bool_(),
     "text": pa.utf8(), "json": pa.utf8(),
 }  # fmt: skip
+
+
+def preload() -> None:
+    """Load what writes files, which takes 0.2 s, so that no write has to wait for it."""
+    import pyarrow.parquet as parquet
+
+    column = _of_arrays([np.zeros(1, np.int64)], pa.list_(pa.int64()))
+    parquet.write_table(pa.table({"c": column}), pa.BufferOutputStream(), compression="zstd")
 
 
 def schema_of(kinds: Mapping[str, str]) -> pa.Schema:
@@ -41,19 +51,67 @@ def write(
     import pyarrow.parquet as parquet
 
     schema, count = schema_of(kinds), 0
-    is_json = {"tags", "episode_tags", *[name for name, kind in kinds.items() if kind == "json"]}
-    with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+    repeated = [name for name in schema.names if COLUMN_KINDS.get(name) == "text"]
+    with parquet.ParquetWriter(path, schema, compression="zstd", use_dictionary=repeated) as writer:
         for batch in scan(list(schema.names)):
-            table = batch.to_arrow()
-            arrays = [
-                _as_type(table[name], batch[name], schema.field(name).type, name in is_json)
-                for name in schema.names
-            ]
-            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+            writer.write_table(_table(batch, schema))
             count += batch.size
             if progress is not None:
                 progress(batch.size)
     return count
+
+
+def _table(batch: Batch, schema: pa.Schema) -> pa.Table:
+    """Return a batch in the types of a file: what one batch holds need not tell them."""
+    numbers = {name: array for name, array in batch.items() if array.dtype != object}
+    table = Batch(numbers, batch.size).to_arrow()
+    arrays = []
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        array = batch[name]
+        if array.dtype == object:
+            arrays.append(_of_objects(array, kind))
+        elif pa.types.is_list(kind):  # tensors with a 0 in their shape
+            missing = table[name].is_null().to_pylist()
+            cells = [None if no else cell for cell, no in zip(array, missing, strict=True)]
+            arrays.append(_of_arrays(cells, kind))
+        else:
+            column = table[name]
+            arrays.append(column if column.type == kind else column.cast(kind))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _of_objects(array: np.ndarray, kind: pa.DataType) -> pa.Array:
+    values = array.tolist()
+    if pa.types.is_list(kind):
+        return _of_arrays(values, kind)
+    if pa.types.is_string(kind):
+        values = [
+            value if value is None or isinstance(value, str) else _as_json(value)
+            for value in values
+        ]
+    return pa.array(values, kind)
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _of_arrays(values: Sequence[np.ndarray | None], kind: pa.DataType) -> pa.Array:
+    """Return arrays of varying shape as nested lists, bit for bit; None is null."""
+    inner, depth = kind, 0
+    while pa.types.is_list(inner):
+        inner, depth = inner.value_type, depth + 1
+    dtype = np.dtype(inner.to_pandas_dtype())
+    shapes = [(0,) * depth if value is None else value.shape for value in values]
+    flat = [value.reshape(-1).view(dtype) for value in values if value is not None and value.size]
+    column = pa.array(np.concatenate([np.empty(0, dtype), *flat]), inner)
+    for axis in reversed(range(depth)):
+        sizes = np.array([shape[axis] for shape in shapes], np.int64)
+        counts = np.repeat(sizes, [math.prod(shape[:axis]) for shape in shapes])
+        ends = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+        missing = pa.array([value is None for value in values]) if axis == 0 else None
+        column = pa.ListArray.from_arrays(pa.array(ends), column, mask=missing)
+    return column
 
 
 def _arrow_type(kind: str) -> pa.DataType:
@@ -74,22 +132,3 @@ def _arrow_type(kind: str) -> pa.DataType:
     for _ in sizes:
         value = pa.list_(value)
     return value
-
-
-def _as_type(
-    column: pa.ChunkedArray, array: np.ndarray, kind: pa.DataType, is_json: bool
-) -> pa.Array | pa.ChunkedArray:
-    """Return a column in the file's type: what one batch holds need not tell it."""
-    if column.type == kind and array.dtype != object:
-        return column
-    if array.dtype != object and not pa.types.is_list(kind):
-        return column.cast(kind)
-    if pa.types.is_list(kind):
-        return pa.array([None if value is None else value.tolist() for value in array], kind)
-    return pa.array(
-        [
-            json.dumps(value, ensure_ascii=False) if is_json and value is not None else value
-            for value in array
-        ],
-        kind,
-    )

@@ -43,7 +43,7 @@ LOOK_SECONDS = 1.0  # between two looks of a handle that writes, at least
 LOOK_SHARE = 20.0  # a look waits this many times the duration of the last one: 5 % of the time
 WARN_SECONDS = 60.0  # between two warnings about the same buffer
 FILE_STEPS = 65_536  # steps in one file
-WRITE_SECONDS = 0.04  # that one write may spend on archiving
+WRITE_SECONDS = 0.03  # that one write may spend on archiving
 RENEW_SECONDS = 20.0  # between two renewals while a draft is written
 EXPIRE_SECONDS = 600.0  # without a renewal, after which another process may go on
 LONGEST_NAME = 180  # characters of a folder's name
@@ -87,6 +87,13 @@ class Retention:
         self._backlog: _Backlog | None = None
         self._at_once = 64  # steps that one write archives; follows the time that they take
 
+    def prepare(self) -> None:
+        """Import what an archive needs, if the buffer has one."""
+        if not self._store.engine.read_only:
+            policy = self.policy()
+            if policy is not None and policy.archive is not None:
+                parquet.preload()
+
     # -- the policy ------------------------------------------------------------------------------
 
     def policy(self) -> Eviction | None:
@@ -99,6 +106,7 @@ class Retention:
         marker = None
         if policy is not None and policy.archive is not None:
             marker = archive_folder.prepare(os.fspath(policy.archive))
+            parquet.preload()
         archive_folder.trust(self._store.engine.location, self._store.name)
         locked(self._lock, self._set_policy, policy, marker)
 

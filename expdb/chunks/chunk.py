@@ -11,7 +11,7 @@ from expdb.chunks.column import Buffer
 from expdb.chunks.columns import layout_of
 from expdb.chunks.fields import Field, Signature
 from expdb.chunks.message import Metadata, Templates, read_metadata
-from expdb.chunks.objects import read_bits, read_elements, read_objects
+from expdb.chunks.objects import read_bits, read_elements, read_json_texts, read_objects
 from expdb.errors import ChunkDamaged
 
 # No buffer of a sound message is larger; checked before memory is taken for it.
@@ -248,6 +248,18 @@ class Chunk:
         if self._nulls(name):
             valid = read_bits(buffers[0], start, stop)
             return [value if there else None for value, there in zip(found, valid, strict=True)]
+        return found
+
+    def json_texts(self, name: str, start: int, stop: int) -> list[str | None]:
+        """Return rows [start, stop) of a JSON field as text, as it is stored; None for null."""
+        buffers = self._column(name)
+        try:
+            found = read_json_texts(self.rows, buffers, start, stop)
+        except (ChunkDamaged, ValueError, IndexError) as error:
+            raise self._damage(name, error) from None
+        if self._nulls(name):
+            valid = read_bits(buffers[0], start, stop)
+            return [text if there else None for text, there in zip(found, valid, strict=True)]
         return found
 
     def stored(self, name: str, start: int, stop: int) -> list[Any]:

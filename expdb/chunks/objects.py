@@ -69,6 +69,17 @@ def _read_json(rows: int, buffers: list[Buffer], start: int, stop: int) -> list[
     return found
 
 
+def read_json_texts(rows: int, buffers: list[Buffer], start: int, stop: int) -> list[str | None]:
+    """Return the JSON of rows [start, stop) as text; None for null."""
+    found: list[str | None] = []
+    for texts, is_list in read_elements(rows, buffers, start, stop):
+        if is_list:
+            found.append((b"[%b]" % b",".join(texts)).decode())
+        else:
+            found.append(texts[0].decode() if texts and texts[0] != b"null" else None)
+    return found
+
+
 def read_elements(
     rows: int, buffers: list[Buffer], start: int, stop: int
 ) -> list[tuple[list[bytes], bool]]:

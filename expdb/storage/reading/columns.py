@@ -32,18 +32,26 @@ def table_column(store: Store, name: str) -> tables.ViewColumn:
 
 
 def read_columns(
-    store: Store, session: Session, positions: np.ndarray, names: list[str]
+    store: Store,
+    session: Session,
+    positions: np.ndarray,
+    names: list[str],
+    json_text: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Read columns of the tables: those that chunks do not hold, or that have changed since."""
+    """Read columns of the tables: those that chunks do not hold, or that have changed since.
+
+    With `json_text`, tags are not parsed.
+    """
     if "priority" in names:
-        others = read_columns(store, session, positions, [n for n in names if n != "priority"])
-        return {**others, "priority": read_priorities(store, session, positions)}
+        others = [name for name in names if name != "priority"]
+        columns = read_columns(store, session, positions, others, json_text)
+        return {**columns, "priority": read_priorities(store, session, positions)}
     join: sa.FromClause = tables.steps
     found = [table_column(store, name) for name in names]
     if any(column.of_episodes for column in found):
         join = join.join(tables.episodes, sa.and_(E.buffer_id == S.buffer_id, E.id == S.episode))
-    columns = [S.position, *[column.sql for column in found]]
-    statement = sa.select(*columns).select_from(join).where(S.buffer_id == store.id)
+    selected = [S.position, *[column.sql for column in found]]
+    statement = sa.select(*selected).select_from(join).where(S.buffer_id == store.id)
     wanted = np.unique(positions)
     if is_dense(wanted):
         statement = statement.where(S.position.between(int(wanted[0]), int(wanted[-1])))
@@ -57,7 +65,7 @@ def read_columns(
     return {
         key: array
         for k, name in enumerate(names, 1)
-        for key, array in column_arrays(name, [row[k] for row in ordered]).items()
+        for key, array in column_arrays(name, [row[k] for row in ordered], json_text).items()
     }
 
 
@@ -78,22 +86,22 @@ def read_priorities(store: Store, session: Session, positions: np.ndarray) -> np
 _DTYPES: dict[str | None, Any] = {"integer": np.int64, "real": np.float64, "flag": np.bool_}
 
 
-def column_arrays(name: str, values: list[Any]) -> dict[str, np.ndarray]:
+def column_arrays(name: str, values: list[Any], json_text: bool = False) -> dict[str, np.ndarray]:
     """Return a column of the tables as a batch holds it.
 
     With `has_<name>` where it is of integers that may be missing.
     """
     if COLUMN_KINDS.get(name) != "integer?":
-        return {name: column_array(name, values)}
+        return {name: column_array(name, values, json_text)}
     there = np.array([value is not None for value in values], np.bool_)
     return {name: np.array([value or 0 for value in values], np.int64), f"has_{name}": there}
 
 
-def column_array(name: str, values: list[Any]) -> np.ndarray:
+def column_array(name: str, values: list[Any], json_text: bool = False) -> np.ndarray:
     """Return a column of the tables: NaN for unknown reals, tags as mappings, None elsewhere."""
     kind = COLUMN_KINDS.get(name)
     if kind in _DTYPES:
         return np.array(values, _DTYPES[kind])
-    if kind == "json":
+    if kind == "json" and not json_text:
         values = [None if value is None else json.loads(value) for value in values]
     return as_objects(values)

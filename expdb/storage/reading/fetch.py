@@ -106,6 +106,7 @@ def steps(
     last: bool = False,
     cache: ChunkCache | None = None,
     empty: Empty | None = None,
+    json_text: bool = False,
 ) -> dict[str, np.ndarray]:
     """Return fields and columns of steps by name, rows in the order of `positions`.
 
@@ -113,7 +114,8 @@ def steps(
 
     `last` says that nothing more is read in this transaction; a `cache` has chunks that need not be
     read; large values are put where `empty` says, if it is given. `names` None means every field
-    and the columns of a batch. `has_<field>` comes with each field that some rows lack.
+    and the columns of a batch. `has_<field>` comes with each field that some rows lack. With
+    `json_text`, JSON fields and tags are text.
     """
     types = store.fields.types
     names = list(
@@ -132,7 +134,11 @@ def steps(
     segments, index, chunks = _located(store, session, positions, segments, in_chunks, last, cache)
     spans = segments.spans(positions, index)
     check_spans(chunks, spans if in_chunks else [])
-    rows = read_columns(store, session, positions, of_tables) if of_tables or state.gaps else {}
+    rows = (
+        read_columns(store, session, positions, of_tables, json_text)
+        if of_tables or state.gaps
+        else {}
+    )
     out: dict[str, np.ndarray] = {}
     for name in names:
         if name == "position":
@@ -148,7 +154,7 @@ def steps(
         else:
             field = types.get(name) or SYSTEM[name]
             if empty is None or field.varies or field.nbytes < WIDE:
-                out[name] = gather(chunks, spans, name, field)
+                out[name] = gather(chunks, spans, name, field, json_text)
             else:
                 values = empty((len(positions), *field.fixed_shape), field.numpy)
                 opened = field.nbytes * sum([chunk.rows for chunk in chunks.values()])

@@ -30,13 +30,19 @@ def blank(array: np.ndarray, missing: np.ndarray | slice) -> None:
 Empty = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]  # such as numpy.empty
 
 
-def gather(chunks: dict[int, Chunk], spans: Spans, name: str, field: Field) -> np.ndarray:
-    """Return a field's values of consecutive spans; chunks without the field give blanks."""
+def gather(
+    chunks: dict[int, Chunk], spans: Spans, name: str, field: Field, json_text: bool = False
+) -> np.ndarray:
+    """Return a field's values of consecutive spans; chunks without the field give blanks.
+
+    With `json_text`, JSON is not parsed.
+    """
     if field.varies:
         values: list[Any] = []
+        read = Chunk.json_texts if json_text and field.dtype == "json" else Chunk.objects
         for c, a, b in spans:
             values += (
-                chunks[c].objects(name, a, b)
+                read(chunks[c], name, a, b)
                 if name in chunks[c].signature.fields
                 else [None] * (b - a)
             )
