@@ -817,7 +817,7 @@ def _checked_changes(columns: Mapping[str, Any], replace_tags: bool) -> dict[str
     if not given or not given.keys() <= set(UPDATABLE):
         wrong = ", ".join(sorted(given.keys() - set(UPDATABLE))) or "nothing"
         raise errors.InvalidValue(
-            f"update cannot set {wrong}; it sets {', '.join(UPDATABLE)}, tags.<key> and "
+            f"update cannot set {wrong}; it sets only {', '.join(UPDATABLE)}, tags.<key> and "
             "episode_tags.<key>, and fields never change"
         )
     for name in TAGS & given.keys():

@@ -7,7 +7,6 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -42,34 +41,46 @@ def write(
     kinds: Mapping[str, str],
     scan: Callable[[Sequence[str]], Iterator[Batch]],
     progress: Callable[[int], None] | None = None,
+    *,
+    json_text: bool = False,
 ) -> int:
     """Write the steps that `scan` yields, given the names it is to read; return how many.
 
     Arrays of one shape are Arrow's tensors, which other readers see as lists; arrays of varying
-    shape are lists; tags and JSON are text; a missing value is null.
+    shape are lists; tags and JSON are text; a missing value is null. With `json_text`, `scan`
+    yields JSON as text.
     """
     import pyarrow.parquet as parquet
 
     schema, count = schema_of(kinds), 0
-    repeated = [name for name in schema.names if COLUMN_KINDS.get(name) == "text"]
-    with parquet.ParquetWriter(path, schema, compression="zstd", use_dictionary=repeated) as writer:
+    as_json: set[str] = set()
+    if not json_text:
+        as_json = {"tags", "episode_tags"} | {n for n, kind in kinds.items() if kind == "json"}
+    # Statistics and dictionaries of payload take time and save nothing.
+    columns = [name for name in schema.names if name not in kinds]
+    repeated = [name for name in columns if COLUMN_KINDS.get(name) == "text"]
+    options = {"use_dictionary": repeated, "write_statistics": columns}
+    with parquet.ParquetWriter(path, schema, compression="zstd", **options) as writer:
         for batch in scan(list(schema.names)):
-            writer.write_table(_table(batch, schema))
+            writer.write_table(_table(batch, schema, as_json))
             count += batch.size
             if progress is not None:
                 progress(batch.size)
     return count
 
 
-def _table(batch: Batch, schema: pa.Schema) -> pa.Table:
-    """Return a batch in the types of a file: what one batch holds need not tell them."""
+def _table(batch: Batch, schema: pa.Schema, as_json: set[str]) -> pa.Table:
+    """Return a batch in the types of a file: what one batch holds need not tell them.
+
+    Columns `as_json` hold Python values, which are written as JSON.
+    """
     numbers = {name: array for name, array in batch.items() if array.dtype != object}
     table = Batch(numbers, batch.size).to_arrow()
     arrays = []
     for name, kind in zip(schema.names, schema.types, strict=True):
         array = batch[name]
         if array.dtype == object:
-            arrays.append(_of_objects(array, kind))
+            arrays.append(_of_objects(array, kind, name in as_json))
         elif pa.types.is_list(kind):  # tensors with a 0 in their shape
             missing = table[name].is_null().to_pylist()
             cells = [None if no else cell for cell, no in zip(array, missing, strict=True)]
@@ -80,20 +91,16 @@ def _table(batch: Batch, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _of_objects(array: np.ndarray, kind: pa.DataType) -> pa.Array:
+def _of_objects(array: np.ndarray, kind: pa.DataType, as_json: bool) -> pa.Array:
     values = array.tolist()
     if pa.types.is_list(kind):
         return _of_arrays(values, kind)
-    if pa.types.is_string(kind):
+    if as_json:
         values = [
-            value if value is None or isinstance(value, str) else _as_json(value)
+            None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
             for value in values
         ]
     return pa.array(values, kind)
-
-
-def _as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _of_arrays(values: Sequence[np.ndarray | None], kind: pa.DataType) -> pa.Array:

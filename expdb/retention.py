@@ -42,7 +42,7 @@ from expdb.storage.writing.evict import evict
 LOOK_SECONDS = 1.0  # between two looks of a handle that writes, at least
 LOOK_SHARE = 20.0  # a look waits this many times the duration of the last one: 5 % of the time
 WARN_SECONDS = 60.0  # between two warnings about the same buffer
-FILE_STEPS = 65_536  # steps in one file
+FILE_STEPS = 4_096  # steps in one file, whose deletion keeps other writers waiting
 WRITE_SECONDS = 0.03  # that one write may spend on archiving
 RENEW_SECONDS = 20.0  # between two renewals while a draft is written
 EXPIRE_SECONDS = 600.0  # without a renewal, after which another process may go on
@@ -225,17 +225,12 @@ class Retention:
         return locked(self._lock, self._evict)
 
     def _evict(self) -> int:
+        """Evict what is due now; what others write meanwhile is left for the next call."""
         count = self._finish()
-        while True:
-            self._backlog = self._planned()
-            if self._backlog is None:
-                return count
-            evicted = 0
-            while self._backlog is not None:
-                evicted += self._evict_backlog(FILE_STEPS)
-            if not evicted:
-                return count
-            count += evicted
+        self._backlog = self._planned()
+        while self._backlog is not None:
+            count += self._evict_backlog(FILE_STEPS)
+        return count
 
     def _planned(self) -> _Backlog | None:
         """Return what is due, None for nothing or if another process is archiving."""
@@ -432,7 +427,10 @@ class Retention:
         kinds = {name: str(field) for name, field in store.fields.types.items()}
         try:
             draft.parent.mkdir(parents=True, exist_ok=True)
-            parquet.write(draft, kinds, lambda names: self._renewing(archiving, held, names, renew))
+            parquet.write(
+                draft, kinds, lambda names: self._renewing(archiving, held, names, renew),
+                json_text=True,
+            )  # fmt: skip
             _sync(draft)
             _sync(draft.parent)
         except errors.ExpDBError:  # some of which are an OSError too

@@ -133,13 +133,13 @@ def test_an_archive_has_every_value(db, tmp_path):
     assert [list(map(float, one["obs"])) for one in found] == [
         [k] * 6 for k in map(float, range(5))
     ]
-    assert found[1]["json"] == '{"k": [1]}'
+    assert found[1]["json"] == '{"k":[1]}'
     assert found[2]["priority"] == 0.5
     assert found[4]["tokens"] == [0, 1, 2, 3]
     assert [one["rare"] for one in found] == [None, "x", "xx", None, "xxxx"]
     assert {one["policy_version"] for one in found} == {3}
     assert {(one["group_id"], one["episode_tags"], one["data"]) for one in found} == {
-        ("g", '{"a": 1}', b"\0")
+        ("g", '{"a":1}', b"\0")
     }
 
 

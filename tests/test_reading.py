@@ -107,7 +107,7 @@ def test_flags_tags_and_policy_versions_can_be_changed(filled):
     )
     batch = filled.get([0, 1, 2], fields=["terminated", "truncated", "tags", "policy_version"])
     assert batch["terminated"].tolist() == [True, True, False]
-    assert batch["tags"].tolist() == [{"new": 1}, {"new": 1}, {"k": 2}]
+    assert batch["tags"].tolist() == [{"k": 0, "new": 1}, {"k": 1, "new": 1}, {"k": 2}]
     assert batch["policy_version"].tolist() == [9, 9, 9]
 
 

@@ -9,6 +9,7 @@ import json
 import re
 
 import numpy as np
+import pyarrow as pa
 import pydantic
 import pytest
 from kept_files import DTYPES
@@ -501,3 +502,44 @@ def test_the_environment_may_write_into_the_same_array_again(buffer):
             obs += 1
             episode.append(obs=obs, state={"k": k})
     assert buffer.get([0, 1, 2])["obs"][:, 0].tolist() == [1, 2, 3]
+
+
+SIGNALLING = np.array([0x7F800001, 0xFF800001, 0x7FC00001, 0x80000000], np.uint32)
+
+
+@pytest.mark.parametrize("shape", [(None,), (None, 2), (2, None)])
+def test_an_archive_and_an_export_keep_every_bit_of_arrays_of_varying_shape(db, tmp_path, shape):
+    import pyarrow.parquet as pq
+
+    from expdb.export import export
+
+    bits = {"float32": SIGNALLING, "float16": SIGNALLING.astype(np.uint16), "int64": None}
+    fields = {name: expdb.Field(name, shape) for name in bits} | {
+        "flag": expdb.Field("bool", shape), "none": expdb.Field("float32", (2, 0)),
+    }  # fmt: skip
+    buffer = db.buffer("b", capacity=1, fields=fields)
+    buffer.eviction = expdb.Eviction(archive=tmp_path / "archive")
+    sizes = [2 if n is None else n for n in shape]
+    given = [
+        None,
+        {
+            name: (np.arange(np.prod(sizes)) if of is None else np.resize(of, np.prod(sizes)))
+            .astype(np.int64 if of is None else of.dtype).view(name).reshape(sizes)
+            for name, of in bits.items()
+        }
+        | {"flag": np.ones(sizes, bool), "none": np.zeros((2, 0), np.float32)}
+    ]  # fmt: skip
+    for row in (*given, given[1]):
+        buffer.store(**(row or {"n": 1}))
+    export(buffer, tmp_path / "all.parquet")
+    assert buffer.evict() == 2
+    (archived,) = (tmp_path / "archive").rglob("*.parquet")
+    for path in (archived, tmp_path / "all.parquet"):
+        table = pq.read_table(path).combine_chunks()
+        for name, value in given[1].items():
+            column = table[name].chunk(0)
+            assert [one is None for one in column.to_pylist()[:2]] == [True, False], name
+            flat = column.slice(1, 1)
+            while pa.types.is_list(flat.type):
+                flat = flat.flatten()
+            assert flat.to_numpy(zero_copy_only=False).tobytes() == value.tobytes(), name
