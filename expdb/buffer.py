@@ -622,7 +622,7 @@ class ReplayBuffer(Consumption):
             batch = self._sampling.repeated(size, where, sampler, unit, fields, generator)
             if batch is not None:
                 return batch
-        size = checks.whole(size, "the size of a sample", 1)
+        size = checks.rows(size, "the size of a sample")
         check_instances(sampler, unit)
         names = None if fields is None else field_names(fields)
         check_empty(empty)
@@ -633,9 +633,10 @@ class ReplayBuffer(Consumption):
         pause = 0.001
         while True:
             try:
-                return self._sampling.sample(
-                    size, where, sampler, unit, names, part, generator, empty
-                )
+                with checks.fitting(size):
+                    return self._sampling.sample(
+                        size, where, sampler, unit, names, part, generator, empty
+                    )
             except errors.TooFewRows as error:
                 if time.monotonic() >= deadline:
                     raise self._explained(where, error) from None

@@ -4,7 +4,8 @@ Each returns the value as Python's own type, or raises InvalidValue with the cur
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -45,6 +46,29 @@ def whole(value: Any, name: str, least: int = -(2**63), most: int = 2**63 - 1) -
     wanted = "an integer of 64 bits" if least < -(2**62) else f"a whole number from {least}"
     wanted += f" to {most}" if least > -(2**62) and (most < 2**62 or _is_large(value)) else ""
     raise InvalidValue(f"{name} is {value!r}: give {wanted}")
+
+
+MOST_ROWS = 10**9  # of a batch, and steps of a sequence
+
+
+def rows(value: Any, name: str) -> int:
+    """Return a number of rows or steps that one batch can have, from 1."""
+    return whole(value, name, 1, MOST_ROWS)
+
+
+@contextmanager
+def fitting(size: int) -> Iterator[None]:
+    """Raise InvalidValue where a batch of `size` does not fit in memory."""
+    try:
+        yield
+    except (MemoryError, ValueError) as error:
+        if isinstance(error, InvalidValue) or (
+            isinstance(error, ValueError) and "array is too big" not in str(error)
+        ):
+            raise
+        raise InvalidValue(
+            f"a batch of {size} does not fit in memory ({error}); draw fewer, or shorter sequences"
+        ) from error
 
 
 def number(value: Any, name: str, least: float = -math.inf, most: float = math.inf) -> float:

@@ -150,7 +150,8 @@ class Consumer:
             while True:
                 acknowledge = None if done is None else (done.id, done.step)
                 try:
-                    leased = self._leasing.lease(request, how.seconds, acknowledge)
+                    with checks.fitting(request.size):
+                        leased = self._leasing.lease(request, how.seconds, acknowledge)
                     if done is not None:
                         done.end()
                     return Lease(self._leasing, leased, how.seconds, step, how.renew)
@@ -225,7 +226,7 @@ def _request(
     pin: bool,
     empty: Any,
 ) -> Request:
-    size = checks.whole(size, "the size of a lease", 1)
+    size = checks.rows(size, "the size of a lease")
     least = size if at_least is None else checks.whole(at_least, "at_least", 1, size)
     check_instances(sampler, unit)
     check_empty(empty)

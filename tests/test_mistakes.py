@@ -360,3 +360,30 @@ def test_what_is_of_a_step_is_refused_at_the_end_of_its_episode(buffer, name):
 def test_names_that_are_nearly_columns_are_told(buffer, name):
     with pytest.warns(expdb.ExpDBWarning, match=f"'{name}' becomes a field: did you mean"):
         buffer.store(**{name: 1.0})
+
+
+HUGE = 10**12
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda buffer, consumer: consumer.lease(HUGE),
+        lambda buffer, consumer: consumer.lease(2**63 - 1),
+        lambda buffer, consumer: consumer.lease(2**63 - 1, unit=expdb.Episode()),
+        lambda buffer, consumer: consumer.lease(HUGE, at_least=1),
+        lambda buffer, consumer: buffer.sample(HUGE),
+        lambda buffer, consumer: buffer.sample(2**62),
+        lambda buffer, consumer: buffer.sample(HUGE, sampler=expdb.Prioritized()),
+        lambda buffer, consumer: buffer.sample(2, unit=expdb.Sequence(HUGE)),
+        lambda buffer, consumer: buffer.sample(2, unit=expdb.Sequence(2**62)),
+        lambda buffer, consumer: buffer.sample(1, unit=expdb.Group(HUGE, complete=False)),
+    ],
+)
+def test_a_batch_that_no_memory_holds_is_refused_in_one_line(buffer, act):
+    buffer.store_batch([{"task_id": "t", "x": k, "truncated": True} for k in range(5)])
+    buffer.update_priorities([0], [1.0])
+    consumer = buffer.consumer("c")
+    with pytest.raises(expdb.InvalidValue, match=r"from 1 to 1000000000|does not fit in memory"):
+        act(buffer, consumer)
+    assert consumer.lease(5).batch.size == 5

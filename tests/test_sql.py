@@ -1,5 +1,7 @@
 """Ad-hoc SQL: the view, field(), parameters; and no way to write, attach or create anything."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -347,3 +349,38 @@ def test_episodes_have_a_view_with_one_row_each(db):
         for name in by_key["e1"]:
             if name != "episode_tags":  # jsonb on a server
                 assert row[name] == by_key[row["episode_id"]][name], name
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("1e999", "1" + "0" * 999),
+        ("1e400::numeric + 0.5", "1" + "0" * 400 + ".5"),
+        ("123456789012345678901234567890", "123456789012345678901234567890"),
+        ("'NaN'::numeric", "nan"),
+        ("'infinity'::timestamptz", "infinity"),
+        ("'-infinity'::timestamp", "-infinity"),
+        ("'infinity'::date", "infinity"),
+        ("'20000-01-01'::date", "20000-01-01"),
+        ("'0044-03-15 BC'::date", "0044-03-15 BC"),
+        ("'294276-12-31'::timestamp", "294276-12-31 00:00:00"),
+        ("'24:00:00'::time", "24:00:00"),
+        ("'178000000 years'::interval", "178000000 years"),
+        ("'2026-11-23'::date", "2026-11-23"),
+    ],
+)
+def test_values_that_python_has_no_type_for_are_text(postgresql_url, expression, expected):
+    with expdb.open(postgresql_url) as db:
+        (value,) = db.sql(f"SELECT {expression} AS x")["x"].to_pylist()
+        assert str(value) == expected
+
+
+def test_a_query_is_interrupted_after_the_timeout(open_db):
+    db = open_db(timeout=0.5)
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
+    began = time.monotonic()
+    with pytest.raises(expdb.SqlError, match="open the database with a longer timeout"):
+        db.sql(endless + "SELECT count(*) FROM n")
+    assert time.monotonic() - began < 60
+    assert db.sql("SELECT 1 AS x")["x"].to_pylist() == [1]
+    db.buffer("b").store(x=1)  # no snapshot is held

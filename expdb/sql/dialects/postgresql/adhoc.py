@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 import psycopg
+from psycopg.types import datetime as times
 
 from expdb import errors
 from expdb.names import views_for_people
@@ -80,7 +81,7 @@ def run_sql(
         session.ask("SET TRANSACTION READ ONLY")
         while True:
             session.driver.execute(f"DECLARE expdb_sql NO SCROLL CURSOR FOR {text}", given)
-            cursor = session.driver.execute("FETCH ALL FROM expdb_sql")
+            cursor = _cursor(session).execute("FETCH ALL FROM expdb_sql", binary=False)
             if not uses_field or not _answer(session, field):
                 return [column.name for column in cursor.description], [
                     tuple(map(_plain, row)) for row in cursor.fetchall()
@@ -186,14 +187,54 @@ def _answer(session: Any, field: Any) -> bool:
     return True
 
 
+class _Loader(psycopg.adapt.Loader):
+    """Loads times as Python values, or as text where Python has no such value."""
+
+    loader: type[psycopg.adapt.Loader]
+
+    def __init__(self, oid: int, context: Any = None):
+        super().__init__(oid, context)
+        self._load = self.loader(oid, context).load
+
+    def load(self, data: Any) -> Any:
+        try:
+            return self._load(data)
+        except psycopg.DataError:  # infinity, years before 1 or after 9999, 24:00:00
+            return bytes(data).decode()
+
+
+_LOADERS = {
+    name: type(f"_{name.title()}", (_Loader,), {"loader": loader})
+    for name, loader in (
+        ("date", times.DateLoader),
+        ("time", times.TimeLoader),
+        ("timetz", times.TimetzLoader),
+        ("timestamp", times.TimestampLoader),
+        ("timestamptz", times.TimestamptzLoader),
+        ("interval", times.IntervalLoader),
+    )
+}
+
+
+def _cursor(session: Any) -> Any:
+    """Return a cursor that reads every time that the server has."""
+    cursor = session.driver.cursor()
+    for name, loader in _LOADERS.items():
+        cursor.adapters.register_loader(name, loader)
+    return cursor
+
+
 def _plain(value: Any) -> Any:
-    """Return a value as SQLite would have given it: JSON as text, exact numbers as int or float."""
+    """Return a value as SQLite would have given it: JSON as text, exact numbers as int or float.
+
+    Numbers beyond these are text.
+    """
     if isinstance(value, Decimal):
-        return (
-            int(value)
-            if value == value.to_integral_value() and value.as_tuple().exponent == 0
-            else float(value)
-        )
+        if value.is_finite() and not -1e308 <= value <= 1e308:
+            return str(value)
+        if value == value.to_integral_value() and value.as_tuple().exponent == 0:
+            return int(value) if -(2**63) <= value < 2**63 else str(value)
+        return float(value)
     if isinstance(value, (dict, list)):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return (
