@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import secrets
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -62,7 +64,7 @@ class Admission:
         id = self._admitted.id
         if self._is_over:
             return
-        known = id is None or admissions.end(self._store, id, took_place=took_place)
+        known = id is None or self._store.engine.retried(self._ended(id, took_place))
         self._is_over = True  # only now: what the database refused can be tried again
         if not known and took_place:
             errors.warn(
@@ -70,6 +72,13 @@ class Admission:
                 "so another one may have begun in its place: give admit(seconds=...) more, or "
                 "renew it"
             )
+
+    def _ended(self, id: int, took_place: bool) -> Callable[[], bool]:
+        """Return what ends the admission, and what ends it again after a lost connection."""
+        attempts = itertools.count()
+        return lambda: admissions.end(
+            self._store, id, took_place=took_place, again=next(attempts) > 0
+        )
 
     def renew(self, seconds: float | None = None) -> None:
         """Hold it for so many seconds from now, as many as at first by default.
@@ -117,9 +126,11 @@ def admit(
     with Waiter(store) as waiter:
         while True:
             seen = store.engine.changed_since(None)  # before the look: what comes after wakes it
-            found: Admitted | str | None = admissions.refused(store, _others)
+            engine = store.engine
+            found: Admitted | str | None = engine.retried(admissions.refused, store, _others)
             if found is None:
-                found = admissions.try_to_admit(store, seconds, serial, _others)
+                id = secrets.randbits(62)  # the same one if the outcome of a commit is unknown
+                found = engine.retried(admissions.try_to_admit, store, seconds, serial, _others, id)
             if isinstance(found, Admitted):
                 return Admission(store, found, seconds)
             waiter.wait_for(f"the pace, to begin a group: {found}")

@@ -281,6 +281,9 @@ class ReplayBuffer(Consumption):
 
     def count(self, where: Where = None) -> int:
         """Return how many steps match."""
+        return self._store.engine.retried(self._count, where)
+
+    def _count(self, where: Where) -> int:
         condition = self._compiled(where)
         with self._store.engine.reading() as session:
             return select.count(self._store, session, condition)
@@ -441,7 +444,9 @@ class ReplayBuffer(Consumption):
         required = checks.flag(required, "required")
         changes = _checked_changes(columns, checks.flag(replace_tags, "replace_tags"))
         condition = self._required(where, "update")
-        changed = change.update(self._store, condition, changes, which == "last")
+        changed = self._store.engine.retried(
+            change.update, self._store, condition, changes, which == "last"
+        )
         if not changed and required:
             raise errors.TooFewRows(
                 f"update found no matching step in buffer {self.name!r}; check the query, and that "
@@ -567,7 +572,9 @@ class ReplayBuffer(Consumption):
     def stats(self) -> dict[str, Any]:
         """Return counts, sizes and fields as plain JSON values."""
         with self._store.engine.reading() as session:
-            nbytes = self._sampling.nbytes + sum(one.nbytes for one in self._consumers.values())
+            nbytes = self._sampling.nbytes + sum(
+                one.nbytes for one in list(self._consumers.values())
+            )
             return {**buffer_stats(self._store, session), "resident_bytes": nbytes}
 
     def check(self) -> list[str]:
@@ -619,9 +626,10 @@ class ReplayBuffer(Consumption):
         """
         if shard is None and wait is None and empty is np.empty:
             generator = self._rng if rng is None else rng
-            batch = self._sampling.repeated(size, where, sampler, unit, fields, generator)
-            if batch is not None:
-                return batch
+            with suppress(errors.ConnectionLost):  # the server restarts: see below
+                batch = self._sampling.repeated(size, where, sampler, unit, fields, generator)
+                if batch is not None:
+                    return batch
         size = checks.rows(size, "the size of a sample")
         check_instances(sampler, unit)
         names = None if fields is None else field_names(fields)
@@ -634,9 +642,10 @@ class ReplayBuffer(Consumption):
         while True:
             try:
                 with checks.fitting(size):
-                    return self._sampling.sample(
-                        size, where, sampler, unit, names, part, generator, empty
-                    )
+                    return self._store.engine.retried(
+                        self._sampling.sample, size, where, sampler, unit, names, part, generator,
+                        empty,
+                    )  # fmt: skip
             except errors.TooFewRows as error:
                 if time.monotonic() >= deadline:
                     raise self._explained(where, error) from None

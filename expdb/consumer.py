@@ -146,6 +146,7 @@ class Consumer:
     ) -> Lease:
         """Lease, waiting for what there is to come; acknowledge `done` first."""
         deadline, seen = time.monotonic() + how.wait, None
+        attempts = self._leasing.attempts()
         with self._leasing.waiter() as waiter:
             while True:
                 acknowledge = None if done is None else (done.id, done.step)
@@ -155,6 +156,12 @@ class Consumer:
                     if done is not None:
                         done.end()
                     return Lease(self._leasing, leased, how.seconds, step, how.renew)
+                except errors.ConnectionLost as error:
+                    if not attempts.again(error):
+                        raise
+                    if done is not None and self._leasing.is_acknowledged(done.id):
+                        done.end()
+                        done = None
                 except errors.TooFewRows as error:
                     if done is not None:  # which is acknowledged
                         done.end()
@@ -226,8 +233,11 @@ def _request(
     pin: bool,
     empty: Any,
 ) -> Request:
-    size = checks.rows(size, "the size of a lease")
-    least = size if at_least is None else checks.whole(at_least, "at_least", 1, size)
+    size = checks.whole(size, "the size of a lease", 1)
+    if at_least is None:
+        least = checks.rows(size, "the size of a lease")
+    else:
+        least = checks.rows(checks.whole(at_least, "at_least", 1, size), "at_least")
     check_instances(sampler, unit)
     check_empty(empty)
     names = None if fields is None else field_names(fields)

@@ -90,12 +90,17 @@ class Consumption:
         Consumers measure by it how stale experience is. It never goes back: setting a smaller one
         raises InvalidValue.
         """
-        with self._store.engine.reading() as session:
-            return consumers.policy_version(session, self._store)
+        return self._store.engine.retried(self._policy_version)
 
     @policy_version.setter
     def policy_version(self, version: int) -> None:
-        consumers.set_policy_version(self._store, checks.whole(version, "policy_version"))
+        self._store.engine.retried(
+            consumers.set_policy_version, self._store, checks.whole(version, "policy_version")
+        )
+
+    def _policy_version(self) -> int | None:
+        with self._store.engine.reading() as session:
+            return consumers.policy_version(session, self._store)
 
     @property
     def rate_limiter(self) -> RateLimiter | None:

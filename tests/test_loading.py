@@ -37,9 +37,12 @@ def joined(monkeypatch):
 
 
 def assert_right(buffer, low, high, wide):
-    """Draw often enough that nearly every step is looked at; compare each with how it was made."""
+    """Draw so often that nearly every step is looked at, and compare each with how it was made.
+
+    The seed is fixed: of 60 steps, 8 draws each leave one out in 2 % of the runs.
+    """
     buffer.sample(1, unit=expdb.NStep(1, next_fields=()))  # the first `Step` alone loads nothing
-    batch = buffer.sample(8 * (high - low))
+    batch = buffer.sample(8 * (high - low), rng=5)
     n = batch["n"]
     assert len(set(n.tolist())) > 0.99 * (high - low)
     assert low <= n.min()

@@ -371,7 +371,7 @@ HUGE = 10**12
         lambda buffer, consumer: consumer.lease(HUGE),
         lambda buffer, consumer: consumer.lease(2**63 - 1),
         lambda buffer, consumer: consumer.lease(2**63 - 1, unit=expdb.Episode()),
-        lambda buffer, consumer: consumer.lease(HUGE, at_least=1),
+        lambda buffer, consumer: consumer.lease(2 * HUGE, at_least=HUGE),
         lambda buffer, consumer: buffer.sample(HUGE),
         lambda buffer, consumer: buffer.sample(2**62),
         lambda buffer, consumer: buffer.sample(HUGE, sampler=expdb.Prioritized()),

@@ -84,7 +84,7 @@ def test_no_descriptor_is_left_behind(tmp_path):
     before = len(os.listdir("/dev/fd"))
     for number in range(1, 8):
         once(number)
-    assert len(os.listdir("/dev/fd")) == before
+    assert len(os.listdir("/dev/fd")) <= before  # other handles may have been closed meanwhile
 
 
 def test_what_is_deleted_is_closed_with_the_handle(path):

@@ -42,7 +42,8 @@ class Usage:
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        entries = sum(array.nbytes + ENTRY_BYTES for array in self._journal)
+        journal = list(self._journal)  # in one step: other threads lease meanwhile
+        entries = sum(array.nbytes + ENTRY_BYTES for array in journal)
         leases = ENTRY_BYTES * (len(self.held) + len(self.returned))
         return self._times.nbytes + self._holds.nbytes + entries + leases
 

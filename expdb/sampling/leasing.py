@@ -26,6 +26,7 @@ from expdb.sampling.replaying import shared
 from expdb.sampling.request import Request
 from expdb.sampling.sampler import Sampling
 from expdb.sampling.waiting import Glance, wait_for_change
+from expdb.sql.engine import Attempts
 from expdb.sql.session import Session
 from expdb.storage.ledger import leases
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
@@ -295,11 +296,36 @@ class Leasing:
 
     def acknowledge(self, lease: int, step: int | None) -> None:
         """Have a batch count as trained on, for ever; raise LeaseLost where it is not held."""
-        locked(self._lock, self._change, lease, leases.acknowledge, step, {"status": ACKNOWLEDGED})
+        attempts = self.attempts()
+        becomes = {"status": ACKNOWLEDGED}
+        while True:
+            try:
+                locked(self._lock, self._change, lease, leases.acknowledge, step, becomes)
+                return
+            except errors.ConnectionLost as error:
+                if not attempts.again(error):
+                    raise
+                if self.is_acknowledged(lease):
+                    return
+
+    def attempts(self) -> Attempts:
+        """Return what waits between attempts to reach a server that restarts."""
+        return Attempts(self._store.engine.timeout)
+
+    def is_acknowledged(self, lease: int) -> bool:
+        """Return whether a lease is acknowledged, by a commit whose outcome may be unknown."""
+        return self._store.engine.retried(self._is_acknowledged, lease)
+
+    def _is_acknowledged(self, lease: int) -> bool:
+        with self._store.engine.reading() as session:
+            found, _ = leases.status(session, self._store, self._consumer, lease)
+            return bool(found == ACKNOWLEDGED)
 
     def renew(self, lease: int, seconds: float) -> None:
         """Have a lease expire so many seconds from now; raise LeaseLost where it is not held."""
-        locked(self._lock, self._change, lease, leases.renew, seconds, {})
+        self._store.engine.retried(
+            locked, self._lock, self._change, lease, leases.renew, seconds, {}
+        )
 
     def _change(
         self, id: int, change: Callable[..., int | None], argument: Any, becomes: dict[str, Any]
@@ -315,7 +341,7 @@ class Leasing:
 
     def give_back(self, lease: int) -> bool:
         """Have a batch drawn again; return whether it was held still."""
-        return locked(self._lock, self._give_back, lease)
+        return bool(self._store.engine.retried(locked, self._lock, self._give_back, lease))
 
     def _give_back(self, id: int) -> bool:
         store, consumer = self._store, self._consumer

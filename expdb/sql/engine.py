@@ -3,10 +3,34 @@
 The dialects make them.
 """
 
+import random
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+from expdb import errors
 from expdb.sql.dialects.base import Dialect, Finding
 from expdb.sql.session import Transaction
+
+Result = TypeVar("Result")
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 1.0  # seconds between two attempts to reach a server
+
+
+class Attempts:
+    """Waits between attempts to reach a server, longer each time and with jitter."""
+
+    def __init__(self, seconds: float):
+        self._deadline, self._pause = time.monotonic() + seconds, SHORTEST_PAUSE
+
+    def again(self, error: BaseException) -> bool:
+        """Wait and return True if another attempt may help; return False if not, or too late."""
+        if not isinstance(error, errors.ConnectionLost) or time.monotonic() >= self._deadline:
+            return False
+        time.sleep(self._pause * (0.5 + random.random()))
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        return True
 
 
 class Engine(ABC):
@@ -53,6 +77,19 @@ class Engine(ABC):
 
         None if nothing was committed since that was `seen`.
         """
+
+    def retried(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Call work again when a server restarts under it, for up to `timeout` seconds.
+
+        Only for work whose repetition changes nothing more: that a commit happened may be unknown.
+        """
+        attempts = Attempts(self.timeout)
+        while True:
+            try:
+                return work(*arguments)
+            except errors.ConnectionLost as error:
+                if not attempts.again(error):
+                    raise
 
     @abstractmethod
     def nbytes(self) -> int:

@@ -1,7 +1,6 @@
 """The pace of a buffer, and the groups of episodes that were let in and are under way."""
 
 import json
-import secrets
 from dataclasses import asdict, dataclass
 
 import sqlalchemy as sa
@@ -117,13 +116,21 @@ def refused(store: Store, others: Others) -> str | None:
         return _look(store, session, others).refused
 
 
-def try_to_admit(store: Store, seconds: float, serial: int, others: Others) -> Admitted | str:
-    """Let a group in, or return why it has to wait."""
+def try_to_admit(
+    store: Store, seconds: float, serial: int, others: Others, id: int
+) -> Admitted | str:
+    """Let a group in under an id, or return why it has to wait.
+
+    If it was let in under this id already, by a commit whose outcome was unknown, return that.
+    """
     with store.writing() as (session, _):
+        known = session.rows(sa.select(A.policy_version).where(A.buffer_id == store.id, A.id == id))
+        if known:
+            return Admitted(id, known[0][0])
         look = _look(store, session, others)
         if look.pace is None:
             return Admitted(None, look.version)
-        refused, id = look.refused, secrets.randbits(62)
+        refused = look.refused
         if refused is None:
             row = {
                 "buffer_id": store.id, "id": id, "holder": named(serial), "since": look.now,
@@ -138,8 +145,10 @@ def try_to_admit(store: Store, seconds: float, serial: int, others: Others) -> A
     return Admitted(id, look.version) if refused is None else refused
 
 
-def end(store: Store, id: int, *, took_place: bool) -> bool:
+def end(store: Store, id: int, *, took_place: bool, again: bool = False) -> bool:
     """End what a group was let in for; return whether it was known still.
+
+    With `again`, an earlier call may have ended it.
 
     A group that took place counts, also where it took longer than it was let in for; another one
     may begin in the place of one that did not.
@@ -147,6 +156,8 @@ def end(store: Store, id: int, *, took_place: bool) -> bool:
     with store.writing() as (session, _):
         mine = sa.and_(A.buffer_id == store.id, A.id == id)
         known = bool(session.rows(sa.select(A.id).where(mine)))
+        if again and not known:
+            return True
         session.execute(sa.delete(tables.admissions).where(mine))
         by = int(took_place) - int(known)
         if by:

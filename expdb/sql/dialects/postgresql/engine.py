@@ -21,7 +21,7 @@ from expdb.sql.dialects.postgresql.connection import pooled
 from expdb.sql.dialects.postgresql.examine import examined
 from expdb.sql.dialects.postgresql.session import PostgresqlSession
 from expdb.sql.dialects.postgresql.translate import connect_error, translated
-from expdb.sql.engine import Engine
+from expdb.sql.engine import Attempts, Engine
 from expdb.sql.schema import newer_schema
 from expdb.sql.session import Session, Transaction
 
@@ -85,7 +85,7 @@ class PostgresqlEngine(Engine):
             hide_password=True
         )
         self.read_only, self.timeout = read_only, timeout
-        self._closed = False
+        self._closed = self._was_reached = False
         milliseconds = max(1, int(timeout * 1000))
         path = "SELECT set_config('search_path', 'expdb, pg_temp', true)"
         limits = (
@@ -119,14 +119,23 @@ class PostgresqlEngine(Engine):
             raise errors.DatabaseClosed(
                 f"{self.location} was closed: open it again with expdb.open"
             )
-        try:
-            return self._connections.connect()
-        except sa.exc.TimeoutError as error:
-            raise errors.DatabaseBusy(
-                f"{self.location}: every connection of this process is in use: use fewer threads"
-            ) from error
-        except sa.exc.DBAPIError as error:
-            raise self._told(connect_error(error.orig or error, self.location), error) from error
+        attempts = Attempts(self.timeout)
+        while True:
+            try:
+                connection = self._connections.connect()
+            except sa.exc.TimeoutError as error:
+                raise errors.DatabaseBusy(
+                    f"{self.location}: every connection of this process is in use: use fewer "
+                    "threads"
+                ) from error
+            except sa.exc.DBAPIError as error:
+                told = self._told(connect_error(error.orig or error, self.location), error)
+                # A server that was there is restarting; one that never was has a wrong address.
+                if not self._was_reached or not attempts.again(told):
+                    raise told from error
+            else:
+                self._was_reached = True
+                return connection
 
     def another_connection(self, dead: sa.Connection) -> sa.Connection:
         """Return a new connection for one that was found dead, and forget all that are as old."""
