@@ -231,8 +231,8 @@ def open_as_nobody(path, results):
     [
         (
             0o444,
-            ("DatabaseReadOnly: FILE cannot be written",) * 2,
-        ),  # its log's index cannot be made, which reading takes
+            ("DatabaseReadOnly: FILE cannot be written", "opened"),
+        ),
         (0o000, ("AccessDenied: FILE may not be read by this user: check its permissions",) * 2),
     ],
 )

@@ -61,7 +61,7 @@ def connect(
             "sqlite_module=pysqlite3.dbapi2"
         )
     mode = "ro" if read_only else "rwc" if create else "rw"
-    immutable = "&immutable=1" if read_only and on_read_only_medium(path) else ""
+    immutable = "&immutable=1" if read_only and is_immutable(path) else ""
     connection = module.connect(
         f"file:{urllib.parse.quote(path)}?mode={mode}{immutable}",
         uri=True,
@@ -144,22 +144,29 @@ def refuse_foreign_log(path: str, module: ModuleType) -> None:
         )
 
 
-def on_read_only_medium(path: str) -> bool:
-    """Return whether nobody can write where the file lies.
+def is_immutable(path: str) -> bool:
+    """Return whether to read a file as one that does not change.
 
-    Raise where then not all of it can be read.
-
-    SQLite cannot make the log's index there, so it is told that the file does not change, which is
-    so: a log that has something in it would be left out.
+    SQLite cannot create the log's index in a folder that cannot be written. Without a log, no
+    process has the file open, so it is read without one. `check_file` of the engine notices a log
+    that comes later.
     """
-    if not hasattr(os, "statvfs") or not os.statvfs(os.path.dirname(path)).f_flag & os.ST_RDONLY:
-        return False  # whom only permissions keep from writing others may change the file for
-    if wal_bytes(path):
-        raise errors.DatabaseReadOnly(
-            f"{path} has a write-ahead log and lies on a read-only medium: open it once where it "
-            "can be written, which folds it in"
-        )
-    return True
+    if not hasattr(os, "statvfs"):
+        return False
+    folder = os.path.dirname(path)
+    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+        if wal_bytes(path):
+            raise errors.DatabaseReadOnly(
+                f"{path} has a write-ahead log and lies on a read-only medium; open it once where "
+                "it can be written, which removes the log"
+            )
+        return True
+    return not os.access(folder, os.W_OK) and not has_log(path)
+
+
+def has_log(path: str) -> bool:
+    """Return whether a file has a log or the index of one, as every file has that is open."""
+    return any(os.path.exists(path + suffix) for suffix in ("-wal", "-shm"))
 
 
 def identify(path: str, module: ModuleType) -> None:
@@ -173,7 +180,7 @@ def identify(path: str, module: ModuleType) -> None:
         )
     connection = None
     try:
-        immutable = "&immutable=1" if on_read_only_medium(path) else ""
+        immutable = "&immutable=1" if is_immutable(path) else ""
         connection = module.connect(
             f"file:{urllib.parse.quote(path)}?mode=ro{immutable}",
             uri=True,

@@ -151,6 +151,7 @@ class SqliteEngine(Engine):
         self._closed = False
         self._log, self._watched = WriteAheadLog(path), time.monotonic()
         self._file = sqlite_files.identity(path)
+        self._is_immutable = read_only and connection_to.is_immutable(path)
         refuse_other_library(path, module)
         refuse_other_path(path, self._file)
         open_files.engines.add(self)
@@ -281,6 +282,12 @@ class SqliteEngine(Engine):
         What is written into one without a name is lost.
         """
         self._watched = time.monotonic()
+        if self._is_immutable and connection_to.has_log(self.path):
+            raise errors.DatabaseReplaced(
+                f"{self.path} is written by another process by now, and this handle reads it as a "
+                "file that does not change, because its folder cannot be written; close this "
+                "handle and open it again"
+            )
         if sqlite_files.identity(self.path) != self._file or (
             writing and not os.path.exists(self.path + "-wal")
         ):

@@ -74,9 +74,9 @@ def translated(error: BaseException, path: str) -> BaseException:
             )
         if os.path.exists(folder) and not os.access(folder, os.W_OK):
             return errors.DatabaseReadOnly(
-                f"{path} lies where this user can write nothing: open it with read_only=True; to "
-                "read it beside others SQLite must write its log's index, so give the folder's "
-                "permission, or have somebody keep the file open"
+                f"{path} is in a folder that this user cannot write to; open it with "
+                "read_only=True once no other process has it open, or get write permission for the "
+                "folder"
             )
     if primary not in MEANINGS:
         return error
