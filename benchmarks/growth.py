@@ -124,7 +124,7 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def measure(steps: int, names: list[str]) -> dict[str, float]:
-    """Return the median seconds of each operation on a fresh file of so many steps."""
+    """Return the median seconds of each operation on a fresh file of `steps` steps."""
     times: dict[str, list[float]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -379,7 +379,7 @@ class ReplayBuffer(Consumption):
             after = int(found[-1])
 
     def _scan_at(self, positions: np.ndarray, fields: Sequence[str]) -> Iterator[Batch]:
-        """Yield steps by position in batches, those that are held, with JSON as text."""
+        """Yield the held steps of some positions in batches, with JSON as text."""
         for start in range(0, len(positions), SCANNED_AT_ONCE):
             with self._store.engine.reading() as session:
                 state, some = self._store.state(session), positions[start:][:SCANNED_AT_ONCE]

@@ -288,7 +288,7 @@ class Retention:
         return self._archive(archiving)
 
     def _free(self, session: Session, positions: np.ndarray) -> np.ndarray:
-        """Return the positions without those that leases pin by now."""
+        """Return the positions that no lease pins."""
         pinned = pinned_from(self._store, session, self._store.state(session))
         return positions if pinned is None else positions[positions < pinned]
 

@@ -1,4 +1,4 @@
-"""Annotation: tags are merged, one annotator never erases another, and lost updates are told."""
+"""Annotation: tags are merged, no annotator erases another, and a lost update warns."""
 
 import json
 import multiprocessing

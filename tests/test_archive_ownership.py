@@ -1,4 +1,4 @@
-"""Archives with several archivers: each step is archived once, whoever is suspended or killed."""
+"""Archives with several archivers: each step is archived once despite suspensions and kills."""
 
 import os
 
@@ -15,7 +15,7 @@ from expdb.storage.ledger import evictions
 
 @pytest.fixture
 def filled(open_db, tmp_path):
-    """Return two handles of a buffer of which 30 steps are to be archived."""
+    """Return two handles of a buffer with 30 steps to archive."""
     first, second = (open_db().buffer("b", capacity=10) for _ in range(2))
     first.eviction = expdb.Eviction(archive=tmp_path / "archive")
     first.store_batch({"n": np.arange(40)})

@@ -14,7 +14,7 @@ EDGES = [0.0, 5e-324, 2.2e-308, 1e-300, 0.1, 1.0, 3.5, 2.0**52 + 0.5, 1e300, 1.7
 
 @pytest.fixture
 def filled(db):
-    """Return a buffer of 2,060 steps over three blocks, of which every second has a priority."""
+    """Return a buffer of 2,060 steps in three blocks; every second step has a priority."""
     buffer = db.buffer("train")
     buffer.store_batch({"x": np.arange(2060.0), "reward": np.arange(2060.0)})
     values = np.random.default_rng(3).random(1030)

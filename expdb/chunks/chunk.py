@@ -251,7 +251,7 @@ class Chunk:
         return found
 
     def json_texts(self, name: str, start: int, stop: int) -> list[str | None]:
-        """Return rows [start, stop) of a JSON field as text, as it is stored; None for null."""
+        """Return rows [start, stop) of a JSON field as the stored text; None for null."""
         buffers = self._column(name)
         try:
             found = read_json_texts(self.rows, buffers, start, stop)

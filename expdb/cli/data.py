@@ -167,7 +167,7 @@ def tag(
     episode: bool,
     as_json: bool,
 ) -> None:
-    """Set a tag of the steps that meet all conditions; other tags stay as they are.
+    """Set a tag of the steps that meet all conditions; other tags do not change.
 
     Conditions are as for `query`. KEY=null removes the tag.
 

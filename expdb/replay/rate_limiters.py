@@ -39,7 +39,7 @@ class RateLimiter:
 
     @property
     def largest_sample(self) -> float:
-        """How many rows may be handed out at once, at most."""
+        """The most rows that one lease may have."""
         return max(self.most, self.ratio * self.min_size) - self.least
 
     @property

@@ -110,8 +110,8 @@ def column_problems(session: Session, engine: Engine) -> list[str]:
 def upgrade(engine: Engine) -> tuple[str | None, str]:
     """Bring a database to the newest schema; return the revisions before and after.
 
-    The result is verified before the transaction commits. Views, triggers and functions are made
-    anew from the text of the migrations.
+    The result is verified before the transaction commits. Views, triggers and functions are
+    recreated from the text of the migrations.
     """
     dialect = engine.dialect
     with engine.writing() as session:
@@ -135,7 +135,7 @@ def upgrade(engine: Engine) -> tuple[str | None, str]:
         problems = [*dialect.schema_problems(session), *column_problems(session, engine)]
         if problems:
             raise errors.DatabaseDamaged(
-                f"{engine.location} cannot be upgraded and was left as it is: {problems[0]}"
+                f"{engine.location} cannot be upgraded, and nothing was changed: {problems[0]}"
             )
         dialect.restore_grants(session, grants)
         return before, known[-1]

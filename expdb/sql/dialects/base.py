@@ -43,7 +43,7 @@ class Dialect(Protocol):
         """Return table and name of every column."""
 
     def remake(self, session: Session, name: str, sql: str) -> None:
-        """Make a view, a trigger or a function anew."""
+        """Recreate a view, a trigger or a function."""
 
     def grants(self, session: Session) -> list[Grant]:
         """Return what roles other than the owner may do; nothing for a file."""

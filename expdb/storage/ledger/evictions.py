@@ -1,4 +1,4 @@
-"""Evictions under way: which steps are being archived, by which process, into which file.
+"""Evictions under way: the steps, the process that archives them, and their file.
 
 An eviction has four steps: commit its row, write a draft of the file, delete the steps and mark the
 row as committed in one transaction, rename the draft and delete the row. Only the owner of the row

@@ -46,7 +46,7 @@ class _Stored:
         return json.dumps({**self.limiter.as_json(), **others})
 
     def insert_limit(self, sampled: int) -> int | None:
-        """Return how many positions may be handed out in all, None for any number."""
+        """Return the largest value of `added` that the limiter allows, None for any."""
         most = self.limiter.insert_limit(math.floor(sampled + self.forgiven))
         return None if most is None else min(self.since + most, LARGEST_LIMIT)
 
@@ -90,7 +90,7 @@ def set_rate_limiter(store: Store, limiter: RateLimiter | None) -> None:
 
 
 def check_sample(store: Store, text: str, least: int) -> None:
-    """Raise InvalidValue if a limiter never lets so many rows be handed out at once."""
+    """Raise InvalidValue if a limiter never allows a lease of `least` rows."""
     limiter = _read(store, text).limiter
     if least > limiter.largest_sample:
         raise errors.InvalidValue(
@@ -131,7 +131,7 @@ def count_samples(session: Session, store: Store, text: str, count: int) -> None
 def forgive(store: Store) -> None:
     """Stop waiting for samples of steps that no consumer can lease any more.
 
-    Such steps are deleted, evicted, too stale, or were handed out as often as they may be.
+    Such steps are deleted, evicted, too stale, or leased as often as allowed.
     """
     with store.writing() as (session, _):
         ((text, sampled, added),) = session.ask(

@@ -38,7 +38,7 @@ def read_columns(
     names: list[str],
     json_text: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Read columns of the tables: those that chunks do not hold, or that have changed since.
+    """Read columns of the tables that chunks do not hold, or that have changed since the write.
 
     With `json_text`, tags are not parsed.
     """

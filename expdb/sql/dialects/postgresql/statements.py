@@ -45,7 +45,7 @@ def columns(session: Any) -> set[tuple[str, str]]:
 
 
 def remake(session: Any, name: str, sql: str) -> None:
-    """Make a view, a trigger or a function anew; what is granted on it stays."""
+    """Recreate a view, a trigger or a function; it keeps its grants."""
     for statement in sql.split("$$;\n"):  # a function, and the trigger that calls it
         whole = statement + "$$" * (statement.count("$$") % 2)
         for kind in ("VIEW", "FUNCTION", "TRIGGER"):

@@ -26,7 +26,7 @@ def columns(session: Any) -> set[tuple[str, str]]:
 
 
 def remake(session: Any, name: str, sql: str) -> None:
-    """Make a view or a trigger anew."""
+    """Recreate a view or a trigger."""
     kind = "VIEW" if sql.startswith("CREATE VIEW") else "TRIGGER"
     session.ask(f"DROP {kind} IF EXISTS {name}")
     session.ask(sql)
