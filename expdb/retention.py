@@ -90,9 +90,10 @@ class Retention:
     def prepare(self) -> None:
         """Import what an archive needs, if the buffer has one."""
         if not self._store.engine.read_only:
-            policy = self.policy()
-            if policy is not None and policy.archive is not None:
-                parquet.preload()
+            with suppress(errors.DatabaseDamaged):  # check() and evict() report it
+                policy = self.policy()
+                if policy is not None and policy.archive is not None:
+                    parquet.preload()
 
     # -- the policy ------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 They say what follows what, where episodes stand, and what was seen last.
 """
 
-import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +17,7 @@ from expdb.storage.reading.fetch import read_final_chunks
 from expdb.storage.reading.gather import gather
 from expdb.storage.reading.segments import Spans, breaks, inconsistent
 from expdb.storage.store import Store
+from expdb.storage.stored_json import parse_names
 
 
 class Details:
@@ -195,7 +195,7 @@ def load_finals(store: Store, session: Session, r: Resident, details: Details) -
     if not len(placed):
         return
     given = {
-        text: frozenset(json.loads(text))
+        text: frozenset(parse_names(text, "tail_fields"))
         for text in {details.tail_fields[k] for k in placed.tolist()}
     }
     names = r.final_fields.union(*given.values())

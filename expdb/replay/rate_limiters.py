@@ -54,10 +54,13 @@ class RateLimiter:
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> RateLimiter:
         """Return the one that `as_json` was asked of."""
-        least, most = stored["least"], stored["most"]
+        ratio, min_size = float(stored["ratio"]), int(stored["min_size"])
+        least, most = (None if stored[n] is None else float(stored[n]) for n in ("least", "most"))
+        if not (0 < ratio < math.inf and min_size >= 1):
+            raise ValueError(f"ratio {ratio}, min_size {min_size}")
         return cls(
-            stored["ratio"],
-            stored["min_size"],
+            ratio,
+            min_size,
             -math.inf if least is None else least,
             math.inf if most is None else most,
         )

@@ -10,6 +10,7 @@ import numpy as np
 from expdb.sql.session import Session
 from expdb.storage.reading import fetch
 from expdb.storage.reading.columns import BLOCK_BITS as BLOCK_BITS
+from expdb.storage.reading.columns import priorities_of
 from expdb.storage.statements import PUT_PRIORITIES
 from expdb.storage.store import Store
 
@@ -66,4 +67,4 @@ def _blocks(
     rows = session.ask(
         f"SELECT block, data FROM priorities WHERE buffer_id = ? AND {condition}", store.id, *params
     )
-    return {block: store.dialect.from_block(data) for block, data in rows}
+    return {block: priorities_of(store, block, data) for block, data in rows}

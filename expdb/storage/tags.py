@@ -45,7 +45,7 @@ class Tags:
         ):
             return None
         keys = {
-            name: {one for (one,) in session.ask(statement, self._buffer_id)}
+            name: {str(one) for (one,) in session.ask(statement, self._buffer_id)}
             for name, statement in self._engine.dialect.TAG_KEYS.items()
         }
         if key in keys[column]:  # null wherever it is

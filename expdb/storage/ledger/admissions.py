@@ -38,7 +38,7 @@ def _read(store: Store, text: str | None) -> tuple[Pace | None, int]:
         stored = json.loads(text)
         since = int(stored.pop("since"))
         return Pace(**stored), since
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise errors.DatabaseDamaged(
             f"the pace of buffer {store.name!r} cannot be read ({error}): restore a backup"
         ) from error

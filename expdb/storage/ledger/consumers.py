@@ -36,7 +36,7 @@ class Settings:
             if any(type(one) not in (int, NoneType) or (one or 0) < 0 for one in numbers):
                 raise ValueError(f"numbers {numbers}")
             return found
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise errors.DatabaseDamaged(
                 f"the settings of consumer {name!r} cannot be read ({error}): restore a backup"
             ) from error

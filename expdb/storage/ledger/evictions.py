@@ -179,7 +179,7 @@ def _pack(positions: np.ndarray) -> bytes:
 def _unpack(store: Store, data: bytes) -> np.ndarray:
     try:
         ranges = [np.arange(first, last + 1) for first, last in json.loads(bytes(data))]
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError, MemoryError) as error:
         raise errors.DatabaseDamaged(
             f"the eviction under way in buffer {store.name!r} cannot be read ({error}); restore a "
             "backup"

@@ -1,6 +1,5 @@
 """Columns of the tables as arrays."""
 
-import json
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from expdb.sql.session import Session
 from expdb.storage.reading.gather import as_objects
 from expdb.storage.reading.segments import is_dense
 from expdb.storage.store import Store, evicted
+from expdb.storage.stored_json import damaged, parse_object
 
 S, E = tables.steps.c, tables.episodes.c
 
@@ -69,6 +69,18 @@ def read_columns(
     }
 
 
+def priorities_of(store: Store, block: Any, data: Any) -> np.ndarray:
+    """Return the priorities of a stored block, float64; NaN for none."""
+    what = f"block {block} of the priorities of buffer {store.name!r}"
+    try:
+        values = store.dialect.from_block(data)
+    except (ValueError, TypeError) as error:
+        raise damaged(what, error) from None
+    if values.shape != (1 << BLOCK_BITS,) or not 0 <= block < 1 << 53:
+        raise damaged(what, f"{values.size} values")
+    return values
+
+
 def read_priorities(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
     """Read the priorities of steps that are held, float64; NaN for none."""
     blocks, block = np.unique(positions >> BLOCK_BITS, return_inverse=True)
@@ -76,7 +88,7 @@ def read_priorities(store: Store, session: Session, positions: np.ndarray) -> np
         f"SELECT block, data FROM priorities WHERE buffer_id = ? AND block {store.dialect.AMONG}",
         store.id, store.dialect.as_list(blocks),
     )  # fmt: skip
-    stored = {number: store.dialect.from_block(data) for number, data in rows}
+    stored = {number: priorities_of(store, number, data) for number, data in rows}
     none = np.full(1 << BLOCK_BITS, np.nan)
     values = np.stack([stored.get(number, none) for number in blocks.tolist()] or [none])
     found: np.ndarray = values[block, positions & ((1 << BLOCK_BITS) - 1)]
@@ -103,5 +115,5 @@ def column_array(name: str, values: list[Any], json_text: bool = False) -> np.nd
     if kind in _DTYPES:
         return np.array(values, _DTYPES[kind])
     if kind == "json" and not json_text:
-        values = [None if value is None else json.loads(value) for value in values]
+        values = [None if one is None else parse_object(one, name) for one in values]
     return as_objects(values)

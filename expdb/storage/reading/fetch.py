@@ -3,7 +3,6 @@
 Segments say which chunk holds a step, chunks hold the fields.
 """
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +29,7 @@ from expdb.storage.reading.gather import (
 from expdb.storage.reading.segments import Segments, inconsistent, is_dense, locate
 from expdb.storage.statements import SIGNATURES
 from expdb.storage.store import State, Store
+from expdb.storage.stored_json import parse_names
 
 
 def read_chunks(
@@ -272,6 +272,6 @@ def final_observations(
     numbers = np.array([row[:3] for row in rows], np.int64).reshape(-1, 3)
     chunks = read_final_chunks(store, session, *numbers.T)
     return {
-        id: FinalObservation(chunks[chunk], row, json.loads(names))
+        id: FinalObservation(chunks[chunk], row, parse_names(names, "tail_fields"))
         for id, chunk, row, names in rows
     }

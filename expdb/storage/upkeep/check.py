@@ -3,7 +3,7 @@
 Counters are compared with rows, rows with chunks, chunks with their checksums.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import sqlalchemy as sa
@@ -57,14 +57,20 @@ def check_buffer(store: Store, session: Session) -> list[str]:
     except DatabaseDamaged as error:
         return [str(error)]
     segments = Segments.read(session, store.id, "")
-    problems = (
-        *_counters(store, session),
-        *_rows(store, session),
-        *_returns(store, session),
-        *_segments(store, session, segments),
-        *_chunks(store, session, segments),
-        *check_ledger(store, session),
-    )
+    parts: dict[str, Callable[[], Iterable[str]]] = {
+        "counters": lambda: _counters(store, session),
+        "rows": lambda: _rows(store, session),
+        "returns": lambda: _returns(store, session),
+        "segments": lambda: _segments(store, session, segments),
+        "chunks": lambda: _chunks(store, session, segments),
+        "ledger": lambda: check_ledger(store, session),
+    }
+    problems: list[str] = []
+    for name, part in parts.items():
+        try:
+            problems += part()
+        except (IndexError, ValueError, TypeError, OverflowError, RecursionError) as error:
+            problems.append(f"the {name} cannot be checked ({error}); restore a backup")
     return [f"buffer {store.name!r}: {problem}" for problem in problems]
 
 

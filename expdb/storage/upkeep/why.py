@@ -164,4 +164,7 @@ def time_of(seconds: float | None) -> str:
     """Return a time for people, in UTC."""
     if seconds is None:
         return "at an unknown time"
-    return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "milliseconds")[:-6] + "Z"
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "milliseconds")[:-6] + "Z"
+    except (ValueError, OverflowError, OSError):  # beyond the years that Python knows
+        return f"at {seconds} s"

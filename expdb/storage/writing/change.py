@@ -1,6 +1,5 @@
 """Changing what is stored: late rewards, deletion, capacity, indexes."""
 
-import json
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from expdb.storage.reading import select
 from expdb.storage.reading.fetch import alive
 from expdb.storage.reading.segments import locate
 from expdb.storage.store import Store
+from expdb.storage.stored_json import parse_object
 from expdb.storage.writing.compact import rewrite
 
 S, E, G, B = tables.steps.c, tables.episodes.c, tables.segments.c, tables.buffers.c
@@ -80,7 +80,7 @@ def _merge_tags(
         rows_of.setdefault(stored, []).append(row)
     changes = []
     for stored, rows in rows_of.items():
-        tags = json.loads(stored) if stored else {}
+        tags = {} if stored is None else parse_object(stored, column.name)
         for name, value in given.items():
             if value is None:
                 tags.pop(name, None)

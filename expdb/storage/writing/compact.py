@@ -19,6 +19,7 @@ from expdb.storage.reading.fetch import final_rows, read_chunks
 from expdb.storage.reading.segments import Segments
 from expdb.storage.statements import COUNT, DELETE_SEGMENT, INSERT_SEGMENT, KEEP_FINAL
 from expdb.storage.store import Store
+from expdb.storage.stored_json import parse_names
 
 # A chunk below this part of what a chunk should be is worth merging: its metadata weighs as much as
 # what it holds.
@@ -120,7 +121,7 @@ def rewrite(
         out.add(chunks[int(steps.chunk[start])], steps, start, stop)
     for id, chunk, row, fields in finals:
         if (steps.episode == id).any():  # it goes with the last step: see change.delete
-            out.copy_final(id, chunks[chunk], row, json.loads(fields))
+            out.copy_final(id, chunks[chunk], row, parse_names(fields, "tail_fields"))
     if final:
         out.add_final(*final)
     out.write()

@@ -37,6 +37,8 @@ MEANINGS: dict[int, tuple[type[errors.ExpDBError], str]] = {
         "{path} cannot be opened: check that its folder exists and may be read",
     ),
 }
+# What SQLite says of values that no write of expdb leaves behind.
+DAMAGE = ("integer overflow", "malformed JSON", "user-defined function raised exception")
 ALIKE = {
     sqlite3.SQLITE_LOCKED: sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_PERM: sqlite3.SQLITE_READONLY,
@@ -47,6 +49,8 @@ def translated(error: BaseException, path: str) -> BaseException:
     """Return the expdb error for a driver's, or the error itself where there is none."""
     said = str(error)
     code = getattr(error, "sqlite_errorcode", None)
+    if isinstance(error, OverflowError) and "SQLite INTEGER" in said:
+        return _contradicts(path, said)
     if isinstance(error, UnicodeDecodeError) or "Could not decode to UTF-8" in said:
         code = sqlite3.SQLITE_CORRUPT
     if code is None:
@@ -54,6 +58,8 @@ def translated(error: BaseException, path: str) -> BaseException:
     if code == sqlite3.SQLITE_CONSTRAINT_TRIGGER and said.startswith("expdb: the rate limiter"):
         return errors.RateLimited(said)
     primary = ALIKE.get(code & 0xFF, code & 0xFF)
+    if primary == sqlite3.SQLITE_CONSTRAINT or said in DAMAGE:
+        return _contradicts(path, said)
     if primary == sqlite3.SQLITE_ERROR:
         if any(text in said for text in ("too large", "too many", "too complex")):
             return errors.QueryError(
@@ -82,3 +88,10 @@ def translated(error: BaseException, path: str) -> BaseException:
         return error
     kind, text = MEANINGS[primary]
     return kind(text.format(path=path, said=said))
+
+
+def _contradicts(path: str, said: str) -> errors.DatabaseDamaged:
+    """Return the error for values that no write of expdb leaves behind."""
+    return errors.DatabaseDamaged(
+        f"{path} contradicts itself ({said}); see `expdb check`, and restore a backup"
+    )

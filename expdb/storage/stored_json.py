@@ -1,0 +1,35 @@
+"""JSON out of the tables, which a hostile or damaged file may have altered."""
+
+import json
+from typing import Any
+
+from expdb.errors import DatabaseDamaged
+
+
+def parse(text: Any, what: str) -> Any:
+    """Return the value of stored JSON; raise DatabaseDamaged, which says what cannot be read."""
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise damaged(what, error) from None
+
+
+def parse_object(text: Any, what: str) -> dict[str, Any]:
+    """Return a stored JSON object."""
+    value = parse(text, what)
+    if not isinstance(value, dict):
+        raise damaged(what, f"{type(value).__name__} instead of an object")
+    return value
+
+
+def parse_names(text: Any, what: str) -> list[str]:
+    """Return a stored JSON array of texts."""
+    value = parse(text, what)
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise damaged(what, "not a list of texts")
+    return value
+
+
+def damaged(what: str, why: object) -> DatabaseDamaged:
+    """Return the error for a stored value that cannot be read."""
+    return DatabaseDamaged(f"{what} cannot be read ({why}); restore a backup")

@@ -1,0 +1,127 @@
+"""Files that someone has altered: one line that says so, never a raw error."""
+
+import shutil
+import sqlite3
+
+import numpy as np
+import pytest
+
+import expdb
+
+DEEP = '{"a":' * 20_000 + "1" + "}" * 20_000
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    path = tmp_path_factory.mktemp("altered") / "original.db"
+    with expdb.open(path) as db:
+        for name, obs in (("train", 1.0), ("other", 9.0)):
+            buffer = db.buffer(name)
+            for k in range(3):
+                with buffer.episode(f"t{k}", episode_id=f"{name}/{k}") as episode:
+                    for _ in range(3):
+                        episode.append(obs=np.full(2, obs), tags={"k": k})
+                    episode.end(obs=np.full(2, 10.0 + k))
+            buffer.update_priorities([0], [0.5])
+            buffer.rate_limiter = expdb.MinSize(1)
+            buffer.policy_version = 1
+            buffer.pace = expdb.Pace(1, 1)
+    return path
+
+
+@pytest.fixture
+def altered(original, tmp_path):
+    """Return a function that runs statements on a copy past expdb, and its path."""
+    path = tmp_path / "altered.db"
+    shutil.copyfile(original, path)
+
+    def alter(statement, *params):
+        connection = sqlite3.connect(path, isolation_level=None)
+        connection.execute("PRAGMA ignore_check_constraints=1")
+        connection.execute(statement, params)
+        connection.close()
+        return path
+
+    return alter
+
+
+def use(db):
+    """Use a buffer in every way, and return the errors."""
+    buffer = db.buffer("train", create=False)
+    fields = ["obs", "tags", "priority", "position"]
+    acts = (
+        db.check, db.doctor, buffer.check, buffer.stats, lambda: list(buffer.scan()),
+        lambda: list(buffer.scan(fields=fields)), lambda: buffer.sample(8),
+        lambda: buffer.sample(8, unit=expdb.NStep(1)),
+        lambda: buffer.sample(8, sampler=expdb.Prioritized()),
+        lambda: buffer.consumer("c").lease(1), lambda: buffer.rate_limiter, lambda: buffer.pace,
+        lambda: buffer.eviction, buffer.evict,
+        lambda: buffer.admit(wait=0, required=False), lambda: buffer.why(1),
+        lambda: buffer.count({"tags.k": 1}), lambda: buffer.update([1], tags={"new": 1}),
+        lambda: buffer.store(obs=np.zeros(2), task_id="new", more=1), lambda: buffer.delete([2]),
+    )  # fmt: skip
+    problems = []
+    for act in acts:
+        try:
+            act()
+        except expdb.ExpDBError as error:
+            problems.append(str(error))
+    return problems
+
+
+@pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("steps.tags", DEEP),
+        ("steps.tags", "x"),
+        ("steps.tags", "[1]"),
+        ("episodes.tail_fields", "[[5]]"),
+        ("episodes.tail_fields", "x"),
+        ("segments.chunk_row", 7),
+        ("buffers.added", 3),
+        ("buffers.episodes_added", 0),
+        ("buffers.deleted", 2**63 - 1),
+        ("buffers.fields_version", 2**63 - 1),
+        ("buffers.pace", '{"max_staleness":1,"groups_per_version":1,"since":1e999}'),
+        ("buffers.rate_limiter", '{"ratio":"a","min_size":[],"least":{},"most":1,"since":0}'),
+        ("buffers.rate_limiter", '{"ratio":1e999,"min_size":1,"least":0,"most":1,"since":0}'),
+        ("buffers.rate_limiter", DEEP),
+        ("buffers.eviction", DEEP),
+        ("chunks.crc", 2**63 - 1),
+        ("chunks.bytes", 2**63 - 1),
+        ("priorities.data", b""),
+        ("priorities.block", 2**62),
+    ],
+)
+def test_an_altered_column_is_a_typed_error(altered, column, value):
+    table, name = column.split(".")
+    where = "" if table == "buffers" else " AND buffer_id = 1"
+    path = altered(f"UPDATE {table} SET {name} = ? WHERE 1 = 1{where}", value)
+    with expdb.open(path) as db:
+        problems = use(db)
+    assert problems
+    assert not any("\n" in problem for problem in problems)
+
+
+def test_a_chunk_of_another_buffer_is_refused(altered):
+    for column in ("data", "crc", "signature"):
+        path = altered(
+            f"UPDATE chunks SET {column} = (SELECT o.{column} FROM chunks o WHERE o.buffer_id = 2 "
+            "AND o.id = chunks.id) WHERE buffer_id = 1"
+        )
+    with expdb.open(path) as db:
+        assert any("belongs to another buffer" in problem for problem in db.check())
+        with pytest.raises(expdb.ChunkDamaged, match="belongs to another buffer"):
+            db.buffer("train").sample(4)
+
+
+def test_a_final_observation_of_another_episode_is_refused(altered):
+    path = altered(
+        "UPDATE episodes SET tail_chunk = (SELECT max(tail_chunk) FROM episodes e "
+        "WHERE e.buffer_id = 1) WHERE buffer_id = 1 AND id = 0"
+    )
+    with expdb.open(path) as db:
+        assert any("another one" in problem for problem in db.check())
+        with pytest.raises(expdb.DatabaseDamaged, match="not the final observation of episode 0"):
+            db.buffer("train").sample(16, unit=expdb.NStep(1))
