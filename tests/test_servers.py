@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 
@@ -159,6 +160,34 @@ def test_a_restart_is_not_noticed_by_idle_connections(server, url):
                 assert buffer.sample(100, rng=k)["number"].max() == k - 1
             assert buffer.store(**step(k)) == k
             assert len(buffer) == k + 1
+
+
+RESTARTED = """
+import sys
+import expdb
+with expdb.open(sys.argv[1], timeout=1.0) as db:
+    buffer = db.buffer("b")
+    with buffer._store.engine.reading() as session:
+        session.ask("SELECT 1")
+        print("ready", flush=True)
+        input()
+        try:
+            session.ask_all(("SELECT 1",), ("SELECT 2",))
+        except Exception as error:
+            print(type(error).__name__, flush=True)
+"""
+
+
+def test_a_restart_prints_nothing_of_the_driver(server, url):
+    expdb.open(url).close()
+    command = [sys.executable, "-c", RESTARTED, url]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        assert process.stdout.readline() == "ready\n"
+        server.stop()
+        server.start()
+        _, printed = process.communicate("\n", timeout=60)
+    assert "error ignored" not in printed
 
 
 def test_a_restart_in_a_transaction_is_a_typed_error_and_nothing_of_it_stays(server, url):

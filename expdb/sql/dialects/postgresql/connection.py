@@ -1,5 +1,6 @@
 """Connections to a server: how they are made, and whether they still are any good."""
 
+import logging
 import select
 import time
 from typing import Any
@@ -11,6 +12,9 @@ import sqlalchemy as sa
 from expdb import errors
 from expdb.sql.dialects.postgresql import statements as postgresql
 from expdb.sql.dialects.postgresql.arrays import ArrayDumper
+
+# psycopg logs errors that follow one that expdb raises. Without a handler, Python would print them.
+logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 POOL, OVERFLOW = 8, 56
 # A connection idle for longer is asked whether it still lives, as firewalls forget silently.
