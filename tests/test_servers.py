@@ -215,10 +215,12 @@ def test_a_restart_in_a_transaction_is_a_typed_error_and_nothing_of_it_stays(ser
 def test_actors_learners_judges_and_admissions_survive_restarts(server, url, restarts):
     """Each rollout is stored once and trained once, and no thread ends by an error."""
     failed, trained, stored, done = [], [], [], threading.Event()
+    ready = threading.Barrier(6)  # what is opened while the server restarts fails at once
 
     def act(actor):
         with expdb.open(url) as db:
             buffer = db.buffer("train")
+            ready.wait()
             for number in itertools.count():
                 if done.is_set():
                     return
@@ -236,6 +238,7 @@ def test_actors_learners_judges_and_admissions_survive_restarts(server, url, res
         with expdb.open(url) as db:
             buffer = db.buffer("train")
             consumer = buffer.consumer("trainer", max_times_sampled=1)
+            ready.wait()
             while not done.is_set():
                 try:
                     lease = consumer.lease(2, fields=["episode_id"], wait=0.2)
@@ -248,6 +251,7 @@ def test_actors_learners_judges_and_admissions_survive_restarts(server, url, res
     def judge(_):
         with expdb.open(url) as db:
             buffer = db.buffer("train")
+            ready.wait()
             while not done.is_set():
                 buffer.update({"task_id": "t"}, **{"tags.judge": 1})
                 time.sleep(0.01)
@@ -267,6 +271,7 @@ def test_actors_learners_judges_and_admissions_survive_restarts(server, url, res
     threads = [threading.Thread(target=run, args=one) for one in works]
     for thread in threads:
         thread.start()
+    ready.wait(60)
     for k in range(restarts):
         time.sleep(1.0)
         server.stop(signal.SIGQUIT if k % 2 else signal.SIGINT)

@@ -164,7 +164,9 @@ class Leasing:
         self, seen: Glance | None, deadline: float, cancelled: threading.Event | None
     ) -> Glance:
         """Wait until there may be something to lease that was not when it was `seen`."""
-        return wait_for_change(self._store, self._consumer, seen, deadline, cancelled)
+        return self._store.engine.retried(
+            wait_for_change, self._store, self._consumer, seen, deadline, cancelled
+        )
 
     def _acknowledge_first(
         self, session: Session, counters: Counters, id: int, step: int | None

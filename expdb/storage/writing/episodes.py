@@ -244,6 +244,10 @@ NAMES_AT_ONCE = 500
 
 def find(store: Store, names: Sequence[str]) -> dict[str, tuple[EpisodeRecord, str]]:
     """Return the episodes that there are of these names, and the status of each."""
+    return store.engine.retried(_find, store, names)
+
+
+def _find(store: Store, names: Sequence[str]) -> dict[str, tuple[EpisodeRecord, str]]:
     rows: list[Any] = []
     with store.engine.reading() as session:
         for start in range(0, len(names), NAMES_AT_ONCE):
