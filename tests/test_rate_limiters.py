@@ -365,3 +365,25 @@ def test_the_largest_limits_work(buffer):
     ):
         buffer.rate_limiter = limiter
         store(buffer, 3)
+
+
+def test_a_lease_never_brings_back_a_limiter_that_was_replaced_meanwhile(
+    postgresql_url, monkeypatch
+):
+    """On a server the limiter may change after the lease has read it and before it counts."""
+    with expdb.open(postgresql_url) as db, expdb.open(postgresql_url) as other:
+        first, second = db.buffer("train"), other.buffer("train")
+        first.rate_limiter = expdb.Queue(100)
+        store(first, 10)
+        consumer = first.consumer("trainer", max_times_sampled=1)
+        draw = consumer._leasing._draw
+
+        def replaced(*given):
+            second.rate_limiter = None
+            return draw(*given)
+
+        monkeypatch.setattr(consumer._leasing, "_draw", replaced)
+        assert consumer.lease(2).batch.size == 2
+        assert second.rate_limiter is None
+        store(second, 200)
+        assert db.check() == []

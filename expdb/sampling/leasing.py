@@ -199,7 +199,7 @@ class Leasing:
                 before = self._usage.returned.get(new.number)  # which was counted
                 count = len(new.drawn.items) - (0 if before is None else len(before.drawn.items))
                 if count > 0:
-                    count_samples(session, self._store, counters.rate_limiter, count)
+                    count_samples(session, self._store, count)
         except errors.TooFewRows as error:
             if goes_on:
                 return error

@@ -100,17 +100,20 @@ def check_sample(store: Store, text: str, least: int) -> None:
         )
 
 
-def count_samples(session: Session, store: Store, text: str, count: int) -> None:
-    """Count rows that are handed out; raise TooFewRows where they may not be yet.
+def count_samples(session: Session, store: Store, count: int) -> None:
+    """Count the rows of a lease; raise TooFewRows where the rate limiter does not allow them yet.
 
-    `text` is the limiter as it is stored.
+    The limiter is read with the lock of the buffer: another process may have replaced it.
     """
-    stored = _read(store, text)
-    limiter = stored.limiter
-    ((sampled, added, size),) = session.ask(
-        "SELECT sampled, added, size FROM buffers WHERE id = ?" + store.dialect.FOR_UPDATE,
+    ((text, sampled, added, size),) = session.ask(
+        "SELECT rate_limiter, sampled, added, size FROM buffers WHERE id = ?"
+        + store.dialect.FOR_UPDATE,
         store.id,
     )
+    if text is None:
+        return
+    stored = _read(store, text)
+    limiter = stored.limiter
     inserts = added - stored.since
     if not limiter.may_sample(inserts, sampled + stored.forgiven, count, size):
         if stored.forgiven:
@@ -119,8 +122,9 @@ def count_samples(session: Session, store: Store, text: str, count: int) -> None
         if not limiter.may_sample(inserts, sampled + stored.forgiven, count, size):
             raise errors.TooFewRows(
                 f"the rate limiter of buffer {store.name!r} holds back {count} rows: {sampled} "
-                f"were handed out for {inserts} steps, at {limiter.ratio:g} each, and {size} of "
-                f"min_size={limiter.min_size} are held; store more, or wait with wait=seconds"
+                f"were leased for {inserts} stored steps, with a ratio of {limiter.ratio:g}, and "
+                f"the buffer holds {size} of min_size={limiter.min_size} steps; store more, or "
+                "wait with wait=seconds"
             )
     session.tell(
         "UPDATE buffers SET sampled = sampled + ?, insert_limit = ?, rate_limiter = ? WHERE id = ?",
