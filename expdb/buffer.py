@@ -445,7 +445,7 @@ class ReplayBuffer(Consumption):
         changes = _checked_changes(columns, checks.flag(replace_tags, "replace_tags"))
         condition = self._required(where, "update")
         changed = self._store.engine.retried(
-            change.update, self._store, condition, changes, which == "last"
+            change.update, self._store, condition, changes, which == "last", []
         )
         if not changed and required:
             raise errors.TooFewRows(

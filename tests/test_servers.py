@@ -24,6 +24,7 @@ from proxy import Proxy
 
 import expdb
 from expdb.sql.dialects.postgresql import statements as dialect
+from expdb.sql.dialects.postgresql.session import PostgresqlSession
 
 FORK, SPAWN = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
 OBS = np.arange(4, dtype=np.float32)
@@ -743,3 +744,24 @@ def test_an_interrupt_while_a_pipeline_is_left_comes_out_and_nothing_hangs(url, 
         buffer.store(task_id="t", n=2)
         assert len(buffer) == 2
         assert db.check() == []
+
+
+def test_an_update_whose_commit_is_lost_is_repeated_for_the_same_steps(url, proxy):
+    """The query no longer matches once the first attempt has happened."""
+    with expdb.open(proxy.url(url)) as db:
+        buffer = db.buffer("b")
+        buffer.store_batch([{"task_id": "t", "number": k} for k in range(5)])
+        unrewarded, ended = expdb.QueryBuilder().is_null("reward"), []
+        end = PostgresqlSession.end
+
+        def swallowed(session):
+            if not ended:
+                ended.append(True)
+                proxy.swallow = True
+            return end(session)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PostgresqlSession, "end", swallowed)
+            assert buffer.update(unrewarded, tags={"judge": 1}, reward=0.0, required=True) == 5
+        assert ended
+        assert buffer.count({"reward": 0.0}) == 5

@@ -26,19 +26,27 @@ from expdb.storage.writing.compact import rewrite
 S, E, G, B = tables.steps.c, tables.episodes.c, tables.segments.c, tables.buffers.c
 
 
-def update(store: Store, where: Condition, changes: dict[str, Any], last: bool) -> int:
+def update(
+    store: Store, where: Condition, changes: dict[str, Any], last: bool, found_before: list[Any]
+) -> int:
     """Set columns of the matching steps, or of their episodes; return how many steps matched.
 
     With `last`, update only the last step of each matching episode. Tags that are a mapping are
-    merged into the stored ones.
+    merged into the stored ones. `found_before` keeps the matching positions for a repetition: if
+    the outcome of the first commit is unknown, the query may no longer match.
     """
     of_episodes = {name: value for name, value in changes.items() if name in EPISODE_COLUMNS}
     of_steps = {name: value for name, value in changes.items() if name not in of_episodes}
     merged = {name: value for name, value in changes.items() if isinstance(value, dict)}
     with store.writing() as (session, _):
-        found = select.positions(store, session, where)
+        if found_before:
+            found = found_before[0]
+            found = found[alive(store, session, found)] if len(found) else found
+        else:
+            found = select.positions(store, session, where)
+            found = _last_steps(store, session, found) if last else found
+            found_before.append(found)
         if last:
-            found = _last_steps(store, session, found)
             _warn_of_open_episodes(store, session, found)
         elif changes.get("reward") and len(found):
             _warn_of_repeated_rewards(store, session, found)
