@@ -120,10 +120,9 @@ def test_tags_are_those_of_a_plain_model(db, changes):
     buffer.store_batch([{"task_id": "t", "x": k} for k in range(4)])
     model = [{} for _ in range(4)]
     for positions, given_tags, replaced in changes:
-        chosen = [4 * 0 + p for p in positions]
         first = buffer.page(1, 1)[0]["position"]
-        buffer.update([first + p for p in chosen], tags=given_tags, replace_tags=replaced)
-        for p in chosen:
+        buffer.update([first + p for p in positions], tags=given_tags, replace_tags=replaced)
+        for p in positions:
             merged = {} if replaced else dict(model[p])
             for key, value in given_tags.items():
                 if value is None and not replaced:

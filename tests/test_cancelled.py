@@ -7,7 +7,6 @@ import time
 import pytest
 
 import expdb
-from expdb import admission
 from expdb.storage.ledger import admissions
 
 
@@ -94,7 +93,6 @@ def test_an_admission_after_a_cancellation_is_taken_back(buffer, held_back, endi
     buffer.policy_version = 0
     buffer.pace = expdb.Pace(0, 1)
     gate = held_back(admissions, "try_to_admit")
-    assert admission.admissions is admissions
     ENDINGS[ending](gate, buffer.admit_async())
 
     def may_begin():

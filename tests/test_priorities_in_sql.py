@@ -8,6 +8,9 @@ import sqlalchemy as sa
 from behind import writing
 
 import expdb
+from expdb.sql import schema
+from expdb.sql.dialects.postgresql import adhoc
+from expdb.sql.dialects.sqlite import connection as sqlite
 
 EDGES = [0.0, 5e-324, 2.2e-308, 1e-300, 0.1, 1.0, 3.5, 2.0**52 + 0.5, 1e300, 1.7e308]
 
@@ -47,6 +50,19 @@ def test_queries_and_columns_return_every_priority_exactly(filled):
     np.testing.assert_array_equal(
         batch["priority"], [expected[2058], np.nan, expected[0], expected[4], expected[4]]
     )
+
+
+def test_db_sql_replaces_the_slow_priorities_of_the_view():
+    """The replacement is by text, so it must still be in the newest view."""
+    view = schema.made_by_migrations("postgresql")["experience"]
+    assert view.count(adhoc._PRIORITY) == 1
+    connection = sqlite3.connect(":memory:")
+    connection.create_function("expdb_priority", 1, lambda data: None)
+    sqlite.decode_priorities(connection)
+    ((text,),) = connection.execute("SELECT sql FROM sqlite_temp_master").fetchall()
+    connection.close()
+    assert "expdb_priority(" in text
+    assert "step_priorities" not in text
 
 
 def test_a_program_that_knows_nothing_of_expdb_reads_priorities(tmp_path):

@@ -150,7 +150,7 @@ def test_grant_lets_roles_write_and_read(roles):
     expdb.grant(url, actors=actor, readers=[reader])
     use(server, database, actor, reader)
     with pytest.raises(expdb.AccessDenied, match="CREATE ROLE"):
-        expdb.grant(url, readers=["nobody there"])
+        expdb.grant(url, readers=["unknown role"])
 
 
 def test_what_is_granted_survives_an_upgrade(roles):

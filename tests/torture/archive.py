@@ -31,8 +31,8 @@ ACTORS, CAPACITY = 3, 60
 def act(location: str, actor: int, written: Notes, expire: float | None = None) -> None:
     """Store rollouts, note each that is acknowledged, and evict.
 
-    With `expire`, evictions expire after so many seconds, and the clocks of actors differ by 11
-    minutes and jump.
+    With `expire`, evictions expire after `expire` seconds, and the clocks of actors differ by
+    660 s and jump by 1,000 s.
     """
     rng = random.Random(actor)
     if expire is not None:

@@ -25,7 +25,8 @@ class Eviction:
     `max_steps_per_task`; and what is over `max_bytes` of stored fields, or over the capacity. With
     `whole_episodes` only episodes that have ended go, each at once, by the time of their last step.
     With an `archive`, a folder, what is evicted is written there first, as Parquet files in
-    `buffer=<name>/date=<day>/`.
+    `buffer=<name>/date=<day>/`. Handles that write evict, or with ``by="archiver"`` only calls of
+    `evict()` and ``expdb evict --follow``.
     """
 
     max_bytes: int | None = None
