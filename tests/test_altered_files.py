@@ -20,8 +20,10 @@ def original(tmp_path_factory):
             for k in range(3):
                 with buffer.episode(f"t{k}", episode_id=f"{name}/{k}") as episode:
                     for _ in range(3):
-                        episode.append(obs=np.full(2, obs), tags={"k": k})
+                        episode.append(obs=np.full(2, obs), text="x" * k, tags={"k": k})
                     episode.end(obs=np.full(2, 10.0 + k))
+            for _ in range(2):
+                buffer.store(episode_id=f"{name}/open", obs=np.full(2, obs), text="", tags={"k": 3})
             buffer.update_priorities([0], [0.5])
             buffer.rate_limiter = expdb.MinSize(1)
             buffer.policy_version = 1
@@ -59,6 +61,7 @@ def use(db):
         lambda: buffer.admit(wait=0, required=False), lambda: buffer.why(1),
         lambda: buffer.count({"tags.k": 1}), lambda: buffer.update([1], tags={"new": 1}),
         lambda: buffer.store(obs=np.zeros(2), task_id="new", more=1), lambda: buffer.delete([2]),
+        lambda: buffer.end_episode("train/open"), buffer.clear,
     )  # fmt: skip
     problems = []
     for act in acts:
@@ -78,7 +81,10 @@ def use(db):
         ("steps.tags", "[1]"),
         ("episodes.tail_fields", "[[5]]"),
         ("episodes.tail_fields", "x"),
+        ("segments.chunk_row", 2),
         ("segments.chunk_row", 7),
+        ("episodes.tail_row", 2),
+        ("episodes.tail_row", 2**40),
         ("buffers.added", 3),
         ("buffers.episodes_added", 0),
         ("buffers.deleted", 2**63 - 1),

@@ -529,3 +529,24 @@ def test_rewards_whose_sums_could_overflow_are_refused(buffer, reward):
     ):
         with pytest.raises(expdb.InvalidValue, match="1e300"):
             call()
+
+
+def test_episodes_that_share_a_chunk_keep_their_final_observations(buffer):
+    writers = [buffer.episode("t", episode_id=f"e{k}", flush_steps=1) for k in range(3)]
+    for k, writer in enumerate(writers):
+        writer.append(obs=np.full(2, 10.0 * k))
+    buffer.store_batch(
+        [
+            {"episode_id": f"e{k}", "obs": np.full(2, 10.0 * k + step)}
+            for step in range(1, 4)
+            for k in range(3)
+        ]
+    )
+    for k, writer in enumerate(writers):
+        writer.end(obs=np.full(2, 100.0 + k))
+    assert buffer.check() == []
+    drawn = buffer.sample(64, unit=expdb.NStep(1), rng=0)
+    last = drawn["step"] == 3
+    np.testing.assert_array_equal(drawn["next_obs"][last, 0], 100.0 + drawn["obs"][last, 0] // 10)
+    np.testing.assert_array_equal(drawn["next_obs"][~last], drawn["obs"][~last] + 1)
+    assert len(np.unique(drawn["obs"][last])) == 3

@@ -241,27 +241,38 @@ def final_rows(store: Store, session: Session, episodes: np.ndarray) -> list[Any
 def read_final_chunks(
     store: Store, session: Session, episodes: np.ndarray, ids: np.ndarray, rows: np.ndarray
 ) -> dict[int, Chunk]:
-    """Return the chunks that hold the final observations of some episodes, by id.
-
-    Raise DatabaseDamaged where the row of one is not the last row of the chunk that holds the last
-    step of its episode.
-    """
-    last_chunks = dict(
-        session.ask(
-            "SELECT e.id, (SELECT g.chunk FROM segments g WHERE g.buffer_id = e.buffer_id "
-            "AND g.last >= e.last_position ORDER BY g.last LIMIT 1) FROM episodes e "
-            f"WHERE e.buffer_id = ? AND e.id {store.dialect.AMONG}",
-            store.id,
-            store.dialect.as_list(np.unique(episodes)),
-        )
-    )
+    """Return the chunks that hold the final observations of some episodes, by id, checked."""
     chunks = read_chunks(store, session, np.unique(ids))
+    check_final_rows(store, session, chunks, episodes, ids, rows)
+    return chunks
+
+
+def check_final_rows(
+    store: Store,
+    session: Session,
+    chunks: dict[int, Chunk],
+    episodes: np.ndarray,
+    ids: np.ndarray,
+    rows: np.ndarray,
+) -> None:
+    """Raise where a row of a chunk is not the final observation of its episode.
+
+    It stands behind the steps of the chunk that has the last step of the episode.
+    """
+    found = session.ask(
+        "SELECT e.id, (SELECT g.chunk FROM segments g WHERE g.buffer_id = e.buffer_id "
+        "AND g.last >= e.last_position ORDER BY g.last LIMIT 1), "
+        "(SELECT g.chunk_row + g.last - g.first FROM segments g WHERE g.buffer_id = e.buffer_id "
+        "AND g.last = e.tail_chunk) FROM episodes e "
+        f"WHERE e.buffer_id = ? AND e.id {store.dialect.AMONG}",
+        store.id, store.dialect.as_list(np.unique(episodes)),
+    )  # fmt: skip
+    last_rows = {(episode, chunk): row for episode, chunk, row in found if row is not None}
     for episode, id, row in zip(episodes.tolist(), ids.tolist(), rows.tolist(), strict=True):
-        if last_chunks.get(episode) != id or row != chunks[id].rows - 1:
+        if not last_rows.get((episode, id), row) < row < chunks[id].rows:
             raise inconsistent(
                 f"row {row} of chunk {id} is not the final observation of episode {episode}"
             )
-    return chunks
 
 
 def final_observations(

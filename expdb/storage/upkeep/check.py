@@ -20,9 +20,57 @@ from expdb.storage.reading.segments import Segments
 from expdb.storage.store import Store
 from expdb.storage.upkeep.check_ledger import check_ledger
 
-S, E, G, C = tables.steps.c, tables.episodes.c, tables.segments.c, tables.chunks.c
-
 _CHUNKS_AT_ONCE = 64
+
+# Each counts the rows of a buffer, `?`, that have one problem. As text, since many buffers are
+# checked one after the other and SQLAlchemy would take longer than the database.
+_ROWS = {
+    "steps of no episode": (
+        "SELECT count(*) FROM steps s LEFT JOIN episodes e ON e.buffer_id = s.buffer_id "
+        "AND e.id = s.episode WHERE s.buffer_id = ? AND e.id IS NULL"
+    ),
+    "segments of no chunk": (
+        "SELECT count(*) FROM segments g LEFT JOIN chunks c ON c.buffer_id = g.buffer_id "
+        "AND c.id = g.chunk WHERE g.buffer_id = ? AND c.id IS NULL"
+    ),
+    "chunks without a step": (
+        "SELECT count(*) FROM chunks c WHERE c.buffer_id = ? AND NOT EXISTS (SELECT 1 "
+        "FROM segments g WHERE g.buffer_id = c.buffer_id AND g.last BETWEEN c.first AND c.id "
+        "AND g.chunk = c.id)"
+    ),
+    "ended episodes without a step": (
+        "SELECT count(*) FROM episodes e WHERE e.buffer_id = ? AND e.status <> 'open' "
+        "AND NOT EXISTS (SELECT 1 FROM segments g WHERE g.buffer_id = e.buffer_id "
+        "AND g.episode = e.id)"
+    ),
+    # Final observations stand behind the steps of the chunk that has the last step.
+    "episodes whose final observation is gone, or another one": (
+        "SELECT count(*) FROM episodes e LEFT JOIN chunks c ON c.buffer_id = e.buffer_id "
+        "AND c.id = e.tail_chunk AND e.last_position BETWEEN c.first AND c.id "
+        "AND e.tail_row < c.rows LEFT JOIN segments g ON g.buffer_id = e.buffer_id "
+        "AND g.last = c.id AND g.chunk_row + g.last - g.first < e.tail_row "
+        "WHERE e.buffer_id = ? AND e.tail_chunk IS NOT NULL AND g.last IS NULL"
+    ),
+    "final observations that are of several episodes": (
+        "SELECT count(*) FROM (SELECT 1 FROM episodes WHERE buffer_id = ? "
+        "AND tail_chunk IS NOT NULL GROUP BY tail_chunk, tail_row HAVING count(*) > 1) AS several"
+    ),
+    "episodes with more steps than were written": (
+        "SELECT count(*) FROM episodes e WHERE e.buffer_id = ? AND e.length < (SELECT count(*) "
+        "FROM segments g JOIN steps s ON s.buffer_id = g.buffer_id "
+        "AND s.position BETWEEN g.first AND g.last AND s.episode = g.episode "
+        "WHERE g.buffer_id = e.buffer_id AND g.episode = e.id)"
+    ),
+}
+
+# Scaled, as a sum that overflows is an error on PostgreSQL.
+_RETURNS = (
+    "SELECT e.episode_id, e.episode_return, sum(s.reward * 1e-20), sum(abs(s.reward) * 1e-20), "
+    "count(*), e.length FROM episodes e JOIN segments g ON g.buffer_id = e.buffer_id "
+    "AND g.episode = e.id JOIN steps s ON s.buffer_id = g.buffer_id "
+    "AND s.position BETWEEN g.first AND g.last AND s.episode = g.episode "
+    "WHERE e.buffer_id = ? GROUP BY e.buffer_id, e.id"
+)
 
 
 def check_schema(engine: Engine, session: Session) -> list[str]:
@@ -77,13 +125,11 @@ def check_buffer(store: Store, session: Session) -> list[str]:
 def _counters(store: Store, session: Session) -> Iterator[str]:
     """Compare what the buffer counts with what it holds."""
     state = store.state(session)
-    ((size, low, high),) = session.rows(
-        sa.select(sa.func.count(), sa.func.min(S.position), sa.func.max(S.position)).where(
-            S.buffer_id == store.id
-        )
+    ((size, low, high),) = session.ask(
+        "SELECT count(*), min(position), max(position) FROM steps WHERE buffer_id = ?", store.id
     )
-    ((nbytes,),) = session.rows(
-        sa.select(sa.func.coalesce(sa.func.sum(C.bytes), 0)).where(C.buffer_id == store.id)
+    ((nbytes,),) = session.ask(
+        "SELECT coalesce(sum(bytes), 0) FROM chunks WHERE buffer_id = ?", store.id
     )
     if size != state.size:
         yield f"it counts {state.size} steps and holds {size}"
@@ -98,47 +144,8 @@ def _counters(store: Store, session: Session) -> Iterator[str]:
 
 def _rows(store: Store, session: Session) -> Iterator[str]:
     """Look for rows that stand alone."""
-    episode = tables.steps.outerjoin(
-        tables.episodes, sa.and_(E.buffer_id == S.buffer_id, E.id == S.episode)
-    )
-    chunk = tables.segments.outerjoin(
-        tables.chunks, sa.and_(C.buffer_id == G.buffer_id, C.id == G.chunk)
-    )
-    segment = tables.episodes.outerjoin(tables.segments, tables.OF_EPISODE)
-    used = sa.exists().where(
-        G.buffer_id == C.buffer_id, G.last.between(C.first, C.id), G.chunk == C.id
-    )
-    observed = sa.exists().where(
-        C.buffer_id == E.buffer_id, C.id == E.tail_chunk, C.rows == E.tail_row + 1,
-        E.last_position.between(C.first, C.id),
-    )  # fmt: skip
-    held = sa.select(sa.func.count()).select_from(tables.STEPS_OF_SEGMENTS)
-    held = held.where(tables.OF_EPISODE).correlate(tables.episodes)
-    for of, table, wrong, problem in (
-        (S, episode, E.id.is_(None), "steps of no episode"),
-        (G, chunk, C.id.is_(None), "segments of no chunk"),
-        (C, tables.chunks, ~used, "chunks without a step"),
-        (
-            E,
-            segment,
-            sa.and_(E.status != "open", G.last.is_(None)),
-            "ended episodes without a step",
-        ),
-        (
-            E,
-            tables.episodes,
-            sa.and_(E.tail_chunk.is_not(None), ~observed),
-            "episodes whose final observation is gone, or another one",
-        ),
-        (
-            E,
-            tables.episodes,
-            E.length < held.scalar_subquery(),
-            "episodes with more steps than were written",
-        ),
-    ):
-        statement = sa.select(sa.func.count()).select_from(table)
-        ((count,),) = session.rows(statement.where(of.buffer_id == store.id, wrong))
+    for problem, statement in _ROWS.items():
+        ((count,),) = session.ask(statement, store.id)
         if count:
             yield f"{count} {problem}"
 
@@ -147,22 +154,8 @@ def _returns(store: Store, session: Session) -> Iterator[str]:
     """Compare the returns of whole episodes with the sums of their rewards.
 
     Sums of floats depend on their order.
-
-    Scaled, as a sum that overflows is an error on PostgreSQL.
     """
-    rows = session.rows(
-        sa.select(
-            E.episode_id,
-            E.episode_return,
-            sa.func.sum(S.reward * 1e-20),
-            sa.func.sum(sa.func.abs(S.reward) * 1e-20),
-            sa.func.count(),
-            E.length,
-        )
-        .select_from(tables.STEPS_OF_EPISODES)
-        .where(E.buffer_id == store.id)
-        .group_by(E.buffer_id, E.id)
-    )
+    rows = session.ask(_RETURNS, store.id)
     for episode_id, whole, found, size, count, length in rows:
         total = None if whole is None else whole * 1e-20
         exact = total == found or abs((total or 0.0) - (found or 0.0)) <= 1e-6 * max(
@@ -179,7 +172,7 @@ def _segments(store: Store, session: Session, segments: Segments) -> Iterator[st
     """Compare segments with the steps that they cover."""
     if len(segments.last) and not (segments.first[1:] > segments.last[:-1]).all():
         yield "segments overlap"
-    rows = session.fetch(sa.select(S.position, S.episode).where(S.buffer_id == store.id))
+    rows = session.ask("SELECT position, episode FROM steps WHERE buffer_id = ?", store.id)
     positions = np.array([position for position, _ in rows], np.int64)
     owners = np.array([episode for _, episode in rows], np.int64)
     try:
@@ -200,14 +193,16 @@ def _segments(store: Store, session: Session, segments: Segments) -> Iterator[st
 
 def _chunks(store: Store, session: Session, segments: Segments) -> Iterator[str]:
     """Decode every chunk and compare it with its segments and steps."""
-    listed = sa.select(C.id).where(C.buffer_id == store.id).order_by(C.id)
-    ids = [id for (id,) in session.rows(listed)]
+    statement = "SELECT id FROM chunks WHERE buffer_id = ? ORDER BY id"
+    ids = [id for (id,) in session.ask(statement, store.id)]
+    by_chunk = np.argsort(segments.chunk, kind="stable")
+    in_order = segments.chunk[by_chunk]
     for start in range(0, len(ids), _CHUNKS_AT_ONCE):
         some = store.dialect.as_list(np.array(ids[start : start + _CHUNKS_AT_ONCE], np.int64))
         for id, rows, signature, crc, data in session.ask(
             store.dialect.READ_CHUNKS, some, store.id
         ):
-            mine = segments.chunk == id
+            mine = by_chunk[slice(*np.searchsorted(in_order, (id, id + 1)))]
             ends = segments.chunk_row[mine] + segments.last[mine] - segments.first[mine]
             if len(ends) and int(ends.max()) >= rows:
                 yield f"chunk {id} has fewer rows than its segments say"
@@ -240,12 +235,13 @@ def _agrees(store: Store, session: Session, chunk: Chunk, segments: np.ndarray) 
     """
     steps = np.frombuffer(chunk.raw("step", 0, chunk.rows), np.int64)
     rewards = np.frombuffer(chunk.raw("reward", 0, chunk.rows), np.float64)
-    rows = session.fetch(
-        sa.select(G.chunk_row + S.position - G.first, S.step, S.reward)
-        .select_from(tables.STEPS_OF_SEGMENTS)
-        .where(G.buffer_id == store.id, store.dialect.among(G.last, segments.tolist()))
-        .where(S.revision.is_(None))
-    )
+    rows = session.ask(
+        "SELECT g.chunk_row + s.position - g.first, s.step, s.reward FROM segments g "
+        "JOIN steps s ON s.buffer_id = g.buffer_id AND s.position BETWEEN g.first AND g.last "
+        f"AND s.episode = g.episode WHERE g.buffer_id = ? AND g.last {store.dialect.AMONG} "
+        "AND s.revision IS NULL",
+        store.id, store.dialect.as_list(segments),
+    )  # fmt: skip
     for row, step, reward in rows:
         if steps[row] != step or not (
             rewards[row] == reward or (reward is None and rewards[row] != rewards[row])

@@ -15,7 +15,8 @@ from expdb.chunks.fields import SYSTEM, Field
 from expdb.sql.dialects.base import Dialect
 from expdb.sql.session import Session
 from expdb.storage.outcome import WriteOutcome
-from expdb.storage.reading.fetch import final_rows, read_chunks
+from expdb.storage.reading.fetch import check_final_rows, final_rows, read_chunks
+from expdb.storage.reading.gather import check_spans
 from expdb.storage.reading.segments import Segments
 from expdb.storage.statements import COUNT, DELETE_SEGMENT, INSERT_SEGMENT, KEEP_FINAL
 from expdb.storage.store import Store
@@ -110,6 +111,11 @@ def rewrite(
     finals = [row for row in final_rows(store, session, segments.episode) if row[1] in chunk_ids]
     ids = np.array(chunk_ids, np.int64)
     chunks = read_chunks(store, session, ids, outcome) if len(steps.position) else {}
+    spans = steps.spans()
+    check_spans(chunks, [steps.rows_of(start, stop) for start, stop in spans])
+    if chunks:
+        numbers = np.array([row[:3] for row in finals], np.int64).reshape(-1, 3)
+        check_final_rows(store, session, chunks, *numbers.T)
     _remove(store, session, listed, segments, steps, [id for id, *_ in finals])
     if not len(steps.position):
         return
@@ -117,7 +123,7 @@ def rewrite(
         name: field for chunk in chunks.values() for name, field in chunk.signature.fields.items()
     }
     out = _Chunks(store, session, outcome, {**types, **(final_types or {})})
-    for start, stop in steps.spans():
+    for start, stop in spans:
         out.add(chunks[int(steps.chunk[start])], steps, start, stop)
     for id, chunk, row, fields in finals:
         if (steps.episode == id).any():  # it goes with the last step: see change.delete
@@ -212,9 +218,16 @@ class _Steps:
 
     def spans(self) -> list[tuple[int, int]]:
         """Return the runs of steps that stood together in one old chunk."""
+        if not len(self.position):
+            return []
         return _runs(
             (np.diff(self.chunk) != 0) | (np.diff(self.chunk_row) != 1), len(self.position)
         )
+
+    def rows_of(self, start: int, stop: int) -> tuple[int, int, int]:
+        """Return the old chunk of steps [start, stop), and their rows in it."""
+        row = int(self.chunk_row[start])
+        return int(self.chunk[start]), row, row + stop - start
 
 
 def _runs(breaks: np.ndarray, count: int) -> list[tuple[int, int]]:
