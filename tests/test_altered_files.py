@@ -4,6 +4,7 @@ import shutil
 import sqlite3
 
 import numpy as np
+import psycopg
 import pytest
 
 import expdb
@@ -11,23 +12,29 @@ import expdb
 DEEP = '{"a":' * 20_000 + "1" + "}" * 20_000
 
 
+def fill(db):
+    for name, obs in (("train", 1.0), ("other", 9.0)):
+        buffer = db.buffer(name)
+        for k in range(3):
+            with buffer.episode(f"t{k}", episode_id=f"{name}/{k}") as episode:
+                for _ in range(3):
+                    episode.append(obs=np.full(2, obs), text="x" * k, tags={"k": k})
+                episode.end(obs=np.full(2, 10.0 + k))
+        for _ in range(2):
+            buffer.store(episode_id=f"{name}/open", obs=np.full(2, obs), text="", tags={"k": 3})
+        buffer.update_priorities([0], [0.5])
+        buffer.rate_limiter = expdb.MinSize(1)
+        buffer.policy_version = 1
+        buffer.pace = expdb.Pace(1, 1)
+        consumer = buffer.consumer("c")
+        consumer.acknowledge(consumer.lease(1))
+
+
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
     path = tmp_path_factory.mktemp("altered") / "original.db"
     with expdb.open(path) as db:
-        for name, obs in (("train", 1.0), ("other", 9.0)):
-            buffer = db.buffer(name)
-            for k in range(3):
-                with buffer.episode(f"t{k}", episode_id=f"{name}/{k}") as episode:
-                    for _ in range(3):
-                        episode.append(obs=np.full(2, obs), text="x" * k, tags={"k": k})
-                    episode.end(obs=np.full(2, 10.0 + k))
-            for _ in range(2):
-                buffer.store(episode_id=f"{name}/open", obs=np.full(2, obs), text="", tags={"k": 3})
-            buffer.update_priorities([0], [0.5])
-            buffer.rate_limiter = expdb.MinSize(1)
-            buffer.policy_version = 1
-            buffer.pace = expdb.Pace(1, 1)
+        fill(db)
     return path
 
 
@@ -56,11 +63,13 @@ def use(db):
         lambda: list(buffer.scan(fields=fields)), lambda: buffer.sample(8),
         lambda: buffer.sample(8, unit=expdb.NStep(1)),
         lambda: buffer.sample(8, sampler=expdb.Prioritized()),
-        lambda: buffer.consumer("c").lease(1), lambda: buffer.rate_limiter, lambda: buffer.pace,
+        lambda: buffer.consumer("c").lease(1), lambda: list(buffer.replay("c")),
+        lambda: buffer.rate_limiter, lambda: buffer.pace,
         lambda: buffer.eviction, buffer.evict,
         lambda: buffer.admit(wait=0, required=False), lambda: buffer.why(1),
         lambda: buffer.count({"tags.k": 1}), lambda: buffer.update([1], tags={"new": 1}),
         lambda: buffer.store(obs=np.zeros(2), task_id="new", more=1), lambda: buffer.delete([2]),
+        lambda: buffer.get([0, 10]), lambda: buffer.page(1, 20),
         lambda: buffer.end_episode("train/open"), buffer.clear,
     )  # fmt: skip
     problems = []
@@ -98,6 +107,8 @@ def use(db):
         ("chunks.bytes", 2**63 - 1),
         ("priorities.data", b""),
         ("priorities.block", 2**62),
+        ("consumers.begun", -1),
+        ("leases.id", -1),
     ],
 )
 def test_an_altered_column_is_a_typed_error(altered, column, value):
@@ -105,6 +116,33 @@ def test_an_altered_column_is_a_typed_error(altered, column, value):
     where = "" if table == "buffers" else " AND buffer_id = 1"
     path = altered(f"UPDATE {table} SET {name} = ? WHERE 1 = 1{where}", value)
     with expdb.open(path) as db:
+        problems = use(db)
+    assert problems
+    assert not any("\n" in problem for problem in problems)
+
+
+@pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("segments.chunk", 2**40),
+        ("segments.chunk_row", 2),
+        ("segments.episode", 1),
+        ("episodes.tail_row", 2),
+        ("consumers.begun", 2**63 - 1),
+        ("chunks.crc", 1),
+        ("buffers.pace", "{"),
+    ],
+)
+def test_an_altered_column_of_a_server_is_a_typed_error(postgresql_url, column, value):
+    with expdb.open(postgresql_url) as db:
+        fill(db)
+    table, name = column.split(".")
+    where = "" if table == "buffers" else " WHERE buffer_id = 1"
+    with psycopg.connect(postgresql_url, options="-c search_path=expdb,public") as connection:
+        connection.execute(f"UPDATE {table} SET {name} = %s{where}", (value,))
+    connection.close()
+    with expdb.open(postgresql_url) as db:
         problems = use(db)
     assert problems
     assert not any("\n" in problem for problem in problems)

@@ -12,6 +12,7 @@ from expdb.names import nearest
 from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.ledger.pins import settle_pins
+from expdb.storage.reading.segments import MOST, inconsistent
 from expdb.storage.store import Store
 
 K = tables.consumers.c
@@ -58,6 +59,7 @@ class ConsumerRecord:
 
 
 _COLUMNS = [K[field.name] for field in fields(ConsumerRecord)]
+_COUNTERS = ("began", "version", "handed_out", "begun", "acknowledged")
 
 
 def find_consumer(session: Session, store: Store, name: str) -> ConsumerRecord | None:
@@ -67,6 +69,8 @@ def find_consumer(session: Session, store: Store, name: str) -> ConsumerRecord |
         return None
     values = dict(found[0]._mapping)
     values["settings"] = Settings.from_text(values["settings"], name)
+    if not all(0 <= values[counter] < MOST for counter in _COUNTERS):
+        raise inconsistent(f"consumer {name!r} counts what cannot be")
     return ConsumerRecord(**values)
 
 

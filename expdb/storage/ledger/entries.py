@@ -58,7 +58,9 @@ def acknowledged(
 
 def read_entry(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> Entry:
     """Return a row of the ledger; raise DatabaseDamaged where it cannot be read."""
-    (entry,) = read_entries(session, store, consumer, L.id == id)
+    entry = next(read_entries(session, store, consumer, L.id == id), None)
+    if entry is None:
+        raise damaged(store.name, consumer.name, id, "it has no row that can be found")
     if isinstance(entry, DatabaseDamaged):
         raise entry
     return entry

@@ -41,10 +41,14 @@ def read_chunks(
         store.dialect.READ_CHUNKS, store.dialect.as_list(ids), store.id
     ):
         found[id] = store.signatures.decoder(session, signature, outcome).chunk(id, rows, crc, data)
-    if len(found) < len(ids):
-        gone = next(id for id in ids.tolist() if id not in found)
-        raise inconsistent(f"chunk {gone}, which steps lie in, is not there")
+    _check_found(found, ids)
     return found
+
+
+def _check_found(chunks: dict[int, Chunk], ids: np.ndarray) -> None:
+    for id in ids.tolist():
+        if id not in chunks:
+            raise inconsistent(f"chunk {id}, which steps lie in, is not there")
 
 
 def read_cached(
@@ -90,7 +94,9 @@ def locate_and_read(
         if row[6] is not None:
             id, count, signature, crc, _, _, data = row
             chunks[id] = store.signatures.decoder(session, signature).chunk(id, count, crc, data)
-    return Segments.of(sorted(row[:6] for row in rows if row[6] is None)), chunks
+    segments = Segments.of(sorted(row[:6] for row in rows if row[6] is None))
+    _check_found(chunks, np.unique(segments.chunk))
+    return segments, chunks
 
 
 # -- rows ------------------------------------------------------------------------------------------

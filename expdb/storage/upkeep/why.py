@@ -13,6 +13,7 @@ from expdb.sql.session import Session
 from expdb.storage.ledger import consumers, entries
 from expdb.storage.ledger.consumers import ConsumerRecord
 from expdb.storage.ledger.entries import Entry
+from expdb.storage.reading.segments import inconsistent
 from expdb.storage.store import State, Store
 
 S, E, G, L = tables.steps.c, tables.episodes.c, tables.segments.c, tables.leases.c
@@ -64,6 +65,8 @@ def _step(store: Store, session: Session, position: int) -> dict[str, Any] | Non
         .select_from(tables.steps.join(tables.episodes, of_episode))
         .where(S.buffer_id == store.id, S.position == position)
     )  # fmt: skip
+    if found and found[0].first is None:
+        raise inconsistent(f"the episode of step {position} has no segment")
     return dict(found[0]._mapping) if found else None
 
 
