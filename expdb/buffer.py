@@ -255,7 +255,7 @@ class ReplayBuffer(Consumption):
         )
         self._retention = Retention(self._store, self._scan_at, self._sampling.save)
         self._sampling.forked()
-        for consumer in self._consumers.values():
+        for consumer in list(self._consumers.values()):
             consumer.forked()
 
     # -- reading -----------------------------------------------------------------------------------

@@ -2,8 +2,10 @@
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -29,7 +31,10 @@ class Consumption:
 
     def __init__(self, store: Store, sampling: Sampling):
         self._store, self._sampling = store, sampling
-        self._consumers: dict[int, Leasing] = {}
+        # Of each consumer that somebody holds, and of the latest ones, so that a loop around
+        # `buffer.consumer(name).lease(...)` reads the ledger once.
+        self._consumers: WeakValueDictionary[int, Leasing] = WeakValueDictionary()
+        self._latest: deque[Leasing] = deque(maxlen=16)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse a misspelt setting, such as `buffer.policy_verison = 7`."""
@@ -81,6 +86,8 @@ class Consumption:
         known = self._consumers.get(record.id)
         if known is None or known.name != record.name:
             known = self._consumers[record.id] = Leasing(self._store, self._sampling, record)
+        if not self._latest or self._latest[-1] is not known:
+            self._latest.append(known)
         return Consumer(known, record.name, self)
 
     @property

@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import gc
 import multiprocessing
 import os
 import pickle
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -882,3 +884,26 @@ def test_what_is_deleted_may_leave_what_leases_pin(buffer):
     assert buffer.delete(everything, keep_pinned=True) == 0
     with pytest.raises(expdb.InvalidValue, match="keep_pinned"):
         buffer.delete(everything, keep_pinned=1)
+
+
+def test_consumers_that_nobody_holds_take_no_memory(buffer):
+    buffer.store(x=1)
+    held = buffer.consumer("held")
+    lease = held.lease(1)
+
+    def use(count):
+        for k in range(count):
+            with buffer.consumer(f"c{k}").lease(1):
+                pass
+
+    use(20)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        use(100)
+        gc.collect()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 100 * 4000  # bytes: 12 kB each where all are kept
+    assert held.acknowledge(lease) is None
