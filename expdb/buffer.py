@@ -29,6 +29,7 @@ from expdb.sampling.sampler import Sampling
 from expdb.sampling.shortage import explained
 from expdb.sampling.tasks import sample_tasks
 from expdb.sql.conditions import Condition
+from expdb.sql.engine import repeated
 from expdb.sql.query import Where
 from expdb.step_writer import StepWriter
 from expdb.storage.reading import fetch, select
@@ -260,6 +261,7 @@ class ReplayBuffer(Consumption):
 
     # -- reading -----------------------------------------------------------------------------------
 
+    @repeated
     def __len__(self) -> int:
         with self._store.engine.reading() as session:
             return self._store.state(session).size
@@ -268,6 +270,7 @@ class ReplayBuffer(Consumption):
         return True
 
     @property
+    @repeated
     def capacity(self) -> int | None:
         """Steps kept at most; None for all."""
         with self._store.engine.reading() as session:
@@ -279,21 +282,21 @@ class ReplayBuffer(Consumption):
         self._sampling.save()
         return condition
 
+    @repeated
     def count(self, where: Where = None) -> int:
         """Return how many steps match."""
-        return self._store.engine.retried(self._count, where)
-
-    def _count(self, where: Where) -> int:
         condition = self._compiled(where)
         with self._store.engine.reading() as session:
             return select.count(self._store, session, condition)
 
+    @repeated
     def tasks(self, where: Where = None) -> list[str]:
         """Return the ids of the tasks that have a matching step, in order of their first one."""
         condition = self._compiled(where)
         with self._store.engine.reading() as session:
             return select.tasks(self._store, session, condition)
 
+    @repeated
     def episodes(self, where: Where = None) -> pa.Table:
         """Return the episodes that have a matching step as an Arrow table, oldest first.
 
@@ -310,6 +313,7 @@ class ReplayBuffer(Consumption):
             names,
         )
 
+    @repeated
     def page(self, number: int, size: int, where: Where = None) -> list[dict[str, Any]]:
         """Return page `number` (from 1) of `size` matching steps, by position, as dicts.
 
@@ -332,6 +336,7 @@ class ReplayBuffer(Consumption):
                 fetch.steps(self._store, session, state, found, (*_PAGE, *self._store.fields.types))
             ).to_list()
 
+    @repeated
     def get(
         self, positions: Sequence[int] | np.ndarray, *, fields: Sequence[str] | None = None
     ) -> Batch:
@@ -444,7 +449,7 @@ class ReplayBuffer(Consumption):
         required = checks.flag(required, "required")
         changes = _checked_changes(columns, checks.flag(replace_tags, "replace_tags"))
         condition = self._required(where, "update")
-        changed = self._store.engine.retried(
+        changed = self._engine.retried(
             change.update, self._store, condition, changes, which == "last", []
         )
         if not changed and required:
@@ -499,7 +504,8 @@ class ReplayBuffer(Consumption):
         somebody holds by a lease with `pin=True`.
         """
         keep = checks.flag(keep_pinned, "keep_pinned")
-        return change.delete(self._store, self._required(where, "delete"), keep)
+        condition = self._required(where, "delete")
+        return self._engine.retried(change.delete, self._store, condition, keep, once=True)
 
     def clear(self) -> int:
         """Delete every step and episode and return how many steps there were.
@@ -507,14 +513,14 @@ class ReplayBuffer(Consumption):
         Positions go on where they were, and consumers keep their ledgers.
         """
         self._open_episodes.forget()
-        return change.clear(self._store)
+        return self._engine.retried(change.clear, self._store, once=True)
 
     def set_capacity(self, capacity: int | None) -> None:
         """Keep `capacity` steps from now on, None for all.
 
         What is over is evicted at once, oldest first.
         """
-        change.set_capacity(self._store, checked_capacity(capacity))
+        self._engine.retried(change.set_capacity, self._store, checked_capacity(capacity))
 
     @property
     def eviction(self) -> Eviction | None:
@@ -569,6 +575,7 @@ class ReplayBuffer(Consumption):
 
     # -- looking after -----------------------------------------------------------------------------
 
+    @repeated
     def stats(self) -> dict[str, Any]:
         """Return counts, sizes and fields as plain JSON values."""
         with self._store.engine.reading() as session:
@@ -642,7 +649,7 @@ class ReplayBuffer(Consumption):
         while True:
             try:
                 with checks.fitting(size):
-                    return self._store.engine.retried(
+                    return self._engine.retried(
                         self._sampling.sample, size, where, sampler, unit, names, part, generator,
                         empty,
                     )  # fmt: skip

@@ -22,6 +22,7 @@ from expdb.sampling.leasing import Leasing
 from expdb.sampling.replaying import replayed
 from expdb.sampling.request import check_instances
 from expdb.sampling.sampler import Sampling
+from expdb.sql.engine import Engine, repeated
 from expdb.storage.ledger import admissions, consumers, rates, waiters
 from expdb.storage.store import Store
 
@@ -31,10 +32,14 @@ class Consumption:
 
     def __init__(self, store: Store, sampling: Sampling):
         self._store, self._sampling = store, sampling
-        # Of each consumer that somebody holds, and of the latest ones, so that a loop around
-        # `buffer.consumer(name).lease(...)` reads the ledger once.
+        # A `Leasing` lives as long as a `Consumer` refers to it. The latest ones live on, so that a
+        # loop around `buffer.consumer(name).lease(...)` reads the ledger once.
         self._consumers: WeakValueDictionary[int, Leasing] = WeakValueDictionary()
         self._latest: deque[Leasing] = deque(maxlen=16)
+
+    @property
+    def _engine(self) -> Engine:
+        return self._store.engine
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse a misspelt setting, such as `buffer.policy_verison = 7`."""
@@ -46,6 +51,7 @@ class Consumption:
             )
         super().__setattr__(name, value)
 
+    @repeated
     def consumer(
         self,
         name: str,
@@ -91,25 +97,24 @@ class Consumption:
         return Consumer(known, record.name, self)
 
     @property
+    @repeated
     def policy_version(self) -> int | None:
         """The version of the policy that is trained now; None before it was ever set.
 
         Consumers measure by it how stale experience is. It never goes back: setting a smaller one
         raises InvalidValue.
         """
-        return self._store.engine.retried(self._policy_version)
-
-    @policy_version.setter
-    def policy_version(self, version: int) -> None:
-        self._store.engine.retried(
-            consumers.set_policy_version, self._store, checks.whole(version, "policy_version")
-        )
-
-    def _policy_version(self) -> int | None:
         with self._store.engine.reading() as session:
             return consumers.policy_version(session, self._store)
 
+    @policy_version.setter
+    def policy_version(self, version: int) -> None:
+        self._engine.retried(
+            consumers.set_policy_version, self._store, checks.whole(version, "policy_version")
+        )
+
     @property
+    @repeated
     def rate_limiter(self) -> RateLimiter | None:
         """How far writers and learners may be ahead of each other; None for any distance.
 
@@ -127,9 +132,10 @@ class Consumption:
             raise errors.InvalidValue(
                 f"rate_limiter is {limiter!r}: give one such as expdb.Queue(1000), or None"
             )
-        rates.set_rate_limiter(self._store, limiter)
+        self._engine.retried(rates.set_rate_limiter, self._store, limiter)
 
     @property
+    @repeated
     def pace(self) -> Pace | None:
         """How far actors may be ahead of the training; None for any distance.
 
@@ -144,7 +150,7 @@ class Consumption:
     def pace(self, pace: Pace | None) -> None:
         if pace is not None and not isinstance(pace, Pace):
             raise errors.InvalidValue(f"pace is {pace!r}: give expdb.Pace(...), or None")
-        admissions.set_pace(self._store, pace)
+        self._engine.retried(admissions.set_pace, self._store, pace)
 
     def admit(
         self, *, wait: float | None = None, required: bool = True, seconds: float = 3600.0
@@ -177,6 +183,7 @@ class Consumption:
         """
         return waiters.waiting(self._store)
 
+    @repeated
     def consumers(self) -> list[str]:
         """Return the names of all consumers, oldest first."""
         with self._store.engine.reading() as session:

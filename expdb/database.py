@@ -24,7 +24,7 @@ from expdb.living import Living
 from expdb.locks import locked
 from expdb.memory.budget import Budget, process_budget
 from expdb.sql import opening
-from expdb.sql.engine import Engine
+from expdb.sql.engine import Engine, repeated
 from expdb.storage import catalog
 from expdb.storage.reading.adhoc import run_sql
 from expdb.storage.store import Store
@@ -195,6 +195,7 @@ class ExperienceDB:
 
     # -- buffers -----------------------------------------------------------------------------------
 
+    @repeated
     def buffer(
         self,
         name: str,
@@ -258,6 +259,7 @@ class ExperienceDB:
         self._buffers[name] = known
         return known
 
+    @repeated
     def buffers(self) -> list[str]:
         """Return the names of all buffers, oldest first."""
         with self._engine.reading() as session:
@@ -275,6 +277,7 @@ class ExperienceDB:
 
     # -- questions ---------------------------------------------------------------------------------
 
+    @repeated
     def sql(self, query: str, params: Mapping[str, Any] | None = None) -> pa.Table:
         """Run one reading SQL statement and return its rows as an Arrow table.
 

@@ -75,7 +75,7 @@ BELOW = {
     "consumer": {"lease", "sampling", "batch", "replay", "sql"},
     "admission": {"storage.ledger", "storage"},
     "consumption": {
-        "admission", "consumer", "sampling", "batch", "replay", "storage", "storage.ledger",
+        "admission", "consumer", "sampling", "batch", "replay", "sql", "storage", "storage.ledger",
     },
     "open_writers": {"writer", "step_writer", "storage"},
     "parquet": {"batch"},

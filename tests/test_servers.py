@@ -5,6 +5,7 @@ Nothing twice, nothing lost, nobody hangs, and errors that say what to do.
 
 import itertools
 import multiprocessing
+import os
 import pickle
 import random
 import re
@@ -294,6 +295,118 @@ def test_actors_learners_judges_and_admissions_survive_restarts(server, url, res
                 trained.extend(batch["episode_id"].tolist())
         assert sorted(trained) == sorted(held)
         assert db.check() == []
+
+
+REPEATED = {
+    "count": lambda db, buffer: buffer.count({"position": 1}),
+    "len": lambda db, buffer: len(buffer),
+    "get": lambda db, buffer: buffer.get([0, 1])["number"].tolist(),
+    "page": lambda db, buffer: len(buffer.page(1, 3)),
+    "tasks": lambda db, buffer: buffer.tasks(),
+    "episodes": lambda db, buffer: buffer.episodes()["task_id"].to_pylist(),
+    "stats": lambda db, buffer: buffer.stats()["steps"],
+    "sample": lambda db, buffer: buffer.sample(100, rng=0)["number"].max(),
+    "sql": lambda db, buffer: db.sql("SELECT count(*) AS n FROM experience")["n"].to_pylist(),
+    "buffer": lambda db, buffer: db.buffer("b", capacity=100).capacity,
+    "buffers": lambda db, buffer: db.buffers(),
+    "consumer": lambda db, buffer: buffer.consumer("new", max_times_sampled=2).name,
+    "consumers": lambda db, buffer: buffer.consumers(),
+    "set the version": lambda db, buffer: setattr(buffer, "policy_version", 3),
+    "version": lambda db, buffer: buffer.policy_version,
+    "set the pace": lambda db, buffer: setattr(buffer, "pace", expdb.Pace(1, 100)),
+    "pace": lambda db, buffer: buffer.pace,
+    "limit": lambda db, buffer: setattr(buffer, "rate_limiter", expdb.MinSize(1)),
+    "limiter": lambda db, buffer: buffer.rate_limiter,
+    "set the capacity": lambda db, buffer: buffer.set_capacity(50),
+    "update": lambda db, buffer: buffer.update({"position": 2}, reward=5.0),
+    "store": lambda db, buffer: int(buffer.store(task_id="t", number=9)) > 0,
+}
+# Another attempt could not tell what it finds: a commit in doubt is an error.
+ONCE = {
+    "end": lambda db, buffer: buffer.end_episode("named"),
+    "delete": lambda db, buffer: buffer.delete({"position": 4}),
+    "clear": lambda db, buffer: buffer.clear(),
+}
+
+
+def filled_anew(db):
+    if "b" in db.buffers():
+        db.drop("b")
+    buffer = db.buffer("b", capacity=60)
+    buffer.store_batch([{"task_id": "t", **step(k)} for k in range(5)])
+    buffer.policy_version = 1
+    buffer.store(task_id="t", episode_id="named", number=5)
+    return buffer
+
+
+@pytest.mark.parametrize("name", [*REPEATED, *ONCE])
+def test_an_operation_goes_on_whose_connection_is_cut(url, proxy, name):
+    """Cut at each of its messages in turn."""
+    work = {**REPEATED, **ONCE}[name]
+    with expdb.open(url) as db:
+        expected = work(db, filled_anew(db))
+        for cut_at in itertools.count(1):
+            filled_anew(db)
+            with expdb.open(proxy.url(url)) as other:
+                buffer = other.buffer("b")
+                len(buffer)
+                proxy.swallow_after = cut_at
+                try:
+                    assert work(other, buffer) == expected
+                except expdb.CommitUnknown:
+                    assert name in ONCE
+                was_cut, proxy.swallow_after = proxy.swallow_after is None, None
+            if not was_cut:
+                break
+        assert cut_at > 1
+
+
+def test_opening_goes_on_where_its_connection_is_cut(url, proxy):
+    expdb.open(url).close()
+    for cut_at in range(2, 8):
+        proxy.swallow_after = cut_at
+        expdb.open(proxy.url(url)).close()
+
+
+@pytest.mark.parametrize("cut_at", range(1, 5))
+def test_a_handle_whose_connection_is_cut_as_it_closes_completes_its_episodes(url, proxy, cut_at):
+    with expdb.open(proxy.url(url)) as db:
+        for k in range(3):
+            db.buffer("b").store(**step(k))
+        proxy.swallow_after = cut_at
+    with expdb.open(url) as db:
+        assert db.buffer("b").episodes()["status"].to_pylist() == ["complete"]
+
+
+def write_until(stop, db):
+    for number in itertools.count():
+        buffer = db.buffer("b")
+        if stop.is_set():
+            return
+        buffer.store(episode_id=f"{os.getpid()}/{number}", number=number)
+        with buffer.episode("t") as episode:
+            episode.append(number=number)
+
+
+def test_forked_processes_write_on_while_the_server_restarts(server, url):
+    with expdb.open(url) as db:
+        db.buffer("b").store(number=0)
+        stop = FORK.Event()
+        writers = []
+        for _ in range(2):
+            writers += [FORK.Process(target=write_until, args=(stop, db)) for _ in range(2)]
+            for writer in writers[-2:]:
+                writer.start()
+            server.stop(signal.SIGQUIT)
+            time.sleep(0.3)
+            server.start()
+            time.sleep(0.5)
+        stop.set()
+        for writer in writers:
+            writer.join(60)
+        assert [writer.exitcode for writer in writers] == [0] * len(writers)
+        assert set(db.buffer("b").episodes()["status"].to_pylist()) == {"complete", "open"}
+        assert "aborted" not in db.buffer("b").episodes()["status"].to_pylist()
 
 
 def test_a_lost_commit_of_a_change_says_that_its_outcome_is_unknown(url, proxy):

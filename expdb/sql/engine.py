@@ -7,13 +7,16 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from expdb import errors
 from expdb.sql.dialects.base import Dialect, Finding
 from expdb.sql.session import Transaction
 
 Result = TypeVar("Result")
+Owner = TypeVar("Owner", bound="_HasEngine")
+Given = ParamSpec("Given")
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 1.0  # seconds between two attempts to reach a server
 
@@ -78,17 +81,18 @@ class Engine(ABC):
         None if nothing was committed since that was `seen`.
         """
 
-    def retried(self, work: Callable[..., Result], *arguments: Any) -> Result:
+    def retried(self, work: Callable[..., Result], *arguments: Any, once: bool = False) -> Result:
         """Call work again when a server restarts under it, for up to `timeout` seconds.
 
-        Only for work whose repetition changes nothing more: that a commit happened may be unknown.
+        Where the commit of an attempt is in doubt, work that must happen `once` is not repeated.
         """
         attempts = Attempts(self.timeout)
         while True:
             try:
                 return work(*arguments)
             except errors.ConnectionLost as error:
-                if not attempts.again(error):
+                in_doubt = once and isinstance(error, errors.CommitUnknown)
+                if in_doubt or not attempts.again(error):
                     raise
 
     @abstractmethod
@@ -106,3 +110,23 @@ class Engine(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close every connection."""
+
+
+class _HasEngine(Protocol):
+    @property
+    def _engine(self) -> Engine: ...
+
+
+def repeated(
+    method: Callable[Concatenate[Owner, Given], Result],
+) -> Callable[Concatenate[Owner, Given], Result]:
+    """Repeat a method while the server restarts, as `Engine.retried` does.
+
+    Only one whose repetition changes nothing more.
+    """
+
+    @wraps(method)
+    def call(owner: Owner, /, *arguments: Given.args, **options: Given.kwargs) -> Result:
+        return owner._engine.retried(partial(method, owner, *arguments, **options))
+
+    return call

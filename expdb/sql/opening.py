@@ -128,13 +128,17 @@ def open_engine(
         )
     try:
         if not isinstance(location, str):
-            _provide_schema(engine, create=create and not read_only)
-        with engine.reading() as session:
-            schema.check_revision(session, engine)
+            engine.retried(_provide_schema, engine, create and not read_only)
+        engine.retried(_check_schema, engine)
     except BaseException:
         engine.close()
         raise
     return engine
+
+
+def _check_schema(engine: Engine) -> None:
+    with engine.reading() as session:
+        schema.check_revision(session, engine)
 
 
 def upgrade(location: Location, timeout: float = 30.0) -> tuple[str | None, str]:
@@ -275,7 +279,7 @@ def _server_engine(
     )
 
 
-def _provide_schema(engine: Engine, *, create: bool) -> None:
+def _provide_schema(engine: Engine, create: bool) -> None:
     """Make the schema `expdb` where the database has none and it may be made.
 
     Refuses one that is not ours.

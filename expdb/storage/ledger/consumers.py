@@ -12,8 +12,8 @@ from expdb.names import nearest
 from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.ledger.pins import settle_pins
-from expdb.storage.reading.segments import MOST, inconsistent
 from expdb.storage.store import Store
+from expdb.storage.stored_json import damaged
 
 K = tables.consumers.c
 
@@ -60,6 +60,7 @@ class ConsumerRecord:
 
 _COLUMNS = [K[field.name] for field in fields(ConsumerRecord)]
 _COUNTERS = ("began", "version", "handed_out", "begun", "acknowledged")
+_MOST = 1 << 62  # of each; databases count to twice as many
 
 
 def find_consumer(session: Session, store: Store, name: str) -> ConsumerRecord | None:
@@ -69,8 +70,9 @@ def find_consumer(session: Session, store: Store, name: str) -> ConsumerRecord |
         return None
     values = dict(found[0]._mapping)
     values["settings"] = Settings.from_text(values["settings"], name)
-    if not all(0 <= values[counter] < MOST for counter in _COUNTERS):
-        raise inconsistent(f"consumer {name!r} counts what cannot be")
+    counters = {counter: values[counter] for counter in _COUNTERS}
+    if not all(0 <= count < _MOST for count in counters.values()):
+        raise damaged(f"consumer {name!r}", f"it counts {counters}")
     return ConsumerRecord(**values)
 
 

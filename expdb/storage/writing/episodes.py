@@ -177,15 +177,18 @@ ENDED_AT_ONCE = 500
 def end_all(store: Store, ids: Sequence[int], status: str) -> None:
     """End those of the episodes that are still open, many in one transaction."""
     for start in range(0, len(ids), ENDED_AT_ONCE):
-        with store.writing() as (session, outcome):
-            listed = store.dialect.as_list(np.array(ids[start : start + ENDED_AT_ONCE], np.int64))
-            ended = session.ask(
-                "UPDATE episodes SET status = ?, ended = ? WHERE buffer_id = ? AND "
-                f"status = 'open' AND id {store.dialect.AMONG} RETURNING id",
-                status, time.time(), store.id, listed,
-            )  # fmt: skip
-            for (id,) in sorted(ended):
-                compact.compact_episode(store, session, outcome, id, None, {})
+        store.engine.retried(_end_some, store, ids[start : start + ENDED_AT_ONCE], status)
+
+
+def _end_some(store: Store, ids: Sequence[int], status: str) -> None:
+    with store.writing() as (session, outcome):
+        ended = session.ask(
+            "UPDATE episodes SET status = ?, ended = ? WHERE buffer_id = ? AND status = 'open' "
+            f"AND id {store.dialect.AMONG} RETURNING id",
+            status, time.time(), store.id, store.dialect.as_list(np.array(ids, np.int64)),
+        )  # fmt: skip
+        for (id,) in sorted(ended):
+            compact.compact_episode(store, session, outcome, id, None, {})
 
 
 # -- episodes that nobody ends ---------------------------------------------------------------------

@@ -191,7 +191,8 @@ class OpenEpisodes(KnownEpisodes):
         episode, current = found
         if current != "open" or episode.id is None:
             raise errors.EpisodeEnded(f"episode {episode_id!r} is {current} already")
-        episodes.end_stored(self._store, episode.id, status)
+        end = episodes.end_stored
+        self._store.engine.retried(end, self._store, episode.id, status, once=True)
         self._named.pop(episode_id, None)
         for key in [key for key, one in self._open.items() if one.episode_id == episode_id]:
             self._forget(key)
