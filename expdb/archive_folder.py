@@ -66,6 +66,18 @@ def check(location: str, buffer: str, policy: Eviction, marker: str | None) -> N
         )
 
 
+def remove_old_drafts(folder: Path) -> None:
+    """Remove each draft beside the file of its name: another process has written that file.
+
+    A process that was replaced while it was suspended, and killed before it noticed, leaves one.
+    """
+    for draft in folder.glob("*/.*.parquet.*"):
+        name, _, _ = draft.name[1:].rpartition(".")
+        if draft.with_name(name).exists():
+            with suppress(OSError):
+                draft.unlink()
+
+
 def trust(location: str, buffer: str) -> None:
     """Note that this process has set the policy of a buffer itself."""
     _trusted.add((location, buffer))

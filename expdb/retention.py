@@ -85,6 +85,7 @@ class Retention:
         self._next_look, self._next_warning = time.monotonic() + LOOK_SECONDS, 0.0
         self._lock = threading.Lock()  # one thread at a time archives
         self._backlog: _Backlog | None = None
+        self._has_removed_drafts = False
         self._at_once = 64  # steps that one write archives; follows the time that they take
 
     def prepare(self) -> None:
@@ -286,6 +287,9 @@ class Retention:
             archive_folder.check(store.engine.location, store.name, backlog.policy, marker)
             file = _file(backlog.policy, store.name, positions)
             archiving = evictions.begin(session, store, self._holder, file, positions)
+        if not self._has_removed_drafts:
+            self._has_removed_drafts = True
+            archive_folder.remove_old_drafts(archiving.path.parent.parent)
         return self._archive(archiving)
 
     def _free(self, session: Session, positions: np.ndarray) -> np.ndarray:

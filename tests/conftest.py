@@ -3,13 +3,17 @@
 Tests take `open_db`, `db` or `buffer`, and end in a proof that all is sound.
 """
 
+import itertools
 import os
+import random
 import shutil
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import hypothesis
+import numpy as np
 import pytest
 from postgres_server import Server
 
@@ -37,6 +41,24 @@ def pytest_configure(config: pytest.Config) -> None:
         server = Server()
         config.add_cleanup(server.remove)
         os.environ["EXPDB_TEST_SERVER"] = str(server.folder)
+
+
+@pytest.fixture(autouse=True)
+def seeded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seed what a test draws without a seed by the test's name: no test fails by chance.
+
+    Each generator draws something else, and those of forked processes differ in each run.
+    """
+    seed, own = zlib.crc32(request.node.nodeid.encode()), os.getpid()
+    random.seed(seed)
+    np.random.seed(seed)
+    original, numbers = np.random.default_rng, itertools.count()
+
+    def default_rng(given: Any = None) -> np.random.Generator:
+        is_unseeded = given is None and os.getpid() == own
+        return original((seed, next(numbers)) if is_unseeded else given)
+
+    monkeypatch.setattr(np.random, "default_rng", default_rng)
 
 
 @pytest.fixture(scope="session")

@@ -267,3 +267,16 @@ def test_an_archive_of_whole_episodes_never_splits_one(db, tmp_path, monkeypatch
     assert counts == lengths
     buffer.evict()
     assert len(archived(tmp_path)) == len(set(archived(tmp_path)))
+
+
+def test_a_draft_beside_its_published_file_is_removed(filled, tmp_path):
+    first, second = filled
+    first.evict()
+    (published,) = (tmp_path / "archive").rglob("*.parquet")
+    left = published.with_name(f".{published.name}.0123456789abcdef")
+    others = published.with_name(".7-9-0123456789ab.parquet.0123456789abcdef")
+    for path in (left, others):
+        path.write_bytes(b"PAR1")
+    second.store_batch({"n": np.arange(40)})
+    second.evict()
+    assert drafts(tmp_path / "archive") == [others]

@@ -115,6 +115,8 @@ def _verified(location: str, folder: Path, whole: bool, written: Notes, kills: i
     files = lambda: sorted(folder.rglob("*.parquet"))  # noqa: E731
     with expdb.open(location) as db:
         buffer = db.buffer(BUFFER)
+        for number in range(CAPACITY):  # so that something is archived, which removes old drafts
+            buffer.store(episode_id=f"last/{number}", obs=0.0, reward=1.0, terminated=True)
         buffer.evict()
         violations = db.check()
         held = [
