@@ -64,7 +64,7 @@ class Admission:
         id = self._admitted.id
         if self._is_over:
             return
-        known = id is None or self._store.engine.retried(self._ended(id, took_place))
+        known = id is None or self._store.engine.retry(self._ended(id, took_place))
         self._is_over = True  # only now: what the database refused can be tried again
         if not known and took_place:
             errors.warn(
@@ -127,10 +127,10 @@ def admit(
         while True:
             seen = store.engine.changed_since(None)  # before the look: what comes after wakes it
             engine = store.engine
-            found: Admitted | str | None = engine.retried(admissions.refused, store, _others)
+            found: Admitted | str | None = engine.retry(admissions.refused, store, _others)
             if found is None:
                 id = secrets.randbits(62)  # the same one if the outcome of a commit is unknown
-                found = engine.retried(admissions.try_to_admit, store, seconds, serial, _others, id)
+                found = engine.retry(admissions.try_to_admit, store, seconds, serial, _others, id)
             if isinstance(found, Admitted):
                 return Admission(store, found, seconds)
             waiter.wait_for(f"the pace, to begin a group: {found}")

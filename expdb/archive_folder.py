@@ -46,8 +46,9 @@ def check(location: str, buffer: str, policy: Eviction, marker: str | None) -> N
     folder = os.fspath(policy.archive or "")
     if (location, buffer) not in _trusted and _belongs_to_another_user(location):
         raise errors.ArchiveFailed(
-            f"{location} belongs to another user and says to archive buffer {buffer!r} to "
-            f"{folder}, so nothing is evicted; to allow it, set buffer.eviction in this process"
+            f"{location} belongs to another user, and its policy archives buffer {buffer!r} to "
+            f"{folder}, so no steps were evicted; if you trust this folder, set buffer.eviction in "
+            "this process"
         )
     if marker is None:  # a policy that schema 0007 has stored
         return
@@ -59,10 +60,10 @@ def check(location: str, buffer: str, policy: Eviction, marker: str | None) -> N
         raise failed(folder, error) from error
     if found != marker:
         raise errors.ArchiveFailed(
-            f"{folder} is not the archive of buffer {buffer!r} ({MARKER_FILE} is missing or "
-            "differs), so nothing is evicted; mount it on this machine, use "
-            'Eviction(by="archiver") with one process that has it, or set buffer.eviction again '
-            "if it was emptied"
+            f"{folder} is not the archive folder of buffer {buffer!r}: {MARKER_FILE} is missing or "
+            "holds another id, so no steps were evicted; mount the archive on this machine, use "
+            'Eviction(by="archiver") and archive on a machine that has it, or, if you emptied the '
+            "folder, set buffer.eviction again"
         )
 
 
@@ -95,6 +96,6 @@ def _belongs_to_another_user(location: str) -> bool:
 def failed(path: str, error: OSError) -> errors.ArchiveFailed:
     """Return the error for a file or folder that cannot be written."""
     return errors.ArchiveFailed(
-        f"{path} cannot be written ({error.strerror or error}), so nothing is evicted; free "
-        "space, correct its permissions, or set another buffer.eviction"
+        f"{path} cannot be written ({error.strerror or error}), so no steps were evicted; free "
+        "disk space, correct the permissions, or set another buffer.eviction"
     )

@@ -29,7 +29,7 @@ from expdb.sampling.sampler import Sampling
 from expdb.sampling.shortage import explained
 from expdb.sampling.tasks import sample_tasks
 from expdb.sql.conditions import Condition
-from expdb.sql.engine import repeated
+from expdb.sql.engine import retry_on_restart
 from expdb.sql.query import Where
 from expdb.step_writer import StepWriter
 from expdb.storage.reading import fetch, select
@@ -261,7 +261,7 @@ class ReplayBuffer(Consumption):
 
     # -- reading -----------------------------------------------------------------------------------
 
-    @repeated
+    @retry_on_restart
     def __len__(self) -> int:
         with self._store.engine.reading() as session:
             return self._store.state(session).size
@@ -270,7 +270,7 @@ class ReplayBuffer(Consumption):
         return True
 
     @property
-    @repeated
+    @retry_on_restart
     def capacity(self) -> int | None:
         """Steps kept at most; None for all."""
         with self._store.engine.reading() as session:
@@ -282,21 +282,21 @@ class ReplayBuffer(Consumption):
         self._sampling.save()
         return condition
 
-    @repeated
+    @retry_on_restart
     def count(self, where: Where = None) -> int:
         """Return how many steps match."""
         condition = self._compiled(where)
         with self._store.engine.reading() as session:
             return select.count(self._store, session, condition)
 
-    @repeated
+    @retry_on_restart
     def tasks(self, where: Where = None) -> list[str]:
         """Return the ids of the tasks that have a matching step, in order of their first one."""
         condition = self._compiled(where)
         with self._store.engine.reading() as session:
             return select.tasks(self._store, session, condition)
 
-    @repeated
+    @retry_on_restart
     def episodes(self, where: Where = None) -> pa.Table:
         """Return the episodes that have a matching step as an Arrow table, oldest first.
 
@@ -313,7 +313,7 @@ class ReplayBuffer(Consumption):
             names,
         )
 
-    @repeated
+    @retry_on_restart
     def page(self, number: int, size: int, where: Where = None) -> list[dict[str, Any]]:
         """Return page `number` (from 1) of `size` matching steps, by position, as dicts.
 
@@ -336,7 +336,7 @@ class ReplayBuffer(Consumption):
                 fetch.steps(self._store, session, state, found, (*_PAGE, *self._store.fields.types))
             ).to_list()
 
-    @repeated
+    @retry_on_restart
     def get(
         self, positions: Sequence[int] | np.ndarray, *, fields: Sequence[str] | None = None
     ) -> Batch:
@@ -449,7 +449,7 @@ class ReplayBuffer(Consumption):
         required = checks.flag(required, "required")
         changes = _checked_changes(columns, checks.flag(replace_tags, "replace_tags"))
         condition = self._required(where, "update")
-        changed = self._engine.retried(
+        changed = self._engine.retry(
             change.update, self._store, condition, changes, which == "last", []
         )
         if not changed and required:
@@ -464,9 +464,9 @@ class ReplayBuffer(Consumption):
             )
         elif not changed and "episode_id" in condition.names:
             errors.warn(
-                f"update found no step of this episode_id in buffer {self.name!r}, so nothing was "
-                "stored; another process may not have flushed it, or it is evicted "
-                "(required=True raises an error)"
+                f"no stored step of buffer {self.name!r} matches this query for an episode_id, so "
+                "update() changed nothing; its steps may be evicted, or not yet flushed by another "
+                "process; pass required=True to raise an error instead"
             )
         return changed
 
@@ -505,7 +505,7 @@ class ReplayBuffer(Consumption):
         """
         keep = checks.flag(keep_pinned, "keep_pinned")
         condition = self._required(where, "delete")
-        return self._engine.retried(change.delete, self._store, condition, keep, once=True)
+        return self._engine.retry(change.delete, self._store, condition, keep, at_most_once=True)
 
     def clear(self) -> int:
         """Delete every step and episode and return how many steps there were.
@@ -513,14 +513,14 @@ class ReplayBuffer(Consumption):
         Positions go on where they were, and consumers keep their ledgers.
         """
         self._open_episodes.forget()
-        return self._engine.retried(change.clear, self._store, once=True)
+        return self._engine.retry(change.clear, self._store, at_most_once=True)
 
     def set_capacity(self, capacity: int | None) -> None:
         """Keep `capacity` steps from now on, None for all.
 
         What is over is evicted at once, oldest first.
         """
-        self._engine.retried(change.set_capacity, self._store, checked_capacity(capacity))
+        self._engine.retry(change.set_capacity, self._store, checked_capacity(capacity))
 
     @property
     def eviction(self) -> Eviction | None:
@@ -575,7 +575,7 @@ class ReplayBuffer(Consumption):
 
     # -- looking after -----------------------------------------------------------------------------
 
-    @repeated
+    @retry_on_restart
     def stats(self) -> dict[str, Any]:
         """Return counts, sizes and fields as plain JSON values."""
         with self._store.engine.reading() as session:
@@ -649,7 +649,7 @@ class ReplayBuffer(Consumption):
         while True:
             try:
                 with checks.fitting(size):
-                    return self._engine.retried(
+                    return self._engine.retry(
                         self._sampling.sample, size, where, sampler, unit, names, part, generator,
                         empty,
                     )  # fmt: skip
@@ -829,13 +829,20 @@ def _checked_changes(columns: Mapping[str, Any], replace_tags: bool) -> dict[str
         if dot and column in TAGS and key:
             tags = given.setdefault(column, {})
             if not isinstance(tags, Mapping) or key in tags:
-                raise errors.InvalidValue(f"{name} is given twice, also by {column}=; give it once")
+                raise errors.InvalidValue(
+                    f"{name} conflicts with {column}=; set the tag in only one of them"
+                )
             given[column] = {**tags, key: given.pop(name)}
-    if not given or not given.keys() <= set(UPDATABLE):
-        wrong = ", ".join(sorted(given.keys() - set(UPDATABLE))) or "nothing"
+    if not given:
         raise errors.InvalidValue(
-            f"update cannot set {wrong}; it sets only {', '.join(UPDATABLE)}, tags.<key> and "
-            "episode_tags.<key>, and fields never change"
+            f"update() got no column to set; pass one of {', '.join(UPDATABLE)}, tags.<key> or "
+            "episode_tags.<key>"
+        )
+    if not given.keys() <= set(UPDATABLE):
+        wrong = ", ".join(sorted(given.keys() - set(UPDATABLE)))
+        raise errors.InvalidValue(
+            f"update() cannot set {wrong}; it can set {', '.join(UPDATABLE)}, tags.<key> and "
+            "episode_tags.<key>, but not fields"
         )
     for name in TAGS & given.keys():
         if given[name] is not None:

@@ -67,7 +67,8 @@ def fitting(size: int) -> Iterator[None]:
         ):
             raise
         raise InvalidValue(
-            f"a batch of {size} does not fit in memory ({error}); draw fewer, or shorter sequences"
+            f"a batch of size {size} does not fit in memory ({error}); request a smaller batch or "
+            "shorter sequences"
         ) from error
 
 

@@ -22,7 +22,7 @@ from expdb.sampling.leasing import Leasing
 from expdb.sampling.replaying import replayed
 from expdb.sampling.request import check_instances
 from expdb.sampling.sampler import Sampling
-from expdb.sql.engine import Engine, repeated
+from expdb.sql.engine import Engine, retry_on_restart
 from expdb.storage.ledger import admissions, consumers, rates, waiters
 from expdb.storage.store import Store
 
@@ -51,7 +51,7 @@ class Consumption:
             )
         super().__setattr__(name, value)
 
-    @repeated
+    @retry_on_restart
     def consumer(
         self,
         name: str,
@@ -97,7 +97,7 @@ class Consumption:
         return Consumer(known, record.name, self)
 
     @property
-    @repeated
+    @retry_on_restart
     def policy_version(self) -> int | None:
         """The version of the policy that is trained now; None before it was ever set.
 
@@ -109,12 +109,12 @@ class Consumption:
 
     @policy_version.setter
     def policy_version(self, version: int) -> None:
-        self._engine.retried(
+        self._engine.retry(
             consumers.set_policy_version, self._store, checks.whole(version, "policy_version")
         )
 
     @property
-    @repeated
+    @retry_on_restart
     def rate_limiter(self) -> RateLimiter | None:
         """How far writers and learners may be ahead of each other; None for any distance.
 
@@ -132,10 +132,10 @@ class Consumption:
             raise errors.InvalidValue(
                 f"rate_limiter is {limiter!r}: give one such as expdb.Queue(1000), or None"
             )
-        self._engine.retried(rates.set_rate_limiter, self._store, limiter)
+        self._engine.retry(rates.set_rate_limiter, self._store, limiter)
 
     @property
-    @repeated
+    @retry_on_restart
     def pace(self) -> Pace | None:
         """How far actors may be ahead of the training; None for any distance.
 
@@ -150,7 +150,7 @@ class Consumption:
     def pace(self, pace: Pace | None) -> None:
         if pace is not None and not isinstance(pace, Pace):
             raise errors.InvalidValue(f"pace is {pace!r}: give expdb.Pace(...), or None")
-        self._engine.retried(admissions.set_pace, self._store, pace)
+        self._engine.retry(admissions.set_pace, self._store, pace)
 
     def admit(
         self, *, wait: float | None = None, required: bool = True, seconds: float = 3600.0
@@ -183,7 +183,7 @@ class Consumption:
         """
         return waiters.waiting(self._store)
 
-    @repeated
+    @retry_on_restart
     def consumers(self) -> list[str]:
         """Return the names of all consumers, oldest first."""
         with self._store.engine.reading() as session:

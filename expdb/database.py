@@ -24,7 +24,7 @@ from expdb.living import Living
 from expdb.locks import locked
 from expdb.memory.budget import Budget, process_budget
 from expdb.sql import opening
-from expdb.sql.engine import Engine, repeated
+from expdb.sql.engine import Engine, retry_on_restart
 from expdb.storage import catalog
 from expdb.storage.reading.adhoc import run_sql
 from expdb.storage.store import Store
@@ -195,7 +195,7 @@ class ExperienceDB:
 
     # -- buffers -----------------------------------------------------------------------------------
 
-    @repeated
+    @retry_on_restart
     def buffer(
         self,
         name: str,
@@ -259,7 +259,7 @@ class ExperienceDB:
         self._buffers[name] = known
         return known
 
-    @repeated
+    @retry_on_restart
     def buffers(self) -> list[str]:
         """Return the names of all buffers, oldest first."""
         with self._engine.reading() as session:
@@ -277,7 +277,7 @@ class ExperienceDB:
 
     # -- questions ---------------------------------------------------------------------------------
 
-    @repeated
+    @retry_on_restart
     def sql(self, query: str, params: Mapping[str, Any] | None = None) -> pa.Table:
         """Run one reading SQL statement and return its rows as an Arrow table.
 
@@ -538,7 +538,7 @@ def grant(
     actors: str | Sequence[str] = (),
     readers: str | Sequence[str] = (),
 ) -> None:
-    """Grant roles of a PostgreSQL server what they need, now and after upgrades.
+    """Grant PostgreSQL roles the privileges that they need, now and after upgrades.
 
     Parameters
     ----------

@@ -120,8 +120,9 @@ class Retention:
             except errors.ArchiveFailed as error:
                 if not keeps:
                     raise errors.ArchiveFailed(
-                        f"buffer {store.name!r} has steps that the current policy must archive "
-                        f"first: {error}; or set an eviction with an archive that can be written"
+                        f"buffer {store.name!r} has steps that its current policy must archive "
+                        "before you replace it; correct the error, or set an Eviction with a "
+                        f"writable archive ({error})"
                     ) from error
             with store.writing() as (session, _):
                 under_way = evictions.under_way(session, store)
@@ -227,7 +228,7 @@ class Retention:
         return locked(self._lock, self._evict)
 
     def _evict(self) -> int:
-        """Evict what is due now; what others write meanwhile is left for the next call."""
+        """Evict the steps that are due now; steps written meanwhile are left for the next call."""
         count = self._finish()
         self._backlog = self._planned()
         while self._backlog is not None:
@@ -332,7 +333,7 @@ class Retention:
         return abs(found.idle) > EXPIRE_SECONDS  # the clock may have been set back
 
     def _archive(self, archiving: Archiving) -> int:
-        """Write steps to a draft, delete them, and name the file; return how many there were."""
+        """Write the draft, delete its steps and publish the file; return the number of steps."""
         try:
             count, archiving = self._moved(archiving)
         except _OwnerChanged:
@@ -374,7 +375,7 @@ class Retention:
             return evictions.renew(session, self._store, archiving)
 
     def _without_pinned(self, session: Session, archiving: Archiving) -> Archiving:
-        """Return what may be evicted still: leases may have pinned some of it meanwhile."""
+        """Return the eviction without the steps that leases have pinned since it began."""
         if not evictions.is_owner(session, self._store, archiving):
             raise _OwnerChanged
         free = self._free(session, archiving.positions)
@@ -401,7 +402,7 @@ class Retention:
             archiving.draft.replace(archiving.path)
             _sync(archiving.path.parent)
             for draft in archiving.path.parent.glob(f".{archiving.path.name}.*"):
-                _remove(draft)  # of previous owners, which can no longer delete the steps
+                _remove(draft)  # drafts of previous owners, which may no longer delete the steps
         except FileNotFoundError:
             with store.engine.reading() as session:
                 found = evictions.under_way(session, store)
@@ -410,10 +411,14 @@ class Retention:
             if not archiving.path.exists():
                 raise errors.ArchiveFailed(
                     f"{archiving.draft} holds evicted steps of buffer {store.name!r} and is not "
-                    "visible from this machine; call evict() where the archive is"
+                    "visible on this machine; call evict() on a machine that has the archive folder"
                 ) from None
         except OSError as error:
-            raise archive_folder.failed(str(archiving.path), error) from error
+            raise errors.ArchiveFailed(
+                f"{archiving.draft} holds evicted steps of buffer {store.name!r} but cannot be "
+                f"renamed to {archiving.path} ({error.strerror or error}); correct the permissions "
+                "of the folder, then call evict()"
+            ) from error
         with store.writing() as (session, _):
             evictions.end(session, store, archiving)
 

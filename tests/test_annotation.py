@@ -72,8 +72,8 @@ def test_a_sample_that_follows_a_query_sees_merged_tags(buffer):
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"tags.a": 1, "tags": {"a": 2}}, "given twice"),
-        ({"tags.a": 1, "tags": None}, "given twice"),
+        ({"tags.a": 1, "tags": {"a": 2}}, "conflicts with tags="),
+        ({"tags.a": 1, "tags": None}, "conflicts with tags="),
         ({"tags.": 1}, "cannot set tags"),
         ({"task_id.a": 1}, "cannot set task_id"),
         ({"tags": [1]}, "give a mapping"),
@@ -179,5 +179,5 @@ def test_the_command_tags_steps_and_episodes(tmp_path):
             {"split": "train", "note": "a = b"},
         ]
         assert tags_of(buffer, "episode_tags")[2] == {"label": "hard"}
-    assert "give a condition" in run("tag", path, "train", "judge=1")[1]
-    assert "is not KEY=VALUE" in run("tag", path, "train", "step = 0", "judge")[1]
+    assert "no condition given" in run("tag", path, "train", "judge=1")[1]
+    assert "expected KEY=VALUE" in run("tag", path, "train", "step = 0", "judge")[1]

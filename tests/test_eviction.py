@@ -146,7 +146,7 @@ def test_an_archive_has_every_value(db, tmp_path):
 def test_an_archive_that_cannot_be_written_evicts_nothing(db, tmp_path):
     (tmp_path / "file").write_text("")
     buffer = db.buffer("b", capacity=10)
-    with pytest.raises(expdb.ArchiveFailed, match="nothing is evicted; free space"):
+    with pytest.raises(expdb.ArchiveFailed, match="no steps were evicted; free disk space"):
         buffer.eviction = expdb.Eviction(archive=tmp_path / "file")
     assert buffer.eviction is None
     folder = tmp_path / "archive"
@@ -183,7 +183,7 @@ def test_what_is_due_is_archived_before_the_policy_ends(db, tmp_path):
     buffer.store_batch({"n": np.arange(12)})
     shutil.rmtree(tmp_path / "gone")
     (tmp_path / "gone").write_text("")
-    with pytest.raises(expdb.ArchiveFailed, match="the current policy must archive first"):
+    with pytest.raises(expdb.ArchiveFailed, match="its current policy must archive"):
         buffer.eviction = None
     assert len(buffer) == 17
 

@@ -67,8 +67,9 @@ def test_a_group_that_is_taken_back_makes_room(paced, open_db):
 
 
 def test_a_group_ends_with_its_seconds(paced):
-    groups = [paced.admit(wait=0, seconds=0.2) for _ in range(4)]
-    groups[0].renew(100)
+    first = paced.admit(wait=0, seconds=10.0)
+    first.renew(100)
+    groups = [first, *(paced.admit(wait=0, seconds=0.2) for _ in range(3))]
     time.sleep(0.25)
     paced.admit(wait=0).finish()
     with pytest.warns(expdb.ExpDBWarning, match=r"longer than the 0.2 seconds"):

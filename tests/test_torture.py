@@ -91,7 +91,7 @@ def test_the_oracle_notices(path, written, damage, said):
     except expdb.DatabaseDamaged as error:
         problems = [str(error)]
     assert problems
-    assert said in " ".join(problems) or "contradicts itself" in " ".join(problems)
+    assert said in " ".join(problems) or "is corrupted" in " ".join(problems)
 
 
 def test_the_oracle_notices_what_is_lost_repeated_or_torn(path, written):

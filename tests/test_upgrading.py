@@ -82,7 +82,7 @@ def test_an_upgrade_refuses_a_trigger_that_is_not_ours(old):
 def test_check_names_a_missing_column(path):  # noqa: F811
     with expdb.open(path) as db:
         in_schema(path, "ALTER TABLE @leases RENAME COLUMN trainer_step TO other")
-        assert db.check()[0] == "leases of the schema lacks trainer_step"
+        assert db.check()[0] == "table leases has no column trainer_step"
 
 
 def test_a_process_that_meets_a_newer_schema_says_so(path):  # noqa: F811

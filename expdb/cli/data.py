@@ -175,10 +175,10 @@ def tag(
     """
     key, equals, value = assignment.partition("=")
     if not equals or not key.strip():
-        raise click.BadParameter(f"{assignment!r} is not KEY=VALUE, such as judge=0.7")
+        raise click.BadParameter(f"expected KEY=VALUE, such as judge=0.7, got {assignment!r}")
     condition = condition_of(conditions, where)
     if condition is None:
-        raise click.UsageError('give a condition, such as "episode_id = a-1" or "position >= 0"')
+        raise click.UsageError('no condition given; pass one, such as "episode_id = a-1"')
     column = "episode_tags" if episode else "tags"
     with expdb.open(location, create=False) as db:
         chosen = db.buffer(buffer, create=False)

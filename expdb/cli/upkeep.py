@@ -101,7 +101,7 @@ def upgrade(location: str, as_json: bool) -> None:
 @verb
 @click.argument("location")
 @click.argument("buffer")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Delete without a confirmation prompt.")
 @as_json
 def drop(location: str, buffer: str, yes: bool, as_json: bool) -> None:
     """Delete a buffer with everything in it, or an unfinished copy of one.
@@ -119,13 +119,13 @@ def drop(location: str, buffer: str, yes: bool, as_json: bool) -> None:
 @verb
 @click.argument("location")
 @click.argument("buffer", required=False)
-@click.option("--follow", is_flag=True, help="Go on until interrupted, looking every second.")
+@click.option("--follow", is_flag=True, help="Repeat every second until interrupted.")
 @as_json
 def evict(location: str, buffer: str | None, follow: bool, as_json: bool) -> None:
-    """Evict what the eviction policies say, into the archive where there is one.
+    """Evict the steps that the eviction policies select, and archive them if a policy says so.
 
-    Without BUFFER, evict from all buffers. Use --follow for the process that archives with
-    `Eviction(by="archiver")`: writers then spend no time on the archive.
+    Without BUFFER, evict from all buffers. With `Eviction(by="archiver")`, run one process with
+    --follow: writers then spend no time on archiving.
 
     Example: expdb evict runs.db train --follow
     """
@@ -166,12 +166,12 @@ FOLLOW_SECONDS = 1.0
 @click.option("--reader", multiple=True, help="A role that may sample and query; may be repeated.")
 @as_json
 def grant(location: str, actor: tuple[str, ...], reader: tuple[str, ...], as_json: bool) -> None:
-    """Grant roles of a PostgreSQL server what they need, now and after upgrades.
+    """Grant PostgreSQL roles the privileges that they need, now and after upgrades.
 
     Example: expdb grant postgresql://owner@db.example/experience --actor actor --reader analyst
     """
     if not actor and not reader:
-        raise click.UsageError("give at least one --actor NAME or --reader NAME")
+        raise click.UsageError("no role given; pass --actor NAME or --reader NAME")
     expdb.grant(location, actors=actor, readers=reader)
     if as_json:
         return click.echo(json.dumps({"actors": actor, "readers": reader}))

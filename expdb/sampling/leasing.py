@@ -164,7 +164,7 @@ class Leasing:
         self, seen: Glance | None, deadline: float, cancelled: threading.Event | None
     ) -> Glance:
         """Wait until there may be something to lease that was not when it was `seen`."""
-        return self._store.engine.retried(
+        return self._store.engine.retry(
             wait_for_change, self._store, self._consumer, seen, deadline, cancelled
         )
 
@@ -316,7 +316,7 @@ class Leasing:
 
     def is_acknowledged(self, lease: int) -> bool:
         """Return whether a lease is acknowledged, by a commit whose outcome may be unknown."""
-        return self._store.engine.retried(self._is_acknowledged, lease)
+        return self._store.engine.retry(self._is_acknowledged, lease)
 
     def _is_acknowledged(self, lease: int) -> bool:
         with self._store.engine.reading() as session:
@@ -325,9 +325,7 @@ class Leasing:
 
     def renew(self, lease: int, seconds: float) -> None:
         """Have a lease expire so many seconds from now; raise LeaseLost where it is not held."""
-        self._store.engine.retried(
-            locked, self._lock, self._change, lease, leases.renew, seconds, {}
-        )
+        self._store.engine.retry(locked, self._lock, self._change, lease, leases.renew, seconds, {})
 
     def _change(
         self, id: int, change: Callable[..., int | None], argument: Any, becomes: dict[str, Any]
@@ -343,7 +341,7 @@ class Leasing:
 
     def give_back(self, lease: int) -> bool:
         """Have a batch drawn again; return whether it was held still."""
-        return bool(self._store.engine.retried(locked, self._lock, self._give_back, lease))
+        return bool(self._store.engine.retry(locked, self._lock, self._give_back, lease))
 
     def _give_back(self, id: int) -> bool:
         store, consumer = self._store, self._consumer

@@ -81,17 +81,19 @@ class Engine(ABC):
         None if nothing was committed since that was `seen`.
         """
 
-    def retried(self, work: Callable[..., Result], *arguments: Any, once: bool = False) -> Result:
-        """Call work again when a server restarts under it, for up to `timeout` seconds.
+    def retry(
+        self, work: Callable[..., Result], *arguments: Any, at_most_once: bool = False
+    ) -> Result:
+        """Retry `work` while the server restarts, for up to `timeout` seconds.
 
-        Where the commit of an attempt is in doubt, work that must happen `once` is not repeated.
+        With `at_most_once`, do not retry after a commit whose outcome is unknown.
         """
         attempts = Attempts(self.timeout)
         while True:
             try:
                 return work(*arguments)
             except errors.ConnectionLost as error:
-                in_doubt = once and isinstance(error, errors.CommitUnknown)
+                in_doubt = at_most_once and isinstance(error, errors.CommitUnknown)
                 if in_doubt or not attempts.again(error):
                     raise
 
@@ -117,16 +119,16 @@ class _HasEngine(Protocol):
     def _engine(self) -> Engine: ...
 
 
-def repeated(
+def retry_on_restart(
     method: Callable[Concatenate[Owner, Given], Result],
 ) -> Callable[Concatenate[Owner, Given], Result]:
-    """Repeat a method while the server restarts, as `Engine.retried` does.
+    """Retry a method while the server restarts, as `Engine.retry` does.
 
-    Only one whose repetition changes nothing more.
+    Use it only for methods that are safe to repeat.
     """
 
     @wraps(method)
     def call(owner: Owner, /, *arguments: Given.args, **options: Given.kwargs) -> Result:
-        return owner._engine.retried(partial(method, owner, *arguments, **options))
+        return owner._engine.retry(partial(method, owner, *arguments, **options))
 
     return call

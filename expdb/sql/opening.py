@@ -128,8 +128,8 @@ def open_engine(
         )
     try:
         if not isinstance(location, str):
-            engine.retried(_provide_schema, engine, create and not read_only)
-        engine.retried(_check_schema, engine)
+            engine.retry(_provide_schema, engine, create and not read_only)
+        engine.retry(_check_schema, engine)
     except BaseException:
         engine.close()
         raise
@@ -244,7 +244,8 @@ def create_file(path: str, module: ModuleType = sqlite3) -> None:
             raise translated(error, path) from error
         except errors.StorageFull as error:
             raise errors.StorageFull(
-                f"no space left to create {path}; free some, nothing was created"
+                f"no space left to create {path}, and no file was created; free disk space and try "
+                "again"
             ) from error
         try:
             os.link(draft, path)

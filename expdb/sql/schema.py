@@ -103,7 +103,7 @@ def column_problems(session: Session, engine: Engine) -> list[str]:
     for table in (tables.buffers, *tables.OF_BUFFERS):
         missing = [one.name for one in table.columns if (table.name, one.name) not in stored]
         if missing:
-            problems.append(f"{table.name} of the schema lacks {', '.join(missing)}")
+            problems.append(f"table {table.name} has no column {', '.join(missing)}")
     return problems
 
 
@@ -135,7 +135,8 @@ def upgrade(engine: Engine) -> tuple[str | None, str]:
         problems = [*dialect.schema_problems(session), *column_problems(session, engine)]
         if problems:
             raise errors.DatabaseDamaged(
-                f"{engine.location} cannot be upgraded, and nothing was changed: {problems[0]}"
+                f"{engine.location} cannot be upgraded: {problems[0]}; nothing was changed; run "
+                "`expdb check`, or restore a backup"
             )
         dialect.restore_grants(session, grants)
         return before, known[-1]
@@ -156,5 +157,5 @@ def newer_schema(engine: Engine) -> errors.SchemaTooNew | None:
 def _too_new(engine: Engine, revision: str) -> errors.SchemaTooNew:
     return errors.SchemaTooNew(
         f"{engine.location} has schema {revision}, newer than this expdb's "
-        f"{known_revisions()[-1]}; pip install --upgrade expdb, and restart this process"
+        f"{known_revisions()[-1]}; run `pip install --upgrade expdb` and restart this process"
     )

@@ -127,11 +127,11 @@ def open_consumer(store: Store, name: str, given: dict[str, Any], seed: int) -> 
 
 
 def refuse_minimum(store: Store, min_size: int, capacity: int | None, of: str = "") -> None:
-    """Raise InvalidValue for a minimum that the buffer can never hold: all would wait forever."""
+    """Raise InvalidValue if `min_size` exceeds the capacity: consumers would wait forever."""
     if capacity is not None and min_size > capacity:
         raise errors.InvalidValue(
-            f"buffer {store.name!r} keeps {capacity} steps, and min_size{of} is {min_size}; choose "
-            "a smaller min_size, or a larger capacity"
+            f"min_size{of} is {min_size}, but buffer {store.name!r} has a capacity of {capacity} "
+            "steps; choose a smaller min_size or a larger capacity"
         )
 
 

@@ -94,9 +94,9 @@ def check_sample(store: Store, text: str, least: int) -> None:
     limiter = _read(store, text).limiter
     if least > limiter.largest_sample:
         raise errors.InvalidValue(
-            f"a lease of {least} rows can never be made: the rate limiter of buffer {store.name!r} "
-            f"allows at most {int(limiter.largest_sample)} at once; lease fewer, give at_least=, "
-            "or set another rate_limiter"
+            f"a lease of {least} rows can never succeed, because the rate limiter of buffer "
+            f"{store.name!r} allows at most {int(limiter.largest_sample)} rows per lease; request "
+            "fewer rows, pass a smaller at_least, or set another rate_limiter"
         )
 
 
@@ -121,10 +121,10 @@ def count_samples(session: Session, store: Store, count: int) -> None:
             stored = replace(stored, forgiven=_forgiven(session, store, stored, sampled, added))
         if not limiter.may_sample(inserts, sampled + stored.forgiven, count, size):
             raise errors.TooFewRows(
-                f"the rate limiter of buffer {store.name!r} holds back {count} rows: {sampled} "
-                f"were leased for {inserts} stored steps, with a ratio of {limiter.ratio:g}, and "
-                f"the buffer holds {size} of min_size={limiter.min_size} steps; store more, or "
-                "wait with wait=seconds"
+                f"the rate limiter of buffer {store.name!r} does not allow {count} more rows yet "
+                f"({sampled} rows leased for {inserts} stored steps, ratio {limiter.ratio:g}; "
+                f"{size} steps held, min_size={limiter.min_size}); store more steps, or pass "
+                "wait=seconds"
             )
     session.tell(
         "UPDATE buffers SET sampled = sampled + ?, insert_limit = ?, rate_limiter = ? WHERE id = ?",
@@ -242,8 +242,8 @@ def _wait_to_insert(
                 left = leasable(session, store, rate_limiter(session, store)[1], limiter.ratio)
             rows = "any number of" if left == math.inf else f"{left:g}"
             raise errors.RateLimited(
-                f"the rate limiter of buffer {store.name!r} holds back {count} steps until "
-                f"learners lease more ({rows} rows can be leased now); start a learner, or open "
+                f"the rate limiter of buffer {store.name!r} did not allow {count} more steps "
+                f"before the timeout ({rows} rows can be leased now); start a learner, or open "
                 "with a longer timeout"
             ) from error
         waiter.wait_for(f"the rate limiter, to store {count} steps")

@@ -44,14 +44,14 @@ _ROWS = {
         "AND g.episode = e.id)"
     ),
     # Final observations stand behind the steps of the chunk that has the last step.
-    "episodes whose final observation is gone, or another one": (
+    "episodes whose final observation is missing or wrong": (
         "SELECT count(*) FROM episodes e LEFT JOIN chunks c ON c.buffer_id = e.buffer_id "
         "AND c.id = e.tail_chunk AND e.last_position BETWEEN c.first AND c.id "
         "AND e.tail_row < c.rows LEFT JOIN segments g ON g.buffer_id = e.buffer_id "
         "AND g.last = c.id AND g.chunk_row + g.last - g.first < e.tail_row "
         "WHERE e.buffer_id = ? AND e.tail_chunk IS NOT NULL AND g.last IS NULL"
     ),
-    "final observations that are of several episodes": (
+    "final observations shared by several episodes": (
         "SELECT count(*) FROM (SELECT 1 FROM episodes WHERE buffer_id = ? "
         "AND tail_chunk IS NOT NULL GROUP BY tail_chunk, tail_row HAVING count(*) > 1) AS several"
     ),

@@ -90,8 +90,8 @@ def _add_details(session: Session, store: Store, write: EpisodeWrite) -> None:
     for (name, value), other in zip(names.items(), stored[0] if stored else (), strict=False):
         if other is not None and other != value:
             raise errors.EpisodeMismatch(
-                f"episode {write.record.episode_id!r} has the {name} {other!r}, not {value!r}: "
-                "start another one"
+                f"episode {write.record.episode_id!r} already has {name}={other!r}, not {value!r}: "
+                "use another episode_id"
             )
 
 
@@ -177,7 +177,7 @@ ENDED_AT_ONCE = 500
 def end_all(store: Store, ids: Sequence[int], status: str) -> None:
     """End those of the episodes that are still open, many in one transaction."""
     for start in range(0, len(ids), ENDED_AT_ONCE):
-        store.engine.retried(_end_some, store, ids[start : start + ENDED_AT_ONCE], status)
+        store.engine.retry(_end_some, store, ids[start : start + ENDED_AT_ONCE], status)
 
 
 def _end_some(store: Store, ids: Sequence[int], status: str) -> None:
@@ -247,7 +247,7 @@ NAMES_AT_ONCE = 500
 
 def find(store: Store, names: Sequence[str]) -> dict[str, tuple[EpisodeRecord, str]]:
     """Return the episodes that there are of these names, and the status of each."""
-    return store.engine.retried(_find, store, names)
+    return store.engine.retry(_find, store, names)
 
 
 def _find(store: Store, names: Sequence[str]) -> dict[str, tuple[EpisodeRecord, str]]:

@@ -192,7 +192,7 @@ class OpenEpisodes(KnownEpisodes):
         if current != "open" or episode.id is None:
             raise errors.EpisodeEnded(f"episode {episode_id!r} is {current} already")
         end = episodes.end_stored
-        self._store.engine.retried(end, self._store, episode.id, status, once=True)
+        self._store.engine.retry(end, self._store, episode.id, status, at_most_once=True)
         self._named.pop(episode_id, None)
         for key in [key for key, one in self._open.items() if one.episode_id == episode_id]:
             self._forget(key)

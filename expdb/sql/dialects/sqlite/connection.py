@@ -157,8 +157,8 @@ def is_immutable(path: str) -> bool:
     if os.statvfs(folder).f_flag & os.ST_RDONLY:
         if wal_bytes(path):
             raise errors.DatabaseReadOnly(
-                f"{path} has a write-ahead log and lies on a read-only medium; open it once where "
-                "it can be written, which removes the log"
+                f"{path} has a write-ahead log and is on a read-only file system; open it once on "
+                "a writable file system, which removes the log"
             )
         return True
     return not os.access(folder, os.W_OK) and not has_log(path)
@@ -264,8 +264,8 @@ def complete_file(connection: Any, path: str) -> None:
     """
     if not checkpoint(connection, 0) or wal_bytes(path):
         raise errors.StorageFull(
-            f"{path} cannot be completed, as its log could not be written into it; free some "
-            "space and try again"
+            f"{path} is incomplete, because its write-ahead log could not be written into it; free "
+            "disk space and try again"
         )
 
 

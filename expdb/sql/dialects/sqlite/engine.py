@@ -284,9 +284,9 @@ class SqliteEngine(Engine):
         self._watched = time.monotonic()
         if self._is_immutable and connection_to.has_log(self.path):
             raise errors.DatabaseReplaced(
-                f"{self.path} is written by another process by now, and this handle reads it as a "
-                "file that does not change, because its folder cannot be written; close this "
-                "handle and open it again"
+                f"another process has opened {self.path}, but this handle reads it as an "
+                "unchanging file because its folder is not writable; close this handle and open "
+                "the database again"
             )
         if sqlite_files.identity(self.path) != self._file or (
             writing and not os.path.exists(self.path + "-wal")

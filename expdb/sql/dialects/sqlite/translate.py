@@ -93,5 +93,5 @@ def translated(error: BaseException, path: str) -> BaseException:
 def _contradicts(path: str, said: str) -> errors.DatabaseDamaged:
     """Return the error for values that no write of expdb leaves behind."""
     return errors.DatabaseDamaged(
-        f"{path} contradicts itself ({said}); see `expdb check`, and restore a backup"
+        f"{path} is corrupted ({said}); run `expdb check`, then restore a backup"
     )
