@@ -111,7 +111,7 @@ class ReplayBuffer(Consumption):
         Without `episode_id` it goes to the open episode of this run, task and agent; a terminated
         or truncated step completes that, and the next step starts another. `step` defaults to the
         number of steps the episode has, `execute_time` to now (Unix seconds), `policy_version` to
-        that of the episode, which is the first one it is told. `policy_version_end` is for a step
+        that of the episode, which is that of its first step. `policy_version_end` is for a step
         that was generated across an update of the weights: the version that finished it. `fields`
         are what the agent saw and did, any names and values: arrays, numbers, text, bytes, dicts,
         lists of messages, dataclasses, pydantic models.
@@ -449,9 +449,7 @@ class ReplayBuffer(Consumption):
         required = checks.flag(required, "required")
         changes = _checked_changes(columns, checks.flag(replace_tags, "replace_tags"))
         condition = self._required(where, "update")
-        changed = self._engine.retry(
-            change.update, self._store, condition, changes, which == "last", []
-        )
+        changed = change.update(self._store, condition, changes, which == "last")
         if not changed and required:
             raise errors.TooFewRows(
                 f"update found no matching step in buffer {self.name!r}; check the query, and that "
@@ -645,14 +643,16 @@ class ReplayBuffer(Consumption):
         if wait is not None:
             checks.number(wait, "wait", 0)
         deadline = time.monotonic() + (wait or 0.0)
-        pause = 0.001
+        pause, before = 0.001, generator.bit_generator.state
+
+        def draw() -> Batch:
+            generator.bit_generator.state = before  # a repetition draws what the first attempt did
+            return self._sampling.sample(size, where, sampler, unit, names, part, generator, empty)
+
         while True:
             try:
                 with checks.fitting(size):
-                    return self._engine.retry(
-                        self._sampling.sample, size, where, sampler, unit, names, part, generator,
-                        empty,
-                    )  # fmt: skip
+                    return self._engine.retry(draw)
             except errors.TooFewRows as error:
                 if time.monotonic() >= deadline:
                     raise self._explained(where, error) from None

@@ -109,9 +109,20 @@ class Consumption:
 
     @policy_version.setter
     def policy_version(self, version: int) -> None:
-        self._engine.retry(
-            consumers.set_policy_version, self._store, checks.whole(version, "policy_version")
-        )
+        wanted, in_doubt = checks.whole(version, "policy_version"), False
+
+        def attempt() -> None:
+            nonlocal in_doubt
+            try:
+                consumers.set_policy_version(self._store, wanted)
+            except errors.CommitUnknown:
+                in_doubt = True
+                raise
+            except errors.InvalidValue:
+                if not in_doubt:  # else another process has set a later version since
+                    raise
+
+        self._engine.retry(attempt)
 
     @property
     @retry_on_restart

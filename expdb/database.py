@@ -271,6 +271,10 @@ class ExperienceDB:
         locked(self._lock, self._drop, name)
 
     def _drop(self, name: str) -> None:
+        try:
+            self._get_or_create(name, False, KEEP, {})._retention.publish_evicted()
+        except errors.ArchiveFailed as error:
+            errors.warn(f"buffer {name!r} is dropped although its archive is incomplete: {error}")
         with self._engine.writing() as session:
             catalog.drop_buffer(session, name)
             self._buffers.pop(name, None)
@@ -308,7 +312,8 @@ class ExperienceDB:
             problems = [*check_schema(self._engine, session), *check_owners(session)]
             names = catalog.list_buffers(session)
         for name in names:
-            problems += self.buffer(name).check()
+            with suppress(errors.UnknownBuffer):  # another process has dropped it since
+                problems += self.buffer(name, create=False).check()
         return problems
 
     def doctor(self) -> list[dict[str, str]]:

@@ -308,7 +308,9 @@ class Retention:
             policy, marker = (
                 eviction.read_policy(session, store), eviction.read_marker(session, store)
             )  # fmt: skip
-        if not self._is_abandoned(found) and not (found.committed and found.draft.exists()):
+        if not self._is_abandoned(found) and not (
+            found.committed and (found.draft.exists() or found.path.exists())
+        ):
             return 0
         if policy is None or not _is_in_archive(found, policy):
             raise errors.DatabaseDamaged(
@@ -327,6 +329,13 @@ class Retention:
             _remove(found.draft)
         return self._archive(taken)
 
+    def publish_evicted(self) -> None:
+        """Publish the draft that holds evicted steps, if a process has left one."""
+        with self._store.engine.reading() as session:
+            found = evictions.under_way(session, self._store)
+        if found is not None and found.committed:
+            locked(self._lock, self._finish)
+
     def _is_abandoned(self, found: Archiving) -> bool:
         if found.holder == self._holder or _is_left(found):
             return True
@@ -339,6 +348,9 @@ class Retention:
         except _OwnerChanged:
             _remove(archiving.draft)
             return 0
+        except errors.UnknownBuffer:  # another process has dropped it, with these steps
+            _remove(archiving.draft)
+            raise
         except BaseException:
             # A commit whose outcome is unknown may have deleted the steps: then the draft stays.
             with suppress(errors.ExpDBError), self._store.writing() as (session, _):
@@ -398,10 +410,13 @@ class Retention:
     def _publish(self, archiving: Archiving) -> None:
         """Give the draft its name, once its steps are deleted, and end the eviction."""
         store = self._store
+        path = archiving.path
+        if path.exists() and archiving.draft.exists():  # of a database that was restored from ours
+            path = path.with_stem(f"{path.stem}-{uuid.uuid4().hex[:12]}")
         try:
-            archiving.draft.replace(archiving.path)
-            _sync(archiving.path.parent)
-            for draft in archiving.path.parent.glob(f".{archiving.path.name}.*"):
+            archiving.draft.replace(path)
+            _sync(path.parent)
+            for draft in path.parent.glob(f".{path.name}.*"):
                 _remove(draft)  # drafts of previous owners, which may no longer delete the steps
         except FileNotFoundError:
             with store.engine.reading() as session:

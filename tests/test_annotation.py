@@ -90,7 +90,7 @@ def test_tags_that_make_no_sense_are_refused(buffer, columns, said):
 
 
 def test_an_update_by_an_episode_that_matches_nothing_is_told(buffer):
-    with pytest.warns(expdb.ExpDBWarning, match="another process may not have flushed"):
+    with pytest.warns(expdb.ExpDBWarning, match="not yet flushed by another process"):
         assert buffer.update({"episode_id": "unknown"}, reward=1.0, which="last") == 0
     with pytest.raises(expdb.TooFewRows, match="found no matching step in buffer 'train'"):
         buffer.update({"episode_id": "unknown"}, reward=1.0, required=True)

@@ -162,7 +162,7 @@ def test_a_draft_whose_steps_are_deleted_is_named_by_the_next_process(
 def test_a_folder_without_the_marker_of_the_archive_is_refused(filled, tmp_path):
     _, second = filled
     (tmp_path / "archive" / archive_folder.MARKER_FILE).unlink()
-    with pytest.raises(expdb.ArchiveFailed, match="is not the archive of buffer 'b'"):
+    with pytest.raises(expdb.ArchiveFailed, match="is not the archive folder of buffer 'b'"):
         second.evict()
     assert len(second) == 40
     second.eviction = expdb.Eviction(archive=tmp_path / "archive")
@@ -189,7 +189,9 @@ def test_the_stored_policy_of_another_users_file_archives_nothing(
         monkeypatch.setattr(archive_folder, "_trusted", set())
         monkeypatch.setattr(os, "geteuid", lambda: 4321)
         monkeypatch.setattr(buffer._retention, "_next_look", 0.0)
-        with pytest.warns(expdb.ExpDBWarning, match="belongs to another user and says to archive"):
+        with pytest.warns(
+            expdb.ExpDBWarning, match="belongs to another user, and its policy archives"
+        ):
             buffer.store(n=40)
         with pytest.raises(expdb.ArchiveFailed, match=r"set buffer\.eviction in this"):
             buffer.evict()
@@ -280,3 +282,64 @@ def test_a_draft_beside_its_published_file_is_removed(filled, tmp_path):
     second.store_batch({"n": np.arange(40)})
     second.evict()
     assert drafts(tmp_path / "archive") == [others]
+
+
+def left_between(monkeypatch, buffer, place):
+    """Evict, and end where `place` begins."""
+
+    class Killed(BaseException):
+        pass
+
+    def end(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(buffer._retention, place, end)
+        if place == "_delete":  # a killed process leaves its draft, too
+            patch.setattr(retention, "_remove", lambda draft: None)
+        with pytest.raises(Killed):
+            buffer.evict()
+
+
+@pytest.mark.parametrize("place", ["_delete", "_publish"])
+def test_a_backup_and_its_original_do_not_share_a_file_of_the_archive(tmp_path, monkeypatch, place):
+    folder, copy = tmp_path / "archive", tmp_path / "copy.db"
+    with expdb.open(tmp_path / "runs.db") as db:
+        buffer = db.buffer("b", capacity=10)
+        buffer.eviction = expdb.Eviction(archive=folder, by="archiver")
+        buffer.store_batch({"n": np.arange(40)})
+        left_between(monkeypatch, buffer, place)
+        db.backup(copy)
+        assert buffer.evict() == (30 if place == "_delete" else 0)
+        buffer.store_batch({"n": np.arange(40, 50)})
+        assert buffer.evict() == 10
+    before = {path: path.read_bytes() for path in folder.rglob("*.parquet")}
+    with expdb.open(copy) as db:
+        buffer = db.buffer("b")
+        assert buffer.evict() == (30 if place == "_delete" else 0)
+        buffer.store_batch({"n": np.arange(40, 50)})
+        assert buffer.evict() == 10
+        assert db.check() == []
+    for path, content in before.items():
+        assert path.read_bytes() == content
+
+
+def test_a_buffer_that_is_dropped_publishes_its_evicted_steps_first(filled, tmp_path, monkeypatch):
+    first, _ = filled
+    left_between(monkeypatch, first, "_publish")
+    first._database.drop("b")
+    assert archived(tmp_path / "archive") == list(range(30))
+    assert drafts(tmp_path / "archive") == []
+
+
+def test_a_draft_of_a_buffer_that_is_dropped_meanwhile_is_removed(filled, tmp_path, monkeypatch):
+    first, _ = filled
+
+    def drop(session, archiving):
+        raise first._store.dropped()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(first._retention, "_without_pinned", drop)
+        with pytest.raises(expdb.UnknownBuffer):
+            first.evict()
+    assert drafts(tmp_path / "archive") == []

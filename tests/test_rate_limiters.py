@@ -51,7 +51,7 @@ def test_a_queue_holds_writers_back_until_learners_have_leased(impatient, open_d
     assert open_db().buffer("train").rate_limiter == expdb.Queue(5)
     consumer = impatient.consumer("trainer", max_times_sampled=1)
     store(impatient, 5)
-    with pytest.raises(expdb.RateLimited, match="until learners lease more"):
+    with pytest.raises(expdb.RateLimited, match="did not allow 1 more steps"):
         store(impatient, 1)
     with pytest.raises(expdb.InvalidValue, match="write up to 5 at a time"):
         store(impatient, 6)
@@ -389,3 +389,32 @@ def test_a_lease_never_brings_back_a_limiter_that_was_replaced_meanwhile(
         assert second.rate_limiter is None
         store(second, 200)
         assert db.check() == []
+
+
+def test_writers_go_on_where_fewer_steps_are_held_than_learners_wait_for(open_db):
+    buffer = open_db(timeout=3.0).buffer("train")
+    buffer.rate_limiter = expdb.SampleToInsertRatio(1.0, min_size=100, error_buffer=10)
+    consumer = buffer.consumer("c")
+    buffer.store_batch([{"x": k, "task_id": "ab"[k % 2]} for k in range(100)])
+    buffer.delete({"task_id": "a"})
+    for k in range(50):
+        buffer.store(x=k)
+    with consumer.lease(5) as batch:
+        assert batch.size == 5
+
+
+@pytest.mark.parametrize("unit", [expdb.Episode(), expdb.Group(2)])
+def test_steps_of_whole_episodes_that_were_leased_are_not_waited_for(open_db, unit):
+    buffer = open_db(timeout=3.0).buffer("train")
+    buffer.rate_limiter = expdb.Queue(50)
+    consumer = buffer.consumer("c", max_times_sampled=1)
+    for number in range(20):
+        for step in range(5):
+            buffer.store(
+                x=step, episode_id=f"e{number}", group_id=f"g{number // 2}", reward=float(number),
+                terminated=step == 4,
+            )  # fmt: skip
+        if number % 2:
+            with consumer.lease(2 if unit == expdb.Episode() else 1, unit=unit):
+                pass
+    assert len(buffer) == 100

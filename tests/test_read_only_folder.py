@@ -103,4 +103,4 @@ def test_a_writer_that_comes_later_is_noticed(path):
         error = received.recv()
     other.join(60)
     assert isinstance(error, expdb.DatabaseReplaced)
-    assert "written by another process" in str(error)
+    assert "another process has opened" in str(error)

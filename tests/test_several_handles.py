@@ -8,6 +8,7 @@ import pytest
 from behind import dialect_of, reading, writing
 
 import expdb
+from expdb.storage import catalog
 from expdb.storage.writing import episodes, transaction
 from expdb.storage.writing import known_episodes as intake
 
@@ -335,3 +336,29 @@ def test_names_that_another_handle_begins_one_after_another_meanwhile(location, 
         found = buffer.episodes().select(["episode_id", "length"]).to_pydict()
         assert dict(zip(*found.values(), strict=True)) == {"first": 1, **dict.fromkeys(names, 2)}
         assert db.check() == []
+
+
+def test_a_check_does_not_make_a_buffer_that_another_process_drops(open_db, monkeypatch):
+    one, other = open_db(), open_db()
+    for name in ("kept", "dropped"):
+        one.buffer(name).store(x=1)
+    names = catalog.list_buffers
+
+    def dropped_then(session):
+        found = names(session)
+        if "dropped" in found:
+            monkeypatch.setattr(catalog, "list_buffers", names)
+            other.drop("dropped")
+        return found
+
+    monkeypatch.setattr(catalog, "list_buffers", dropped_then)
+    assert one.check() == []
+    assert one.buffers() == ["kept"]
+
+
+def test_a_tag_with_a_long_name_can_be_indexed(buffer):
+    key = "k" * 100
+    buffer.store(x=1, tags={key: 1})
+    buffer.index(f"tags.{key}")
+    buffer.index(f"tags.{key}")
+    assert buffer.count({f"tags.{key}": 1}) == 1

@@ -210,7 +210,13 @@ class Leasing:
         if new.pinned is not None and settle_pins(session, self._store) > new.pinned:
             raise _Overtaken
         lease = leases.Lease(
-            counters.handed_out, new.number, "leased", new.holder, new.expires, new.drawn
+            counters.handed_out,
+            new.number,
+            "leased",
+            new.holder,
+            new.expires,
+            new.request,
+            new.drawn,
         )
         return lease, counters.version, new.request, batch
 

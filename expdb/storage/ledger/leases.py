@@ -65,7 +65,11 @@ class Lease:
     status: str
     holder: str
     expires: float
+    request: int
     drawn: Drawn
+
+
+WHOLE = ("Episode", "Group")  # units whose leases name an episode by its first step
 
 
 @dataclass(frozen=True)
@@ -159,7 +163,7 @@ def _read(store: Store, consumer: ConsumerRecord, row: Any) -> Lease:
         drawn = unpack_positions(bytes(positions))
     except (ValueError, struct.error) as error:
         raise damaged(store.name, consumer.name, id, error) from error
-    return Lease(id, number, status, holder, expires, drawn)
+    return Lease(id, number, status, holder, expires, request, drawn)
 
 
 def insert(

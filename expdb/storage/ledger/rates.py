@@ -19,9 +19,10 @@ from expdb.storage.ledger.consumers import (
     policy_version,
     refuse_minimum,
 )
-from expdb.storage.ledger.leases import acknowledged, open_leases
+from expdb.storage.ledger.leases import WHOLE, acknowledged, open_leases
 from expdb.storage.ledger.waiters import Waiter
 from expdb.storage.store import Store
+from expdb.storage.stored_json import parse_object
 
 B, E, S = tables.buffers.c, tables.episodes.c, tables.steps.c
 
@@ -138,35 +139,41 @@ def forgive(store: Store) -> None:
     Such steps are deleted, evicted, too stale, or leased as often as allowed.
     """
     with store.writing() as (session, _):
-        ((text, sampled, added),) = session.ask(
-            "SELECT rate_limiter, sampled, added FROM buffers WHERE id = ?", store.id
+        ((text, sampled, added, size),) = session.ask(
+            "SELECT rate_limiter, sampled, added, size FROM buffers WHERE id = ?", store.id
         )
         if text is None:
             return
         stored = _read(store, text)
         stored = replace(stored, forgiven=_forgiven(session, store, stored, sampled, added))
+        limit, missing = stored.insert_limit(sampled), stored.limiter.min_size - size
+        if limit is not None and missing > 0:  # learners wait until these are stored
+            limit = max(limit, added + missing)
         session.ask(
             "UPDATE buffers SET insert_limit = ?, rate_limiter = ? WHERE id = ? RETURNING id",
-            stored.insert_limit(sampled), stored.as_text(), store.id,
+            limit, stored.as_text(), store.id,
         )  # fmt: skip
 
 
 def _forgiven(session: Session, store: Store, stored: _Stored, sampled: int, added: int) -> float:
     ahead = (added - stored.since) * stored.limiter.ratio - sampled
-    return max(0.0, ahead - leasable(session, store, stored.since, stored.limiter.ratio))
+    return max(0.0, ahead - leasable(session, store, stored.since, stored.limiter))
 
 
-def leasable(session: Session, store: Store, since: int, ratio: float) -> float:
+def leasable(session: Session, store: Store, since: int, limiter: RateLimiter) -> float:
     """Return how many rows consumers can still lease of the steps from a position on.
 
-    Without a consumer, every step that is held can be leased `ratio` times by a future one.
+    Without a consumer, every step that is held can be leased `ratio` times by a future one. Nobody
+    can lease where fewer steps are held than the limiter's `min_size`.
     """
     state = store.state(session)
+    if state.size < limiter.min_size:
+        return 0.0
     records = [find_consumer(session, store, name) for name in list_consumers(session, store)]
     if not records:
         held = sa.select(sa.func.count()).select_from(tables.steps)
         ((count,),) = session.rows(held.where(S.buffer_id == store.id, S.position >= since))
-        return float(count * ratio)
+        return float(count * limiter.ratio)
     version = policy_version(session, store)
     total = 0.0
     for record in records:
@@ -181,7 +188,7 @@ def _leasable_by(
 ) -> float:
     settings = record.settings
     first = max(since, record.began if settings.new_only else 0)
-    steps = sa.select(S.position).where(S.buffer_id == store.id, S.position >= first)
+    steps = sa.select(S.position, S.episode).where(S.buffer_id == store.id, S.position >= first)
     if settings.max_staleness is not None and version is not None:
         episode = sa.and_(E.buffer_id == S.buffer_id, E.id == S.episode)
         own = sa.func.coalesce(S.policy_version, E.policy_version)
@@ -189,19 +196,30 @@ def _leasable_by(
     if settings.max_times_sampled is None:
         return math.inf if session.rows(steps.limit(1)) else 0.0
     rows = session.fetch(steps.order_by(S.position))
-    positions = np.fromiter((row[0] for row in rows), np.int64, len(rows))
-    if not len(positions):
+    if not rows:
         return 0.0
+    positions, episodes = np.array(rows, np.int64).T
     times = np.zeros(len(positions), np.int64)
     oldest = int(positions[0])
+    whole = _requests_of_whole_episodes(session, store)
     held = [one for one in open_leases(session, store, record) if one.status == "leased"]
     for lease in (*acknowledged(session, store, record, oldest), *held):
         items = lease.drawn.items
         place = np.searchsorted(positions, items)
         known = (place < len(positions)) & (items >= oldest)
         known[known] = positions[place[known]] == items[known]
-        np.add.at(times, place[known], 1)
+        if lease.request in whole:
+            times += np.isin(episodes, episodes[place[known]])
+        else:
+            np.add.at(times, place[known], 1)
     return float(np.maximum(settings.max_times_sampled - times, 0).sum())
+
+
+def _requests_of_whole_episodes(session: Session, store: Store) -> set[int]:
+    """Return the ids of requests whose leases name an episode by its first step."""
+    found = session.ask("SELECT id, request FROM requests WHERE buffer_id = ?", store.id)
+    units = {id: parse_object(text, "a request").get("unit") for id, text in found}
+    return {id for id, unit in units.items() if dict(unit or {}).get("name") in WHOLE}
 
 
 def wait_to_insert(store: Store, count: int, deadline: float, error: errors.RateLimited) -> None:
@@ -239,7 +257,7 @@ def _wait_to_insert(
                 found = session.rows(sa.select(B.insert_limit, B.added).where(B.id == store.id))
                 if found[0][0] is None or found[0][1] + count <= found[0][0]:
                     return
-                left = leasable(session, store, rate_limiter(session, store)[1], limiter.ratio)
+                left = leasable(session, store, rate_limiter(session, store)[1], limiter)
             rows = "any number of" if left == math.inf else f"{left:g}"
             raise errors.RateLimited(
                 f"the rate limiter of buffer {store.name!r} did not allow {count} more steps "

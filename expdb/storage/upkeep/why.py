@@ -13,12 +13,11 @@ from expdb.sql.session import Session
 from expdb.storage.ledger import consumers, entries
 from expdb.storage.ledger.consumers import ConsumerRecord
 from expdb.storage.ledger.entries import Entry
+from expdb.storage.ledger.leases import WHOLE
 from expdb.storage.reading.segments import inconsistent
 from expdb.storage.store import State, Store
 
 S, E, G, L = tables.steps.c, tables.episodes.c, tables.segments.c, tables.leases.c
-
-WHOLE = ("Episode", "Group")  # units that hand out an episode by its first step
 
 
 def why(store: Store, session: Session, position: int) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Changing what is stored: late rewards, deletion, capacity, indexes."""
 
+import zlib
 from typing import Any
 
 import numpy as np
@@ -26,25 +27,53 @@ from expdb.storage.writing.compact import rewrite
 S, E, G, B = tables.steps.c, tables.episodes.c, tables.segments.c, tables.buffers.c
 
 
-def update(
-    store: Store, where: Condition, changes: dict[str, Any], last: bool, found_before: list[Any]
+def update(store: Store, where: Condition, changes: dict[str, Any], last: bool) -> int:
+    """Do what `_update` does, and repeat it while the server restarts.
+
+    After a commit whose outcome is unknown, the repetition changes only those steps of the first
+    attempt that still match: the others have been changed, by it or by another process.
+    """
+    found: list[np.ndarray] = []
+    in_doubt = False
+
+    def attempt() -> int:
+        nonlocal in_doubt
+        if not in_doubt:
+            found.clear()
+        try:
+            return _update(store, where, changes, last, found)
+        except errors.CommitUnknown:
+            in_doubt = True
+            raise
+
+    return store.engine.retry(attempt)
+
+
+def _update(
+    store: Store,
+    where: Condition,
+    changes: dict[str, Any],
+    last: bool,
+    found_before: list[np.ndarray],
 ) -> int:
     """Set columns of the matching steps, or of their episodes; return how many steps matched.
 
     With `last`, update only the last step of each matching episode. Tags that are a mapping are
-    merged into the stored ones. `found_before` keeps the matching positions for a repetition: if
-    the outcome of the first commit is unknown, the query may no longer match.
+    merged into the stored ones. With `found_before`, update only those of its steps that still
+    match, and return how many of them are held.
     """
     of_episodes = {name: value for name, value in changes.items() if name in EPISODE_COLUMNS}
     of_steps = {name: value for name, value in changes.items() if name not in of_episodes}
     merged = {name: value for name, value in changes.items() if isinstance(value, dict)}
     with store.writing() as (session, _):
+        found = select.positions(store, session, where)
         if found_before:
-            found = found_before[0]
-            found = found[alive(store, session, found)] if len(found) else found
+            (before,) = found_before
+            count = int(alive(store, session, before).sum()) if len(before) else 0
+            found = np.intersect1d(found, before)
         else:
-            found = select.positions(store, session, where)
             found = _last_steps(store, session, found) if last else found
+            count = len(found)
             found_before.append(found)
         if last:
             _warn_of_open_episodes(store, session, found)
@@ -67,7 +96,7 @@ def update(
             session.execute(sa.update(tables.steps).where(_at(store, found)).values(of_steps))
         if "reward" in of_steps and len(found):
             _sum_returns(store, session, found)
-    return len(found)
+    return count
 
 
 def _merge_tags(
@@ -314,6 +343,9 @@ def _set_capacity(session: Session, store: Store, capacity: int | None) -> None:
     session.execute(sa.update(tables.buffers).where(B.id == store.id).values(capacity=capacity))
 
 
+LONGEST_IDENTIFIER = 63  # bytes, of PostgreSQL
+
+
 def index(store: Store, name: str) -> None:
     """Index a column or a tag, for the queries of every buffer.
 
@@ -330,6 +362,8 @@ def index(store: Store, name: str) -> None:
     table = tables.steps if resolved.of_steps else tables.episodes
     expression = column if key is None else store.dialect.tag_value(column, key)
     label = f"{table.name}_by_{name.removeprefix('exp_meta.').replace('.', '_')}"
+    if len(label.encode()) > LONGEST_IDENTIFIER:
+        label = f"{table.name}_by_{zlib.crc32(label.encode()):08x}"
     with store.writing() as (session, _):
         if store.dialect.has_index(session, label):
             return

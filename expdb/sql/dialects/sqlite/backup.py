@@ -24,6 +24,8 @@ def copy_into(target: str, session: Session, module: ModuleType) -> None:
             copy = connect(target, module, create=True, durability="full", busy_ms=0)
             try:
                 session.driver.backup(copy)
+                # Else the original and the copy would go on with one eviction, in one archive.
+                copy.execute("DELETE FROM evictions WHERE NOT committed")
                 name_file(copy)
                 complete_file(copy, target)
             finally:
