@@ -114,12 +114,12 @@ def test_flags_tags_and_policy_versions_can_be_changed(filled):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"x": 5}, "only reward"),
-        ({}, "only reward"),
+        ({"x": 5}, "can set reward"),
+        ({}, "no column to set"),
         ({"reward": float("nan")}, "finite"),
         ({"tags": 5}, "tags"),
         ({"terminated": None}, "True or False"),
-        ({"step": 3}, "only"),
+        ({"step": 3}, "cannot set step"),
     ],
 )
 def test_what_cannot_be_changed_is_refused(filled, changes, message):
