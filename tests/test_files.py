@@ -242,7 +242,7 @@ def test_a_log_on_a_read_only_medium_is_not_left_out(path, medium):
             ["cp", path, path + "-wal", folder], check=True
         )  # as a crash would leave it, by another process
     remount("ro")
-    with pytest.raises(expdb.DatabaseReadOnly, match="open it once where it can be written"):
+    with pytest.raises(expdb.DatabaseReadOnly, match="open it once on a writable file system"):
         expdb.open(folder / "runs.db", read_only=True)
     remount("rw")
     with expdb.open(folder / "runs.db") as db:
