@@ -74,7 +74,7 @@ def written(path):
     [
         ("DELETE FROM steps WHERE position = 30", "40 fit"),
         ("DELETE FROM steps WHERE position >= 55", "is not at 5"),
-        ("UPDATE segments SET chunk_row = 2 - chunk_row", "position"),
+        ("UPDATE segments SET chunk_row = 2 - chunk_row", "has 40 rows"),
         ("UPDATE chunks SET data = zeroblob(length(data))", "chunk"),
         ("UPDATE buffers SET capacity = 41", "41 fit"),
         ("UPDATE buffers SET bytes = bytes + 1", "bytes"),
