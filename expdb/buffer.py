@@ -5,9 +5,8 @@ Storage finds and reads, replay chooses; this file joins the two.
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
-import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
@@ -16,7 +15,7 @@ import pyarrow as pa
 
 from expdb import checks, errors, exits
 from expdb.batch import Batch
-from expdb.chunks.values import encode_tags
+from expdb.changes import checked_changes, tags_of
 from expdb.consumption import Consumption
 from expdb.memory.budget import Budget
 from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, EPISODE_KEYS, STEP_COLUMNS, STEP_KEYS
@@ -30,7 +29,7 @@ from expdb.sampling.shortage import explained
 from expdb.sampling.tasks import sample_tasks
 from expdb.sql.conditions import Condition
 from expdb.sql.engine import retry_on_restart
-from expdb.sql.query import Where
+from expdb.sql.query import Where, shown
 from expdb.step_writer import StepWriter
 from expdb.storage.reading import fetch, select
 from expdb.storage.store import Store, evicted
@@ -50,9 +49,6 @@ Seed: TypeAlias = "int | np.random.Generator | None"
 Empty: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 
 SCANNED_AT_ONCE = 4096
-
-TAGS = frozenset(("tags", "episode_tags"))
-UPDATABLE = ("reward", "terminated", "truncated", "tags", "policy_version", "episode_tags")
 
 
 class ReplayBuffer(Consumption):
@@ -276,9 +272,9 @@ class ReplayBuffer(Consumption):
         with self._store.engine.reading() as session:
             return self._store.state(session).capacity
 
-    def _compiled(self, where: Where) -> Condition | None:
+    def _compiled(self, where: Where, new_tags: Set[str] = frozenset()) -> Condition | None:
         """Return the condition; what it may ask for is written first."""
-        condition = self._store.compiled(where)
+        condition = self._store.compiled(where, new_tags)
         self._sampling.save()
         return condition
 
@@ -447,13 +443,13 @@ class ReplayBuffer(Consumption):
         """
         checks.choice(which, "which", "all", "last")
         required = checks.flag(required, "required")
-        changes = _checked_changes(columns, checks.flag(replace_tags, "replace_tags"))
-        condition = self._required(where, "update")
+        changes = checked_changes(columns, checks.flag(replace_tags, "replace_tags"))
+        condition = self._required(where, "update", tags_of(changes))
         changed = change.update(self._store, condition, changes, which == "last")
         if not changed and required:
             raise errors.TooFewRows(
-                f"update found no matching step in buffer {self.name!r}; check the query, and that "
-                "the writer of the steps has flushed them"
+                f"update found no step of buffer {self.name!r} that matches {shown(where)}; check "
+                "the query, and that the writer of the steps has flushed them"
             )
         if not changed and (unwritten := self._writers.unwritten()):
             errors.warn(
@@ -462,9 +458,9 @@ class ReplayBuffer(Consumption):
             )
         elif not changed and "episode_id" in condition.names:
             errors.warn(
-                f"no stored step of buffer {self.name!r} matches this query for an episode_id, so "
-                "update() changed nothing; its steps may be evicted, or not yet flushed by another "
-                "process; pass required=True to raise an error instead"
+                f"update changed nothing: no stored step of buffer {self.name!r} matches "
+                f"{shown(where)}; the steps may be evicted, or not yet flushed by another process "
+                "(required=True raises an error instead)"
             )
         return changed
 
@@ -521,6 +517,7 @@ class ReplayBuffer(Consumption):
         self._engine.retry(change.set_capacity, self._store, checked_capacity(capacity))
 
     @property
+    @retry_on_restart
     def eviction(self) -> Eviction | None:
         """What is kept beside the newest steps up to the capacity; None for these alone.
 
@@ -535,6 +532,7 @@ class ReplayBuffer(Consumption):
             raise errors.InvalidValue(f"eviction is {policy!r}: give expdb.Eviction(...), or None")
         self._retention.set_policy(policy)
 
+    @retry_on_restart
     def plan_eviction(self) -> pa.Table:
         """Return what `eviction` would have go now, as an Arrow table.
 
@@ -557,8 +555,8 @@ class ReplayBuffer(Consumption):
         """
         change.index(self._store, name)
 
-    def _required(self, where: Where, verb: str) -> Condition:
-        condition = self._compiled(where)
+    def _required(self, where: Where, verb: str, new_tags: Set[str] = frozenset()) -> Condition:
+        condition = self._compiled(where, new_tags)
         if condition is None:
             cure = (
                 "clear() is for that"
@@ -582,6 +580,7 @@ class ReplayBuffer(Consumption):
             )
             return {**buffer_stats(self._store, session), "resident_bytes": nbytes}
 
+    @retry_on_restart
     def check(self) -> list[str]:
         """Return what is wrong with the buffer's counters or chunks, one line each.
 
@@ -590,6 +589,7 @@ class ReplayBuffer(Consumption):
         with self._store.engine.reading() as session:
             return check_buffer(self._store, session)
 
+    @retry_on_restart
     def why(self, position: int) -> list[str]:
         """Return what has become of a step, one line each.
 
@@ -720,8 +720,14 @@ class ReplayBuffer(Consumption):
         """
         n = checks.whole(n, "the number of tasks", 1)
         checks.choice(rows, "rows", "all", "matching")
-        condition, whole = self._compiled(where), rows == "all"
-        return sample_tasks(self._store, n, condition, whole, fields, self._generator(rng))
+        generator, whole = self._generator(rng), rows == "all"
+        before = generator.bit_generator.state
+
+        def draw() -> dict[str, Batch]:
+            generator.bit_generator.state = before  # a repetition draws what the first attempt did
+            return sample_tasks(self._store, n, self._compiled(where), whole, fields, generator)
+
+        return self._engine.retry(draw)
 
     def _generator(self, rng: Seed) -> np.random.Generator:
         if rng is not None:
@@ -819,52 +825,6 @@ def _limits(steps: Any, nbytes: Any, seconds: Any) -> tuple[int, int, float]:
         checks.whole(nbytes, "flush_bytes", 1),
         checks.number(seconds, "flush_seconds"),
     )
-
-
-def _checked_changes(columns: Mapping[str, Any], replace_tags: bool) -> dict[str, Any]:
-    """Return checked columns to update; tags that are merged become a mapping."""
-    given = dict(columns)
-    for name in columns:
-        column, dot, key = name.partition(".")
-        if dot and column in TAGS and key:
-            tags = given.setdefault(column, {})
-            if not isinstance(tags, Mapping) or key in tags:
-                raise errors.InvalidValue(
-                    f"{name} conflicts with {column}=; set the tag in only one of them"
-                )
-            given[column] = {**tags, key: given.pop(name)}
-    if not given:
-        raise errors.InvalidValue(
-            f"update() got no column to set; pass one of {', '.join(UPDATABLE)}, tags.<key> or "
-            "episode_tags.<key>"
-        )
-    if not given.keys() <= set(UPDATABLE):
-        wrong = ", ".join(sorted(given.keys() - set(UPDATABLE)))
-        raise errors.InvalidValue(
-            f"update() cannot set {wrong}; it can set {', '.join(UPDATABLE)}, tags.<key> and "
-            "episode_tags.<key>, but not fields"
-        )
-    for name in TAGS & given.keys():
-        if given[name] is not None:
-            encoded = encode_tags(given[name], name)  # raises
-            given[name] = encoded if replace_tags else json.loads(encoded)
-    return {
-        name: value if name in TAGS else _checked_column(name, value)
-        for name, value in given.items()
-    }
-
-
-def _checked_column(name: str, value: Any) -> Any:
-    if value is None and name not in ("terminated", "truncated"):
-        return None
-    if name == "reward":
-        return checks.reward(value)
-    check: Any = {
-        "terminated": checks.flag,
-        "truncated": checks.flag,
-        "policy_version": checks.whole,
-    }
-    return check[name](value, name)
 
 
 def _alike(one: tuple[int, ...], other: tuple[int, ...]) -> bool:

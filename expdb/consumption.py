@@ -186,6 +186,7 @@ class Consumption:
         """Do what `admit` does, while other tasks run."""
         return await admit_async(self._store, wait, required, seconds)
 
+    @retry_on_restart
     def waiting(self) -> list[dict[str, Any]]:
         """Return the learners, writers and actors that have waited for more than a second.
 
@@ -215,9 +216,9 @@ class Consumption:
         """Yield the batches again that a consumer's learners have acknowledged, as they were.
 
         In the order of their acknowledgement: those of the trainer's `steps`, the `last` so many,
-        or all. Raises Evicted, which names the positions, for a batch of which some is gone, and
-        ReplayMismatch for one of which rewards or episodes have changed since. A `unit` of your own
-        has to be given again.
+        or all. Raises Evicted, which names the positions, if steps of a batch are gone, and
+        ReplayMismatch if its rewards or episodes have changed since. Warns if no batch was
+        acknowledged with any of the given `steps`. A `unit` of your own has to be given again.
         """
         if steps is not None and not isinstance(steps, Iterable):
             raise errors.InvalidValue(f"steps is {steps!r}: give several, such as range(900, 1000)")
@@ -226,4 +227,6 @@ class Consumption:
         if unit is not None:
             check_instances(Uniform(), unit)
         consumer = checks.name(consumer, "a consumer")
-        return replayed(self._store, self._sampling, consumer, wanted, newest, unit)
+        return self._engine.retry(
+            replayed, self._store, self._sampling, consumer, wanted, newest, unit
+        )

@@ -306,6 +306,7 @@ class ExperienceDB:
         """The room that the database takes, in bytes: of the file, or of the schema on a server."""
         return self._engine.nbytes()
 
+    @retry_on_restart
     def check(self) -> list[str]:
         """Return what is wrong with the database, one line each; empty if it is sound."""
         with self._engine.reading() as session:
@@ -550,14 +551,15 @@ def grant(
     location : str
         URL of the database. Its user must own the schema ``expdb``.
     actors : str or sequence of str
-        Roles that may write and sample.
+        Roles that may write, sample, delete and drop buffers, and change their capacity, eviction
+        and rate limiter.
     readers : str or sequence of str
         Roles that may sample and query. They open the database with ``read_only=True``.
 
     Raises
     ------
     InvalidValue
-        If the location is a file.
+        If the location is a file, or a role is ``public``, which means every role.
     AccessDenied
         If the user of the URL does not own the schema, or a role does not exist.
     """
@@ -569,4 +571,8 @@ def grant(
     lists = [[one] if isinstance(one, str) else list(one) for one in (actors, readers)]
     for role in (*lists[0], *lists[1]):
         checks.name(role, "a role")
+        if role.lower() == "public":
+            raise errors.InvalidValue(
+                f"{role!r} means every role of the server; name the roles that need access"
+            )
     opening.grant(named, *lists)

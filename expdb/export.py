@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
 from collections.abc import Callable
@@ -11,7 +12,14 @@ from typing import Any
 
 from expdb import parquet
 from expdb.buffer import ReplayBuffer
-from expdb.errors import DatabaseMissing, InvalidValue, TargetExists
+from expdb.errors import (
+    DatabaseMissing,
+    DatabaseReadOnly,
+    ExpDBError,
+    InvalidValue,
+    StorageFull,
+    TargetExists,
+)
 
 
 def export(
@@ -26,8 +34,8 @@ def export(
     One row per step with its columns, those of its episode, and every field: arrays of one shape as
     Arrow's tensors, which other readers see as lists; arrays of varying shape as lists; tags and
     JSON as text; a missing value is null. `progress` is called with the number of steps of each
-    batch. Raises TargetExists where the file exists, and InvalidValue for another ending than
-    .parquet or .pq.
+    batch. Raises TargetExists where the file exists, DatabaseReadOnly or StorageFull where it
+    cannot be written, and InvalidValue for another ending than .parquet or .pq.
     """
     path = Path(target)
     if path.suffix.lower() not in (".parquet", ".pq"):
@@ -47,6 +55,16 @@ def export(
             progress,
         )
         _name(draft, path)
+    except ExpDBError:  # some are an OSError too
+        raise
+    except OSError as error:
+        reason = error.strerror or error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFull(f"{path} cannot be written ({reason}): free disk space") from error
+        raise DatabaseReadOnly(
+            f"{path} cannot be written ({reason}): name a file in a folder that this user may "
+            "write to"
+        ) from error
     finally:
         with suppress(OSError):
             draft.unlink()

@@ -42,6 +42,7 @@ from expdb.storage.writing.evict import evict
 LOOK_SECONDS = 1.0  # between two looks of a handle that writes, at least
 LOOK_SHARE = 20.0  # a look waits this many times the duration of the last one: 5 % of the time
 WARN_SECONDS = 60.0  # between two warnings about the same buffer
+LATE_SECONDS = 10.0  # that a buffer may be over its capacity before an archiver is missed
 FILE_STEPS = 4_096  # steps in one file, whose deletion keeps other writers waiting
 WRITE_SECONDS = 0.03  # that one write may spend on archiving
 RENEW_SECONDS = 20.0  # between two renewals while a draft is written
@@ -86,6 +87,7 @@ class Retention:
         self._lock = threading.Lock()  # one thread at a time archives
         self._backlog: _Backlog | None = None
         self._has_removed_drafts = False
+        self._over_since: float | None = None  # time.monotonic()
         self._at_once = 64  # steps that one write archives; follows the time that they take
 
     def prepare(self) -> None:
@@ -207,6 +209,7 @@ class Retention:
         policy = self.policy()
         if policy is None or policy.by == "archiver":
             self._backlog = None
+            self._over_since = self._warn_of_no_archiver() if policy is not None else None
             return
         if policy.archive is None:
             self._evict()
@@ -222,6 +225,23 @@ class Retention:
                 most = min(2 * self._at_once, FILE_STEPS)
                 wanted = int(self._at_once * WRITE_SECONDS / max(took, 1e-6))
                 self._at_once = max(16, min(most, wanted))
+
+    def _warn_of_no_archiver(self) -> float | None:
+        """Warn if no archiver keeps the capacity; return since when the buffer is over it."""
+        store, now = self._store, time.monotonic()
+        with store.engine.reading() as session:
+            state = store.state(session)
+        if state.capacity is None or state.size <= state.capacity:
+            return None
+        since = now if self._over_since is None else self._over_since
+        if now - since > LATE_SECONDS and now >= self._next_warning:
+            self._next_warning = now + WARN_SECONDS
+            errors.warn(
+                f"buffer {store.name!r} holds {state.size:,} steps, over its capacity of "
+                f"{state.capacity:,}, because its eviction has by='archiver' and no archiver keeps "
+                f"up: run `expdb evict {store.engine.location} {store.name} --follow`"
+            )
+        return since
 
     def evict(self) -> int:
         """Evict what the policy says; return how many steps were evicted."""

@@ -44,6 +44,19 @@ def test_tags_are_merged_and_none_removes_one(buffer):
     assert tags_of(buffer)[0] is None
 
 
+def test_a_tag_that_an_update_sets_may_be_new(buffer):
+    unjudged = expdb.QueryBuilder().is_null("tags.judge")
+    assert buffer.update(unjudged, **{"tags.judge": 1.0}) == 4  # no warning
+    assert buffer.update(expdb.QueryBuilder().is_null("tags.new"), tags={"new": 1}) == 4
+    with pytest.warns(expdb.ExpDBWarning, match=r"has the tag tags\.jugde, did you mean"):
+        buffer.update(expdb.QueryBuilder().eq("tags.jugde", 1), **{"tags.judge": 0.0})
+
+
+def test_a_key_that_no_query_could_name_is_refused(buffer):
+    with pytest.raises(expdb.QueryError, match="letters, digits and _"):
+        buffer.update([0], **{"tags.a.b": 1})
+
+
 def test_tags_are_replaced_on_request(buffer):
     buffer.update([1], tags={"only": 1}, replace_tags=True)
     buffer.update([3], tags=None)
@@ -92,7 +105,7 @@ def test_tags_that_make_no_sense_are_refused(buffer, columns, said):
 def test_an_update_by_an_episode_that_matches_nothing_is_told(buffer):
     with pytest.warns(expdb.ExpDBWarning, match="not yet flushed by another process"):
         assert buffer.update({"episode_id": "unknown"}, reward=1.0, which="last") == 0
-    with pytest.raises(expdb.TooFewRows, match="found no matching step in buffer 'train'"):
+    with pytest.raises(expdb.TooFewRows, match="found no step of buffer 'train' that matches"):
         buffer.update({"episode_id": "unknown"}, reward=1.0, required=True)
     assert buffer.update({"task_id": "unknown"}, reward=1.0) == 0  # a query may match nothing
     with pytest.raises(expdb.TooFewRows):
@@ -179,5 +192,24 @@ def test_the_command_tags_steps_and_episodes(tmp_path):
             {"split": "train", "note": "a = b"},
         ]
         assert tags_of(buffer, "episode_tags")[2] == {"label": "hard"}
+    every = "tag", path, "train", "position >= 0"
+    assert run(*every, "tags.judge=1") == (0, "3 steps tagged")
+    assert run(*every, "episode_tags.level=1", "--episode") == (
+        0, "the episodes of 3 steps tagged",
+    )  # fmt: skip
+    with expdb.open(path) as db:
+        assert db.buffer("train").count({"tags.judge": 1, "episode_tags.level": 1}) == 3
+    missing = "tag", path, "train", "episode_id = e9", "judge=1"
+    code, output = run(*missing)
+    assert code == 0
+    assert output.startswith("Warning: update changed nothing: ")
+    assert '"value": "e9"' in output.splitlines()[0]
+    code, output = run(*missing, "--required")
+    assert code == 1
+    assert "Error: update found no step" in output
     assert "no condition given" in run("tag", path, "train", "judge=1")[1]
+    assert "remove --episode" in run(*every, "tags.a=1", "--episode")[1]
+    assert "has no value" in run(*every, "judge=")[1]
+    assert "is not valid JSON" in run(*every, "judge={bad")[1]
+    assert "letters, digits and _" in run(*every, "a.b=1")[1]
     assert "expected KEY=VALUE" in run("tag", path, "train", "step = 0", "judge")[1]

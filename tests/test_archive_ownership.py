@@ -235,6 +235,23 @@ def test_with_by_archiver_writes_evict_nothing(db, tmp_path, monkeypatch):
     assert archived(tmp_path) == list(range(30))
 
 
+def test_writers_warn_while_no_archiver_keeps_the_capacity(db, tmp_path, monkeypatch):
+    monkeypatch.setattr(retention, "LATE_SECONDS", 0.0)
+    buffer = db.buffer("b", capacity=10)
+    buffer.eviction = expdb.Eviction(archive=tmp_path, by="archiver")
+    for count in (5, 30):  # within the capacity; over it for the first time
+        monkeypatch.setattr(buffer._retention, "_next_look", 0.0)
+        buffer.store_batch({"n": np.arange(count)})
+    monkeypatch.setattr(buffer._retention, "_next_look", 0.0)
+    with pytest.warns(expdb.ExpDBWarning, match=r"holds 36 steps, .* b --follow"):
+        buffer.store(n=1)
+    buffer.evict()
+    monkeypatch.setattr(buffer._retention, "_next_warning", 0.0)
+    monkeypatch.setattr(buffer._retention, "_next_look", 0.0)
+    buffer.update([35], tags={"a": 1})  # no warning
+    assert len(buffer) == 10
+
+
 def test_one_write_archives_a_bounded_number_of_steps(db, tmp_path, monkeypatch):
     buffer = db.buffer("b", capacity=10)
     buffer.eviction = expdb.Eviction(archive=tmp_path)

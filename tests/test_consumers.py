@@ -402,6 +402,8 @@ def test_a_replay_names_what_was_evicted(buffer):
         list(buffer.replay("trainer"))
     with pytest.raises(expdb.UnknownConsumer, match="did you mean 'trainer'"):
         buffer.replay("trainr")
+    with pytest.warns(expdb.ExpDBWarning, match="one of the given trainer steps; it has "):
+        assert list(buffer.replay("trainer", [99])) == []
 
 
 def test_a_replay_says_that_rewards_have_changed(buffer):

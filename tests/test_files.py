@@ -227,7 +227,7 @@ def test_a_file_on_a_read_only_medium_is_read(path, medium):
     for command in (["info", there], ["query", there, "b"], ["check", there]):
         assert CliRunner().invoke(main, list(map(str, command))).exit_code == 0
     with (
-        pytest.raises(expdb.DatabaseReadOnly, match="open it with read_only=True"),
+        pytest.raises(expdb.DatabaseReadOnly, match="read_only=True"),
         expdb.open(there) as db,
     ):
         db.buffer("b").store(x=1)

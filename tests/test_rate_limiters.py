@@ -418,3 +418,18 @@ def test_steps_of_whole_episodes_that_were_leased_are_not_waited_for(open_db, un
             with consumer.lease(2 if unit == expdb.Episode() else 1, unit=unit):
                 pass
     assert len(buffer) == 100
+
+
+def test_episodes_that_are_stale_by_their_first_step_are_not_waited_for(open_db):
+    buffer = open_db(timeout=3.0).buffer("train")
+    buffer.rate_limiter = expdb.Queue(10)
+    buffer.policy_version = 0
+    consumer = buffer.consumer("c", max_times_sampled=1, max_staleness=0)
+    buffer.store(x=0, policy_version=0, terminated=True)
+    with consumer.lease(1, unit=expdb.Episode()):
+        pass
+    buffer.store(x=0, episode_id="e", policy_version=0)  # the episode is stale by this step
+    buffer.policy_version = 1
+    for k in range(20):
+        buffer.store(x=k, episode_id="e", policy_version=1)
+    assert len(buffer) == 22

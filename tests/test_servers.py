@@ -307,6 +307,12 @@ REPEATED = {
     "tasks": lambda db, buffer: buffer.tasks(),
     "episodes": lambda db, buffer: buffer.episodes()["task_id"].to_pylist(),
     "stats": lambda db, buffer: buffer.stats()["steps"],
+    "check": lambda db, buffer: db.check(),
+    "eviction": lambda db, buffer: (buffer.eviction, len(buffer.plan_eviction())),
+    "sample tasks": lambda db, buffer: buffer.sample_tasks(1, rng=0)["t"]["number"].tolist(),
+    "why": lambda db, buffer: len(buffer.why(3)),
+    "waiting": lambda db, buffer: buffer.waiting(),
+    "replay": lambda db, buffer: [one["number"].tolist() for one in buffer.replay("old")],
     "sample": lambda db, buffer: buffer.sample(100, rng=0)["number"].max(),
     "sql": lambda db, buffer: db.sql("SELECT count(*) AS n FROM experience")["n"].to_pylist(),
     "buffer": lambda db, buffer: db.buffer("b", capacity=100).capacity,
@@ -338,6 +344,8 @@ def filled_anew(db):
     buffer.store_batch([{"task_id": "t", **step(k)} for k in range(5)])
     buffer.policy_version = 1
     buffer.store(task_id="t", episode_id="named", number=5)
+    with buffer.consumer("old", seed=1).lease(2):
+        pass
     return buffer
 
 

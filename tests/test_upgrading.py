@@ -153,6 +153,27 @@ def test_grant_lets_roles_write_and_read(roles):
         expdb.grant(url, readers=["unknown role"])
 
 
+def test_only_the_owner_grants_and_to_no_public_role(roles):
+    server, database, actor, reader = roles
+    url = server.url(database)
+    expdb.open(url).close()
+    expdb.grant(url, actors=actor)
+    with pytest.raises(expdb.AccessDenied, match="only the owner of the schema expdb"):
+        expdb.grant(url_of(server, database, actor), readers=reader)
+    for name in ("public", "PUBLIC"):
+        with pytest.raises(expdb.InvalidValue, match="every role of the server"):
+            expdb.grant(url, readers=name)
+    with expdb.open(url) as db:  # a dump must not need roles that make tables
+        assert db.sql("SELECT count(*) AS n FROM pg_default_acl")["n"].to_pylist() == [0]
+
+
+def test_an_empty_server_is_not_told_of_copied_files(db, location):
+    is_file = not location.startswith("postgresql")
+    with pytest.raises(expdb.UnknownBuffer) as told:
+        db.buffer("train", create=False)
+    assert ("expdb backup" in str(told.value)) == is_file
+
+
 def test_what_is_granted_survives_an_upgrade(roles):
     server, database, actor, reader = roles
     url = server.url(database)

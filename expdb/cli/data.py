@@ -16,7 +16,7 @@ from expdb import plot as pictures
 from expdb import show as conversation
 from expdb.cli.conditions import condition_of, value_of
 from expdb.cli.main import as_json, verb
-from expdb.cli.printing import plain, print_rows, print_table
+from expdb.cli.printing import counted, plain, print_rows, print_table
 
 
 @verb
@@ -32,21 +32,24 @@ def info(location: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"location": db.location, "bytes": nbytes, "buffers": stats}))
         return
-    click.echo(f"{db.location}: {nbytes:,} bytes, {len(stats)} buffer{'s' * (len(stats) != 1)}")
+    click.echo(f"{db.location}: {counted(nbytes, 'byte')}, {counted(len(stats), 'buffer')}")
     if not stats:
-        click.echo(
-            "Nothing was stored. If the file was copied while a program had it open, its log was "
-            "left behind: make copies with `expdb backup`."
+        copied = (
+            " If the file was copied while a program had it open, its log was left behind: make "
+            "copies with `expdb backup`."
         )
+        click.echo(f"Nothing was stored.{copied * os.path.exists(location)}")
     for one in stats:
         episodes = one["episodes"]
         click.echo(
-            f"\n{one['name']}: {one['steps']:,} steps ({one['capacity'] or 'no'} capacity, "
-            f"{one['added']:,} added), "
-            f"{sum(episodes.values()):,} episodes ({episodes['open']} open, {episodes['aborted']} "
-            "aborted), "
-            f"{one['tasks']:,} tasks, {one['bytes']:,} bytes of payload"
+            f"\n{one['name']}: {counted(one['steps'], 'step')} ({one['capacity'] or 'no'} "
+            f"capacity, {one['added']:,} added), "
+            f"{counted(sum(episodes.values()), 'episode')} ({episodes['open']} open, "
+            f"{episodes['aborted']} aborted), "
+            f"{counted(one['tasks'], 'task')}, {counted(one['bytes'], 'byte')} of payload"
         )
+        if not one["fields"]:
+            continue
         print_rows(
             [
                 {
@@ -157,6 +160,7 @@ def show(location: str, episode: str, buffer: str | None, full: bool, as_json: b
 @click.argument("assignment", metavar="KEY=VALUE")
 @click.option("--where", help="The condition as JSON, as QueryBuilder.build() gives it.")
 @click.option("--episode", is_flag=True, help="Tag the episodes of the matching steps.")
+@click.option("--required", is_flag=True, help="Fail if no step matches.")
 @as_json
 def tag(
     location: str,
@@ -165,28 +169,48 @@ def tag(
     assignment: str,
     where: str | None,
     episode: bool,
+    required: bool,
     as_json: bool,
 ) -> None:
     """Set a tag of the steps that meet all conditions; other tags do not change.
 
-    Conditions are as for `query`. KEY=null removes the tag.
+    Conditions are as for `query`. KEY=null removes the tag. A value that is JSON is stored as that,
+    any other as text.
 
     Example: expdb tag runs.db train "episode_id = refund-7/attempt-1" judge=0.7
     """
-    key, equals, value = assignment.partition("=")
-    if not equals or not key.strip():
-        raise click.BadParameter(f"expected KEY=VALUE, such as judge=0.7, got {assignment!r}")
+    column, key, value = _tag_of(assignment, "episode_tags" if episode else "tags")
     condition = condition_of(conditions, where)
     if condition is None:
         raise click.UsageError('no condition given; pass one, such as "episode_id = a-1"')
-    column = "episode_tags" if episode else "tags"
     with expdb.open(location, create=False) as db:
         chosen = db.buffer(buffer, create=False)
-        count = chosen.update(condition, **{f"{column}.{key.strip()}": value_of(value.strip())})
+        count = chosen.update(condition, required=required, **{f"{column}.{key}": value})
     if as_json:
         click.echo(json.dumps({"steps": count}))
+    elif column == "tags":
+        click.echo(f"{counted(count, 'step')} tagged")
     else:
-        click.echo(f"{count:,} step{'s' * (count != 1)} tagged")
+        click.echo(f"the episodes of {counted(count, 'step')} tagged")
+
+
+def _tag_of(assignment: str, column: str) -> tuple[str, str, Any]:
+    """Return the column, the key and the value of KEY=VALUE; the key may begin with the column."""
+    key, equals, text = (part.strip() for part in assignment.partition("="))
+    if not equals or not key:
+        raise click.BadParameter(f"expected KEY=VALUE, such as judge=0.7, got {assignment!r}")
+    head, dot, rest = key.partition(".")
+    if dot and head == column:
+        key = rest
+    elif dot and head in ("tags", "episode_tags"):
+        option = "remove --episode" if head == "tags" else "add --episode"
+        raise click.BadParameter(f"{key} is not a tag of {column}; {option}, or rename the key")
+    if not text:
+        raise click.BadParameter(f"{assignment!r} has no value; {key}=null removes the tag")
+    value = value_of(text)
+    if isinstance(value, str) and text[0] in "{[":
+        raise click.BadParameter(f"{text!r} is not valid JSON; write text as {json.dumps(text)!r}")
+    return column, key, value
 
 
 @verb
@@ -221,7 +245,7 @@ def export(
     click.echo(
         json.dumps({"target": target, "steps": count, "bytes": size})
         if as_json
-        else f"{target}: {count:,} steps, {size:,} bytes"
+        else f"{target}: {counted(count, 'step')}, {counted(size, 'byte')}"
     )
 
 

@@ -1,9 +1,11 @@
 """The command line: one function a verb. Open, call the library, print.
 
 Every verb is named after the method it calls, takes `--json` where a machine might read, and ends
-its help in an example. Errors are one line, with the cure, and exit status 1.
+its help in an example. Errors and warnings are one line each, with the remedy; after an error the
+exit status is 1.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,15 +15,22 @@ import expdb
 
 
 class _Group(click.Group):
-    """Show an expdb error as one line."""
+    """Show an error or a warning of expdb as one line."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.simplefilter("always", expdb.ExpDBWarning)
+                warnings.showwarning = _show
+                return super().invoke(ctx)
         except expdb.ExpDBError as error:
             raise click.ClickException(str(error)) from None
         except FileExistsError as error:
             raise click.ClickException(str(error)) from None
+
+
+def _show(message: Warning | str, *_: Any, **__: Any) -> None:
+    click.echo(f"Warning: {message}", err=True)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})

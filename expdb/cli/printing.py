@@ -15,6 +15,11 @@ def print_table(rows: list[dict[str, Any]], as_json: bool) -> None:
         print_rows(rows)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: "1 step", "2,000 steps"."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def plain(value: Any) -> Any:
     """Return a value that JSON has no word for."""
     if isinstance(value, bytes):

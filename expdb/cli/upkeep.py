@@ -3,14 +3,18 @@
 import json
 import os
 import re
+import signal
 import sys
-import time
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
 import expdb
 from expdb.cli.main import as_json, verb
+from expdb.cli.printing import counted
 
 
 @verb
@@ -111,9 +115,13 @@ def drop(location: str, buffer: str, yes: bool, as_json: bool) -> None:
     with expdb.open(location, create=False) as db:
         steps = len(db.buffer(buffer, create=False))
         if not yes:
-            click.confirm(f"Delete buffer {buffer!r} with {steps:,} steps?", abort=True, err=True)
+            click.confirm(
+                f"Delete buffer {buffer!r} with {counted(steps, 'step')}?", abort=True, err=True
+            )
         db.drop(buffer)
-    click.echo(json.dumps({"steps": steps}) if as_json else f"{buffer}: {steps:,} steps deleted")
+    click.echo(
+        json.dumps({"steps": steps}) if as_json else f"{buffer}: {counted(steps, 'step')} deleted"
+    )
 
 
 @verb
@@ -125,44 +133,88 @@ def evict(location: str, buffer: str | None, follow: bool, as_json: bool) -> Non
     """Evict the steps that the eviction policies select, and archive them if a policy says so.
 
     Without BUFFER, evict from all buffers. With `Eviction(by="archiver")`, run one process with
-    --follow: writers then spend no time on archiving.
+    --follow: writers then spend no time on archiving. Stop it with Ctrl-C or SIGTERM.
 
     Example: expdb evict runs.db train --follow
     """
     evicted: dict[str, int] = {}
     with expdb.open(location, create=False) as db:
-        while True:
-            for name in db.buffers() if buffer is None else [buffer]:
-                steps = _evict(db.buffer(name, create=False), follow)
-                evicted[name] = evicted.get(name, 0) + steps
-                if steps and not as_json:
-                    click.echo(f"{name}: {steps:,} steps evicted")
-            if not follow:
-                break
-            time.sleep(FOLLOW_SECONDS)
+        chosen = db.buffers() if buffer is None else [buffer]
+        if all(db.buffer(name, create=False).eviction is None for name in chosen):
+            missing = "no buffer has an" if buffer is None else f"buffer {buffer!r} has no"
+            click.echo(f"Warning: {missing} eviction policy; set buffer.eviction", err=True)
+        if follow:
+            click.echo(f"evicting from {db.location} until interrupted", err=True)
+        with _stopped() as stopped:
+            while not stopped.is_set():
+                for name in _names(db, buffer, follow):
+                    steps = _evict(db, name, follow)
+                    evicted[name] = evicted.get(name, 0) + steps
+                    if steps and not as_json:
+                        click.echo(f"{name}: {counted(steps, 'step')} evicted")
+                if not follow:
+                    break
+                stopped.wait(FOLLOW_SECONDS)
     if as_json:
         click.echo(json.dumps(evicted))
     elif not any(evicted.values()):
-        click.echo("nothing to evict")
+        click.echo("nothing evicted")
 
 
-def _evict(buffer: expdb.ReplayBuffer, follow: bool) -> int:
-    """Evict what is due; with `follow`, an archive that cannot be written is only reported."""
+@contextmanager
+def _stopped() -> Iterator[threading.Event]:
+    """Yield an event that the first interrupt or SIGTERM sets; the second interrupts."""
+    stopped = threading.Event()
+
+    def stop(*_: object) -> None:
+        if stopped.is_set():
+            raise KeyboardInterrupt
+        stopped.set()
+
+    if threading.current_thread() is not threading.main_thread():  # Python has signals only there
+        yield stopped
+        return
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        return buffer.evict()
-    except expdb.ArchiveFailed as error:
-        if not follow:
-            raise
-        click.echo(str(error), err=True)
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _names(db: expdb.ExperienceDB, buffer: str | None, follow: bool) -> list[str]:
+    try:
+        return db.buffers() if buffer is None else [buffer]
+    except PASSING as error:
+        _report(error, follow)
+        return []
+
+
+def _evict(db: expdb.ExperienceDB, name: str, follow: bool) -> int:
+    """Evict what is due and return the number of steps."""
+    try:
+        return db.buffer(name, create=False).evict()
+    except PASSING as error:
+        _report(error, follow)
         return 0
 
 
+def _report(error: expdb.ExpDBError, follow: bool) -> None:
+    """With `follow`, print an error that the next attempt may not meet; else raise it."""
+    if not follow:
+        raise error
+    click.echo(str(error), err=True)
+
+
+PASSING = (expdb.ArchiveFailed, expdb.ConnectionLost, expdb.DatabaseBusy)
 FOLLOW_SECONDS = 1.0
 
 
 @verb
 @click.argument("location")
-@click.option("--actor", multiple=True, help="A role that may write and sample; may be repeated.")
+@click.option(
+    "--actor", multiple=True, help="A role that may write, delete and sample; may be repeated."
+)
 @click.option("--reader", multiple=True, help="A role that may sample and query; may be repeated.")
 @as_json
 def grant(location: str, actor: tuple[str, ...], reader: tuple[str, ...], as_json: bool) -> None:
@@ -176,7 +228,7 @@ def grant(location: str, actor: tuple[str, ...], reader: tuple[str, ...], as_jso
     if as_json:
         return click.echo(json.dumps({"actors": actor, "readers": reader}))
     for role in actor:
-        click.echo(f"{role} may write and sample")
+        click.echo(f"{role} may write, delete and sample")
     for role in reader:
         click.echo(f"{role} may sample and query")
 
@@ -194,7 +246,9 @@ def backup(location: str, target: str, as_json: bool) -> None:
         db.backup(target)
     size = os.path.getsize(target)
     click.echo(
-        json.dumps({"target": target, "bytes": size}) if as_json else f"{target}: {size:,} bytes"
+        json.dumps({"target": target, "bytes": size})
+        if as_json
+        else f"{target}: {counted(size, 'byte')}"
     )
 
 
@@ -226,5 +280,6 @@ def copy(source: str, target: str, buffer: str | None, as_json: bool) -> None:
         click.echo(json.dumps(copied))
     else:
         click.echo(
-            "\n".join(f"{name}: {steps:,} steps" for name, steps in copied.items()) or "no buffers"
+            "\n".join(f"{name}: {counted(steps, 'step')}" for name, steps in copied.items())
+            or "no buffers"
         )

@@ -36,16 +36,26 @@ def replayed(
         if consumer is None:
             raise unknown_consumer(session, store, name)
         ids = entries.acknowledged(session, store, consumer, steps, newest)
+        if steps and not ids:
+            first, last = entries.acknowledged_steps(session, store, consumer)
+            known = "none" if first is None else f"steps {first} to {last}"
+            errors.warn(
+                f"consumer {name!r} has no batch that was acknowledged with one of the given "
+                f"trainer steps; it has {known}"
+            )
     return _each(store, sampling, consumer, ids, unit)
 
 
 def _each(
     store: Store, sampling: Sampling, consumer: ConsumerRecord, ids: list[int], unit: Unit | None
 ) -> Iterator[Batch]:
-    for id in ids:
+    def batch_of(id: int) -> Batch:
         with store.engine.reading() as session:
             entry = entries.read_entry(session, store, consumer, id)
-        yield made_again(store, sampling, consumer, entry, unit)
+        return made_again(store, sampling, consumer, entry, unit)
+
+    for id in ids:
+        yield store.engine.retry(batch_of, id)
 
 
 def shared(

@@ -115,8 +115,8 @@ def open_engine(
         # SQLite would open it all the same, for reading.
         if not read_only and not os.access(location, os.W_OK):
             raise errors.DatabaseReadOnly(
-                f"{location} cannot be written by this user: open it with read_only=True, or check "
-                "its permissions"
+                f"{location} cannot be written by this user: check its permissions, or open it in "
+                "Python with read_only=True"
             )
         engine = SqliteEngine(
             location, read_only=read_only, durability=durability, timeout=timeout, max_lag=max_lag,
@@ -177,9 +177,8 @@ def grant(url: sa.URL, actors: Sequence[str], readers: Sequence[str]) -> None:
 def _provide_file(path: str, module: ModuleType, *, create: bool, cure: bool) -> None:
     if not os.path.exists(path):
         if not create:
-            raise errors.DatabaseMissing(
-                f"{path} does not exist: check the path{', or open it with create=True' * cure}"
-            )
+            hint = ", or create it with expdb.open(path)" if cure else ""
+            raise errors.DatabaseMissing(f"{path} does not exist: check the path{hint}")
         create_file(path, module)
     if os.path.isdir(path):
         raise errors.NotAnExperienceDatabase(f"{path} is a folder: name a file")
@@ -295,6 +294,7 @@ def _provide_schema(engine: Engine, create: bool) -> None:
     if not ours:
         if not create:
             raise errors.DatabaseMissing(
-                f"{engine.location} has no schema expdb: check the URL, or open it with create=True"
+                f"{engine.location} has no schema expdb: check the URL, or create it with "
+                "expdb.open(url)"
             )
         schema.upgrade(engine)

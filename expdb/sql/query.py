@@ -29,6 +29,7 @@ COMPARISONS = (
     "is_not_null",
 )
 MAX_NESTING = 100
+LONGEST_SHOWN = 200  # characters of a query in a message
 MANY = 100  # values, from which on a list goes as one parameter
 MAX_VALUES = 30_000  # SQLite binds 32,766 parameters a statement
 
@@ -50,6 +51,15 @@ def _told(value: Any) -> Any:
     array = np.asarray(value)
     values = array.tolist() if array.dtype.hasobject else base64.b64encode(array.tobytes()).decode()
     return {"array": [array.dtype.str, array.shape, values]}
+
+
+def shown(where: Where) -> str:
+    """Return a query as one line of a message."""
+    plain = where.build() if isinstance(where, QueryBuilder) else plain_where(where)
+    if isinstance(plain, np.ndarray):
+        return f"positions {np.array2string(plain, threshold=6, separator=', ')}"
+    text = json.dumps(plain, default=str, ensure_ascii=False)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
 
 
 class QueryBuilder:

@@ -64,7 +64,8 @@ LEFT_BEHIND = (
 def unknown_buffer(session: Session, name: str) -> errors.UnknownBuffer:
     """Return the error for a name that no buffer has."""
     names = list_buffers(session)
-    there = f"there are {', '.join(names)}" if names else f"there are none; {LEFT_BEHIND}"
+    hint = f"; {LEFT_BEHIND}" if session.connection.dialect.name == "sqlite" else ""
+    there = f"there are {', '.join(names)}" if names else f"there are none{hint}"
     return errors.UnknownBuffer(f"no buffer {name!r}{nearest(name, names) or ':'} {there}")
 
 

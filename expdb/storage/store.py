@@ -3,7 +3,7 @@
 The other rooms write and read with it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
@@ -129,14 +129,14 @@ class Store:
         for before, after in outcome.episodes:
             before.become(after)
 
-    def compiled(self, where: Where) -> Condition | None:
+    def compiled(self, where: Where, new_tags: Set[str] = frozenset()) -> Condition | None:
         """Return the condition of any form of `where`, None for all rows.
 
-        Raise QueryError where it makes no sense.
+        `new_tags` may be unknown without a warning. Raise QueryError where it makes no sense.
         """
         condition = compile_where(where, self.dialect)
         if condition is not None:
-            self.tags.warn_of_unknown(condition.tags)
+            self.tags.warn_of_unknown(set(condition.tags) - new_tags)
         return condition
 
     def dropped(self) -> errors.UnknownBuffer:

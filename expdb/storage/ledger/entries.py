@@ -56,6 +56,17 @@ def acknowledged(
     return [id for (id,) in reversed(session.rows(ordered))]
 
 
+def acknowledged_steps(
+    session: Session, store: Store, consumer: ConsumerRecord
+) -> tuple[int | None, int | None]:
+    """Return the first and the last trainer step of the acknowledged leases."""
+    mine = sa.and_(L.buffer_id == store.id, L.consumer == consumer.id, L.status == "acknowledged")
+    (row,) = session.rows(
+        sa.select(sa.func.min(L.trainer_step), sa.func.max(L.trainer_step)).where(mine)
+    )
+    return row[0], row[1]
+
+
 def read_entry(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> Entry:
     """Return a row of the ledger; raise DatabaseDamaged where it cannot be read."""
     entry = next(read_entries(session, store, consumer, L.id == id), None)

@@ -189,9 +189,19 @@ def _leasable_by(
     settings = record.settings
     first = max(since, record.began if settings.new_only else 0)
     steps = sa.select(S.position, S.episode).where(S.buffer_id == store.id, S.position >= first)
+    whole = _requests_of_whole_episodes(session, store)
     if settings.max_staleness is not None and version is not None:
         episode = sa.and_(E.buffer_id == S.buffer_id, E.id == S.episode)
-        own = sa.func.coalesce(S.policy_version, E.policy_version)
+        latest = session.ask(
+            "SELECT request FROM leases WHERE buffer_id = ? AND consumer = ? "
+            "ORDER BY id DESC LIMIT 1",
+            store.id, record.id,
+        )  # fmt: skip
+        own = (
+            E.first_policy_version
+            if latest and latest[0][0] in whole
+            else sa.func.coalesce(S.policy_version, E.policy_version)
+        )
         steps = steps.join(tables.episodes, episode).where(own >= version - settings.max_staleness)
     if settings.max_times_sampled is None:
         return math.inf if session.rows(steps.limit(1)) else 0.0
@@ -201,7 +211,6 @@ def _leasable_by(
     positions, episodes = np.array(rows, np.int64).T
     times = np.zeros(len(positions), np.int64)
     oldest = int(positions[0])
-    whole = _requests_of_whole_episodes(session, store)
     held = [one for one in open_leases(session, store, record) if one.status == "leased"]
     for lease in (*acknowledged(session, store, record, oldest), *held):
         items = lease.drawn.items

@@ -55,7 +55,7 @@ class Eviction:
         ):
             raise errors.InvalidValue(
                 "a policy that says nothing: give max_bytes, max_age, max_steps_per_task, "
-                "whole_episodes or archive, or set None"
+                "whole_episodes or archive (by= alone evicts nothing), or set None"
             )
 
     @property

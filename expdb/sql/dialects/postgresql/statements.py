@@ -12,6 +12,7 @@ import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
+from expdb import errors
 from expdb.sql import schema, tables
 from expdb.sql.dialects.base import Grant, Tag
 from expdb.sql.dialects.postgresql.adhoc import run_sql as run_sql
@@ -101,15 +102,21 @@ def quoted(role: str) -> str:
 
 
 def grant(session: Any, actors: Sequence[str], readers: Sequence[str]) -> None:
-    """Let actors write and sample, and readers sample and query, now and after an upgrade."""
+    """Let actors write and readers read; upgrades grant the same on new tables and views."""
+    ((owner, may),) = session.ask(
+        "SELECT pg_get_userbyid(nspowner), pg_has_role(current_user, nspowner, 'USAGE') "
+        "FROM pg_namespace WHERE nspname = 'expdb'"
+    )
+    if not may:
+        raise errors.AccessDenied(
+            f"only the owner of the schema expdb, {owner!r}, can grant its privileges; connect as "
+            "that user"
+        )
     for roles, rights in ((actors, "SELECT, INSERT, UPDATE, DELETE"), (readers, "SELECT")):
         for role in map(quoted, roles):
             session.ask(f"GRANT USAGE ON SCHEMA expdb TO {role}")
             session.ask(f"GRANT {rights} ON ALL TABLES IN SCHEMA expdb TO {role}")
             session.ask(f"REVOKE INSERT, UPDATE, DELETE ON expdb.expdb_version FROM {role}")
-            session.ask(
-                f"ALTER DEFAULT PRIVILEGES IN SCHEMA expdb GRANT {rights} ON TABLES TO {role}"
-            )
 
 
 def schema_problems(session: Any) -> list[str]:

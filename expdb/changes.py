@@ -1,0 +1,69 @@
+"""What `update` may change: its columns, checked before anything is stored."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from expdb import checks, errors
+from expdb.chunks.values import encode_tags
+from expdb.sql.conditions import resolve
+
+TAGS = frozenset(("tags", "episode_tags"))
+UPDATABLE = ("reward", "terminated", "truncated", "tags", "policy_version", "episode_tags")
+
+
+def checked_changes(columns: Mapping[str, Any], replace_tags: bool) -> dict[str, Any]:
+    """Return checked columns to update; tags that are merged become a mapping."""
+    given = dict(columns)
+    for name in columns:
+        column, dot, key = name.partition(".")
+        if dot and column in TAGS and key:
+            resolve(name)  # raises where no query could name the tag
+            tags = given.setdefault(column, {})
+            if not isinstance(tags, Mapping) or key in tags:
+                raise errors.InvalidValue(
+                    f"{name} conflicts with {column}=; set the tag in only one of them"
+                )
+            given[column] = {**tags, key: given.pop(name)}
+    if not given:
+        raise errors.InvalidValue(
+            f"update() got no column to set; pass one of {', '.join(UPDATABLE)}, tags.<key> or "
+            "episode_tags.<key>"
+        )
+    if not given.keys() <= set(UPDATABLE):
+        wrong = ", ".join(sorted(given.keys() - set(UPDATABLE)))
+        raise errors.InvalidValue(
+            f"update() cannot set {wrong}; it can set {', '.join(UPDATABLE)}, tags.<key> and "
+            "episode_tags.<key>, but not fields"
+        )
+    for name in TAGS & given.keys():
+        if given[name] is not None:
+            encoded = encode_tags(given[name], name)  # raises
+            given[name] = encoded if replace_tags else json.loads(encoded)
+    return {
+        name: value if name in TAGS else _checked_column(name, value)
+        for name, value in given.items()
+    }
+
+
+def tags_of(changes: Mapping[str, Any]) -> set[str]:
+    """Return the tags that checked changes set, such as "tags.judge"."""
+    found = {name: changes[name] for name in TAGS & changes.keys() if changes[name] is not None}
+    return {
+        f"{name}.{key}"
+        for name, tags in found.items()
+        for key in (json.loads(tags) if isinstance(tags, str) else tags)
+    }
+
+
+def _checked_column(name: str, value: Any) -> Any:
+    if value is None and name not in ("terminated", "truncated"):
+        return None
+    if name == "reward":
+        return checks.reward(value)
+    check: Any = {
+        "terminated": checks.flag,
+        "truncated": checks.flag,
+        "policy_version": checks.whole,
+    }
+    return check[name](value, name)

@@ -1,0 +1,66 @@
+"""The command line: what it prints, what it refuses, and how it ends."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import expdb
+from expdb.cli import main
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "runs.db"
+    with expdb.open(path) as db:
+        db.buffer("b", capacity=10).store(n=1, reward=0.5)
+        db.buffer("without_fields").store(reward=1.0)
+    return str(path)
+
+
+def run(*arguments):
+    done = CliRunner().invoke(main, list(arguments))
+    return done.exit_code, done.output.strip()
+
+
+def test_info_counts_in_plain_words(path):
+    code, output = run("info", path)
+    assert code == 0
+    assert "1 step (10 capacity, 1 added), 1 episode (" in output
+    assert "no rows" not in output
+
+
+def test_an_export_that_cannot_be_written_names_the_file(path):
+    code, output = run("export", path, "b", "/proc/b.parquet")
+    assert code == 1
+    assert "Error: /proc/b.parquet cannot be written" in output
+
+
+def test_evict_says_that_there_is_no_policy(path):
+    assert run("evict", path, "b") == (
+        0, "Warning: buffer 'b' has no eviction policy; set buffer.eviction\nnothing evicted",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_an_archiver_that_is_stopped_ends_without_an_error(path, tmp_path, stop):
+    with expdb.open(path) as db:
+        buffer = db.buffer("b")
+        buffer.eviction = expdb.Eviction(archive=tmp_path / "archive", by="archiver")
+        buffer.store_batch({"n": np.arange(40)})
+        command = [sys.executable, "-m", "expdb", "evict", path, "b", "--follow"]
+        archiver = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        until = time.monotonic() + 60
+        while len(buffer) > 10 and time.monotonic() < until:
+            time.sleep(0.05)
+        archiver.send_signal(stop)
+        output, said = archiver.communicate(timeout=60)
+    assert archiver.returncode == 0
+    assert output == "b: 31 steps evicted\n"
+    assert said == f"evicting from {path} until interrupted\n"
