@@ -1,12 +1,13 @@
 """The suite of memmap-replay-buffer itself, from its source package, with the import changed."""
 
+import os
 import subprocess
 import sys
 import tarfile
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # pip downloads, torch is imported
 
 PACKAGE = "memmap-replay-buffer==0.2.3"
 # Not of what a database has: films, web pages, HDF5.
@@ -49,7 +50,7 @@ def test_the_suite_of_memmap_replay_buffer_passes(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tests,
          "-k", " and ".join(f"not {name}" for name in WHITE_BOX), tests],
-        capture_output=True, text=True, cwd=tests,
+        capture_output=True, text=True, cwd=tests, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:]
     assert "35 passed" in done.stdout

@@ -81,6 +81,10 @@ def library() -> str | None:
     return found[0] if found else None
 
 
+# Connections that a garbage collection closes later still call these, and SQLite their functions.
+_used: list[Disk] = []
+
+
 class Disk:
     """The disk under the files whose path begins with `prefix`, while it is used as a context."""
 
@@ -90,6 +94,7 @@ class Disk:
             None  # (kind, file) to an SQLite error code, 0 to go on
         )
         self._files: dict[int, str] = {}
+        self._methods: dict[int, _Methods] = {}  # theirs, by file
         self._tables: dict[
             int, tuple[_Methods, int]
         ] = {}  # ours by theirs; both stay, SQLite keeps pointers to them
@@ -116,6 +121,7 @@ class Disk:
             _XSYNC(self._on_sync),
         ]  # fmt: skip
         pointers = [ctypes.cast(callback, c_void_p).value for callback in self._callbacks]
+        _used.append(self)
         self._vfs.name, self._vfs.open, self._vfs.delete = b"remembering", pointers[0], pointers[1]
         self._replaced = dict(
             zip(("close", "write", "truncate", "sync"), pointers[2:], strict=True)
@@ -142,7 +148,7 @@ class Disk:
                 self._tables[theirs] = (ours, theirs)
             methods.value = ctypes.addressof(self._tables[theirs][0])
             self._files[file] = path
-            self._original = _Methods.from_address(theirs)
+            self._methods[file] = _Methods.from_address(theirs)
         return status
 
     def _do(self, event: Event, run: Callable[[], int]) -> int:
@@ -160,22 +166,22 @@ class Disk:
         return self._do(Event("delete", path), run) if path.startswith(self.prefix) else run()
 
     def _on_close(self, file: int) -> int:
-        self._files.pop(file)
-        return _XCLOSE(self._original.close)(file)
+        del self._files[file]
+        return _XCLOSE(self._methods.pop(file).close)(file)
 
     def _on_write(self, file: int, data: int, size: int, offset: int) -> int:
         event = Event("write", self._files[file], offset, ctypes.string_at(data, size))
-        return self._do(event, lambda: _XWRITE(self._original.write)(file, data, size, offset))
+        return self._do(event, lambda: _XWRITE(self._methods[file].write)(file, data, size, offset))
 
     def _on_truncate(self, file: int, size: int) -> int:
         return self._do(
             Event("truncate", self._files[file], size),
-            lambda: _XTRUNCATE(self._original.truncate)(file, size),
+            lambda: _XTRUNCATE(self._methods[file].truncate)(file, size),
         )
 
     def _on_sync(self, file: int, flags: int) -> int:
         return self._do(
-            Event("sync", self._files[file]), lambda: _XSYNC(self._original.sync)(file, flags)
+            Event("sync", self._files[file]), lambda: _XSYNC(self._methods[file].sync)(file, flags)
         )
 
 
