@@ -255,18 +255,18 @@ def test_writers_warn_while_no_archiver_keeps_the_capacity(db, tmp_path, monkeyp
 def test_one_write_archives_a_bounded_number_of_steps(db, tmp_path, monkeypatch):
     buffer = db.buffer("b", capacity=10)
     buffer.eviction = expdb.Eviction(archive=tmp_path)
-    buffer.store_batch({"n": np.arange(5000)})
+    buffer.store_batch({"n": np.arange(1500)})
     monkeypatch.setattr(buffer._retention, "_next_look", 0.0)
     at_once = buffer._retention._at_once
     buffer.store(n=1)
-    assert len(buffer) == 5001 - at_once
+    assert len(buffer) == 1501 - at_once
     sizes = [len(buffer)]
-    assert sizes[0] > 4000
+    assert sizes[0] > 1000
     while len(buffer) > 500:  # no pause while steps are due
         buffer.store(n=1)
         sizes.append(len(buffer))
     assert len(sizes) > 3
-    assert sorted([*archived(tmp_path), *held(buffer)]) == list(range(5000 + len(sizes)))
+    assert sorted([*archived(tmp_path), *held(buffer)]) == list(range(1500 + len(sizes)))
 
 
 def test_an_archive_of_whole_episodes_never_splits_one(db, tmp_path, monkeypatch):

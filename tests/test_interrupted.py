@@ -216,10 +216,10 @@ every_line = pytest.mark.filterwarnings(
 # of an hour.
 EACH = bool(os.environ.get("EXPDB_EVERY_LINE"))
 kinds = pytest.mark.parametrize(("kind", "stride"), [
-    pytest.param(KeyboardInterrupt, 29,
+    pytest.param(KeyboardInterrupt, 61,
         marks=pytest.mark.skipif(EACH, reason="each line is taken")),
-    pytest.param(KeyboardInterrupt, 1 if EACH else 23, marks=pytest.mark.slow),
-    pytest.param(asyncio.CancelledError, 1 if EACH else 41, marks=pytest.mark.slow),
+    pytest.param(KeyboardInterrupt, 1 if EACH else 47, marks=pytest.mark.slow),
+    pytest.param(asyncio.CancelledError, 1 if EACH else 97, marks=pytest.mark.slow),
 ])  # fmt: skip
 
 

@@ -699,7 +699,7 @@ class Handles(RuleBasedStateMachine):
 
 @pytest.mark.parametrize(
     ("steps", "max_lag"),
-    [(240, 0.0), pytest.param(STEPS or 320, 0.005, marks=pytest.mark.slow)],
+    [(200, 0.0), pytest.param(STEPS or 200, 0.005, marks=pytest.mark.slow)],
 )
 @pytest.mark.timeout(0)
 @pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")

@@ -433,6 +433,7 @@ def test_pages_and_positions_beyond_64_bits_are_past_the_end(buffer):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_a_query_of_more_values_than_the_database_takes_is_refused(db, buffer):
     buffer.store(reward=0.5)
     with reading(db) as session:

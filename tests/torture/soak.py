@@ -451,5 +451,5 @@ for _kind in ("SQLite", "PostgreSQL"):
     fault(
         f"{_kind}: two writers, a learner and an asker at once, seconds",
         "no acknowledged step lost or twice, no wrong batch, no error but documented ones, no "
-        "growth at constant size", 20, 1200,
+        "growth at constant size", 12, 1200,
     )(_strike)  # fmt: skip
