@@ -541,12 +541,22 @@ class ReplayBuffer(Consumption):
         """
         return self._retention.plan()
 
-    def evict(self) -> int:
+    def evict(self, *, forget_missing: bool = False) -> int:
         """Evict now what `eviction` says, and return how many steps went.
 
-        Raises ArchiveFailed, and evicts nothing, where it cannot be archived.
+        Parameters
+        ----------
+        forget_missing : bool
+            If the file that holds the steps of an earlier, interrupted eviction does not exist,
+            for example because the disk of the archive was lost, give those steps up with a
+            warning. Do this only on a machine that has the archive's folder.
+
+        Raises
+        ------
+        ArchiveFailed
+            If the steps cannot be archived; then nothing is evicted.
         """
-        return self._retention.evict()
+        return self._retention.evict(checks.flag(forget_missing, "forget_missing"))
 
     def index(self, name: str) -> None:
         """Index a column or a tag, such as "tags.difficulty".

@@ -131,7 +131,8 @@ class Retention:
                 if under_way is not None and under_way.committed:
                     raise errors.ArchiveFailed(
                         f"{under_way.draft} holds evicted steps of buffer {store.name!r}; make its "
-                        "folder available and call evict() before you set another eviction"
+                        "folder available and call evict() before you set another eviction, or "
+                        "give the steps up with evict(forget_missing=True)"
                     )
                 if under_way is not None and keeps:
                     evictions.end(session, store, under_way)
@@ -243,9 +244,24 @@ class Retention:
             )
         return since
 
-    def evict(self) -> int:
+    def evict(self, forget_missing: bool = False) -> int:
         """Evict what the policy says; return how many steps were evicted."""
+        if forget_missing:
+            locked(self._lock, self._forget_missing)
         return locked(self._lock, self._evict)
+
+    def _forget_missing(self) -> None:
+        """End an eviction whose deleted steps are in no file."""
+        store = self._store
+        with store.writing() as (session, _):
+            found = evictions.under_way(session, store)
+            if found is None or not found.committed or found.draft.exists() or found.path.exists():
+                return
+            evictions.end(session, store, found)
+        errors.warn(
+            f"evicted steps of buffer {store.name!r} are lost: neither {found.path} (named after "
+            "their first and last position) nor its draft exists"
+        )
 
     def _evict(self) -> int:
         """Evict the steps that are due now; steps written meanwhile are left for the next call."""

@@ -1,6 +1,7 @@
 """Archives with several archivers: each step is archived once despite suspensions and kills."""
 
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -11,6 +12,12 @@ import expdb
 from expdb import archive_folder, retention
 from expdb.sql.dialects.sqlite import statements as sqlite
 from expdb.storage.ledger import evictions
+
+
+@pytest.fixture(autouse=True)
+def writes_evict_only_when_told(monkeypatch):
+    """Keep slow machines from evicting in a write because a second has passed."""
+    monkeypatch.setattr(retention, "LOOK_SECONDS", 1000.0)
 
 
 @pytest.fixture
@@ -339,6 +346,32 @@ def test_a_backup_and_its_original_do_not_share_a_file_of_the_archive(tmp_path, 
         assert db.check() == []
     for path, content in before.items():
         assert path.read_bytes() == content
+
+
+def test_steps_whose_archive_is_lost_can_be_given_up(filled, tmp_path, monkeypatch):
+    buffer, _ = filled
+    left_between(monkeypatch, buffer, "_publish")
+    shutil.rmtree(tmp_path / "archive")
+    with pytest.raises(expdb.ArchiveFailed, match="forget_missing"):
+        buffer.eviction = expdb.Eviction(archive=tmp_path / "another")
+    with pytest.raises(expdb.ArchiveFailed):
+        buffer.evict()
+    buffer.store_batch({"n": np.arange(40, 60)})
+    with (
+        pytest.warns(expdb.ExpDBWarning, match=r"steps of buffer 'b' are lost: neither .*/0-29-"),
+        pytest.raises(expdb.ArchiveFailed, match="archive"),  # its folder is still missing
+    ):
+        buffer.evict(forget_missing=True)
+    buffer.eviction = expdb.Eviction(archive=tmp_path / "another")
+    buffer.evict()
+    assert archived(tmp_path / "another") == list(range(30, 50))
+
+
+def test_steps_that_a_file_holds_are_not_given_up(filled, tmp_path, monkeypatch):
+    buffer, _ = filled
+    left_between(monkeypatch, buffer, "_publish")
+    assert buffer.evict(forget_missing=True) == 0
+    assert archived(tmp_path / "archive") == list(range(30))
 
 
 def test_a_buffer_that_is_dropped_publishes_its_evicted_steps_first(filled, tmp_path, monkeypatch):

@@ -12,10 +12,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import expdb
+from expdb import retention
 from expdb.storage.ledger.evictions import begin
 
 ORDERED = expdb.Ordered("position")
 SPAWN = multiprocessing.get_context("spawn")
+
+
+@pytest.fixture(autouse=True)
+def writes_evict_only_when_told(monkeypatch):
+    """Keep slow machines from evicting in a write because a second has passed."""
+    monkeypatch.setattr(retention, "LOOK_SECONDS", 1000.0)
 
 
 @pytest.fixture

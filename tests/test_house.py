@@ -85,11 +85,13 @@ BELOW = {
         "storage.upkeep", "storage.writing",
     },
     "buffer": {
-        "open_writers", "consumption", "retention", "step_writer", "writer", "sampling", "memory",
+        "changes", "open_writers", "consumption", "retention", "step_writer", "writer", "sampling",
+        "memory",
         "batch", "replay", "sql", "chunks", "storage", "storage.reading", "storage.writing",
         "storage.upkeep",
     },
     "export": {"buffer", "parquet"},
+    "changes": {"chunks", "sql"},
     "database": {
         "buffer", "memory", "sql", "chunks", "storage", "storage.reading", "storage.writing",
         "storage.upkeep",

@@ -233,7 +233,7 @@ def test_stacks_where_no_field_is_stacked_are_refused(buffer, unit):
 
 
 def test_a_buffer_that_is_not_to_be_made_is_named_with_the_nearest(db):
-    with pytest.raises(expdb.UnknownBuffer, match=r"there are none; .*expdb backup"):
+    with pytest.raises(expdb.UnknownBuffer, match="there are none"):
         db.buffer("train", create=False)
     db.buffer("train")
     with pytest.raises(expdb.UnknownBuffer, match="no buffer 'trian', did you mean 'train'"):

@@ -349,7 +349,16 @@ def filled_anew(db):
     return buffer
 
 
-@pytest.mark.parametrize("name", [*REPEATED, *ONCE])
+QUICK = ("sample", "store", "update", "end", "delete")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in (*REPEATED, *ONCE)
+    ],
+)
 def test_an_operation_goes_on_whose_connection_is_cut(url, proxy, name):
     """Cut at each of its messages in turn."""
     work = {**REPEATED, **ONCE}[name]
@@ -541,7 +550,7 @@ def test_a_schema_of_another_application_is_left_alone(server):
 
 def test_a_missing_schema_is_made_only_where_it_may_be(server):
     name = server.database()
-    refused(expdb.DatabaseMissing, "create=True", server.url(name), create=False)
+    refused(expdb.DatabaseMissing, r"create it with expdb\.open", server.url(name), create=False)
     refused(expdb.DatabaseMissing, "schema expdb", server.url(name), read_only=True)
     assert server.execute("SELECT count(*) FROM pg_namespace WHERE nspname = 'expdb'", name) == [
         (0,)

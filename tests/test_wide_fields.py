@@ -84,6 +84,7 @@ def test_sequences(buffer, kept_open):
     assert kept_open
 
 
+@pytest.mark.slow
 def test_what_is_kept_open_follows_the_room_for_it(open_db, kept_open):
     with open_db() as db, db.buffer("b").episode("t") as episode:
         for n in range(EPISODES * LENGTH):
