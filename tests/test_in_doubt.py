@@ -73,7 +73,9 @@ def play(db, trouble, at, later):
     return taken, raised
 
 
-@pytest.mark.parametrize("at", [1, 2, 3, 7, 8, 12])
+@pytest.mark.parametrize(
+    "at", [2, 8, *(pytest.param(at, marks=pytest.mark.slow) for at in (1, 3, 7, 12))]
+)
 def test_steps_appended_after_an_answer_was_lost_are_stored_once(postgresql_url, proxy, at):
     def trouble(begins):
         proxy.swallow, proxy.refuse = begins, begins
