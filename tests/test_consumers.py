@@ -909,3 +909,10 @@ def test_consumers_that_nobody_holds_take_no_memory(buffer):
         tracemalloc.stop()
     assert kept < 100 * 4000  # bytes: 12 kB each where all are kept
     assert held.acknowledge(lease) is None
+
+
+def test_a_handle_that_only_reads_says_that_it_creates_no_consumer(db, open_db):
+    db.buffer("b").store(x=1)
+    reader = open_db(read_only=True).buffer("b")
+    with pytest.raises(expdb.UnknownConsumer, match="read_only=True cannot create a consumer"):
+        reader.consumer("c")

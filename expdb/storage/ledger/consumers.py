@@ -101,7 +101,10 @@ def open_consumer(store: Store, name: str, given: dict[str, Any], seed: int) -> 
     if found is None:
         if store.engine.read_only:
             with store.engine.reading() as session:
-                raise unknown_consumer(session, store, name)
+                unknown = unknown_consumer(session, store, name)
+            raise errors.UnknownConsumer(
+                f"{unknown}; a handle with read_only=True cannot create a consumer"
+            )
         with store.writing() as (session, _):
             found = find_consumer(session, store, name)
             if found is None:  # nor has another process made it just now
