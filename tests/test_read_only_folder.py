@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import shutil
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -21,6 +22,13 @@ def path():
     """Return a file in a folder that everybody may read and only its owner may write to."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
+    if (
+        os.geteuid() == 0
+        and subprocess.run(["test", "-x", folder], cwd="/", user=NOBODY).returncode
+    ):
+        folder.rmdir()  # the way to the temporary files is closed to others
+        folder = Path(tempfile.mkdtemp(dir="/tmp"))
+        folder.chmod(0o755)
     with expdb.open(folder / "runs.db") as db:
         db.buffer("train").store_batch({"x": np.arange(100.0), "task_id": ["a"] * 100})
     yield folder / "runs.db"
@@ -49,6 +57,7 @@ def as_reader(path, work):
     assert received.poll(60)
     result = received.recv()
     process.join(60)
+    path.parent.chmod(0o755)
     return result
 
 

@@ -113,10 +113,10 @@ def open_engine(
         _refuse_other_names(location, read_only)  # before it is opened at all, which makes a log
         _provide_file(location, library, create=create and not read_only, cure=not read_only)
         # SQLite would open it all the same, for reading.
-        if not read_only and not os.access(location, os.W_OK):
+        if not read_only and not connection_to.is_writable(location):
             raise errors.DatabaseReadOnly(
-                f"{location} cannot be written by this user: check its permissions, or open it in "
-                "Python with read_only=True"
+                f"{location} cannot be written by this user: check its permissions and its "
+                "folder's, or open it in Python with read_only=True"
             )
         engine = SqliteEngine(
             location, read_only=read_only, durability=durability, timeout=timeout, max_lag=max_lag,
@@ -223,8 +223,10 @@ def create_file(path: str, module: ModuleType = sqlite3) -> None:
                 connection = connection_to.connect(
                     draft, module, create=True, durability="full", busy_ms=0
                 )
-                connection_to.prepare_file(connection)
-                connection.close()
+                try:
+                    connection_to.prepare_file(connection)
+                finally:
+                    connection.close()
             engine = SqliteEngine(
                 draft, read_only=False, durability="full", timeout=30.0, module=module
             )

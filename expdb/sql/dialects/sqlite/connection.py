@@ -164,6 +164,12 @@ def is_immutable(path: str) -> bool:
     return not os.access(folder, os.W_OK) and not has_log(path)
 
 
+def is_writable(path: str) -> bool:
+    """Return whether this user may write to a file, and create its log."""
+    folder = os.path.dirname(path)
+    return os.access(path, os.W_OK) and (os.access(folder, os.W_OK) or has_log(path))
+
+
 def has_log(path: str) -> bool:
     """Return whether a file has a log or the index of one, as every file has that is open."""
     return any(os.path.exists(path + suffix) for suffix in ("-wal", "-shm"))
