@@ -67,7 +67,7 @@ def open_location(kept, request, tmp_path):
 
 
 def test_every_revision_has_files_of_its_own():
-    assert schema.known_revisions() == REVISIONS
+    assert list(schema.known_revisions()) == REVISIONS
 
 
 def test_every_value_is_there_after_the_upgrade(kept, revision):

@@ -112,8 +112,8 @@ def test_the_tables_in_the_code_are_those_of_the_migrations(path):
 def test_there_is_one_head_and_it_is_the_revision_that_open_expects():
     scripts = ScriptDirectory(str(schema.migrations_dir()))
     assert scripts.get_heads() == [schema.known_revisions()[-1]]
-    assert (
-        sorted(script.revision for script in scripts.walk_revisions()) == schema.known_revisions()
+    assert sorted(script.revision for script in scripts.walk_revisions()) == list(
+        schema.known_revisions()
     )
 
 

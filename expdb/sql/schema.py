@@ -26,13 +26,14 @@ def migrations_dir() -> Path:
     return packaged if packaged.is_dir() else package.parent / "migrations"
 
 
-def known_revisions() -> list[str]:
+@functools.cache
+def known_revisions() -> tuple[str, ...]:
     """Return the revisions this expdb knows.
 
     They come oldest first, by file name: importing Alembic takes longer than opening.
     """
     names = [path.name for path in (migrations_dir() / "versions").glob("[0-9]*.py")]
-    return sorted(match[0] for match in map(re.compile(r"\d+").match, names) if match)
+    return tuple(sorted(match[0] for match in map(re.compile(r"\d+").match, names) if match))
 
 
 @functools.cache
