@@ -1,6 +1,6 @@
 """Values of other libraries come back as what they were, or are refused by name."""
 
-from collections import namedtuple
+from collections import OrderedDict, namedtuple
 
 import numpy as np
 import pytest
@@ -154,3 +154,10 @@ def test_values_share_no_memory(db, buffer):
     first, second = records.values(buffer.sample(2, fields=["position", *records.fields]))
     first[:] = 1
     assert second.tolist() == [0, 0, 0]
+
+
+def test_ordered_dictionaries_come_back_as_such(db, buffer):
+    inner = OrderedDict(b=np.arange(3), a=OrderedDict(c="text"))
+    values = [{"info": inner, "k": 1}, OrderedDict(x=1.5)]
+    for found, value in zip(kept(db, buffer, values), values, strict=True):
+        assert_same(found, value)

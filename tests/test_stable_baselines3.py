@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from collections import OrderedDict
 
 import gymnasium
 import numpy as np
@@ -344,6 +345,23 @@ def test_goals_are_of_the_same_episode_and_where_the_strategy_says(strategy, all
     mine.close()
 
 
+def test_hindsight_keeps_the_last_observations_in_infos():
+    env, last = Rewards(), OrderedDict(observation=np.ones(2, np.float32))
+    mine = ours.HerReplayBuffer(
+        100, GOALS, spaces.Box(-1, 1, (1,)), env, "cpu", copy_info_dict=True
+    )
+    seen = OrderedDict((key, np.zeros((1, 2), np.float32)) for key in GOALS)
+    for done in (False, True):
+        info = {"terminal_observation": last} if done else {}
+        mine.add(seen, seen, np.zeros((1, 1)), np.zeros(1), np.array([done]), [info])
+    mine.sample(50)
+    found = [one["terminal_observation"] for one in env.infos if one]
+    assert found
+    assert all(type(one) is OrderedDict for one in found)
+    np.testing.assert_array_equal(found[0]["observation"], last["observation"])
+    mine.close()
+
+
 def test_hindsight_trains_and_goes_on(tmp_path):
     def options():
         return {
@@ -402,8 +420,6 @@ def test_what_cannot_be_honoured_is_refused_at_once(tmp_path):
         private.add(zero, zero, np.zeros(1), np.array([np.nan]), np.zeros(1), [{}])
     assert private.size() == 1
     private.close()
-    with pytest.raises(TypeError, match="ReplayBuffer needs a location"):
-        ours.ReplayBuffer(10, BOX, DISCRETE)
     with pytest.raises(TypeError, match="ReplayBuffer has no option 'lokation'"):
         ours.ReplayBuffer(10, BOX, DISCRETE, lokation="x", location=":memory:")
 
@@ -422,9 +438,48 @@ def test_a_row_is_added_whole_or_not_at_all(tmp_path):
     mine.close()
 
 
-def test_no_arrays_are_made_for_the_capacity(tmp_path):
+@pytest.mark.parametrize("envs", [1, 3])
+@pytest.mark.parametrize("rows", [0, 13, 20, 47], ids=["none", "some", "full", "wrapped"])
+@pytest.mark.parametrize("space", [BOX, DICT], ids=["array", "dict"])
+def test_its_arrays_are_those_of_the_original(envs, rows, space):
+    kind = "DictReplayBuffer" if space is DICT else "ReplayBuffer"
+    given = 20 * envs, space, DISCRETE, "cpu", envs
+    theirs = getattr(buffers, kind)(*given)
+    mine = getattr(ours, kind)(*given)  # without a location: a private temporary database
+    fill((theirs, mine), rows, envs, space)
+    assert (mine.pos, mine.full, mine.size()) == (theirs.pos, theirs.full, theirs.size())
+    for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
+        expected, found = getattr(theirs, name), getattr(mine, name)
+        if space is BOX or not isinstance(expected, dict):
+            expected, found = {None: expected}, {None: found}
+        assert expected.keys() == found.keys()
+        for key, array in expected.items():
+            assert array.dtype == found[key].dtype
+            np.testing.assert_array_equal(array, found[key])
+            assert not found[key].flags.writeable
+    mine.close()
+
+
+def test_arrays_outlive_another_number_of_environments(tmp_path):
+    for envs in (1, 2):
+        mine = ours.ReplayBuffer(20, BOX, DISCRETE, "cpu", envs, location=tmp_path / "runs.db")
+        fill((mine,), 12, envs)
+        assert mine.rewards.shape == (20 // envs, envs)
+        assert np.count_nonzero(mine.rewards) == min(mine.size(), 20 // envs) * envs
+        mine.close()
+
+
+def test_one_step_returns_have_a_tensor_of_discounts():
+    theirs = buffers.NStepReplayBuffer(20, BOX, DISCRETE, "cpu", n_steps=1, gamma=0.9)
+    mine = ours.NStepReplayBuffer(20, BOX, DISCRETE, "cpu", n_steps=1, gamma=0.9)
+    fill((theirs, mine), 15, 1)
+    assert_same_batches(theirs, mine)
+    assert mine.sample(4).discounts.shape == (4, 1)
+    mine.close()
+
+
+def test_nothing_is_allocated_for_the_capacity(tmp_path):
     mine = ours.ReplayBuffer(10**9, BOX, DISCRETE, location=tmp_path / "runs.db")
-    assert not hasattr(mine, "observations")
     mine.close()
 
 

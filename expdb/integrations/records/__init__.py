@@ -10,6 +10,7 @@ position there. Nothing that is stored makes Python import or call anything.
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from contextlib import suppress
 from typing import Any
 
@@ -23,6 +24,7 @@ __all__ = ["STRUCTURE", "Kind", "Records", "is_json"]
 
 STRUCTURE = "structure"  # the field that has the position of the structure
 MANY = 4096
+ORDERED = Kind("collections.OrderedDict", OrderedDict, dict, OrderedDict)
 NUMBERS = ("array", "scalar", "bool", "int", "float")
 
 
@@ -36,6 +38,7 @@ class Records:
         )
         if STRUCTURE not in buffer.stats()["fields"]:
             database.buffer(buffer.name, fields={STRUCTURE: expdb.Field("int32")})
+        kinds = (ORDERED, *kinds)
         self._taking, self._putting = Taking(kinds), Putting(kinds)
         self._codes: dict[Any, tuple[int, list[str]]] = {}  # by what was taken apart
         self._plans: dict[tuple[Any, ...], Plan] = {}  # of the last dict with these keys

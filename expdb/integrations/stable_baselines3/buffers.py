@@ -67,6 +67,10 @@ class Stored(buffers.BaseBuffer):
     A row of SB3's arrays is `n_envs` steps, in the order of the environments.
     """
 
+    @property
+    def _has_discounts(self) -> bool:
+        return self.n_steps > 1
+
     def __init__(
         self,
         buffer_size: int,
@@ -91,11 +95,6 @@ class Stored(buffers.BaseBuffer):
                 "optimize_memory_usage=True cannot be honoured: transitions are in the database, "
                 "which bounds the memory for them; leave it out"
             )
-        if location is None:
-            raise TypeError(
-                f"{type(self).__name__} needs a location: give replay_buffer_kwargs="
-                "{'location': 'runs.db'}, a path or a PostgreSQL URL"
-            )
         if options:
             raise TypeError(f"{type(self).__name__} has no option {min(options)!r}")
         # Not that of SB3's ReplayBuffer, which makes arrays for the whole capacity.
@@ -103,6 +102,7 @@ class Stored(buffers.BaseBuffer):
             self, buffer_size, observation_space, action_space, device, n_envs=n_envs
         )
         self.buffer_size = max(buffer_size // n_envs, 1)
+        location = ":memory:" if location is None else location
         self.optimize_memory_usage = False
         self.handle_timeout_termination = handle_timeout_termination
         self.n_steps, self.gamma = n_steps, gamma
@@ -167,6 +167,66 @@ class Stored(buffers.BaseBuffer):
     @full.setter
     def full(self, _: bool) -> None:
         """Do nothing, as for `pos`."""
+
+    @property
+    def observations(self) -> Any:
+        """The observations of all rows, [buffer_size, n_envs, ...]; a dict of them by key.
+
+        As the other arrays, they are read from the database at each access, and read-only. Rows
+        that nothing was added to are 0.
+        """
+        return self._seen_rows("obs")
+
+    @property
+    def next_observations(self) -> Any:
+        """The observations that followed, as `observations`."""
+        return self._seen_rows("next_obs")
+
+    @property
+    def actions(self) -> np.ndarray:
+        """The actions of all rows, [buffer_size, n_envs, action_dim]."""
+        return self._rows(("action",), self._action, (self.action_dim,))
+
+    @property
+    def rewards(self) -> np.ndarray:
+        """The rewards of all rows, float32 [buffer_size, n_envs]."""
+        return self._rows(("reward",), np.dtype(np.float32), ())
+
+    @property
+    def dones(self) -> np.ndarray:
+        """Whether the episode ended with the step, float32 [buffer_size, n_envs]."""
+        return self._rows(("terminated", "truncated"), np.dtype(np.float32), ())
+
+    @property
+    def timeouts(self) -> np.ndarray:
+        """Whether a time limit ended the episode, float32 [buffer_size, n_envs]."""
+        return self._rows(("truncated",), np.dtype(np.float32), ())
+
+    def _seen_rows(self, what: str) -> Any:
+        arrays = {
+            key: self._rows((name,), dtype, shape)
+            for name, key, dtype, shape in self._columns
+            if name.partition(".")[0] == what
+        }
+        return arrays if isinstance(self.obs_shape, dict) else arrays[None]
+
+    def _rows(
+        self, names: tuple[str, ...], dtype: np.dtype[Any], shape: tuple[int, ...]
+    ) -> np.ndarray:
+        """Return the largest of some columns of all steps, in the rows where SB3 has them."""
+        self.flush()
+        found = np.zeros((self.buffer_size, self.n_envs, *shape), dtype)
+        first = self._added - self.size() * self.n_envs
+        number = self._added - len(self.buffer)  # of the oldest step that is held
+        for batch in self.buffer.scan(fields=names):
+            numbers = np.arange(number, number + batch.size)
+            number += batch.size
+            held = numbers >= first
+            slots, envs = np.divmod(numbers[held], self.n_envs)
+            values = np.maximum.reduce([batch[name][held] for name in names])
+            found[slots % self.buffer_size, envs] = values
+        found.flags.writeable = False
+        return found
 
     def size(self) -> int:
         """Return how many rows are held, of `n_envs` transitions each."""
@@ -264,8 +324,9 @@ class Stored(buffers.BaseBuffer):
             done = done | batch["truncated"]
         reward = self._normalize_reward(batch["reward"].astype(np.float32).reshape(-1, 1), env)
         discounts = None
-        if self.n_steps > 1:
-            discounts = (self.gamma ** batch["n_steps"].astype(np.float32)).reshape(-1, 1)
+        if self._has_discounts:
+            taken = batch["n_steps"] if self.n_steps > 1 else np.ones(len(done))
+            discounts = (self.gamma ** taken.astype(np.float32)).reshape(-1, 1)
         kind = DictReplayBufferSamples if isinstance(self.obs_shape, dict) else ReplayBufferSamples
         return kind(
             observations=self._seen("obs", batch, env),
@@ -290,7 +351,8 @@ class ReplayBuffer(Stored, buffers.ReplayBuffer):
     """SB3's `ReplayBuffer` in a database; its arguments, and where.
 
     `location` is a path or a PostgreSQL URL, `name` a buffer there, which is made or gone on with.
-    With `n_steps` above 1 it is SB3's `NStepReplayBuffer`. `task_id` is what SQL knows the
+    Without a location the database is a private temporary one, which is deleted at the end. With
+    `n_steps` above 1 it is SB3's `NStepReplayBuffer`. `task_id` is what SQL knows the
     environment by. Steps are written together, at most `flush_steps` or `flush_seconds` late, and
     always before a sample.
 
@@ -304,6 +366,10 @@ class NStepReplayBuffer(ReplayBuffer):
 
     def __init__(self, *args: Any, n_steps: int = 3, gamma: float = 0.99, **options: Any):
         super().__init__(*args, n_steps=n_steps, gamma=gamma, **options)
+
+    @property
+    def _has_discounts(self) -> bool:
+        return True
 
 
 class DictReplayBuffer(Stored, buffers.DictReplayBuffer):
