@@ -243,7 +243,7 @@ def test_a_file_without_permission_says_so(mode, said):
     folder.chmod(0o755)
     path = filled(str(folder / "runs.db"))
     with expdb.open(path) as db:
-        assert db.check() == []  # reads the migrations, which nobody may not reach
+        assert db.check() == []  # reads the migrations, which the user nobody may not reach
     os.chmod(path, mode)
     folder.chmod(0o555)  # nor can the log's index be made, whoever owns the folder
     context = multiprocessing.get_context("fork")

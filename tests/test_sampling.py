@@ -107,12 +107,12 @@ def test_every_task_is_as_likely_whatever_its_length(db):
     ):
         draws = [
             int(task[1:])
-            for _ in range(60)
+            for _ in range(90)
             for task in buffer.sample_tasks(min(4, len(list(tasks))), where, rng=rng)
         ]
         assert_uniform(draws, tasks)
         assert_uniform(
-            [int(next(iter(buffer.sample_tasks(1, where, rng=rng)))[1:]) for _ in range(140)], tasks
+            [int(next(iter(buffer.sample_tasks(1, where, rng=rng)))[1:]) for _ in range(210)], tasks
         )
 
 
