@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -346,6 +347,46 @@ def test_a_backup_and_its_original_do_not_share_a_file_of_the_archive(tmp_path, 
         assert db.check() == []
     for path, content in before.items():
         assert path.read_bytes() == content
+
+
+def test_an_eviction_that_its_owner_commits_meanwhile_is_not_taken_over(
+    filled, tmp_path, monkeypatch
+):
+    first, second = filled
+    written, may_delete, deleted, may_publish = (threading.Event() for _ in range(4))
+    write, publish = first._retention._write_draft, first._retention._publish
+    check = archive_folder.check
+
+    def writing_then_waiting(*arguments):
+        before = write(*arguments)
+        written.set()
+        assert may_delete.wait(60)
+        return before
+
+    def waiting_then_publishing(archiving):
+        deleted.set()
+        assert may_publish.wait(60)
+        publish(archiving)
+
+    def committed_meanwhile(*arguments):
+        may_delete.set()
+        assert deleted.wait(60)
+        check(*arguments)
+
+    monkeypatch.setattr(first._retention, "_write_draft", writing_then_waiting)
+    monkeypatch.setattr(first._retention, "_publish", waiting_then_publishing)
+    owner = threading.Thread(target=first.evict)
+    owner.start()
+    assert written.wait(60)
+    monkeypatch.setattr(retention, "EXPIRE_SECONDS", -1.0)  # a clock that jumped
+    monkeypatch.setattr(archive_folder, "check", committed_meanwhile)
+    assert second.evict() == 0
+    second.evict()  # as the owner may have been killed
+    assert archived(tmp_path / "archive") == list(range(30))
+    may_publish.set()
+    owner.join()
+    assert archived(tmp_path / "archive") == list(range(30))
+    assert drafts(tmp_path / "archive" / "buffer=b") == []
 
 
 def test_steps_whose_archive_is_lost_can_be_given_up(filled, tmp_path, monkeypatch):

@@ -90,9 +90,14 @@ def renew(session: Session, store: Store, archiving: Archiving) -> bool:
 
 
 def is_owner(session: Session, store: Store, archiving: Archiving) -> bool:
-    """Return whether the eviction still has the owner that `archiving` says."""
+    """Return whether the eviction still has the owner, and is in the state, that `archiving` says.
+
+    Another process that takes over an eviction whose steps were deleted meanwhile would take the
+    row from the only draft that has them.
+    """
     mine = V.buffer_id == store.id, V.id == archiving.id
-    return bool(session.rows(sa.select(V.id).where(*mine)))
+    rows = session.rows(sa.select(V.committed).where(*mine))
+    return bool(rows) and bool(rows[0][0]) == archiving.committed
 
 
 def give_up(session: Session, store: Store, archiving: Archiving) -> None:
