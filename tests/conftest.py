@@ -49,14 +49,14 @@ def seeded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
     Each generator draws something else, and those of forked processes differ in each run.
     """
-    seed, own = zlib.crc32(request.node.nodeid.encode()), os.getpid()
-    random.seed(seed)
-    np.random.seed(seed)
+    base, own = zlib.crc32(request.node.nodeid.encode()), os.getpid()
+    random.seed(base)
+    np.random.seed(base)
     original, numbers = np.random.default_rng, itertools.count()
 
-    def default_rng(given: Any = None) -> np.random.Generator:
-        is_unseeded = given is None and os.getpid() == own
-        return original((seed, next(numbers)) if is_unseeded else given)
+    def default_rng(seed: Any = None) -> np.random.Generator:  # NumPy's name: callers pass seed=
+        is_unseeded = seed is None and os.getpid() == own
+        return original((base, next(numbers)) if is_unseeded else seed)
 
     monkeypatch.setattr(np.random, "default_rng", default_rng)
 

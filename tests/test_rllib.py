@@ -249,8 +249,6 @@ def test_each_policy_has_its_items(close, tmp_path):
     again = close(MultiAgentReplayBuffer(capacity=100, location=location))
     assert len(again) == 4
     assert again.sample(2, policy_id="q")["q"]["a"].tolist() == [7, 7]
-    with pytest.raises(ValueError, match="give location"):
-        MultiAgentReplayBuffer(location=":memory:")
 
 
 def test_policies_are_drawn_by_priority(close, tmp_path):
@@ -300,7 +298,7 @@ SPACES = {
 }
 
 
-def episode(number, length, *, terminated=True, start=0, id_=None):
+def episode(number, length, *, terminated=True, start=0, id_=None, extra=None):
     """Return an episode of which step t shows (number, t), does t and earns t."""
     times = range(start, start + length + 1)
     return SingleAgentEpisode(
@@ -308,7 +306,8 @@ def episode(number, length, *, terminated=True, start=0, id_=None):
         observations=[np.array([number, t], np.float32) for t in times],
         infos=[{"t": t} for t in times], actions=list(times[:-1]),
         rewards=[float(t) for t in times[:-1]],
-        extra_model_outputs={"logp": [np.float32(-t) for t in times[:-1]]}, **SPACES,
+        extra_model_outputs={"logp": [np.float32(-t) for t in times[:-1]], **(extra or {})},
+        **SPACES,
     )  # fmt: skip
 
 
@@ -395,10 +394,108 @@ def test_two_handles_follow_each_other(close, tmp_path):
         EpisodeReplayBuffer(capacity=15, location=tmp_path / "e.db")
 
 
-def test_a_private_database_is_not_handed_over(kind, close):
-    for buffer in (close(kind(capacity=10)), close(ReplayBuffer(10))):
-        with pytest.raises(ValueError, match="give a location"):
-            pickle.dumps(buffer)
+def test_a_private_buffer_is_pickled_with_its_episodes(kind, close):
+    buffer = close(kind(capacity=100))
+    buffer.add([episode(k, 5) for k in range(4)])
+    other = close(pickle.loads(pickle.dumps(buffer)))
+    other.add(episode(9, 2))
+    assert (len(buffer), len(other)) == (20, 22)
+    assert [one.id_ for one in other.episodes] == ["e0", "e1", "e2", "e3", "e9"]
+
+
+def test_the_episodes_that_are_held_are_those_that_were_added(kind, close):
+    buffer = close(kind(capacity=100))
+    buffer.add([episode(k, 5) for k in range(3)])
+    for k, one in enumerate(buffer.episodes):
+        added = episode(k, 5)
+        np.testing.assert_array_equal(one.get_observations(), added.get_observations())
+        assert list(one.get_actions()) == list(added.get_actions())
+        assert list(one.get_rewards()) == list(added.get_rewards())
+        assert (one.is_terminated, one.get_infos()) == (True, added.get_infos())
+        assert list(one.get_extra_model_outputs("logp")) == [0.0, -1.0, -2.0, -3.0, -4.0]
+
+
+def test_keys_of_extra_model_outputs_may_be_numbers(close):
+    buffer = close(PrioritizedEpisodeReplayBuffer(capacity=100))
+    buffer.add(episode(0, 3, extra={7: [1.0, 2.0, 3.0]}))
+    (one,) = buffer.episodes
+    assert list(one.get_extra_model_outputs(7)) == [1.0, 2.0, 3.0]
+    drawn = buffer.sample(5, n_step=1, include_extra_model_outputs=True)
+    assert all(step.get_extra_model_outputs(7, -1) == step.observations[0][1] + 1 for step in drawn)
+
+
+@pytest.mark.parametrize("unit", ["timesteps", "fragments"])
+@pytest.mark.parametrize("made", [ReplayBuffer, PrioritizedReplayBuffer, ReservoirReplayBuffer])
+def test_a_state_with_data_makes_the_same_buffer(made, unit, close, tmp_path):
+    buffer = close(made(8, unit, location=tmp_path / "a.db", state_includes_data=True))
+    for k in range(7):
+        buffer.add(steps(2 * k, 2 * k + 1))
+    options = {"beta": 0.5} if made is PrioritizedReplayBuffer else {}
+    state = pickle.loads(pickle.dumps(buffer.get_state()))
+    assert state["location"].endswith("a.db")
+    other = close(made(8, unit, location=tmp_path / "b.db"))
+    other.set_state(state)
+    private = close(pickle.loads(pickle.dumps(close(made(8, unit)))))
+    private.add(steps(99))
+    private.set_state(state)  # replaces what a private database holds, as RLlib's buffers do
+    for one in (other, private):
+        assert one.stats() | {"est_size_bytes": 0, "sampled_count": 0} == buffer.stats() | {
+            "est_size_bytes": 0, "sampled_count": 0
+        }  # fmt: skip
+        expected = set(buffer.sample(99, **options)["a"].tolist())
+        assert set(one.sample(99, **options)["a"].tolist()) == expected
+    if made is not ReservoirReplayBuffer:  # which may leave the next item out
+        other.add(steps(5))
+        with pytest.raises(ValueError, match="restore it with another location= or name="):
+            other.set_state(state)
+
+
+@pytest.mark.parametrize("made", [ReplayBuffer, PrioritizedReplayBuffer])
+def test_a_sample_of_no_items_is_empty(made, close):
+    buffer = close(made(10))
+    options = {"beta": 0.5} if made is PrioritizedReplayBuffer else {}
+    with pytest.raises(ValueError, match="empty buffer"):
+        buffer.sample(0, **options)
+    buffer.add(steps(1, 2))
+    assert buffer.sample(0, **options).count == 0
+
+
+def test_an_item_replaces_the_oldest_one_once_the_capacity_was_reached(close):
+    buffer = close(ReplayBuffer(capacity=10, storage_unit="sequences"))
+    lengths = [1, 2, 3, 2, 2]
+    buffer.add(SampleBatch({"a": np.repeat(np.arange(5), lengths), "seq_lens": np.array(lengths)}))
+    assert (len(buffer), buffer._eviction_started, buffer._next_idx) == (5, True, 0)
+    buffer.add(SampleBatch({"a": np.full(5, 5), "seq_lens": np.array([5])}))
+    assert (len(buffer), buffer._next_idx, buffer._num_timesteps_added_wrap) == (5, 1, 5)
+    assert {int(buffer.sample(1)["a"][0]) for _ in range(99)} == {1, 2, 3, 4, 5}
+    assert buffer.stats()["added_count"] == 15
+
+
+def test_priorities_of_items_that_were_just_added_are_set(close):
+    buffer = close(PrioritizedReplayBuffer(10))
+    buffer.add(steps(0, 1, 2))
+    buffer.update_priorities([0, 1, 2], [1e-9, 1e-9, 1.0])
+    assert set(buffer.sample(50, beta=0.0)["a"].tolist()) == {2}
+
+
+def test_policies_without_a_location_share_a_private_database(close):
+    config = {"type": PrioritizedReplayBuffer, "alpha": 0.6, "beta": 0.4}
+    buffer = close(MultiAgentReplayBuffer(capacity=9, underlying_buffer_config=config))
+    buffer.add(MultiAgentBatch({0: steps(1, 2, 3), 1: steps(7)}, 3))
+    assert list(buffer.sample(2).policy_batches) == [0, 1]
+    other = close(MultiAgentReplayBuffer(capacity=9, underlying_buffer_config=config))
+    other.set_state(buffer.get_state())
+    assert other.sample(5, policy_id=1)[1]["a"].tolist() == [7] * 5
+    assert len(other) == 4
+
+
+def test_a_sequence_of_a_policy_is_one_item(close):
+    buffer = close(MultiAgentPrioritizedReplayBuffer(capacity=15, replay_sequence_length=2))
+    for k in range(3):
+        buffer.add(SampleBatch({"a": np.array([k, k]), "seq_lens": np.array([2])}), weight=1.0)
+    assert len(buffer) == 3
+    batch = buffer.sample(2).policy_batches["default_policy"]
+    assert (batch.count, batch["batch_indexes"].tolist()) == (4, batch["a"].tolist())
 
 
 def test_rows_are_filled_up_with_other_episodes(close):

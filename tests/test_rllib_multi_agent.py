@@ -159,6 +159,43 @@ def test_agents_that_take_turns_are_found_where_they_act_and_see(close):
     assert len(buffer.sample(5)) == 5
 
 
+@pytest.mark.parametrize("made", [lambda k: game(k, 7), lambda k: turns(k, 3)])
+def test_the_episodes_that_are_held_are_those_that_were_added(made, close):
+    buffer = close(MultiAgentEpisodeReplayBuffer(capacity=1000))
+    added = [made(k) for k in range(3)]
+    buffer.add(added)
+    for one, other in zip(added, buffer.episodes, strict=True):
+        assert (one.id_, len(one), one.is_done) == (other.id_, len(other), other.is_done)
+        assert one.agent_episodes.keys() == other.agent_episodes.keys()
+        for agent, single in one.agent_episodes.items():
+            mine = other.agent_episodes[agent]
+            assert (len(single), single.module_id) == (len(mine), mine.module_id)
+            np.testing.assert_array_equal(single.get_observations(), mine.get_observations())
+            assert list(single.get_actions()) == list(mine.get_actions())
+            assert list(single.get_rewards()) == list(mine.get_rewards())
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_a_state_with_data_makes_the_same_buffer(kind, close, tmp_path):
+    buffer = close(kind(capacity=30, location=tmp_path / "a.db", state_includes_data=True))
+    buffer.add([game(k, 10) for k in range(5)])
+    buffer.sample(4)
+    state = buffer.get_state()
+    for location in (":memory:", tmp_path / "b.db", tmp_path / "a.db"):
+        other = close(kind(capacity=30, location=location))
+        other.set_state(state)
+        for figure in (
+            "get_num_episodes", "get_num_episodes_evicted", "get_num_timesteps",
+            "get_added_timesteps", "get_num_agent_timesteps", "get_sampled_timesteps",
+        ):  # fmt: skip
+            assert getattr(other, figure)() == getattr(buffer, figure)(), figure
+        assert [one.id_ for one in other.episodes] == [one.id_ for one in buffer.episodes]
+    filled = close(kind(capacity=30, location=tmp_path / "c.db"))
+    filled.add(game(9, 3))
+    with pytest.raises(ValueError, match="restore it with another location= or name="):
+        filled.set_state(state)
+
+
 def test_modules_have_priorities_of_their_own(close):
     buffer = close(MultiAgentPrioritizedEpisodeReplayBuffer(capacity=100, alpha=1.0))
     buffer.add(game(0, 10), weight={"m0": 1000.0, "m1": 1.0})

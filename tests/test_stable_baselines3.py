@@ -1,5 +1,6 @@
 """Stable-Baselines3 trains from a database as it does from its own arrays, and goes on with it."""
 
+import copy
 import pickle
 import subprocess
 import sys
@@ -376,11 +377,130 @@ def test_hindsight_trains_and_goes_on(tmp_path):
     assert isinstance(model.replay_buffer, her_replay_buffer.HerReplayBuffer)
     model.save_replay_buffer(tmp_path / "buffer")
     model.replay_buffer.close()
-    model.load_replay_buffer(tmp_path / "buffer")
+    with pytest.warns(UserWarning, match="last trajectory in the replay buffer will be truncated"):
+        model.load_replay_buffer(tmp_path / "buffer")
+    assert model.replay_buffer.size() == 50
+    assert model.replay_buffer.timeouts[49].tolist() == [1.0, 1.0]
+    model.learn(40, reset_num_timesteps=False)
+    assert model.replay_buffer.size() == 70
+    model.replay_buffer.close()
+
+
+@pytest.mark.parametrize("strategy", ["future", "final", "episode"])
+@pytest.mark.parametrize("steps", [60, 140, 333], ids=["some", "whole rounds", "wrapped"])
+def test_hindsight_draws_the_same_batches_as_the_original(strategy, steps):
+    rng = np.random.default_rng(0)
+    made = [
+        kind(70, GOALS, spaces.Box(-1, 1, (1,)), Rewards(), "cpu",
+             goal_selection_strategy=strategy, n_envs=1, **options)
+        for kind, options in (
+            (her_replay_buffer.HerReplayBuffer, {}), (ours.HerReplayBuffer, {"location": None}),
+        )
+    ]  # fmt: skip
+    for t in range(steps):  # the episodes are whole numbers of rounds: none is partly overwritten
+        seen, action = {key: rng.normal(size=(1, 2)) for key in GOALS}, rng.normal(size=(1, 1))
+        for buffer in made:
+            buffer.add(seen, seen, action, np.ones(1), np.array([t % 7 == 6]), [{}])
+        if t % 7 == 6 and t > steps - 20:
+            assert_same_batches(*made)
+    made[1].close()
+
+
+def test_truncation_ends_the_last_episode_of_each_environment():
+    env = Rewards()
+    mine = ours.HerReplayBuffer(100, GOALS, spaces.Box(-1, 1, (1,)), env, "cpu", n_envs=2)
+    seen = {key: np.zeros((2, 2), np.float32) for key in GOALS}
+    mine.truncate_last_trajectory()  # nothing was added
+    for t in range(3):
+        mine.add(seen, seen, np.zeros((2, 1)), np.ones(2), np.array([t == 2, False]), [{}] * 2)
+    with pytest.warns(UserWarning, match="will be truncated"):
+        mine.truncate_last_trajectory()
+    assert mine.dones[2].tolist() == [1.0, 1.0]
+    assert mine.timeouts[2].tolist() == [0.0, 1.0]
+    mine.truncate_last_trajectory()  # every episode has ended: no warning
+    mine.add(seen, seen, np.zeros((2, 1)), np.ones(2), np.array([True, True]), [{}] * 2)
+    mine.flush()
+    assert mine.buffer.stats()["episodes"]["complete"] == 4
+    assert mine.database.check() == []
+    mine.close()
+
+
+@pytest.mark.parametrize("kind", ["ReplayBuffer", "NStepReplayBuffer", "PrioritizedReplayBuffer"])
+def test_a_private_buffer_is_pickled_with_its_transitions(kind):
+    mine = getattr(ours, kind)(20, BOX, DISCRETE, "cpu")
+    fill((mine,), 33, 1)
+    if kind == "PrioritizedReplayBuffer":
+        mine.update_priorities(np.arange(13, 33), np.arange(20) == 4)
+    other = pickle.loads(pickle.dumps(mine))
+    same = copy.deepcopy(mine)
+    fill((mine,), 1, 1, seed=1)
+    for one in (other, same):
+        assert (one.pos, one.full, one.buffer.stats()["added"]) == (13, True, 33)
+        np.testing.assert_array_equal(one.observations[:13], mine.observations[:13])
+        assert not np.array_equal(one.observations[13], mine.observations[13])
+        if kind == "PrioritizedReplayBuffer":
+            assert set(one.sample(50).positions.tolist()) == {17}
+        fill((one,), 2, 1)
+        assert one.database.check() == []
+        one.close()
+    mine.close()
+
+
+def test_hindsight_of_a_private_database_is_saved_and_loaded(tmp_path):
+    model = sb3.SAC(
+        "MultiInputPolicy", bits(), learning_starts=40, batch_size=16, buffer_size=1000,
+        policy_kwargs={"net_arch": [8]}, device="cpu", replay_buffer_class=ours.HerReplayBuffer,
+        replay_buffer_kwargs={"copy_info_dict": True},
+    ).learn(100)  # fmt: skip
+    model.save_replay_buffer(tmp_path / "buffer")
+    model.replay_buffer.close()
+    model.load_replay_buffer(tmp_path / "buffer", truncate_last_traj=False)
     assert model.replay_buffer.size() == 50
     model.learn(40, reset_num_timesteps=False)
     assert model.replay_buffer.size() == 70
     model.replay_buffer.close()
+
+
+def test_chosen_rows_are_those_of_the_original():
+    theirs, mine = buffers.ReplayBuffer(20, BOX, DISCRETE, "cpu"), ours.ReplayBuffer(
+        20, BOX, DISCRETE, "cpu"
+    )  # fmt: skip
+    fill((theirs, mine), 33, 1)
+    rows = np.array([0, 12, 13, 19, 0])
+    expected, found = theirs._get_samples(rows), mine._get_samples(rows)
+    assert torch.equal(expected.observations, found.observations)
+    assert torch.equal(expected.dones, found.dones)
+    mine.close()
+
+
+def test_rows_that_were_never_added_are_sampled_as_zeros_if_full_is_set():
+    mine = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu")
+    with pytest.raises(expdb.TooFewRows, match="holds no transitions; add some"):
+        mine.sample(4)
+    with pytest.warns(expdb.ExpDBWarning, match="0 of 50 rows were added"):
+        mine.full = True
+    assert not mine.sample(4).observations.any()
+    fill((mine,), 30, 1)
+    drawn = mine.sample(200).observations.any(1).float().mean()
+    assert 0.4 < drawn < 0.8
+    mine.full = False
+    assert mine.sample(200).observations.any(1).all()
+    mine.close()
+
+
+def test_a_truncation_counts_whether_or_not_the_episode_is_done():
+    options = {"n_steps": 3, "device": "cpu"}
+    theirs = buffers.NStepReplayBuffer(20, BOX, DISCRETE, **options)
+    mine = ours.NStepReplayBuffer(20, BOX, DISCRETE, **options)
+    for k in range(10):
+        for made in (theirs, mine):
+            info = {"TimeLimit.truncated": k == 4}
+            made.add(
+                np.full((1, 4), k), np.full((1, 4), k + 1), np.zeros(1), np.ones(1),
+                np.zeros(1), [info],
+            )  # fmt: skip
+    assert_same_batches(theirs, mine)
+    mine.close()
 
 
 # -- priorities, and mistakes ----------------------------------------------------------------------
@@ -412,8 +532,6 @@ def test_what_cannot_be_honoured_is_refused_at_once(tmp_path):
     with pytest.raises(ValueError, match="n_steps"):
         ours.HerReplayBuffer(10, GOALS, BOX, location=":memory:", n_steps=3)
     private = ours.ReplayBuffer(10, BOX, DISCRETE, location=":memory:")
-    with pytest.raises(ValueError, match="give a location"):
-        private.__reduce__()
     fill((private,), 1, 1)
     zero = np.zeros((1, 4))
     with pytest.raises(expdb.InvalidValue, match="reward"):

@@ -1,22 +1,47 @@
-"""Where a buffer is, said so that another folder, or another process, finds it."""
+"""The location of a drop-in buffer, and its contents where a location is not enough."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 
 import expdb
+
+PRIVATE = ":memory:"  # a private temporary database, deleted when it is closed
+PARTS = "structures", "reservoir"  # `<name>.<part>`: the other buffers of a drop-in buffer
 
 
 def absolute(location: str | os.PathLike[str]) -> str:
     """Return a location that means the same in another folder, as where it is unpickled."""
     given = os.fspath(location)
-    return given if "://" in given or given == ":memory:" else os.path.abspath(given)
+    return given if "://" in given or given == PRIVATE else os.path.abspath(given)
 
 
-def refuse_private(location: str) -> None:
-    """Raise ValueError for a private temporary database, which no other process can have."""
-    if location == ":memory:":
-        raise ValueError("a private temporary database cannot be handed over: give a location")
+def contents(location: str, buffer: expdb.ReplayBuffer) -> bytes:
+    """Return a buffer and its parts as the bytes of a database file."""
+    buffer.count({"priority": 0.0})  # stores the priorities that were set within the last second
+    name = buffer.name
+    with tempfile.TemporaryDirectory(prefix="expdb-contents-") as folder:
+        path = os.path.join(folder, "contents.db")
+        with expdb.open(location, create=False, read_only=True) as database:
+            names = database.buffers()
+        for part in (name, *(f"{name}.{part}" for part in PARTS)):
+            if part in names:
+                expdb.copy(location, path, buffer=part)
+        with open(path, "rb") as file:
+            return file.read()
+
+
+def load_contents(database: expdb.ExperienceDB, location: str, name: str, data: bytes) -> None:
+    """Replace a buffer and its parts by those that `contents` returned; positions stay the same."""
+    for part in (name, *(f"{name}.{part}" for part in PARTS)):
+        if part in database.buffers():
+            database.drop(part)
+    with tempfile.TemporaryDirectory(prefix="expdb-contents-") as folder:
+        path = os.path.join(folder, "contents.db")
+        with open(path, "wb") as file:
+            file.write(data)
+        expdb.copy(path, location)
 
 
 def check_there(location: str) -> None:

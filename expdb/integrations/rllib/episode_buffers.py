@@ -143,33 +143,14 @@ class EpisodeReplayBuffer(Stored):
             ((id, first),) = self._starts(1, least)
             own = self._stored.positions(id)
             begin, last = max(0, first - lookback), min(first + length, len(own))
-            values, batch = self._stored.at(own[begin:last])
-            extra = {
-                name: [value["extra"][name] for value in values] for name in values[0]["extra"]
-            }
             steps = last - begin
-            at_end = last == len(own)
-            episode = SingleAgentEpisode(
-                id_=id,
-                observations=[value["obs"] for value in values] + [values[-1]["next_obs"]],
-                observation_space=self._spaces[0],
-                infos=[value["info"] for value in values] + [values[-1]["following_info"]]
-                if infos
-                else None,
-                actions=[value["action"] for value in values],
-                action_space=self._spaces[1],
-                rewards=batch["reward"].tolist(),
-                terminated=bool(at_end and batch["terminated"][-1]),
-                truncated=bool(at_end and batch["truncated"][-1]),
-                extra_model_outputs={**extra, "n_step": [1] * steps, "weights": [1.0] * steps},
-                len_lookback_buffer=first - begin,
-                t_started=int(batch["step"][first - begin]),
-            )
+            more = {"n_step": [1] * steps, "weights": [1.0] * steps}
+            episode = self._slice(id, begin, first, last, infos, **more)
             if to_numpy:
                 episode.to_numpy()
             found.append(episode)
             count += last - first
-            self._count_sample(batch["position"], np.array([id]), 1.0)
+            self._count_sample(own[begin:last], np.array([id]), 1.0)
         return found
 
 

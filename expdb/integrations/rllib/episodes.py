@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections import OrderedDict
@@ -18,6 +19,7 @@ from expdb.integrations.records import Records
 
 FLUSH_STEPS = 256
 EXTRA = "extra."  # before the names of extra model outputs
+NUMBERED = "extra_key."  # before names that are not text, as JSON
 
 
 @dataclass(frozen=True)
@@ -86,14 +88,12 @@ class Episodes:
 
     def __init__(self, location: str | os.PathLike[str], name: str, capacity: int, infos: bool):
         self._capacity, self._infos = capacity, infos
+        self._name = name
         self.database = expdb.open(location)
-        self.buffer = self.database.buffer(name)
-        self.records = Records(self.database, self.buffer)
-        self._writer = PrioritizedWriter(self.buffer)
+        self._open_buffer()
         self._positions: OrderedDict[str, np.ndarray] = OrderedDict()
         self._unwritten: list[tuple[Any, ...]] = []  # `KNOWN` of each step that is not flushed
         self._after, self._known = -1, 0
-        self.added = int(self.buffer.stats()["added"])
         self.evicted = 0
         self.learn()
         if self.timesteps > capacity and len(self._positions) > 1:
@@ -103,6 +103,20 @@ class Episodes:
                 f"buffer {name!r} holds {held} timesteps, and capacity={capacity} would evict "
                 "some: give it as large, or another name"
             )
+
+    def _open_buffer(self) -> None:
+        self.buffer = self.database.buffer(self._name)
+        self.records = Records(self.database, self.buffer)
+        self._writer = PrioritizedWriter(self.buffer)
+        self.added = int(self.buffer.stats()["added"])
+
+    def reopen(self, replace: Callable[[], None]) -> None:
+        """Replace the buffer by calling `replace`, and read which episodes the new one holds."""
+        self._writer.close()
+        replace()
+        self._open_buffer()
+        self._forget()
+        self.learn()
 
     def __len__(self) -> int:
         return len(self.buffer) + self._writer.unwritten
@@ -201,7 +215,7 @@ class Episodes:
                 "action": _item(actions, k), **(more(k) if more else {}),
             }  # fmt: skip
             for name, column in extra.items():
-                value[EXTRA + name] = _item(column, k)
+                value[_extra_key(name)] = _item(column, k)
             if infos is not None and (infos[k] or infos[k + 1]):
                 value["info"], value["following_info"] = infos[k], infos[k + 1]
             last, reward = k == length - 1, float(rewards[k])
@@ -262,12 +276,24 @@ class Episodes:
 
 def _step(value: dict[str, Any]) -> dict[str, Any]:
     """Return a stored step with its extra model outputs together, and infos of which none is."""
-    value["extra"] = {
-        key.removeprefix(EXTRA): value.pop(key) for key in list(value) if key.startswith(EXTRA)
-    }
+    extra: dict[Any, Any] = {}
+    for key in list(value):
+        if key.startswith(EXTRA):
+            extra[key.removeprefix(EXTRA)] = value.pop(key)
+        elif key.startswith(NUMBERED):
+            extra[json.loads(key.removeprefix(NUMBERED))] = value.pop(key)
+    value["extra"] = extra
     value.setdefault("info", {})
     value.setdefault("following_info", {})
     return value
+
+
+def _extra_key(name: Any) -> str:
+    if isinstance(name, str):
+        return EXTRA + name
+    if isinstance(name, (int, float)):  # json.dumps would write other keys in another way
+        return NUMBERED + json.dumps(name)
+    raise expdb.InvalidValue(f"the key {name!r} of extra_model_outputs must be text or a number")
 
 
 def _objects(values: tuple[Any, ...]) -> np.ndarray:

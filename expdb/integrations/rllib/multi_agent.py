@@ -13,6 +13,7 @@ from ray.rllib.utils.replay_buffers import (
 from ray.rllib.utils.replay_buffers import multi_agent_replay_buffer as rllib
 
 import expdb
+from expdb.integrations.locations import PRIVATE, absolute
 from expdb.integrations.rllib.sample_batches import (
     PrioritizedReplayBuffer,
     ReplayBuffer,
@@ -28,33 +29,51 @@ class _Policies(dict[str, Stored]):
         super().__init__()
         self._make = make
 
-    def __missing__(self, policy_id: str) -> Stored:
-        made = self[policy_id] = self._make(policy_id)
+    def __missing__(self, policy_id: Any) -> Stored:
+        name = str(policy_id)  # RLlib's tests count their policies; a name is text when it is read
+        made = self[policy_id] = self.pop(name) if name in self else self._make(name)
         return made
 
 
 class _MultiAgent(rllib.MultiAgentReplayBuffer):
     """What they have in common: RLlib splits batches by policy, and each policy is stored."""
 
-    def _store(self, location: str | os.PathLike[str], name: str, config: Any) -> None:
-        """Have each policy's items in the buffer `<name>.<policy>` of a database."""
-        self.location, self.name = location, name
+    def _store(
+        self,
+        location: str | os.PathLike[str],
+        name: str,
+        config: Any,
+        capacity: int,
+        state_includes_data: bool,
+    ) -> None:
+        """Keep the items of each policy in the buffer `<name>.<policy>` of one database."""
+        self.location, self.name = absolute(location), name
+        is_private = self.location == PRIVATE
+        self._database = expdb.open(location)  # a private one is deleted when this is closed
         kind = self._kind(config)
-        options = {key: one for key, one in (config or {}).items() if key != "type"}
+        options = {"capacity": capacity, **(config or {})}
+        for key in ("type", "beta"):
+            options.pop(key, None)
         unit = options.pop("storage_unit", StorageUnit.FRAGMENTS)
         if self.storage_unit == StorageUnit.TIMESTEPS:
             unit = StorageUnit.TIMESTEPS
-        options = {"capacity": self.capacity, **options}
-        self.replay_buffers = _Policies(
-            lambda policy: kind(
-                storage_unit=unit, location=location, name=f"{name}.{policy}", **options
+
+        def make(policy: str) -> Stored:
+            buffer = kind(
+                storage_unit=unit,
+                location=self._database.location if is_private else location,
+                name=f"{name}.{policy}",
+                state_includes_data=state_includes_data,
+                **options,
             )
-        )
-        with expdb.open(location) as database:
-            prefix = f"{name}."
-            for stored in database.buffers():
-                if stored.startswith(prefix) and not stored.endswith(".structures"):
-                    self.replay_buffers[stored.removeprefix(prefix)]
+            buffer.is_private, buffer.splits = is_private, False  # batches arrive cut into items
+            return buffer
+
+        self.replay_buffers = _Policies(make)
+        prefix = f"{name}."
+        for stored in self._database.buffers():
+            if stored.startswith(prefix) and not stored.endswith(".structures"):
+                self.replay_buffers[stored.removeprefix(prefix)]
 
     def _kind(self, config: Any) -> Callable[..., Stored]:
         """Return the class of the buffer of a policy."""
@@ -81,34 +100,31 @@ class _MultiAgent(rllib.MultiAgentReplayBuffer):
         """Flush, and close the databases; what they hold stays."""
         for one in self.replay_buffers.values():
             one.close()
-
-
-def _located(location: str | os.PathLike[str]) -> str:
-    if os.fspath(location) == ":memory:":
-        raise ValueError(
-            "a buffer for each policy needs one database: give location, a path or a URL"
-        )
-    return os.fspath(location)
+        self._database.close()
 
 
 class MultiAgentReplayBuffer(_MultiAgent):
     """RLlib's `MultiAgentReplayBuffer` in a database.
 
-    Arguments are RLlib's, `location`, a path or a PostgreSQL URL, and `name`: the items of a policy
-    are in the buffer `<name>.<policy>`.
+    Arguments are RLlib's, `location`, a path or a PostgreSQL URL (default: a private temporary
+    database), `name`: the items of a policy are in the buffer `<name>.<policy>`, and
+    `state_includes_data`, whether `get_state` returns the items, too.
     """
 
     def __init__(
         self,
         *args: Any,
-        location: str | os.PathLike[str],
+        location: str | os.PathLike[str] = PRIVATE,
         name: str = "multi_agent",
         underlying_buffer_config: Any = None,
+        state_includes_data: bool = False,
         **options: Any,
     ):
         super().__init__(*args, **options)
-        self.underlying_buffer_call_args: dict[str, Any] = {}
-        self._store(_located(location), name, underlying_buffer_config)
+        self.underlying_buffer_call_args = dict(underlying_buffer_config or {})
+        shards = options.get("num_shards", args[2] if len(args) > 2 else 1)
+        capacity = self.capacity // shards
+        self._store(location, name, underlying_buffer_config, capacity, state_includes_data)
 
 
 class MultiAgentPrioritizedReplayBuffer(
@@ -119,11 +135,13 @@ class MultiAgentPrioritizedReplayBuffer(
     def __init__(
         self,
         *args: Any,
-        location: str | os.PathLike[str],
+        location: str | os.PathLike[str] = PRIVATE,
         name: str = "multi_agent",
+        underlying_buffer_config: Any = None,
         prioritized_replay_alpha: float = 0.6,
         prioritized_replay_beta: float = 0.4,
         prioritized_replay_eps: float = 1e-6,
+        state_includes_data: bool = False,
         **options: Any,
     ):
         super().__init__(
@@ -133,8 +151,11 @@ class MultiAgentPrioritizedReplayBuffer(
             prioritized_replay_eps=prioritized_replay_eps,
             **options,
         )
-        kind = {"type": PrioritizedReplayBuffer, "alpha": prioritized_replay_alpha}
-        self._store(_located(location), name, kind)
+        config = {"type": PrioritizedReplayBuffer, "alpha": prioritized_replay_alpha}
+        if underlying_buffer_config is not None:
+            config = underlying_buffer_config
+            self.underlying_buffer_call_args = dict(config)
+        self._store(location, name, config, self.capacity, state_includes_data)
 
 
 class MultiAgentMixInReplayBuffer(
@@ -148,12 +169,13 @@ class MultiAgentMixInReplayBuffer(
     def __init__(
         self,
         *args: Any,
-        location: str | os.PathLike[str],
+        location: str | os.PathLike[str] = PRIVATE,
         name: str = "multi_agent",
+        state_includes_data: bool = False,
         **options: Any,
     ):
         super().__init__(*args, **options)
-        self._store(_located(location), name, None)
+        self._store(location, name, None, self.capacity, state_includes_data)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on from a state of this buffer."""

@@ -146,6 +146,9 @@ class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer)
         self._count(batches)
         return found
 
+    def _episode(self, id: str) -> MultiAgentEpisode:
+        return MultiAgentEpisode(**self._stored.whole(id))
+
     def _size(self, num_items: int | None, batch_size_B: int | None) -> int:
         assert num_items is None or batch_size_B is None, (
             "Cannot call `sample()` with both `num_items` and `batch_size_B` provided! Use either "

@@ -136,6 +136,40 @@ class MultiAgentEpisodes(Episodes):
         self.flush()
         return list(self._steps_of.values())
 
+    def whole(self, id: str) -> dict[str, Any]:
+        """Return an episode as the arguments of RLlib's `MultiAgentEpisode`."""
+        known = self._steps_of[id]
+        values, batch = self.at(self._positions[id], "terminated", "truncated", "tags")
+        first, last = self._spans[id]
+        seen: list[dict[Any, Any]] = [{} for _ in range(last - first + 1)]
+        infos: list[dict[Any, Any]] = [{} for _ in seen]
+        actions: list[dict[Any, Any]] = [{} for _ in seen[1:]]
+        rewards: list[dict[Any, float]] = [{} for _ in seen[1:]]
+        extra: list[dict[Any, Any]] = [{} for _ in seen[1:]]
+        ends: dict[str, dict[Any, bool]] = {"terminateds": {}, "truncateds": {}}
+        modules: dict[Any, str] = {}
+        columns = (
+            known.agents, known.modules, known.begun - first, known.ended - first,
+            batch["tags"], batch["reward"], batch["terminated"], batch["truncated"],
+        )  # fmt: skip
+        rows = zip(values, *[column.tolist() for column in columns], strict=True)
+        for value, agent, module, begun, ended, tags, reward, terminated, truncated in rows:
+            agent = (tags or {}).get("agent", agent)
+            modules[agent] = module
+            seen[begun][agent], seen[ended][agent] = value["obs"], value["next_obs"]
+            infos[begun][agent], infos[ended][agent] = value["info"], value["following_info"]
+            actions[begun][agent], rewards[ended - 1][agent] = value["action"], reward
+            if value["extra"]:
+                extra[begun][agent] = value["extra"]
+            ends["terminateds"][agent], ends["truncateds"][agent] = terminated, truncated
+        for flags in ends.values():
+            flags["__all__"] = all(flags.values())
+        return {
+            "id_": id, "env_t_started": first, "len_lookback_buffer": 0,
+            "observations": seen, "infos": infos, "actions": actions, "rewards": rewards,
+            "extra_model_outputs": extra, "agent_module_ids": modules, **ends,
+        }  # fmt: skip
+
     def transitions_at(
         self, id: str, first: int, n_step: int, modules: list[str]
     ) -> list[np.ndarray]:

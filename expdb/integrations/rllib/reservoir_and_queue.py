@@ -28,6 +28,9 @@ class ReservoirReplayBuffer(Stored, reservoir_replay_buffer.ReservoirReplayBuffe
     ):
         Stored.__init__(self, capacity, storage_unit, **options)
         self._num_evicted = 0
+
+    def _open_buffer(self) -> None:
+        super()._open_buffer()
         self._offered = self.database.buffer(
             f"{self.name}.reservoir", capacity=1, fields={"add_calls": "int64"}
         )
@@ -93,10 +96,16 @@ class FifoReplayBuffer(Stored, fifo_replay_buffer.FifoReplayBuffer):
 
     def __init__(self, *args: Any, **options: Any):
         Stored.__init__(self, 2**40, StorageUnit.FRAGMENTS, **options)
+
+    def _open_buffer(self) -> None:
+        super()._open_buffer()
         self._consumer = self.buffer.consumer("fifo", max_times_sampled=1)
 
     def _more(self) -> dict[str, Any]:
         return {}
+
+    def __len__(self) -> int:
+        return len(self.buffer) + self._writer.unwritten
 
     def _learn(self) -> None:
         """Learn nothing: each batch is deleted when it is handed out, not to make room."""

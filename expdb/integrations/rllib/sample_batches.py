@@ -17,20 +17,26 @@ from ray.rllib.utils.replay_buffers import (
 from ray.rllib.utils.replay_buffers import replay_buffer as rllib
 
 import expdb
-from expdb.integrations.locations import absolute, check_there, refuse_private
+from expdb.integrations.locations import PRIVATE, absolute, check_there
 from expdb.integrations.prioritized import PrioritizedWriter
 from expdb.integrations.records import Records
 from expdb.integrations.rllib.items import kinds, one_step, rows_of, step_of, sum_of_rewards
-from expdb.integrations.rllib.states import go_on, state_of
+from expdb.integrations.rllib.states import continue_from, data_of, load, state_of
 
 StorageUnit: Any = rllib.StorageUnit
 FLUSH_STEPS = 256
+
+# The counters of RLlib's ring of items.
+_COUNTERS = (
+    "_num_timesteps_added", "_num_timesteps_added_wrap", "_next_idx", "_most_items",
+    "_eviction_started",
+)  # fmt: skip
 
 # What RLlib's algorithms hand to any buffer, and what has no meaning here.
 _IGNORED = frozenset(
     (
         "type", "prioritized_replay_alpha", "prioritized_replay_beta", "prioritized_replay_eps",
-        "_enable_replay_buffer_api", "underlying_buffer_config",
+        "_enable_replay_buffer_api", "underlying_buffer_config", "beta",
     )
 )  # fmt: skip
 
@@ -38,56 +44,82 @@ _IGNORED = frozenset(
 class Stored(rllib.ReplayBuffer):
     """What all of them have in common: an item is a step of a database, of whatever length."""
 
+    splits = True  # whether `add` cuts batches into items
+
     def __init__(
         self,
         capacity: int = 10000,
         storage_unit: Any = "timesteps",
         *,
-        location: str | os.PathLike[str] = ":memory:",
+        location: str | os.PathLike[str] = PRIVATE,
         name: str = "replay_buffer",
+        state_includes_data: bool = False,
         **options: Any,
     ):
         if unknown := options.keys() - _IGNORED:
             raise ValueError(
                 f"{min(unknown)} is not an option of this buffer: there are capacity, "
-                "storage_unit, location and name"
+                "storage_unit, location, name and state_includes_data"
             )
         # Of arrays for the capacity there is no need.
         rllib.ReplayBuffer.__init__(self, min(capacity, 1), storage_unit)
         self.capacity = capacity
         self.location, self.name = absolute(location), name
+        self.is_private = self.location == PRIVATE
+        self.state_includes_data = state_includes_data
         self.database = expdb.open(location)
+        self._rng = np.random.default_rng(random.getrandbits(32))  # follows Python's seed
+        self._open_buffer()
+
+    def _open_buffer(self) -> None:
         is_steps = self.storage_unit == StorageUnit.TIMESTEPS
         self.buffer = self.database.buffer(
-            name, capacity=capacity if is_steps else None, fields={"timesteps": "int64"}
+            self.name, capacity=self.capacity if is_steps else None, fields={"timesteps": "int64"}
         )
         self._records = Records(self.database, self.buffer, *kinds())
         self._writer = PrioritizedWriter(self.buffer)
         self._held: deque[tuple[int, int]] = deque()  # positions and timesteps, oldest first
         self._after = -1
-        self._rng = np.random.default_rng(random.getrandbits(32))  # follows Python's seed
-        self._num_timesteps_added = self._flushed = int(self.buffer.stats()["added"])
+        added = int(self.buffer.stats()["added"])
+        # The counters of RLlib's ring of items, which begins again when a round has added the
+        # capacity: the ring has as many items as the longest round so far.
+        self._num_timesteps_added = self._num_timesteps_added_wrap = self._next_idx = 0
+        self._most_items, self._eviction_started = 0, False
+        if is_steps:
+            self._num_timesteps_added = added
+            self._num_timesteps_added_wrap = self._next_idx = added % self.capacity
+            self._most_items, self._eviction_started = self.capacity, added >= self.capacity
         self._learn()
+        for _, timesteps in self._held:
+            self._count_item(timesteps)
+        self._most_items = max(self._most_items, len(self._held))
+        self._flushed = self._num_timesteps_added
+
+    def _count_item(self, timesteps: int) -> None:
+        self._num_timesteps_added += timesteps
+        self._num_timesteps_added_wrap += timesteps
+        self._next_idx += 1
+        self._most_items = max(self._most_items, self._next_idx)
+        if self._num_timesteps_added_wrap >= self.capacity:
+            self._eviction_started = True
+            self._num_timesteps_added_wrap = self._next_idx = 0
 
     def __len__(self) -> int:
-        held = len(self.buffer) + self._writer.unwritten
-        return min(held, self.capacity) if self.storage_unit == StorageUnit.TIMESTEPS else held
-
-    @property
-    def _eviction_started(self) -> bool:
-        """Whether the capacity was reached, so that old items go."""
-        return bool(self._num_timesteps_added >= self.capacity)
-
-    @_eviction_started.setter
-    def _eviction_started(self, _: bool) -> None:
-        """Do nothing: RLlib sets it when the buffer is made."""
+        return min(len(self.buffer) + self._writer.unwritten, self._most_items)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        refuse_private(self.location)
-        self.flush()
-        given = {"capacity": self.capacity, "storage_unit": self.storage_unit,
-                 "location": self.location, "name": self.name, **self._more()}  # fmt: skip
-        return _reopened, (type(self), given)
+        given = {
+            "capacity": self.capacity, "storage_unit": self.storage_unit,
+            "location": self.location, "name": self.name,
+            "state_includes_data": self.state_includes_data, **self._more(),
+        }  # fmt: skip
+        return _reopened, (type(self), given, data_of(self))
+
+    def load(self, data: bytes) -> None:
+        """Replace what the buffer holds by the data of a state."""
+        self._writer.close()
+        load(self, data)
+        self._open_buffer()
 
     def _more(self) -> dict[str, Any]:
         """Return the options that a subclass has."""
@@ -97,6 +129,10 @@ class Stored(rllib.ReplayBuffer):
 
     def add(self, batch: Any, **options: Any) -> None:
         """Add a batch, cut into items as the storage unit says."""
+        if not self.splits:
+            if batch.count:  # RLlib cuts an empty batch from the front of some
+                self._add_single_batch(batch, **options)
+            return
         rows = None
         is_cut_here = type(self)._add_single_batch is Stored._add_single_batch
         if is_cut_here and self.storage_unit == StorageUnit.TIMESTEPS:
@@ -109,7 +145,8 @@ class Stored(rllib.ReplayBuffer):
 
     def _add_single_batch(self, item: Any, **options: Any) -> None:
         """Add an item: some timesteps, a sequence, an episode or a fragment."""
-        value = one_step(item) if self.storage_unit == StorageUnit.TIMESTEPS else item
+        is_step = self.storage_unit == StorageUnit.TIMESTEPS and item.count == 1
+        value = one_step(item) if is_step else item
         self._add_item(value, item.count, options.get("weight"))
 
     def _add_item(self, value: Any, timesteps: int, weight: float | None) -> None:
@@ -120,7 +157,7 @@ class Stored(rllib.ReplayBuffer):
             )
         step.setdefault("reward", sum_of_rewards(value))
         self._writer.append(self._weight(weight), timesteps=timesteps, **step)
-        self._num_timesteps_added += timesteps
+        self._count_item(timesteps)
         unflushed = self._num_timesteps_added - self._flushed
         if self._writer.unwritten >= FLUSH_STEPS or unflushed >= self.capacity:
             self.flush()
@@ -153,33 +190,32 @@ class Stored(rllib.ReplayBuffer):
             )
 
     def _evict(self) -> None:
-        """Delete the oldest items beyond the capacity, which counts timesteps."""
-        over = sum(count for _, count in self._held) - self.capacity
-        gone = []
-        while over > 0 and len(self._held) > 1:
-            position, count = self._held.popleft()
-            gone.append(position)
-            over -= count
-        if gone:
-            self.buffer.delete(np.array(gone))
+        """Delete the oldest items, as many as RLlib's ring of items has overwritten."""
+        over = len(self._held) - self._most_items
+        if over > 0:
+            self.buffer.delete(np.array([self._held.popleft()[0] for _ in range(over)]))
 
     # -- out -----------------------------------------------------------------------------------
 
     def sample(self, num_items: int, **options: Any) -> Any:
-        """Return `num_items` items, drawn uniformly with replacement, as one batch."""
+        """Return `num_items` items, drawn uniformly with replacement, as one batch.
+
+        The batch of 0 items is empty.
+        """
         batch, _ = self._drawn(num_items, expdb.Uniform())
         return batch
 
     def _drawn(self, num_items: int, sampler: expdb.Sampler) -> tuple[Any, expdb.Batch]:
         if num_items is None:
             raise TypeError("num_items is missing: give how many items to sample")
+        if not num_items and len(self):
+            columns = {key: np.empty(0) for key in (*sampler.keys(), "position")}
+            return SampleBatch(), expdb.Batch(columns, 0)
         self.flush()
         keys = "position", "reward", *self._records.fields, *sampler.keys()
-        if self.storage_unit != StorageUnit.TIMESTEPS:
-            keys = *keys, "timesteps"
         try:
-            drawn = self.buffer.sample(num_items, sampler=sampler, rng=self._rng, fields=keys)
-        except (expdb.TooFewRows, expdb.QueryError) as error:  # asked only then: it costs a query
+            drawn = self.buffer.sample(num_items or 1, sampler=sampler, rng=self._rng, fields=keys)
+        except (expdb.TooFewRows, expdb.QueryError) as error:  # len(self) costs a query
             if not len(self):
                 raise ValueError("Trying to sample from an empty buffer.") from error
             raise
@@ -206,7 +242,7 @@ class Stored(rllib.ReplayBuffer):
         self.flush()
         return {
             "added_count": self._num_timesteps_added,
-            "added_count_wrapped": self._num_timesteps_added % self.capacity,
+            "added_count_wrapped": self._num_timesteps_added_wrap,
             "eviction_started": self._eviction_started,
             "sampled_count": self._num_timesteps_sampled,
             "est_size_bytes": self.buffer.stats()["bytes"],
@@ -214,12 +250,15 @@ class Stored(rllib.ReplayBuffer):
         }
 
     def get_state(self) -> dict[str, Any]:
-        """Return where the buffer is: a checkpoint need not have what the database has."""
-        return state_of(self, self._rng, self._num_timesteps_sampled)
+        """Return the location of the buffer, and all that it holds with `state_includes_data`."""
+        state = state_of(self, self._rng, self._num_timesteps_sampled)
+        return state | {"counters": {name: getattr(self, name) for name in _COUNTERS}}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on from a state of this buffer; raises ValueError for one of another buffer."""
-        self._num_timesteps_sampled = go_on(self, self._rng, state)
+        self._num_timesteps_sampled = continue_from(self, self._rng, state)
+        if "data" in state:
+            self.__dict__ |= state["counters"]
 
     def close(self) -> None:
         """Flush, and close the database; what it holds stays."""
@@ -273,8 +312,8 @@ class PrioritizedReplayBuffer(Stored, prioritized_replay_buffer.PrioritizedRepla
         batch, drawn = self._drawn(num_items, self._by_priority)
         if isinstance(batch, SampleBatch):
             weights, positions = drawn["weight"], drawn["position"]
-            if self.storage_unit != StorageUnit.TIMESTEPS:
-                counts = drawn["timesteps"]
+            if batch.count != len(positions):  # items of several timesteps
+                counts = self.buffer.get(positions, fields=("timesteps",))["timesteps"]
                 weights, positions = np.repeat(weights, counts), np.repeat(positions, counts)
             batch["weights"], batch["batch_indexes"] = weights, positions
         return batch
@@ -284,6 +323,7 @@ class PrioritizedReplayBuffer(Stored, prioritized_replay_buffer.PrioritizedRepla
         values = np.asarray(priorities, np.float64)
         assert len(values) == len(idxes), f"{len(idxes)} items and {len(values)} priorities"
         assert (values > 0).all(), f"a priority is {values.min()}"
+        self.flush()  # of items that were just added, too
         self.buffer.update_priorities(np.asarray(idxes, np.int64), values)
         self._max_priority = max(self._max_priority, float(values.max(initial=0.0)))
 
@@ -301,6 +341,10 @@ class PrioritizedReplayBuffer(Stored, prioritized_replay_buffer.PrioritizedRepla
         self._max_priority = state["max_priority"]
 
 
-def _reopened(kind: type[Stored], given: dict[str, Any]) -> Stored:
-    check_there(given["location"])
-    return kind(**given)
+def _reopened(kind: type[Stored], given: dict[str, Any], data: bytes | None = None) -> Stored:
+    if data is None:
+        check_there(given["location"])
+    buffer = kind(**given)
+    if data is not None:
+        buffer.load(data)
+    return buffer

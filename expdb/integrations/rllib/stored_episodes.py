@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,9 @@ from ray.rllib.utils import force_list
 from ray.rllib.utils.replay_buffers import episode_replay_buffer as rllib
 
 import expdb
-from expdb.integrations.locations import absolute, check_there, refuse_private
+from expdb.integrations.locations import PRIVATE, absolute, check_there
 from expdb.integrations.rllib.episodes import Episodes, NextSteps
-from expdb.integrations.rllib.states import go_on, state_of
+from expdb.integrations.rllib.states import continue_from, data_of, load, state_of
 
 COLUMNS = "episode_id", "step", "terminated", "truncated"
 
@@ -31,10 +32,11 @@ class Stored(rllib.EpisodeReplayBuffer):
         *,
         batch_size_B: int = 16,
         batch_length_T: int = 64,
-        location: str | os.PathLike[str] = ":memory:",
+        location: str | os.PathLike[str] = PRIVATE,
         name: str = "episodes",
         infos: bool = True,
         seed: int | None = None,
+        state_includes_data: bool = False,
         **options: Any,
     ):
         _check_options(options)
@@ -44,6 +46,8 @@ class Stored(rllib.EpisodeReplayBuffer):
         )
         self.rng = np.random.default_rng(seed)
         self.location, self.name, self._infos = absolute(location), name, infos
+        self.is_private = self.location == PRIVATE
+        self.state_includes_data = state_includes_data
         self._stored = self._episodes(location, name, capacity, infos)
         self._spaces: tuple[Any, Any] = (None, None)
 
@@ -66,15 +70,17 @@ class Stored(rllib.EpisodeReplayBuffer):
         self._stored.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        refuse_private(self.location)
-        self.flush()
         given = {
             "capacity": self.capacity, "batch_size_B": self.batch_size_B,
             "batch_length_T": self.batch_length_T, "location": self.location, "name": self.name,
-            "infos": self._infos,
+            "infos": self._infos, "state_includes_data": self.state_includes_data,
             **self._more(),
         }  # fmt: skip
-        return _reopened, (type(self), given)
+        return _reopened, (type(self), given, data_of(self))
+
+    def load(self, data: bytes) -> None:
+        """Replace what the buffer holds by the data of a state."""
+        self._stored.reopen(partial(load, self, data))
 
     def _more(self) -> dict[str, Any]:
         """Return the options that a subclass has."""
@@ -115,6 +121,47 @@ class Stored(rllib.EpisodeReplayBuffer):
         return None
 
     # -- out -----------------------------------------------------------------------------------
+
+    @property
+    def episodes(self) -> list[Any]:
+        """The episodes that are held, oldest first, read from the database at each access."""
+        self.flush()
+        return [self._episode(id) for id in self._stored.ids]
+
+    @episodes.setter
+    def episodes(self, _: Any) -> None:
+        """Do nothing: RLlib sets it to an empty list when the buffer is made."""
+
+    def _episode(self, id: str) -> Any:
+        return self._slice(id, 0, 0, len(self._stored.positions(id)), self._infos)
+
+    def _slice(
+        self, id: str, begin: int, first: int, last: int, infos: bool, **more: Any
+    ) -> SingleAgentEpisode:
+        """Return the steps of an episode up to `last`; those before `first` are its lookback."""
+        own = self._stored.positions(id)
+        values, batch = self._stored.at(own[begin:last], *COLUMNS)
+        extra = {
+            name: [value["extra"].get(name) for value in values]
+            for name in dict.fromkeys(name for value in values for name in value["extra"])
+        }
+        at_end = last == len(own)
+        return SingleAgentEpisode(
+            id_=id,
+            observations=[value["obs"] for value in values] + [values[-1]["next_obs"]],
+            observation_space=self._spaces[0],
+            infos=[value["info"] for value in values] + [values[-1]["following_info"]]
+            if infos
+            else None,
+            actions=[value["action"] for value in values],
+            action_space=self._spaces[1],
+            rewards=batch["reward"].tolist(),
+            terminated=bool(at_end and batch["terminated"][-1]),
+            truncated=bool(at_end and batch["truncated"][-1]),
+            extra_model_outputs={**extra, **more},
+            len_lookback_buffer=first - begin,
+            t_started=int(batch["step"][first - begin]),
+        )
 
     def _transitions(
         self,
@@ -211,12 +258,18 @@ class Stored(rllib.EpisodeReplayBuffer):
         return self._stored.added
 
     def get_state(self) -> dict[str, Any]:
-        """Return where the buffer is: a checkpoint need not have what the database has."""
-        return state_of(self, self.rng, self.sampled_timesteps)
+        """Return the location of the buffer, and all that it holds with `state_includes_data`."""
+        state = state_of(self, self.rng, self.sampled_timesteps)
+        return state | {
+            "episodes_evicted": self._stored.evicted, "timesteps_added": self._stored.added
+        }  # fmt: skip
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on from a state of this buffer; raises ValueError for one of another buffer."""
-        self.sampled_timesteps = go_on(self, self.rng, state)
+        self.sampled_timesteps = continue_from(self, self.rng, state)
+        self._stored.evicted = state.get("episodes_evicted", self._stored.evicted)
+        if "data" in state:
+            self._stored.added = state["timesteps_added"]
 
 
 # What RLlib's algorithms hand to any buffer, and what has no meaning here.
@@ -230,10 +283,15 @@ def _check_options(options: dict[str, Any]) -> None:
     if unknown := options.keys() - _KNOWN:
         raise ValueError(
             f"{min(unknown)} is not an option of this buffer: there are capacity, batch_size_B, "
-            f"batch_length_T, alpha, {', '.join(sorted(_KNOWN))}, location, name, infos and seed"
+            f"batch_length_T, alpha, {', '.join(sorted(_KNOWN))}, location, name, infos, seed and "
+            "state_includes_data"
         )
 
 
-def _reopened(kind: type[Stored], given: dict[str, Any]) -> Stored:
-    check_there(given["location"])
-    return kind(**given)
+def _reopened(kind: type[Stored], given: dict[str, Any], data: bytes | None = None) -> Stored:
+    if data is None:
+        check_there(given["location"])
+    buffer = kind(**given)
+    if data is not None:
+        buffer.load(data)
+    return buffer

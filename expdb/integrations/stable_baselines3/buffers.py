@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,26 +14,25 @@ from stable_baselines3.common import buffers
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
 import expdb
-from expdb.integrations.locations import absolute, check_there, refuse_private
+from expdb.integrations.locations import PRIVATE, absolute, check_there, contents, load_contents
 
 
 @dataclass(frozen=True)
-class _Slots(expdb.Sampler):
-    """Draw as SB3 does: a slot of its ring and an environment, by NumPy's global generator."""
+class _Rows(expdb.Sampler):
+    """Take the transitions of chosen rows of SB3's arrays, and of chosen environments."""
 
-    ring: Any
+    buffer: Any
 
     def draw(
         self, population: expdb.Population, size: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return positions, and nothing of them."""
-        envs, slots = self.ring.n_envs, self.ring.buffer_size
-        rows = min(population.size // envs, slots)
-        drawn = np.random.randint(0, rows, size=size)  # the same draws as SB3
-        env = np.random.randint(0, high=envs, size=size)
-        if rows == slots:  # slot `pos` is the one that is overwritten next, the oldest
-            drawn = (drawn - self.ring.pos) % slots
-        return population.at(population.size - rows * envs + drawn * envs + env), {}
+        """Return the positions of the transitions."""
+        rows, envs = self.buffer.chosen
+        count, capacity = self.buffer.n_envs, self.buffer.buffer_size
+        stored = min(population.size // count, capacity)
+        if stored == capacity:  # row `pos` is overwritten next: it is the oldest
+            rows = (rows - self.buffer.pos) % capacity
+        return population.at(population.size - stored * count + rows * count + envs), {}
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Stored(buffers.BaseBuffer):
             self, buffer_size, observation_space, action_space, device, n_envs=n_envs
         )
         self.buffer_size = max(buffer_size // n_envs, 1)
-        location = ":memory:" if location is None else location
+        location = PRIVATE if location is None else location
         self.optimize_memory_usage = False
         self.handle_timeout_termination = handle_timeout_termination
         self.n_steps, self.gamma = n_steps, gamma
@@ -115,8 +115,9 @@ class Stored(buffers.BaseBuffer):
             "flush_steps": flush_steps, "flush_seconds": flush_seconds,
         }  # fmt: skip
         self._unit: expdb.Unit = expdb.Step() if n_steps == 1 else _NStep(n_steps, gamma)
-        self._sampler: expdb.Sampler = _Slots(self)
-        self._rng = np.random.default_rng(0)  # of which _Slots draws nothing
+        self._sampler: expdb.Sampler = _Rows(self)
+        self._rng = np.random.default_rng(0)  # _Rows draws nothing from it
+        self._is_declared_full = False
         self._columns = [
             *_columns("obs", observation_space, self.obs_shape),
             *_columns("next_obs", observation_space, self.obs_shape),
@@ -127,14 +128,18 @@ class Stored(buffers.BaseBuffer):
         self._fields = (*fields, "reward", "terminated", "truncated")
         if n_steps > 1:
             self._fields += ("n_steps",)
+        self._buffer_fields = fields
         self.database = expdb.open(location)
-        capacity = self.buffer_size * n_envs
+        self._agents = [f"env_{k}" for k in range(n_envs)]
+        self._open_buffer()
+
+    def _open_buffer(self) -> None:
+        name, capacity = self._given["name"], self.buffer_size * self.n_envs
         if name in self.database.buffers():  # of other n_envs it may be a little larger
             held = self.database.buffer(name).capacity or 0
-            capacity = held if capacity <= held < capacity + n_envs else capacity
-        self.buffer = self.database.buffer(name, capacity=capacity, fields=fields)
+            capacity = held if capacity <= held < capacity + self.n_envs else capacity
+        self.buffer = self.database.buffer(name, capacity=capacity, fields=self._buffer_fields)
         self._writer = self._new_writer()
-        self._agents = [f"env_{k}" for k in range(n_envs)]
         self._added = self.buffer.stats()["added"]  # steps that were ever stored
 
     def _new_writer(self) -> expdb.StepWriter:
@@ -144,9 +149,17 @@ class Stored(buffers.BaseBuffer):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        refuse_private(self._given["location"])
         self.flush()
-        return _reopened, (type(self), self._given)
+        data = None
+        if self._given["location"] == PRIVATE:  # no other process can open it: take what it holds
+            data = contents(self.database.location, self.buffer)
+        return _reopened, (type(self), self._given, data)
+
+    def _load(self, data: bytes) -> None:
+        """Replace the empty buffer of a private database by the contents of another one."""
+        self._writer.close()
+        load_contents(self.database, self.database.location, self.buffer.name, data)
+        self._open_buffer()
 
     # -- where SB3's ring is -------------------------------------------------------------------
 
@@ -161,12 +174,19 @@ class Stored(buffers.BaseBuffer):
 
     @property
     def full(self) -> bool:
-        """Whether as many rows are held as there is room for."""
-        return self.size() == self.buffer_size
+        """Whether every row of SB3's arrays holds transitions."""
+        return self._is_declared_full or self.size() == self.buffer_size
 
     @full.setter
-    def full(self, _: bool) -> None:
-        """Do nothing, as for `pos`."""
+    def full(self, value: bool) -> None:
+        """Sample rows that were never added, which are 0, if True; SB3 sets it to False."""
+        self._is_declared_full = bool(value)
+        if value and (size := self.size()) < self.buffer_size:
+            warnings.warn(
+                f"full was set to True, but {size} of {self.buffer_size} rows were added; samples "
+                "contain the others as zeros until they are added or full is set to False",
+                expdb.ExpDBWarning, stacklevel=2,
+            )  # fmt: skip
 
     @property
     def observations(self) -> Any:
@@ -268,7 +288,7 @@ class Stored(buffers.BaseBuffer):
         self, k: int, reward: Any, done: Any, info: dict[str, Any], names: Any, values: Any
     ) -> dict[str, Any]:
         """Return the arguments with which the step of an environment is stored."""
-        timeout = bool(done) and bool(info.get("TimeLimit.truncated", False))
+        timeout = bool(info.get("TimeLimit.truncated", False))
         return {
             "task_id": self._given["task_id"], "agent_id": self._agents[k],
             "reward": float(reward), "terminated": bool(done) and not timeout,
@@ -300,7 +320,19 @@ class Stored(buffers.BaseBuffer):
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Return transitions as SB3's own buffer does, drawn as it draws them."""
-        return self._samples(self._draw(batch_size), env)
+        rows = self.buffer_size if self._is_declared_full else self.size()
+        if not rows:
+            raise expdb.TooFewRows(
+                f"buffer {self.buffer.name!r} holds no transitions; add some before sample()"
+            )
+        return self._get_samples(np.random.randint(0, rows, size=batch_size), env)
+
+    def _get_samples(self, batch_inds: np.ndarray, env: Any = None) -> Any:
+        """Return the transitions of rows of SB3's arrays, each of a random environment."""
+        if self._is_declared_full and self.size() < self.buffer_size:
+            return super()._get_samples(batch_inds, env)  # from the arrays, zeros included
+        self.chosen = batch_inds, np.random.randint(0, high=self.n_envs, size=len(batch_inds))
+        return self._samples(self._draw(len(batch_inds)), env)
 
     def _draw(self, batch_size: int) -> expdb.Batch:
         self.flush()
@@ -390,6 +422,10 @@ def _columns(
     return [(what, None, np.dtype(space.dtype), shape)]
 
 
-def _reopened(kind: type[Stored], given: dict[str, Any]) -> Stored:
-    check_there(given["location"])
-    return kind(**given)
+def _reopened(kind: type[Stored], given: dict[str, Any], data: bytes | None = None) -> Stored:
+    if data is None:
+        check_there(given["location"])
+    buffer = kind(**given)
+    if data is not None:
+        buffer._load(data)
+    return buffer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,15 +17,36 @@ from stable_baselines3.her.goal_selection_strategy import (
 )
 
 import expdb
+from expdb.integrations.positions import Places
 from expdb.integrations.records import Records
-from expdb.integrations.stable_baselines3.buffers import Stored, seeded
+from expdb.integrations.stable_baselines3.buffers import Stored
+
+
+@dataclass(frozen=True)
+class _Complete(expdb.Sampler):
+    """Draw steps of complete episodes as SB3 does, by NumPy's global generator."""
+
+    buffer: Any
+
+    def draw(
+        self, population: expdb.Population, size: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return positions, the same as in SB3 for the same steps and the same seed."""
+        positions = population.positions
+        if not len(positions):
+            return positions, {}
+        # SB3 chooses among its rows in their order, and overwrites the oldest from row 0 on.
+        overwritten = np.searchsorted(positions, self.buffer.first_position)
+        places = np.random.randint(0, len(positions), size=size)
+        return population.at((places + overwritten) % len(positions)), {}
 
 
 @dataclass(frozen=True)
 class _Hindsight(expdb.Unit):
-    """A step of an episode that has ended, and one whose goal it is given: arrays are [B, 2]."""
+    """A step of a complete episode and the step whose achieved goal it gets: arrays are [B, 2]."""
 
     strategy: GoalSelectionStrategy
+    ratio: float  # of the steps that get another goal: the first ones of a batch
 
     reads = ("length", "ended")
     what = "steps of episodes that have ended"
@@ -41,15 +64,18 @@ class _Hindsight(expdb.Unit):
         self, trajectories: expdb.Trajectories, rows: np.ndarray, rng: np.random.Generator
     ) -> expdb.Layout:
         """Return each step, and the one of its episode whose achieved goal is taken."""
-        own = trajectories.ordinals(rows)
-        lengths = trajectories.of_episodes("length", rows).astype(np.int64)
+        virtual = rows[: int(self.ratio * len(rows))]
+        own = trajectories.ordinals(virtual)
+        lengths = trajectories.of_episodes("length", virtual).astype(np.int64)
         if self.strategy == GoalSelectionStrategy.FINAL:
             goals = lengths - 1
         elif self.strategy == GoalSelectionStrategy.FUTURE:  # the step itself included, as in SB3
-            goals = rng.integers(own, lengths)
+            goals = np.random.randint(own, lengths)
         else:
-            goals = rng.integers(0, lengths)
-        pairs = np.column_stack((rows, _walked(trajectories, rows, goals - own)))
+            goals = np.random.randint(0, lengths)
+        chosen = rows.copy()
+        chosen[: len(virtual)] = _walked(trajectories, virtual, goals - own)
+        pairs = np.column_stack((rows, chosen))
         mask = np.ones(pairs.shape, np.bool_)
         return expdb.Layout(pairs, {"mask": mask}, mask)
 
@@ -86,23 +112,33 @@ class HerReplayBuffer(Stored, sb3.HerReplayBuffer):
         copy_info_dict: bool = False,
         **options: Any,
     ):
+        self.copy_info_dict = copy_info_dict  # before the buffer is opened
         super().__init__(buffer_size, observation_space, action_space, *args, **options)
         if self.n_steps > 1:
             raise ValueError("hindsight goals are of single steps: leave n_steps out")
         if isinstance(goal_selection_strategy, str):
             goal_selection_strategy = KEY_TO_GOAL_STRATEGY[goal_selection_strategy.lower()]
-        self._rng = seeded()
         self._fields += ("position",)
-        self.env, self.copy_info_dict = env, copy_info_dict
+        self.env = env
         self.goal_selection_strategy = goal_selection_strategy
         self.n_sampled_goal = n_sampled_goal
         self.her_ratio = 1 - (1.0 / (n_sampled_goal + 1))
-        self._sampler, self._unit = expdb.Uniform(), _Hindsight(goal_selection_strategy)
-        self._infos = Records(self.database, self.buffer) if copy_info_dict else None
+        self._sampler = _Complete(self)
+        self._unit = _Hindsight(goal_selection_strategy, self.her_ratio)
         self._given |= {
             "n_sampled_goal": n_sampled_goal, "copy_info_dict": copy_info_dict,
             "goal_selection_strategy": goal_selection_strategy,
         }  # fmt: skip
+
+    def _open_buffer(self) -> None:
+        super()._open_buffer()
+        self._infos = Records(self.database, self.buffer) if self.copy_info_dict else None
+
+    @property
+    def first_position(self) -> int:
+        """The position of the step in row 0 of SB3's arrays; a position counts steps from 0."""
+        capacity = self.buffer_size * self.n_envs
+        return int(self._added // capacity * capacity)
 
     def _more(self, info: dict[str, Any]) -> dict[str, Any]:
         return {} if self._infos is None else self._infos.step({"info": info})
@@ -140,6 +176,28 @@ class HerReplayBuffer(Stored, sb3.HerReplayBuffer):
         return [value["info"] for value in self._infos.values(batch)]
 
     def truncate_last_trajectory(self) -> None:
-        """End the episodes that are under way: what is added next begins others."""
+        """End the last episode of every environment as truncated, and warn if one had not ended.
+
+        SB3 calls it for `load_replay_buffer(..., truncate_last_traj=True)`, its default.
+        """
+        self.flush()
+        count = min(len(self.buffer), self.n_envs)
+        if not count:
+            return
+        newest = np.arange(len(self.buffer) - count, len(self.buffer))
+        fields = ("position", "episode_id", "terminated", "truncated")
+        last = self.buffer.sample(count, sampler=Places(newest), fields=fields)
+        is_open = ~(last["terminated"] | last["truncated"])
+        if not is_open.any():
+            return
+        warnings.warn(
+            "The last trajectory in the replay buffer will be truncated; pass "
+            "truncate_last_traj=False to load_replay_buffer() to continue the same episode",
+            expdb.ExpDBWarning, stacklevel=2,
+        )  # fmt: skip
         self._writer.close()
+        self.buffer.update(last["position"][is_open], truncated=True)
+        for episode in last["episode_id"][is_open]:
+            with suppress(expdb.EpisodeEnded):  # the writer has ended its own
+                self.buffer.end_episode(episode)
         self._writer = self._new_writer()

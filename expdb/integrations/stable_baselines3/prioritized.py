@@ -58,4 +58,5 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """Set the priorities of transitions to their |TD errors|; return how many are held."""
         values = priorities.detach().cpu().numpy() if hasattr(priorities, "detach") else priorities
         values = np.abs(np.asarray(values, np.float64)).reshape(-1)
+        self.flush()  # of transitions that were just added, too
         return self.buffer.update_priorities(positions, values)
