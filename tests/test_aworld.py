@@ -391,3 +391,14 @@ def test_a_buffer_handed_to_other_processes(request, tmp_path, context, kind):
 
 def test_every_name_of_the_package_is_there():
     assert set(aworld.__all__) <= set(dir(aworld))
+
+
+def test_the_package_can_be_replaced_in_imports_from_its_modules():
+    from expdb.integrations import aworld
+    from expdb.integrations.aworld import base, query_filter, storage
+
+    assert base.__all__
+    for name in base.__all__:
+        assert getattr(base, name) is getattr(aworld, name)
+    assert query_filter.QueryBuilder is base.QueryBuilder
+    assert storage.InMemoryStorage is base.InMemoryStorage

@@ -211,9 +211,9 @@ def test_only_files_are_saved_to_and_loaded_from(deque, tmp_path, monkeypatch):
 def test_an_item_of_a_full_buffer_is_changed_and_no_other_goes(deque):
     buffer = deque(5, size=5)
     assert buffer.update(buffer[3].index, item(9))
-    assert data(buffer) == [0, 1, 2, 4, 9]
+    assert data(buffer) == [0, 1, 2, 9, 4]
     buffer.push(item(10))
-    assert data(buffer) == [1, 2, 4, 9, 10]
+    assert data(buffer) == [1, 2, 9, 4, 10]
 
 
 def test_priorities_refuse_groups_and_leave_indices_alone(deque):
@@ -586,7 +586,7 @@ def test_priorities_are_set_together_and_kept(deque):
         buffer.push(item(k), meta={"priority": float(k == 2), "group": k})
     found = buffer.sample(3)
     assert data(found) == [2, 2, 2]
-    assert found[0].meta["priority_IS"] == found[0].data["priority_IS"].item() == 1.0
+    assert found[0].data["priority_IS"].item() == pytest.approx(found[0].meta["priority_IS"])
     pushed = {**item(5), "priority": 0.0}
     buffer.push(pushed)
     assert "priority" in pushed
@@ -596,8 +596,64 @@ def test_priorities_are_set_together_and_kept(deque):
     assert data(buffer.sample(50))[5:] == [1] * 45
     buffer.delete(found[0].index)
     assert per.state_dict() == {
-        "max_priority": 1.0 + 1e-5, "IS_weight_power_factor": pytest.approx(0.4 + 2 * 0.6e-5),
+        "max_priority": 1.0, "IS_weight_power_factor": pytest.approx(0.4 + 2 * 0.6e-5),
     }  # fmt: skip
+
+
+def test_a_priority_is_returned_as_it_was_given(deque):
+    buffer = deque()
+    buffer.use(PriorityExperienceReplay(buffer))
+    buffer.push(item(0), meta={"priority": 0.1})
+    (one,) = buffer.sample(1)
+    assert one.meta["priority"] == 0.1
+    one.meta["priority"] = 3.0
+    buffer.update(one.index, one.data, one.meta)
+    assert buffer.sample(1)[0].meta["priority"] == 3.0
+    buffer.update(one.index, meta={**one.meta, "priority": 0.0})
+    assert buffer.sample(1)[0].meta["priority"] == 0.0
+
+
+def test_items_keep_their_order_when_they_are_updated(deque):
+    buffer = deque(size=6)
+    pushed = [buffer.push(item(k), {"group": k % 2}) for k in range(6)]
+    buffer.update(pushed[1].index, item(10))
+    buffer.update(pushed[3].index, item(30), {"group": 0})
+    buffer.update(pushed[1].index, item(11))
+    assert numbers([one.data for one in buffer.storage]) == [0, 11, 2, 30, 4, 5]
+    assert buffer[1].data["k"] == 11
+    assert set(numbers(data_of(buffer.sample(50, replace=True, sample_range=slice(1, 2))))) == {11}
+    groups = buffer.sample(2, groupby="group")
+    assert sorted(numbers(data_of(group)) for group in groups) == [[0, 2, 30, 4], [11, 5]]
+    assert [buffer.indices.get(one.index) for one in pushed] == list(range(6))
+    before = buffer.items.pushed
+    buffer.update(pushed[2].index, buffer[2].data, {"group": 7})  # the same data: nothing is moved
+    assert buffer.items.pushed == before
+    assert "_order" not in buffer[1].meta
+    assert buffer.items.database.check() == []
+
+
+def data_of(found):
+    return [one.data for one in found]
+
+
+def test_public_attributes_are_those_of_the_original(deque):
+    buffer = deque(size=3)
+    buffer.meta_index = {"label": []}
+    pushed = [buffer.push(k, {"label": k}) for k in range(5)]
+    assert buffer.meta_index == {"label": [2, 3, 4]}
+    assert (len(buffer.indices), buffer.indices.has(pushed[0].index)) == (3, False)
+    assert buffer.indices.get(pushed[4].index) == 2
+    per = PriorityExperienceReplay(buffer)
+    assert per.buffer_idx == {k: one.index for k, one in enumerate(pushed[2:])}
+
+
+def test_another_size_or_max_use_says_what_to_do(make, deque, tmp_path):
+    make(size=10)
+    with pytest.raises(expdb.CapacityMismatch, match=r"was made for 10 items.*exp_name"):
+        make(size=5)
+    make(AdvancedReplayBuffer, name="bounded", max_use=2)
+    with pytest.raises(expdb.ConsumerMismatch, match=r"max_use=3 differs.*set max_use to that"):
+        make(AdvancedReplayBuffer, name="bounded", max_use=3)
 
 
 def test_use_and_priority_work_together(deque):

@@ -73,9 +73,7 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
         self._samples, self._print_freq = 0, attributes.print_freq
         self._consumer = None
         if self._max_use != float("inf"):
-            self._consumer = self.items.buffer.consumer(
-                self._instance_name, max_times_sampled=int(self._max_use)
-            )
+            self._consumer = self.items.consumer(self._instance_name, self._max_use)
 
     def _seconds(self) -> float:
         return float(self._cfg.monitor.periodic_thruput.seconds)

@@ -12,9 +12,17 @@ from typing import Any
 import numpy as np
 
 import expdb
-from expdb.integrations.di_engine.buffered import INDEX, BufferedData, Groups, buffered, plain
+from expdb.integrations.di_engine.buffered import (
+    INDEX,
+    ORDER,
+    BufferedData,
+    Groups,
+    buffered,
+    order_of,
+    plain,
+)
 from expdb.integrations.di_engine.ding import BufferBase, kinds
-from expdb.integrations.di_engine.items import Items
+from expdb.integrations.di_engine.items import UPDATED, Items
 from expdb.integrations.di_engine.monitors import logger
 from expdb.integrations.di_engine.saved import load, save
 from expdb.integrations.positions import At, Places
@@ -76,6 +84,24 @@ class Buffer(BufferBase):
         return self.get(idx)
 
 
+class Indices:
+    """The places of items by their index, as DI-engine's `BufferIndex`."""
+
+    def __init__(self, indices: Iterable[str]):
+        self._places = {index: place for place, index in enumerate(indices)}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def has(self, key: str) -> bool:
+        """Return whether an item has the index."""
+        return key in self._places
+
+    def get(self, key: str) -> int:
+        """Return the place of an item, counted from 0, the oldest; raises KeyError."""
+        return self._places[key]
+
+
 class DequeBuffer(Buffer):
     """Hold the newest `size` items, in a database.
 
@@ -98,6 +124,7 @@ class DequeBuffer(Buffer):
         self.items = Items(location, name, size, kinds())
         self.items.buffer.index(f"tags.{INDEX}")
         self._groups: dict[str, Groups] = {}
+        self._meta_keys: dict[Any, None] = {}
 
     def view(self) -> DequeBuffer:
         """Return a buffer that shares the items, and has no middleware yet."""
@@ -188,12 +215,29 @@ class DequeBuffer(Buffer):
                 raise expdb.TooFewRows(f"{size} items wanted, {len(places)} in {sample_range}")
             if not isinstance(sampler, expdb.Uniform):
                 raise ValueError("sample_range and priorities cannot be honoured together")
-            drawn = np.random.choice(places, size, replace)
-            sampler = Places(drawn)
+            sampler = self._at(np.random.choice(places, size, replace))
         keys = ("tags", "priority", *sampler.keys())
         if consumer is None:
             return buffered(*self.items.draw(size, sampler, *keys))
         return buffered(*self.items.lease(consumer, size, sampler, *keys))
+
+    def _order(self) -> np.ndarray | None:
+        """Return the positions of all items in the order of their pushes; None if they ascend."""
+        self.items.flush()
+        if not self.items.buffer.count({"agent_id": UPDATED}):
+            return None
+        parts = [
+            (batch["position"], order_of(batch))
+            for batch in self.items.buffer.scan(fields=["position", "tags"])
+        ]
+        positions, order = (np.concatenate(column) for column in zip(*parts, strict=True))
+        ordered: np.ndarray = positions[np.argsort(order, kind="stable")]
+        return ordered
+
+    def _at(self, places: np.ndarray) -> expdb.Sampler:
+        """Return a sampler of the items at some places, counted by age from 0, the oldest."""
+        order = self._order()
+        return Places(places) if order is None else At(order[places])
 
     def _by_index(self, indices: list[str]) -> list[BufferedData]:
         where = expdb.QueryBuilder().in_(f"tags.{INDEX}", list(dict.fromkeys(indices)))
@@ -245,19 +289,42 @@ class DequeBuffer(Buffer):
         if not -held <= idx < held:
             raise IndexError(f"item {idx} of {held}")
         place = np.array([idx % held])
-        return buffered(*self.items.draw(1, Places(place), "tags", "priority"))[0]
+        return buffered(*self.items.draw(1, self._at(place), "tags", "priority"))[0]
 
     def get_by_index(self, index: str) -> BufferedData:
         """Return an item by its index; raises KeyError where it is gone."""
         return self._by_index([index])[0]
 
     def __iter__(self) -> Iterator[BufferedData]:
-        return self._matching(None)
+        with self.items.lock:
+            order = self._order()
+            if order is None:
+                return self._matching(None)
+            items = {item.meta["priority_idx"]: item for item in self._matching(None)}
+            return iter([items[position] for position in order.tolist() if position in items])
 
     @property
     def storage(self) -> list[BufferedData]:
         """All items, oldest first, as copies."""
         return list(self)
+
+    @property
+    def indices(self) -> Indices:
+        """The places of all items by their index."""
+        return Indices(item.index for item in self)
+
+    @property
+    def meta_index(self) -> dict[Any, list[Any]]:
+        """The values of chosen keys of the meta dicts of all items, oldest first.
+
+        Assign a dict to choose its keys: ``buffer.meta_index = {"label": []}``.
+        """
+        metas = [item.meta for item in self] if self._meta_keys else []
+        return {key: [meta.get(key) for meta in metas] for key in self._meta_keys}
+
+    @meta_index.setter
+    def meta_index(self, keys: Iterable[Any]) -> None:
+        self._meta_keys = dict.fromkeys(keys)
 
     def count(self) -> int:
         """Return how many items are held."""
@@ -271,7 +338,8 @@ class DequeBuffer(Buffer):
     ) -> bool:
         """Replace the data of an item, or merge into its meta dict; False where it is gone.
 
-        An item whose data is replaced is the newest then: what is stored is not changed in place.
+        Items keep their order. An item with other data is stored anew, so it is evicted later than
+        the items that were pushed with it.
         """
         where = expdb.QueryBuilder().eq(f"tags.{INDEX}", index)
         with self.items.lock:
@@ -279,11 +347,14 @@ class DequeBuffer(Buffer):
             if not found:
                 return False
             tags = {**plain(found[0].meta), **plain(dict(meta or {})), INDEX: index}
-            if data is None:
+            old = [one.meta["priority_idx"] for one in found]
+            order = int(order_of(self.items.buffer.get(old, fields=("position", "tags")))[0])
+            if order != old[0]:
+                tags[ORDER] = order
+            if data is None or self.items.is_same(data, found[0].data):
                 self.items.buffer.update(where, tags=tags, replace_tags=True)
             else:
-                old = [one.meta["priority_idx"] for one in found]
-                self.items.replace(old, data, tags)
+                self.items.replace(old, data, tags | {ORDER: order})
             self._groups.clear()
             return True
 

@@ -13,7 +13,8 @@ from expdb.integrations.di_engine.ding import BufferedDataBase
 from expdb.integrations.di_engine.items import Items
 from expdb.integrations.records import is_json
 
-INDEX = "_index"  # the tag that has it; the others are the meta dict
+INDEX = "_index"  # the tag with the index of an item; other tags are its meta dict
+ORDER = "_order"  # the tag with the position of the item that an updated one replaces
 
 
 @dataclass
@@ -32,24 +33,32 @@ class Groups:
         self._items, self._key = items, key
         self._positions = np.empty(0, np.int64)
         self._names: list[Any] = []
+        self._order = np.empty(0, np.int64)
 
     def current(self, sample_range: slice | None) -> dict[Any, np.ndarray]:
         """Return the positions of each group, ascending, of items that are held now."""
         after = int(self._positions[-1]) if len(self._positions) else -1
         for batch in self._items.buffer.scan(after=after, fields=["position", "tags"]):
             self._positions = np.concatenate((self._positions, batch["position"]))
+            self._order = np.concatenate((self._order, order_of(batch)))
             self._names += [(tags or {}).get(self._key) for tags in batch["tags"].tolist()]
         held = [
             batch["position"] for batch in self._items.buffer.scan(fields=["position"], size=65536)
         ]
         alive = np.isin(self._positions, np.concatenate(held) if held else [])
         self._names = [name for name, is_alive in zip(self._names, alive, strict=True) if is_alive]
-        self._positions = self._positions[alive]
+        self._positions, self._order = self._positions[alive], self._order[alive]
         groups: dict[Any, list[int]] = {}
-        chosen = slice(None) if sample_range is None else sample_range
-        for name, position in zip(self._names[chosen], self._positions[chosen], strict=True):
-            groups.setdefault(name, []).append(int(position))
+        places = np.argsort(self._order, kind="stable")
+        for place in (places if sample_range is None else places[sample_range]).tolist():
+            groups.setdefault(self._names[place], []).append(int(self._positions[place]))
         return {name: np.array(one) for name, one in groups.items()}
+
+
+def order_of(batch: expdb.Batch) -> np.ndarray:
+    """Return numbers by which items are in the order in which they were pushed."""
+    rows = zip(batch["tags"].tolist(), batch["position"].tolist(), strict=True)
+    return np.array([(tags or {}).get(ORDER, position) for tags, position in rows], np.int64)
 
 
 def plain(meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,7 +67,9 @@ def plain(meta: Mapping[str, Any]) -> dict[str, Any]:
     Without the priority, which the database keeps by itself.
     """
     for key, value in meta.items():
-        if key not in _PRIORITY and (type(key) is not str or key == INDEX or not is_json(value)):
+        if key not in _PRIORITY and (
+            type(key) is not str or key in (INDEX, ORDER) or not is_json(value)
+        ):
             raise expdb.InvalidValue(
                 f"meta has {key!r}: {value!r}; give text as keys, and plain JSON as values"
             )
@@ -75,6 +86,7 @@ def buffered(values: list[Any], batch: expdb.Batch) -> list[BufferedData]:
     for value, tags, position, priority in zip(values, *columns, strict=True):
         meta = dict(tags or {})
         index = meta.pop(INDEX, None)
+        meta.pop(ORDER, None)
         meta["priority_idx"] = position
         if priority == priority:  # it was given one
             meta["priority"] = priority

@@ -15,6 +15,7 @@ from expdb.integrations.prioritized import PrioritizedWriter
 from expdb.integrations.records import Kind, Records
 
 FLUSH_STEPS, FLUSH_SECONDS = 256, 5.0
+UPDATED = "updated"  # the agent of items that replace others, by which they are found
 
 
 class Items:
@@ -29,7 +30,16 @@ class Items:
     ):
         self.location, self.name, self._size, self.kinds = location, name, size, kinds
         self.database = expdb.open(location)
-        self.buffer = self.database.buffer(name, capacity=size)
+        try:
+            self.buffer = self.database.buffer(name, capacity=size)
+        except expdb.CapacityMismatch:
+            held = self.database.buffer(name, create=False).capacity
+            self.database.close()
+            raise expdb.CapacityMismatch(
+                f"buffer {name!r} in {self.database.location} was made for {held} items, and the "
+                f"size is {size}; set the size (replay_buffer_size) to {held}, or give the "
+                "experiment or the buffer another name (exp_name, instance_name, location)"
+            ) from None
         self.records = Records(self.database, self.buffer, *kinds)
         self._writer = PrioritizedWriter(self.buffer)
         self._flushed_at = time.monotonic()
@@ -47,18 +57,35 @@ class Items:
         priority: float | None = None,
         policy_version: int | None = None,
         tags: Mapping[str, Any] | None = None,
+        agent_id: str = "agent",
     ) -> None:
         """Add an item; raises InvalidValue for what could not come back as it is."""
         with self.lock:
             self._writer.append(
-                priority, policy_version=policy_version, tags=tags, **self.records.step(value)
-            )
+                priority, policy_version=policy_version, tags=tags, agent_id=agent_id,
+                **self.records.step(value),
+            )  # fmt: skip
             self.pushed += 1
             if (
                 self._writer.unwritten >= FLUSH_STEPS
                 or time.monotonic() - self._flushed_at >= FLUSH_SECONDS
             ):
                 self.flush()
+
+    def consumer(self, name: str, max_use: float) -> expdb.Consumer:
+        """Return the consumer that bounds how often items are sampled.
+
+        Raises ConsumerMismatch if the buffer has another bound.
+        """
+        try:
+            return self.buffer.consumer(name, max_times_sampled=int(max_use))
+        except expdb.ConsumerMismatch as error:
+            raise expdb.ConsumerMismatch(
+                f"max_use={int(max_use)} differs from that of an earlier run with buffer "
+                f"{self.name!r} in {self.database.location} ({error}); set max_use to that "
+                "number, or give the experiment or the buffer another name (exp_name, "
+                "instance_name, location)"
+            ) from None
 
     def flush(self) -> None:
         """Have what was pushed durable, and visible to other processes."""
@@ -112,6 +139,11 @@ class Items:
                 ]
         return values, told
 
+    def is_same(self, value: Any, other: Any) -> bool:
+        """Return whether two values are stored as the same step."""
+        one, two = self.records.step(value), self.records.step(other)
+        return one.keys() == two.keys() and all(_equal(one[key], two[key]) for key in one)
+
     def replace(self, old: list[int], value: Any, tags: Mapping[str, Any]) -> None:
         """Add an item, and delete those that it stands for; no others are evicted for it."""
         with self.lock:
@@ -120,7 +152,7 @@ class Items:
             if is_full:
                 self.buffer.set_capacity(self._size + 1)
             try:
-                self.push(value, tags=tags)
+                self.push(value, tags=tags, agent_id=UPDATED)
                 self.flush()
                 self.delete(old)
             finally:
@@ -144,3 +176,10 @@ class Items:
             if self._writer.is_open:
                 self._writer.close()
                 self.database.close()
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, (np.ndarray, np.generic)):
+        alike = type(one) is type(other) and one.dtype == other.dtype and one.shape == other.shape
+        return bool(alike and one.tobytes() == other.tobytes())
+    return type(one) is type(other) and bool(one == other)

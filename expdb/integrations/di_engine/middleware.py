@@ -40,7 +40,7 @@ def use_time_check(buffer_: Any, max_use: float = float("inf")) -> Middleware:
     uses: dict[str, int] = {}
     consumer = None
     if max_use != float("inf"):
-        consumer = buffer_.items.buffer.consumer("use_time_check", max_times_sampled=int(max_use))
+        consumer = buffer_.items.consumer("use_time_check", max_use)
 
     def check(action: str, chain: Middleware, *args: Any, **kwargs: Any) -> Any:
         if action == "clear":
@@ -177,6 +177,12 @@ class PriorityExperienceReplay(PriorityBase):
         self.max_priority = 1.0
         self._changed: dict[int, float] = {}  # by position; set all at once
         self._meta: dict[str, dict[str, Any]] = {}  # of the last sample
+        self._moved: dict[str, int] = {}  # positions of items whose data was updated since
+
+    @property
+    def buffer_idx(self) -> dict[int, str]:
+        """The index of each item by its place, counted from 0, the oldest."""
+        return dict(enumerate(item.index for item in self.buffer))
 
     def __call__(self, action: str, chain: Middleware, *args: Any, **kwargs: Any) -> Any:
         """Do what this middleware does for an action."""
@@ -203,7 +209,7 @@ class PriorityExperienceReplay(PriorityBase):
         if kwargs.get("indices"):
             return chain(size, *args, **kwargs)
         sampler = expdb.Prioritized(
-            self.priority_power_factor, self.IS_weight_power_factor, None, 0.0, "max", "buffer"
+            self.priority_power_factor, self.IS_weight_power_factor, None, EPSILON, "max", "buffer"
         )
         found = chain(size, *args, sampler=sampler, **kwargs)
         for item in _flat(found):
@@ -212,6 +218,8 @@ class PriorityExperienceReplay(PriorityBase):
                 item.meta["priority_IS"] = weight
                 _set(item.data, "priority_IS", weight)
         self._meta = {item.index: _own(item.meta) for item in _flat(found) if item.index}
+        for index in self._meta:
+            self._moved.pop(index, None)
         if self.IS_weight:
             self.IS_weight_power_factor = min(1.0, self.IS_weight_power_factor + self.delta_anneal)
         return found
@@ -227,13 +235,16 @@ class PriorityExperienceReplay(PriorityBase):
             )
         priority = float(meta["priority"])
         assert priority >= 0, f"new_priority should greater than 0, but found {priority}"
+        if isinstance(data, dict) and "priority_IS" in data:  # the weight of the last sample
+            data = {key: one for key, one in data.items() if key != "priority_IS"}
         if data is not None or _own(meta) != self._meta.get(index):
             if not chain(index, data=data, meta=_own(meta), **kwargs):
                 return False
             if data is not None:
-                meta = self.buffer.get_by_index(index).meta
-        self._changed[int(meta["priority_idx"])] = priority + EPSILON
-        self.max_priority = max(self.max_priority, priority + EPSILON)
+                self._moved[index] = self.buffer.get_by_index(index).meta["priority_idx"]
+        position = self._moved.get(index, meta["priority_idx"])
+        self._changed[int(position)] = priority
+        self.max_priority = max(self.max_priority, priority)
         return True
 
     def _set_changed(self) -> None:
@@ -248,7 +259,7 @@ class PriorityExperienceReplay(PriorityBase):
 
     def clear(self, chain: Middleware) -> Any:
         """Delete all items, and start from the greatest priority of 1."""
-        self.max_priority, self._changed = 1.0, {}
+        self.max_priority, self._changed, self._moved = 1.0, {}, {}
         return chain()
 
     def state_dict(self) -> dict[str, Any]:

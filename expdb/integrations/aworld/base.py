@@ -1,0 +1,29 @@
+"""The names of `aworld.replay_buffer.base`, from which most programs import them."""
+
+from expdb.integrations.aworld.buffer import ReplayBuffer
+from expdb.integrations.aworld.query_filter import QueryBuilder, QueryFilter
+from expdb.integrations.aworld.rows import DataRow, Experience, ExpMeta
+from expdb.integrations.aworld.samplers import (
+    Converter,
+    DefaultConverter,
+    RandomTaskSample,
+    Sampler,
+    TaskSampler,
+)
+from expdb.integrations.aworld.storage import InMemoryStorage, Storage
+
+__all__ = [
+    "Converter",
+    "DataRow",
+    "DefaultConverter",
+    "ExpMeta",
+    "Experience",
+    "InMemoryStorage",
+    "QueryBuilder",
+    "QueryFilter",
+    "RandomTaskSample",
+    "ReplayBuffer",
+    "Sampler",
+    "Storage",
+    "TaskSampler",
+]
