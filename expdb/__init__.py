@@ -11,142 +11,31 @@ What agents saw, did and earned, kept in SQL. `open` is the front door:
 [0.5, 0.5, 0.5, 0.5]
 """
 
-from expdb.batch import Batch
-from expdb.buffer import ReplayBuffer
-from expdb.checks import KEEP
-from expdb.chunks.fields import Field
-from expdb.consumer import Consumer
-from expdb.database import ExperienceDB, copy, grant, open, upgrade
-from expdb.errors import (
-    AccessDenied,
-    ArchiveFailed,
-    CapacityMismatch,
-    ChunkDamaged,
-    CommitUnknown,
-    ConnectionLost,
-    ConsumerMismatch,
-    DatabaseBusy,
-    DatabaseClosed,
-    DatabaseDamaged,
-    DatabaseMissing,
-    DatabaseReadOnly,
-    DatabaseReplaced,
-    DatabaseUnreadable,
-    DriverMissing,
-    EpisodeEnded,
-    EpisodeMismatch,
-    Evicted,
-    ExpDBError,
-    ExpDBWarning,
-    FieldMismatch,
-    ForkedWithOpenConnection,
-    InvalidValue,
-    LeaseLost,
-    NotAnExperienceDatabase,
-    QueryError,
-    RateLimited,
-    ReplayMismatch,
-    ReservedName,
-    SchemaOutdated,
-    SchemaTooNew,
-    ServerTooOld,
-    SqlError,
-    SqlRefused,
-    StorageFull,
-    TargetExists,
-    TooFewRows,
-    UnknownBuffer,
-    UnknownConsumer,
-    UnknownEpisode,
-)
-from expdb.lease import Lease
-from expdb.replay.layout import Layout, Trajectories
-from expdb.replay.rate_limiters import MinSize, Pace, Queue, RateLimiter, SampleToInsertRatio
-from expdb.replay.samplers import Newest, Ordered, Population, Prioritized, Sampler, Uniform
-from expdb.replay.sequences import Episode, Group, Sequence
-from expdb.replay.transitions import NStep, Stack
-from expdb.replay.units import Step, Unit
-from expdb.sql.query import QueryBuilder
-from expdb.step_writer import StepWriter
-from expdb.storage.upkeep.eviction import Eviction
-from expdb.writer import EpisodeWriter
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from expdb.api import *  # noqa: F403
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "KEEP",
-    "AccessDenied",
-    "ArchiveFailed",
-    "Batch",
-    "CapacityMismatch",
-    "ChunkDamaged",
-    "CommitUnknown",
-    "ConnectionLost",
-    "Consumer",
-    "ConsumerMismatch",
-    "DatabaseBusy",
-    "DatabaseClosed",
-    "DatabaseDamaged",
-    "DatabaseMissing",
-    "DatabaseReadOnly",
-    "DatabaseReplaced",
-    "DatabaseUnreadable",
-    "DriverMissing",
-    "Episode",
-    "EpisodeEnded",
-    "EpisodeMismatch",
-    "EpisodeWriter",
-    "Evicted",
-    "Eviction",
-    "ExpDBError",
-    "ExpDBWarning",
-    "ExperienceDB",
-    "Field",
-    "FieldMismatch",
-    "ForkedWithOpenConnection",
-    "Group",
-    "InvalidValue",
-    "Layout",
-    "Lease",
-    "LeaseLost",
-    "MinSize",
-    "NStep",
-    "Newest",
-    "NotAnExperienceDatabase",
-    "Ordered",
-    "Pace",
-    "Population",
-    "Prioritized",
-    "QueryBuilder",
-    "QueryError",
-    "Queue",
-    "RateLimited",
-    "RateLimiter",
-    "ReplayBuffer",
-    "ReplayMismatch",
-    "ReservedName",
-    "SampleToInsertRatio",
-    "Sampler",
-    "SchemaOutdated",
-    "SchemaTooNew",
-    "Sequence",
-    "ServerTooOld",
-    "SqlError",
-    "SqlRefused",
-    "Stack",
-    "Step",
-    "StepWriter",
-    "StorageFull",
-    "TargetExists",
-    "TooFewRows",
-    "Trajectories",
-    "Uniform",
-    "Unit",
-    "UnknownBuffer",
-    "UnknownConsumer",
-    "UnknownEpisode",
-    "copy",
-    "grant",
-    "open",
-    "upgrade",
-]
+
+def __getattr__(name: str) -> Any:
+    """Import all public names when the first one is used.
+
+    The command line prints its help, and completes words, without NumPy, Arrow and SQLAlchemy.
+    """
+    is_special = name.startswith("__") and name != "__all__"
+    if not is_special and importlib.util.find_spec(f"expdb.{name}") is None:
+        import expdb.api
+
+        api = expdb.api
+        globals().update({one: getattr(api, one) for one in api.__all__}, __all__=api.__all__)
+        if name in globals():
+            return globals()[name]
+    raise AttributeError(f"module 'expdb' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return [*__getattr__("__all__"), "__all__", "__doc__", "__name__", "__version__"]

@@ -282,20 +282,40 @@ class ExperienceDB:
     # -- questions ---------------------------------------------------------------------------------
 
     @retry_on_restart
-    def sql(self, query: str, params: Mapping[str, Any] | None = None) -> pa.Table:
+    def sql(
+        self, query: str, params: Mapping[str, Any] | None = None, *, timestamps: bool = False
+    ) -> pa.Table:
         """Run one reading SQL statement and return its rows as an Arrow table.
 
-        `:name` in the query takes its value from `params`. The view `experience` has one row per
-        step; `field(payload, 'name')` gives a field of it, as number, text or JSON. Raises
-        SqlRefused for anything but reading, SqlError for what is wrong in the query.
+        The view `experience` has one row per step and `experience_episodes` one row per episode.
+        ``field(payload, 'name')`` is a field of a step, as number, text or JSON.
 
+        Parameters
+        ----------
+        query : str
+            One SELECT statement; `:name` stands for a value of `params`.
+        params : mapping, optional
+            Values of the names in the query: text, numbers, bytes or None.
+        timestamps : bool
+            Return the columns `started`, `ended` and `execute_time` as timestamps in UTC instead of
+            Unix seconds.
+
+        Raises
+        ------
+        SqlRefused
+            If the statement does anything but read.
+        SqlError
+            If the query or its parameters are wrong, or it takes longer than the handle's timeout.
+
+        Examples
+        --------
         >>> with open(":memory:") as db:
         ...     _ = db.buffer("train").store(task_id="a", reward=1.0)
         ...     db.sql("SELECT task_id, reward FROM experience").to_pylist()
         [{'task_id': 'a', 'reward': 1.0}]
         """
         self._save_priorities()
-        return run_sql(self._engine, query, params)
+        return run_sql(self._engine, query, params, checks.flag(timestamps, "timestamps"))
 
     def _save_priorities(self, wait: bool = False) -> None:
         for buffer in list(self._buffers.values()):

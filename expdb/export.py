@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from expdb import parquet
 from expdb.buffer import ReplayBuffer
 from expdb.errors import (
@@ -27,15 +29,42 @@ def export(
     target: str | os.PathLike[str],
     where: Any = None,
     *,
+    timestamps: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Write the matching steps of a buffer into a new Parquet file, and return how many there are.
+    """Write the matching steps of a buffer into a new Parquet file.
 
-    One row per step with its columns, those of its episode, and every field: arrays of one shape as
-    Arrow's tensors, which other readers see as lists; arrays of varying shape as lists; tags and
-    JSON as text; a missing value is null. `progress` is called with the number of steps of each
-    batch. Raises TargetExists where the file exists, DatabaseReadOnly or StorageFull where it
-    cannot be written, and InvalidValue for another ending than .parquet or .pq.
+    The file has one row per step with the columns of the step and of its episode, and every field.
+    Arrays of one shape are Arrow tensors, which other readers see as lists; arrays of varying shape
+    are lists; tags and JSON are text; missing values are null.
+
+    Parameters
+    ----------
+    buffer : ReplayBuffer
+        The buffer to read.
+    target : path
+        The file to create; its name ends in .parquet or .pq.
+    where : query, optional
+        Which steps to write; all by default.
+    timestamps : bool
+        Write the columns `started`, `ended` and `execute_time` as timestamps in UTC instead of Unix
+        seconds.
+    progress : callable, optional
+        Called with the number of steps of each batch that was written.
+
+    Returns
+    -------
+    int
+        Number of steps in the file.
+
+    Raises
+    ------
+    InvalidValue
+        If `target` ends in anything else, or a time lies outside of the years 1 to 9999.
+    TargetExists
+        If the file exists.
+    DatabaseReadOnly, StorageFull
+        If the file cannot be written.
     """
     path = Path(target)
     if path.suffix.lower() not in (".parquet", ".pq"):
@@ -53,6 +82,7 @@ def export(
             buffer.stats()["fields"],
             lambda names: buffer.scan(where, size=parquet.BATCH_STEPS, fields=names),
             progress,
+            times=timestamps,
         )
         _name(draft, path)
     except ExpDBError:  # some are an OSError too
@@ -69,6 +99,13 @@ def export(
         with suppress(OSError):
             draft.unlink()
     return count
+
+
+def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
+    """Write an Arrow table, such as the result of `db.sql`, as a Parquet file."""
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(table, path, compression="zstd")
 
 
 def _name(draft: Path, path: Path) -> None:

@@ -1,6 +1,7 @@
 """Names that users meet: columns of the views, arguments of `store`, keys of batches."""
 
 import difflib
+import re
 from collections.abc import Iterable
 
 # The columns of the view `experience`, by the table they come from, and what each holds: integers,
@@ -88,13 +89,31 @@ UNKNOWN = -1
 OBSERVATIONS = ("obs", "observation", "state")
 
 
-def views_for_people() -> str:
-    """Return what ad-hoc SQL can name, for people who named something else."""
-    return (
-        f"the view experience has {', '.join(VIEW_COLUMNS)}; experience_episodes has "
-        f"{', '.join(EPISODE_VIEW_COLUMNS)}; "
-        "fields such as action are field(payload, 'action')"
-    )
+_UNKNOWN_NAME = re.compile(
+    r"""no\ such\ (column|table|function):\ ([\w.]+)    # SQLite
+    | (column|relation|function)\ "?([\w.]+)"?(?:\(.*\))?\ does\ not\ exist""",
+    re.VERBOSE,
+)
+
+
+def sql_hint(message: str, fields: Iterable[str]) -> str:
+    """Return what to write instead of a name that a database does not know, by its message."""
+    found = _UNKNOWN_NAME.search(message)
+    kind, name = (found[1] or found[3], (found[2] or found[4])) if found else ("", "")
+    name = name.rpartition(".")[2]
+    if kind in ("table", "relation"):
+        return "query the views experience (one row per step) and experience_episodes"
+    if kind == "column":
+        if name in fields:
+            return f"{name} is a field: write field(payload, '{name}')"
+        near = difflib.get_close_matches(name, [*VIEW_COLUMNS, *EPISODE_VIEW_COLUMNS], 1, 0.6)
+        if near:
+            return f"did you mean {near[0]}?"
+        near = difflib.get_close_matches(name, list(fields), 1, 0.6)
+        if near:
+            return f"did you mean the field {near[0]}? Write field(payload, '{near[0]}')"
+        return "SELECT * FROM experience LIMIT 1 shows the columns"
+    return "the views are experience (one row per step) and experience_episodes"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from expdb import timestamps
 from expdb.batch import Batch
 from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, STEP_COLUMNS
 
@@ -29,10 +30,12 @@ def preload() -> None:
     parquet.write_table(pa.table({"c": column}), pa.BufferOutputStream(), compression="zstd")
 
 
-def schema_of(kinds: Mapping[str, str]) -> pa.Schema:
+def schema_of(kinds: Mapping[str, str], times: bool = False) -> pa.Schema:
     """Return the schema of a file: the columns, and the fields, given as `stats()` does."""
     names = dict.fromkeys(("position", "episode", *EPISODE_COLUMNS, *STEP_COLUMNS))
     columns = {name: _TYPES[COLUMN_KINDS[name]] for name in names}
+    if times:
+        columns |= dict.fromkeys(timestamps.COLUMNS, timestamps.KIND)
     return pa.schema({**columns, **{name: _arrow_type(kind) for name, kind in kinds.items()}})
 
 
@@ -43,16 +46,17 @@ def write(
     progress: Callable[[int], None] | None = None,
     *,
     json_text: bool = False,
+    times: bool = False,
 ) -> int:
     """Write the steps that `scan` yields, given the names it is to read; return how many.
 
     Arrays of one shape are Arrow's tensors, which other readers see as lists; arrays of varying
     shape are lists; tags and JSON are text; a missing value is null. With `json_text`, `scan`
-    yields JSON as text.
+    yields JSON as text. With `times`, Unix seconds are written as timestamps in UTC.
     """
     import pyarrow.parquet as parquet
 
-    schema, count = schema_of(kinds), 0
+    schema, count = schema_of(kinds, times), 0
     as_json: set[str] = set()
     if not json_text:
         as_json = {"tags", "episode_tags"} | {n for n, kind in kinds.items() if kind == "json"}
@@ -87,6 +91,8 @@ def _table(batch: Batch, schema: pa.Schema, as_json: set[str]) -> pa.Table:
             arrays.append(_of_arrays(cells, kind))
         else:
             column = table[name]
+            if kind == timestamps.KIND:
+                column = timestamps.to_timestamps(name, column)
             arrays.append(column if column.type == kind else column.cast(kind))
     return pa.Table.from_arrays(arrays, schema=schema)
 

@@ -59,6 +59,35 @@ def find(
     )
 
 
+def _rank(row: dict[str, Any], which: str) -> float:
+    if which == "last":
+        return float(row["started"])
+    return float(row["episode_return"]) * (-1.0 if which == "worst" else 1.0)
+
+
+def choose(
+    db: expdb.ExperienceDB, which: str, where: Any = None, buffer: str | None = None
+) -> tuple[expdb.ReplayBuffer, dict[str, Any]]:
+    """Return the buffer and the row of the episode that is last, worst or best.
+
+    Raises UnknownEpisode if no episode with a known return has a step that matches `where`.
+    """
+    found = [
+        (_rank(row, which), chosen, row)
+        for chosen in (
+            db.buffer(name, create=False) for name in (db.buffers() if buffer is None else [buffer])
+        )
+        for row in chosen.episodes(where).to_pylist()
+        if row["length"] and (which == "last" or row["episode_return"] is not None)
+    ]
+    if not found:
+        raise expdb.UnknownEpisode(
+            f"no episode of {db.location} matches; widen the condition, or store rewards"
+        )
+    _, chosen, row = max(found, key=lambda one: one[0])
+    return chosen, row
+
+
 # Columns of episodes that are not in the second line: in the first, or of no use for people.
 ELSEWHERE = {
     "episode", "episode_id", "status", "length", "episode_return", "started", "ended",

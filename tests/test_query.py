@@ -548,10 +548,20 @@ def test_a_field_that_is_asked_for_as_a_column_is_told_to_be_one(buffer, db):
         expdb.QueryError, match=r"known are .*task_id.*such as action, is not a column"
     ):
         buffer.count({"action": 1})
-    for query in ("SELECT action FROM experience", "SELECT nope FROM experience_episodes"):
-        with pytest.raises(
-            expdb.SqlError,
-            match=r"experience has buffer, position.*experience_episodes has .*steps_held; "
-            "fields such as action",
-        ):
-            db.sql(query)
+
+
+@pytest.mark.parametrize(
+    ("query", "hint"),
+    [("SELECT action FROM experience", r"; action is a field: write field\(payload, 'action'\)"),
+     ("SELECT rewrd FROM experience", r"; did you mean reward\?"),
+     ("SELECT e.actin FROM experience e", r"; did you mean the field action\? Write field\("),
+     ("SELECT nope FROM experience_episodes", r"; SELECT \* FROM experience LIMIT 1 shows the"),
+     ("SELECT 1 FROM steps_of_mine", r"; query the views experience \(one row per step\) and"),
+     ("SELEC 1", r"; the views are experience")],
+)  # fmt: skip
+def test_an_unknown_name_in_sql_is_explained_briefly(buffer, db, query, hint):
+    buffer.store(action=1)
+    with pytest.raises(expdb.SqlError, match=hint) as raised:
+        db.sql(query)
+    assert len(str(raised.value)) < 200
+    assert db.sql("SELECT 1").num_rows == 1

@@ -1,6 +1,7 @@
-"""The suite of memmap-replay-buffer itself, from its source package, with the import changed."""
+"""The suites of the originals, from their source packages, with only the import changed."""
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -8,12 +9,6 @@ import tarfile
 import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # pip downloads, torch is imported
-
-PACKAGE = "memmap-replay-buffer==0.2.3"
-# Not of what a database has: films, web pages, HDF5.
-OTHERS = ("test_frontend.py", "test_video.py", "test_replay_buffer_h5py.py")
-# These look inside: one sets the index of the step, one reads the array's file.
-WHITE_BOX = ("test_store_batch_circular", "test_uint8_storage")
 
 ALIAS = """
 import sys, types
@@ -29,28 +24,68 @@ alias("memmap_replay_buffer.replay_buffer")
 alias("memmap_replay_buffer.replay_buffer_h5py", ReplayBufferH5PY=ours.ReplayBuffer)
 sys.modules.setdefault("h5py", types.ModuleType("h5py"))
 """
+OURS = {"DictReplayBuffer", "HerReplayBuffer", "NStepReplayBuffer", "ReplayBuffer"}
 
 
-def test_the_suite_of_memmap_replay_buffer_passes(tmp_path):
+def suite_of(package, folder):
+    """Download a source package and return the folder of its tests."""
     pytest.importorskip("torch", reason="torch is not installed: run `python3 dev.py test --torch`")
     fetched = subprocess.run(
         [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
-         "--no-binary", ":all:", "--dest", tmp_path, PACKAGE],
+         "--no-binary", ":all:", "--dest", folder, package],
         capture_output=True, text=True,
     )  # fmt: skip
-    found = list(tmp_path.glob("*.tar.gz"))
+    found = list(folder.glob("*.tar.gz"))
     if not found:
-        pytest.skip(f"pip finds no source package of {PACKAGE}: {fetched.stderr[-200:]}")
+        pytest.skip(f"pip finds no source package of {package}: {fetched.stderr[-200:]}")
     with tarfile.open(found[0]) as archive:
-        archive.extractall(tmp_path, filter="data")
-    (tests,) = tmp_path.glob("*/tests")
-    for name in OTHERS:
-        (tests / name).unlink()
-    (tests / "conftest.py").write_text(ALIAS)
-    done = subprocess.run(
+        archive.extractall(folder, filter="data")
+    (tests,) = folder.glob("*/tests")
+    return tests
+
+
+def run(tests, excluded, *files):
+    return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tests,
-         "-k", " and ".join(f"not {name}" for name in WHITE_BOX), tests],
+         "-k", " and ".join(f"not {name}" for name in excluded), *files],
         capture_output=True, text=True, cwd=tests, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
+
+
+def test_the_suite_of_memmap_replay_buffer_passes(tmp_path):
+    tests = suite_of("memmap-replay-buffer==0.2.3", tmp_path)
+    # Not of what a database has: films, web pages, HDF5.
+    for name in ("test_frontend.py", "test_video.py", "test_replay_buffer_h5py.py"):
+        (tests / name).unlink()
+    (tests / "conftest.py").write_text(ALIAS)
+    # One sets the index of the step, one reads the file of the array.
+    done = run(tests, ("test_store_batch_circular", "test_uint8_storage"))
     assert done.returncode == 0, done.stdout[-3000:]
     assert "35 passed" in done.stdout
+
+
+def with_our_import(line):
+    """Return a line that imports SB3's buffers as lines that import ours."""
+    found = re.fullmatch(r"from (stable_baselines3[\w.]*) import (.*)", line)
+    if not found:
+        return line
+    names = found[2].split(", ")
+    theirs = [name for name in names if name not in OURS]
+    ours = [name for name in names if name in OURS]
+    lines = [f"from {found[1]} import {', '.join(theirs)}"] if theirs else []
+    if ours:
+        lines.append(f"from expdb.integrations.stable_baselines3 import {', '.join(ours)}")
+    return "\n".join(lines)
+
+
+def test_the_suites_of_stable_baselines3_pass(tmp_path):
+    tests = suite_of("stable-baselines3==2.9.2", tmp_path)
+    files = "test_buffers.py", "test_n_step_replay.py", "test_her.py"
+    for name in files:
+        lines = (tests / name).read_text().splitlines()
+        (tests / name).write_text("\n".join(map(with_our_import, lines)))
+    # SB3 makes a buffer of its own class; a test writes to `dones`; one needs `_current_ep_start`.
+    private = "test_run", "test_nstep_no_terminations", "test_truncate_last_trajectory"
+    done = run(tests, private, *files)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "132 passed" in done.stdout, done.stdout[-300:]

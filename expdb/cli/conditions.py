@@ -19,15 +19,18 @@ _CONDITION = re.compile(r"\s*([\w.]+)\s*(!=|>=|<=|=|>|<|~)\s*(.*?)\s*", re.DOTAL
 
 
 def condition_of(conditions: Sequence[str], where: str | None) -> Any:
-    """Return the query that conditions, or JSON, make; None for neither."""
+    """Return the query that conditions, or --where, make; None for neither."""
     if where is not None and conditions:
         raise click.UsageError("give conditions or --where, not both")
+    if where is not None and where.lstrip()[:1] not in ("{", "["):
+        conditions, where = [where], None
     if where is not None:
         try:
             return json.loads(where)
         except ValueError as error:
             raise click.BadParameter(
-                f"--where is not valid JSON ({error}): print QueryBuilder.build() with json.dumps"
+                f"--where is not valid JSON ({error}); write a condition such as "
+                '"reward >= 0.5", or a query as JSON'
             ) from None
     built = expdb.QueryBuilder()
     for index, text in enumerate(conditions):

@@ -1,22 +1,34 @@
 """Verbs that show data: info, sql, query, show, export, plot."""
 
+from __future__ import annotations
+
 import json
 import os
 import shutil
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
 import expdb
-from expdb import export as parquet
-from expdb import plot as pictures
-from expdb import show as conversation
 from expdb.cli.conditions import condition_of, value_of
 from expdb.cli.main import as_json, verb
-from expdb.cli.printing import counted, plain, print_rows, print_table
+from expdb.cli.printing import (
+    ENDINGS,
+    FORMATS,
+    counted,
+    new_file,
+    plain,
+    print_rows,
+    print_table,
+    write_rows,
+)
+from expdb.cli.progress import progress
+
+WHERE = click.option("--where", help='A condition such as "reward >= 0.5", or a query as JSON.')
 
 
 @verb
@@ -41,8 +53,9 @@ def info(location: str, as_json: bool) -> None:
         click.echo(f"Nothing was stored.{copied * os.path.exists(location)}")
     for one in stats:
         episodes = one["episodes"]
+        gap = "\n" if sys.stdout.isatty() else ""
         click.echo(
-            f"\n{one['name']}: {counted(one['steps'], 'step')} ({one['capacity'] or 'no'} "
+            f"{gap}{one['name']}: {counted(one['steps'], 'step')} ({one['capacity'] or 'no'} "
             f"capacity, {one['added']:,} added), "
             f"{counted(sum(episodes.values()), 'episode')} ({episodes['open']} open, "
             f"{episodes['aborted']} aborted), "
@@ -68,9 +81,31 @@ def info(location: str, as_json: bool) -> None:
 @click.option(
     "--param", "params", multiple=True, metavar="NAME=VALUE", help="A value for :NAME in the query."
 )
+@click.option("--csv", "form", flag_value="csv", help="Print comma-separated values.")
+@click.option("--tsv", "form", flag_value="tsv", help="Print tab-separated values.")
+@click.option("--jsonl", "form", flag_value="jsonl", help="Print one JSON object per line.")
+@click.option(
+    "--to",
+    "target",
+    metavar="FILE",
+    help="Write a new .csv, .tsv, .jsonl or .parquet file; - is stdout.",
+)
+@click.option(
+    "--timestamps", is_flag=True, help="Show started, ended and execute_time as times in UTC."
+)
 @as_json
-def sql(location: str, query: str, params: Sequence[str], as_json: bool) -> None:
+def sql(
+    location: str,
+    query: str,
+    params: Sequence[str],
+    form: str | None,
+    target: str | None,
+    timestamps: bool,
+    as_json: bool,
+) -> None:
     """Run one reading SQL statement; the view is `experience`, one row per step.
+
+    QUERY may be -, to read it from stdin.
 
     Example: expdb sql runs.db "SELECT task_name, avg(reward) FROM experience GROUP BY 1"
     """
@@ -80,16 +115,38 @@ def sql(location: str, query: str, params: Sequence[str], as_json: bool) -> None
         if not equals:
             raise click.BadParameter(f"{param!r}: write --param name=value")
         given[name] = value_of(value)
-    with expdb.open(location, create=False, read_only=True) as db:
-        rows = db.sql(query, given).to_pylist()
-    print_table(rows, as_json)
+    form = _format_of(form, target, as_json)
+    text = sys.stdin.read() if query == "-" else query
+    with expdb.open(location, create=False, read_only=True) as db, progress("query"):
+        table = db.sql(text, given, timestamps=timestamps)
+    if form is None:
+        print_table(table.to_pylist(), as_json)
+    else:
+        write_rows(table, target or "-", form)
+        if target not in (None, "-"):
+            click.echo(f"{target}: {counted(table.num_rows, 'row')}")
+
+
+def _format_of(form: str | None, target: str | None, as_json: bool) -> str | None:
+    """Return the format of a result: that of the option, of the file's name, or None."""
+    if as_json and (form or target):
+        raise click.UsageError("--json prints one JSON array; leave out --csv, --tsv, --to")
+    if target in (None, "-"):
+        return form or ("csv" if target else None)
+    named = ENDINGS.get(Path(target).suffix.lower())
+    if form is None and named is None:
+        raise click.BadParameter(
+            f"{target!r} must end in {', '.join(ENDINGS)}, or add one of "
+            f"{', '.join(f'--{one}' for one in FORMATS)}"
+        )
+    return form or named
 
 
 @verb
 @click.argument("location")
 @click.argument("buffer")
 @click.argument("conditions", nargs=-1)
-@click.option("--where", help="The condition as JSON, as QueryBuilder.build() gives it.")
+@WHERE
 @click.option("--count", "what", flag_value="count", help="Print how many steps match.")
 @click.option("--tasks", "what", flag_value="tasks", help="Print the tasks that match.")
 @click.option("--episodes", "what", flag_value="episodes", help="Print the episodes that match.")
@@ -116,7 +173,7 @@ def query(
     Example: expdb query runs.db train "task_name = book flight" "reward >= 0.5" --tasks
     """
     condition = condition_of(conditions, where)
-    with expdb.open(location, create=False, read_only=True) as db:
+    with expdb.open(location, create=False, read_only=True) as db, progress("query"):
         chosen = db.buffer(buffer)
         if what == "count":
             return click.echo(chosen.count(condition))
@@ -128,29 +185,72 @@ def query(
             if what == "episodes"
             else chosen.page(number, size, condition)
         )
+    if what == "episodes" and not as_json:
+        rows = [_episode_row(row) for row in rows]
     print_table(rows, as_json)
+
+
+def _episode_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of an episode that fit in a table."""
+    gained, started = row["episode_return"], row["started"]
+    return {
+        "episode_id": row["episode_id"],
+        "task": row["task_name"] or row["task_id"],
+        "agent": row["agent_id"],
+        "status": row["status"],
+        "steps": row["length"],
+        "return": None if gained is None else float(f"{gained:.6g}"),
+        "started": f"{datetime.fromtimestamp(started, UTC):%Y-%m-%d %H:%M:%S}",
+        "run": row["run"],
+    }
 
 
 @verb
 @click.argument("location")
-@click.argument("episode")
-@click.option("--buffer", help="The buffer that it is in; then EPISODE may also be its number.")
+@click.argument("episode", required=False)
+@click.option("--buffer", help="The buffer of the episode; EPISODE may then be its number.")
+@click.option("--last", "which", flag_value="last", help="Show the episode that began last.")
+@click.option("--worst", "which", flag_value="worst", help="Show the lowest return.")
+@click.option("--best", "which", flag_value="best", help="Show the highest return.")
+@WHERE
 @click.option("--full", is_flag=True, help="Print long texts and arrays whole.")
 @as_json
-def show(location: str, episode: str, buffer: str | None, full: bool, as_json: bool) -> None:
+def show(
+    location: str,
+    episode: str | None,
+    buffer: str | None,
+    which: str | None,
+    where: str | None,
+    full: bool,
+    as_json: bool,
+) -> None:
     """Show an episode as a conversation: messages, tool calls, rewards, and every other field.
 
-    EPISODE is its episode_id.
+    EPISODE is its episode_id. --last, --worst and --best choose among all episodes, or among those
+    with a step that meets --where.
 
-    Example: expdb show runs.db refund-7/attempt-1 --full
+    Example: expdb show runs.db --worst --where "task_name = refund"
     """
-    with expdb.open(location, create=False, read_only=True) as db:
-        chosen, row = conversation.find(db, episode, buffer)
+    from expdb import show as conversation
+
+    if (episode is None) == (which is None and where is None):
+        raise click.UsageError(
+            "give an EPISODE, or choose one by --last, --worst, --best or --where"
+        )
+    condition = condition_of((), where)
+    with expdb.open(location, create=False, read_only=True) as db, progress("query"):
+        if episode is not None:
+            chosen, row = conversation.find(db, episode, buffer)
+        else:
+            chosen, row = conversation.choose(db, which or "last", condition, buffer)
         rows = conversation.steps(chosen, row)
     if as_json:
         return click.echo(json.dumps({**row, "buffer": chosen.name, "steps": rows}, default=plain))
+    if sys.stdout.isatty():
+        return click.echo_via_pager(f"{line}\n" for line in conversation.lines(row, rows, full))
     for line in conversation.lines(row, rows, full):
-        click.echo(line)
+        if line:  # empty lines are for people
+            click.echo(line)
 
 
 @verb
@@ -158,7 +258,7 @@ def show(location: str, episode: str, buffer: str | None, full: bool, as_json: b
 @click.argument("buffer")
 @click.argument("conditions", nargs=-1)
 @click.argument("assignment", metavar="KEY=VALUE")
-@click.option("--where", help="The condition as JSON, as QueryBuilder.build() gives it.")
+@WHERE
 @click.option("--episode", is_flag=True, help="Tag the episodes of the matching steps.")
 @click.option("--required", is_flag=True, help="Fail if no step matches.")
 @as_json
@@ -216,9 +316,12 @@ def _tag_of(assignment: str, column: str) -> tuple[str, str, Any]:
 @verb
 @click.argument("location")
 @click.argument("buffer")
-@click.argument("target", type=click.Path(dir_okay=False))
+@click.argument("target", type=click.Path(dir_okay=False, allow_dash=True))
 @click.argument("conditions", nargs=-1)
-@click.option("--where", help="The condition as JSON, as QueryBuilder.build() gives it.")
+@WHERE
+@click.option(
+    "--timestamps", is_flag=True, help="Write started, ended and execute_time as times in UTC."
+)
 @as_json
 def export(
     location: str,
@@ -226,27 +329,36 @@ def export(
     target: str,
     conditions: Sequence[str],
     where: str | None,
+    timestamps: bool,
     as_json: bool,
 ) -> None:
     """Write the steps that meet all conditions into a new Parquet file, one row per step.
 
-    Conditions are as for `query`.
+    Conditions are as for `query`. TARGET may be -, to write the file to stdout.
 
     Example: expdb export runs.db train hard.parquet "tags.difficulty = hard"
     """
     condition = condition_of(conditions, where)
-    with expdb.open(location, create=False, read_only=True) as db:
-        chosen = db.buffer(buffer, create=False)
-        with click.progressbar(
-            length=chosen.count(condition), label=target, file=sys.stderr
-        ) as bar:
-            count = parquet.export(chosen, target, condition, progress=bar.update)
+    if target == "-":
+        with new_file(target) as draft:
+            _export(location, buffer, draft, condition, timestamps)
+        return
+    count = _export(location, buffer, target, condition, timestamps)
     size = os.path.getsize(target)
     click.echo(
         json.dumps({"target": target, "steps": count, "bytes": size})
         if as_json
         else f"{target}: {counted(count, 'step')}, {counted(size, 'byte')}"
     )
+
+
+def _export(location: str, buffer: str, path: str, condition: Any, timestamps: bool) -> int:
+    from expdb.export import export as write
+
+    with expdb.open(location, create=False, read_only=True) as db:
+        chosen = db.buffer(buffer, create=False)
+        with progress("export", chosen.count(condition)) as state:
+            return write(chosen, path, condition, timestamps=timestamps, progress=state.add)
 
 
 @verb
@@ -289,7 +401,9 @@ def plot(
 
     Example: expdb plot runs.db train --by run --to curves.png
     """
-    with expdb.open(location, create=False, read_only=True) as db:
+    from expdb import plot as pictures
+
+    with expdb.open(location, create=False, read_only=True) as db, progress("plot"):
         chosen = _only_buffer(db, location, buffer)
         found, count = pictures.curves(
             chosen, by, where=condition_of(conditions, None), smooth=smooth
@@ -335,7 +449,7 @@ def _only_buffer(db: expdb.ExperienceDB, location: str, name: str | None) -> exp
     return db.buffer(name or names[0])
 
 
-def _plain_curve(curve: pictures.Curve) -> dict[str, Any]:
+def _plain_curve(curve: Any) -> dict[str, Any]:
     values = {
         panel: [None if value != value else value for value in values.tolist()]
         for panel, values in curve.values.items()

@@ -1,10 +1,12 @@
-"""The command line: one function a verb. Open, call the library, print.
+"""The command line: one function per verb, which opens a database, calls the library and prints.
 
-Every verb is named after the method it calls, takes `--json` where a machine might read, and ends
-its help in an example. Errors and warnings are one line each, with the remedy; after an error the
-exit status is 1.
+A verb is named after the method that it calls and has `--json` for programs; its help ends with an
+example. An error or a warning is one line; after an error the exit status is 1. The library is
+imported when a verb runs, so that help, completion and usage errors take no time.
 """
 
+import functools
+import os
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,40 +15,87 @@ import click
 
 import expdb
 
-
-class _Group(click.Group):
-    """Show an error or a warning of expdb as one line."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("always", expdb.ExpDBWarning)
-                warnings.showwarning = _show
-                return super().invoke(ctx)
-        except expdb.ExpDBError as error:
-            raise click.ClickException(str(error)) from None
-        except FileExistsError as error:
-            raise click.ClickException(str(error)) from None
+LOCATION = "EXPDB_LOCATION"
 
 
-def _show(message: Warning | str, *_: Any, **__: Any) -> None:
-    click.echo(f"Warning: {message}", err=True)
+class Verb(click.Command):
+    """A verb whose first argument, a location, may be left out if EXPDB_LOCATION is set."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, with the location of the environment before them if needed."""
+        default = os.environ.get(LOCATION)
+        first = next((one for one in self.params if isinstance(one, click.Argument)), None)
+        if default and first is not None and first.name in ("location", "source"):
+            given, _, _ = self.make_parser(ctx).parse_args(list(args))
+            if not is_location(given.get(first.name)):
+                args = [default, *args]
+        return super().parse_args(ctx, args)
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+def is_location(value: Any) -> bool:
+    """Return whether an argument names a database rather than a buffer, a query or an episode."""
+    return isinstance(value, str) and (
+        "://" in value or value.endswith((".db", ".sqlite", ".sqlite3")) or os.path.isfile(value)
+    )
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(expdb.__version__, prog_name="expdb")
 def main() -> None:
-    """expdb: the experience database for reinforcement-learning and LLM agents."""
+    """expdb: the experience database for reinforcement-learning and LLM agents.
+
+    If the environment variable EXPDB_LOCATION names a database, verbs use it unless they are given
+    another location. In bash, `eval "$(_EXPDB_COMPLETE=bash_source expdb)"` enables completion.
+    """
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 
 
 def verb(function: Callable[..., Any]) -> click.Command:
-    """Make a command of a function.
-
-    Its name without the underscore, its docstring as it is laid out.
-    """
+    """Make a command of a function, named after it, with its docstring as the help."""
     if function.__doc__:
         function.__doc__ = function.__doc__.replace("\n    Example:", "\n    \b\n    Example:")
-    return main.command(function.__name__.rstrip("_"))(function)
+    name = function.__name__.rstrip("_").replace("_", "-")
+    return main.command(name, cls=Verb)(_reporting(function))
+
+
+def _reporting(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Print an error or a warning of expdb as one line."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("always", expdb.ExpDBWarning)
+                warnings.showwarning = _show
+                return function(*args, **kwargs)
+        except (expdb.ExpDBError, FileExistsError) as error:
+            raise click.ClickException(for_terminal(str(error))) from None
+
+    return call
+
+
+def _show(message: Warning | str, *_: Any, **__: Any) -> None:
+    click.echo(f"Warning: {for_terminal(str(message))}", err=True)
+
+
+# What a message advises to a program, and what it advises here.
+_ADVICE = {
+    "store some first, widen the query, or wait for them with wait=seconds": "store some first",
+    "required=True raises an error instead": "--required fails instead",
+    "open the database with a longer timeout": "select fewer steps",
+    "change data with the methods of the buffer": "use `expdb tag` to change tags",
+    "give every :name of the query in params": "give every :name of the query with --param",
+    "db.sql": "expdb sql",
+    "expdb.upgrade(...)": "`expdb upgrade LOCATION`",
+    "db.buffer(name)": "a program that stores steps",
+    "buffer.set_capacity": "set_capacity in a program",
+}  # fmt: skip
+
+
+def for_terminal(message: str) -> str:
+    """Return a message of the library with advice for the command line."""
+    for program, terminal in _ADVICE.items():
+        message = message.replace(program, terminal)
+    return message

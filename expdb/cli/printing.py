@@ -1,7 +1,14 @@
 """Rows for people and for machines."""
 
+import csv
 import json
+import os
+import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import click
@@ -22,8 +29,8 @@ def counted(count: int, noun: str) -> str:
 
 def plain(value: Any) -> Any:
     """Return a value that JSON has no word for."""
-    if isinstance(value, bytes):
-        return value.hex()
+    if isinstance(value, (bytes, datetime)):
+        return value.hex() if isinstance(value, bytes) else value.isoformat()
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
@@ -31,42 +38,109 @@ _WIDE = 8
 
 
 def print_rows(rows: list[dict[str, Any]]) -> None:
-    """Print rows as a table: rich's where it is installed, plain columns elsewhere."""
+    """Print rows as a table: with rich in a terminal if it is installed, else as plain columns.
+
+    Rows of many columns are printed as one block each in a terminal.
+    """
     if not rows:
         click.echo("no rows")
         return
     names = list(rows[0])
-    if len(names) > _WIDE:  # too wide for a table: one block a row, without what is not known
-        for row in rows:
-            click.echo(
-                "\n".join(
-                    f"{name:>14}  {cell(value)}" for name, value in row.items() if value is not None
-                )
-                + "\n"
-            )
+    is_terminal = sys.stdout.isatty()
+    if len(names) > _WIDE and is_terminal:
+        for k, row in enumerate(rows):
+            known = [(name, cell(value)) for name, value in row.items() if value is not None]
+            text = "\n".join(f"{name:>14}  {value}" for name, value in known)
+            click.echo(text if k == 0 else f"\n{text}")
         return
     cells = [[cell(row[name]) for name in names] for row in rows]
+    if not (is_terminal and _print_rich(names, cells)):
+        widths = [max(len(name), *(len(row[k]) for row in cells)) for k, name in enumerate(names)]
+        for line in (names, *cells):
+            padded = [text.ljust(width) for text, width in zip(line, widths, strict=True)]
+            click.echo("  ".join(padded).rstrip())
+
+
+def _print_rich(names: list[str], cells: list[list[str]]) -> bool:
     try:
         from rich.box import SIMPLE
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
     except ImportError:
-        widths = [max(len(name), *(len(row[k]) for row in cells)) for k, name in enumerate(names)]
-        for line in (names, *cells):
-            click.echo(
-                "  ".join(
-                    cell.ljust(width) for cell, width in zip(line, widths, strict=True)
-                ).rstrip()
-            )
-        return
+        return False
     table = Table(box=SIMPLE)
     for name in names:
         table.add_column(Text(name))
     for line in cells:
         # Text, not markup: what agents said may hold square brackets.
         table.add_row(*map(Text, line))
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160).print(table)
+    Console(file=sys.stdout).print(table)
+    return True
+
+
+FORMATS = ("csv", "tsv", "jsonl")
+ENDINGS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
+
+
+def write_rows(table: Any, target: str, form: str) -> None:
+    """Write an Arrow table into a new file, or to stdout if the target is "-"."""
+    if form == "parquet":
+        from expdb import export
+
+        with new_file(target) as path:
+            export.write_table(table, path)
+    elif target == "-":
+        _write_text(table, sys.stdout, form)
+    else:
+        with new_file(target) as path, open(path, "w", newline="", encoding="utf-8") as file:
+            _write_text(table, file, form)
+
+
+def _write_text(table: Any, file: Any, form: str) -> None:
+    if form == "jsonl":
+        for row in table.to_pylist():
+            file.write(json.dumps(row, default=plain, ensure_ascii=False) + "\n")
+        return
+    writer = csv.writer(file, delimiter="\t" if form == "tsv" else ",", lineterminator="\n")
+    writer.writerow(table.column_names)
+    for batch in table.to_batches():
+        columns = [column.to_pylist() for column in batch.columns]
+        writer.writerows([[_field(value) for value in row] for row in zip(*columns, strict=True)])
+
+
+def _field(value: Any) -> Any:
+    return plain(value) if isinstance(value, (bytes, datetime)) else value
+
+
+@contextmanager
+def new_file(target: str) -> Iterator[str]:
+    """Yield the path of a draft, which becomes a new file when the block ends, or goes to stdout.
+
+    Raises FileExistsError if the file exists.
+    """
+    if target != "-" and os.path.exists(target):
+        raise FileExistsError(f"{target} exists; name a new file")
+    folder = None if target == "-" else os.path.dirname(os.path.abspath(target))
+    if folder is not None and not os.path.isdir(folder):
+        raise click.ClickException(f"the folder {folder} does not exist; create it first")
+    ending = os.path.splitext(target)[1] or ".parquet"
+    try:
+        with tempfile.TemporaryDirectory(prefix=".expdb-", dir=folder) as drafts:
+            draft = os.path.join(drafts, f"draft{ending}")
+            yield draft
+            if target == "-":
+                with open(draft, "rb") as file:
+                    shutil.copyfileobj(file, sys.stdout.buffer)
+                sys.stdout.buffer.flush()
+            else:
+                os.link(draft, target)
+    except FileExistsError:
+        raise FileExistsError(f"{target} exists; name a new file") from None
+    except OSError as error:
+        raise click.ClickException(
+            f"{target} cannot be written: {error.strerror or error}"
+        ) from None
 
 
 def cell(value: Any) -> str:

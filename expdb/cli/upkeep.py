@@ -1,5 +1,7 @@
 """Verbs that look after a database: check, doctor, upgrade, backup, copy."""
 
+from __future__ import annotations
+
 import json
 import os
 import re
@@ -7,14 +9,14 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, nullcontext
 
 import click
 
 import expdb
 from expdb.cli.main import as_json, verb
 from expdb.cli.printing import counted
+from expdb.cli.progress import progress
 
 
 @verb
@@ -27,7 +29,7 @@ def check(location: str, as_json: bool) -> None:
 
     Example: expdb check runs.db
     """
-    with expdb.open(location, create=False, read_only=True) as db:
+    with expdb.open(location, create=False, read_only=True) as db, progress("check"):
         problems = db.check()
     if as_json:
         click.echo(json.dumps(problems))
@@ -48,7 +50,7 @@ def doctor(location: str, as_json: bool) -> None:
 
     Example: expdb doctor runs.db
     """
-    with expdb.open(location, create=False, read_only=True) as db:
+    with expdb.open(location, create=False, read_only=True) as db, progress("doctor"):
         found = db.doctor()
     if as_json:
         click.echo(json.dumps(found))
@@ -89,7 +91,8 @@ def upgrade(location: str, as_json: bool) -> None:
 
     Example: expdb upgrade runs.db
     """
-    before, after = expdb.upgrade(location)
+    with progress("upgrade"):
+        before, after = expdb.upgrade(location)
     if as_json:
         click.echo(json.dumps({"before": before, "after": after}))
     else:
@@ -118,7 +121,8 @@ def drop(location: str, buffer: str, yes: bool, as_json: bool) -> None:
             click.confirm(
                 f"Delete buffer {buffer!r} with {counted(steps, 'step')}?", abort=True, err=True
             )
-        db.drop(buffer)
+        with progress("drop"):
+            db.drop(buffer)
     click.echo(
         json.dumps({"steps": steps}) if as_json else f"{buffer}: {counted(steps, 'step')} deleted"
     )
@@ -148,7 +152,8 @@ def evict(location: str, buffer: str | None, follow: bool, as_json: bool) -> Non
         with _stopped() as stopped:
             while not stopped.is_set():
                 for name in _names(db, buffer, follow):
-                    steps = _evict(db, name, follow)
+                    with nullcontext() if follow else progress(f"evict {name}"):
+                        steps = _evict(db, name, follow)
                     evicted[name] = evicted.get(name, 0) + steps
                     if steps and not as_json:
                         click.echo(f"{name}: {counted(steps, 'step')} evicted")
@@ -185,7 +190,7 @@ def _stopped() -> Iterator[threading.Event]:
 def _names(db: expdb.ExperienceDB, buffer: str | None, follow: bool) -> list[str]:
     try:
         return db.buffers() if buffer is None else [buffer]
-    except PASSING as error:
+    except _passing() as error:
         _report(error, follow)
         return []
 
@@ -194,7 +199,7 @@ def _evict(db: expdb.ExperienceDB, name: str, follow: bool) -> int:
     """Evict what is due and return the number of steps."""
     try:
         return db.buffer(name, create=False).evict()
-    except PASSING as error:
+    except _passing() as error:
         _report(error, follow)
         return 0
 
@@ -206,7 +211,11 @@ def _report(error: expdb.ExpDBError, follow: bool) -> None:
     click.echo(str(error), err=True)
 
 
-PASSING = (expdb.ArchiveFailed, expdb.ConnectionLost, expdb.DatabaseBusy)
+def _passing() -> tuple[type[expdb.ExpDBError], ...]:
+    """Return the errors that the next attempt may not meet."""
+    return expdb.ArchiveFailed, expdb.ConnectionLost, expdb.DatabaseBusy
+
+
 FOLLOW_SECONDS = 1.0
 
 
@@ -242,7 +251,7 @@ def backup(location: str, target: str, as_json: bool) -> None:
 
     Example: expdb backup runs.db runs-monday.db
     """
-    with expdb.open(location, create=False, read_only=True) as db:
+    with expdb.open(location, create=False, read_only=True) as db, progress("backup"):
         db.backup(target)
     size = os.path.getsize(target)
     click.echo(
@@ -265,17 +274,8 @@ def copy(source: str, target: str, buffer: str | None, as_json: bool) -> None:
 
     Example: expdb copy runs.db postgresql://trainer@db.example/experience --buffer train
     """
-    bars: dict[str, Any] = {}
-
-    def progress(name: str, done: int, total: int) -> None:
-        if name not in bars:
-            bars[name] = click.progressbar(length=total, label=name, file=sys.stderr)
-            bars[name].render_progress()
-        bars[name].update(done - bars[name].pos)
-        if done == total:
-            bars[name].render_finish()
-
-    copied = expdb.copy(source, target, buffer=buffer, progress=progress)
+    with progress("copy") as state:
+        copied = expdb.copy(source, target, buffer=buffer, progress=state.set)
     if as_json:
         click.echo(json.dumps(copied))
     else:

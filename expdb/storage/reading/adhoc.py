@@ -14,10 +14,12 @@ import pyarrow as pa
 from expdb.chunks.chunk import Chunk, Decoder
 from expdb.chunks.fields import SYSTEM, Field, Signature
 from expdb.errors import ChunkDamaged, SqlError
-from expdb.names import nearest
+from expdb.names import nearest, sql_hint
 from expdb.sql.engine import Engine
 from expdb.sql.session import Session
 from expdb.storage.catalog import Fields
+from expdb.timestamps import COLUMNS as TIME_COLUMNS
+from expdb.timestamps import to_timestamps
 
 _CHUNKS_KEPT = 16
 
@@ -68,6 +70,10 @@ class FieldFunction:
     def not_numbers(self) -> set[str]:
         """Return the fields that are a number in no buffer: text, JSON, bytes, arrays."""
         return {name for name, kinds in self._stored().items() if not kinds & {"i", "f"}}
+
+    def hint(self, message: str) -> str:
+        """Return what to write instead of the name that an SQL error mentions."""
+        return sql_hint(message, self._stored())
 
     def value(self, payload: Any, name: Any) -> Any:
         """Return a field's value, None where the step lacks the field."""
@@ -192,7 +198,7 @@ def _bindable(params: Any) -> dict[str, Any]:
     return given
 
 
-def run_sql(engine: Engine, query: str, params: Any) -> pa.Table:
+def run_sql(engine: Engine, query: str, params: Any, timestamps: bool = False) -> pa.Table:
     """Run a statement and return its rows; column names that occur twice are numbered."""
     if not isinstance(query, str):
         raise SqlError(f"the query is {query!r}: give SQL as text")
@@ -205,7 +211,16 @@ def run_sql(engine: Engine, query: str, params: Any) -> pa.Table:
         again = sum(name == other or other.startswith(f"{name}:") for other in unique)
         unique.append(f"{name}:{again + 1}" if again else name)
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
-    return pa.Table.from_arrays([_column(values) for values in columns], unique)
+    arrays = [_column(values) for values in columns]
+    if timestamps:
+        arrays = [_time(name, array) for name, array in zip(unique, arrays, strict=True)]
+    return pa.Table.from_arrays(arrays, unique)
+
+
+def _time(name: str, array: pa.Array) -> pa.Array:
+    is_number = pa.types.is_floating(array.type) or pa.types.is_integer(array.type)
+    is_time = name in TIME_COLUMNS and (is_number or pa.types.is_null(array.type))
+    return to_timestamps(name, array.cast(pa.float64())) if is_time else array
 
 
 def _column(values: tuple[Any, ...]) -> pa.Array:

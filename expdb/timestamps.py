@@ -1,0 +1,27 @@
+"""Unix seconds as Arrow timestamps in UTC."""
+
+import pyarrow as pa
+
+from expdb.errors import InvalidValue
+
+COLUMNS = ("started", "ended", "execute_time")
+KIND = pa.timestamp("us", tz="UTC")
+FIRST, LAST = -62_135_596_800, 253_402_300_799  # the years 1 and 9999: Python has no others
+
+
+def to_timestamps(name: str, seconds: pa.Array) -> pa.Array:
+    """Return a float64 column of Unix seconds as timestamps, rounded to microseconds.
+
+    Raises InvalidValue for a number of seconds outside of the years 1 to 9999.
+    """
+    import pyarrow.compute as compute
+
+    extremes = compute.min_max(seconds).as_py()
+    for extreme in (extremes["min"], extremes["max"]):
+        if extreme is not None and not FIRST <= extreme <= LAST:
+            raise InvalidValue(
+                f"{name} has {extreme}, which is not a time in Unix seconds; read it without "
+                "timestamps=True"
+            )
+    microseconds = compute.round(compute.multiply(seconds, 1e6))
+    return microseconds.cast(pa.int64()).cast(KIND)
