@@ -229,7 +229,7 @@ class ExperienceDB:
                 raise catalog.unknown_buffer(session, name)
             if found is None and self._options["read_only"]:
                 raise errors.UnknownBuffer(
-                    f"{catalog.unknown_buffer(session, name)}; to make it open without read_only"
+                    f"{catalog.unknown_buffer(session, name)}; a read_only handle creates no buffer"
                 )
         if found is None:
             with self._engine.writing() as session:

@@ -54,8 +54,8 @@ def find(
     )
     there = f"the newest are {', '.join(newest)}" if newest else "no episode is held"
     raise expdb.UnknownEpisode(
-        f"no episode {episode!r} in {', '.join(names) or 'the database'}: {there}; by number it "
-        "wants --buffer"
+        f"no episode {episode!r} in {', '.join(names) or 'the database'}: {there}; to show an "
+        "episode by its number, name the buffer"
     )
 
 

@@ -236,7 +236,7 @@ def test_a_buffer_that_is_not_to_be_made_is_named_with_the_nearest(db):
     with pytest.raises(expdb.UnknownBuffer, match="there are none"):
         db.buffer("train", create=False)
     db.buffer("train")
-    with pytest.raises(expdb.UnknownBuffer, match="no buffer 'trian', did you mean 'train'"):
+    with pytest.raises(expdb.UnknownBuffer, match="no buffer 'trian'; did you mean 'train'"):
         db.buffer("trian", create=False)
     assert db.buffers() == ["train"]
     assert db.buffer("train", create=False).name == "train"

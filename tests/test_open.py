@@ -328,7 +328,7 @@ def test_buffers_are_listed_and_dropped(path):
         assert db.buffers() == other.buffers() == ["one", "two"]
         stale = db.buffer("one")
         other.drop("one")
-        with pytest.raises(expdb.UnknownBuffer, match="no buffer 'one': there are two"):
+        with pytest.raises(expdb.UnknownBuffer, match="no buffer 'one'; there are two"):
             other.drop("one")
         with pytest.raises(expdb.UnknownBuffer, match=r"db\.buffer"):
             stale.store(x=1)

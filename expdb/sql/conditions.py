@@ -120,13 +120,6 @@ def _compile(node: Any, depth: int, dialect: Dialect) -> Condition:
 _KEY = re.compile(r"[A-Za-z0-9_]+")
 
 
-def known_names() -> str:
-    """Return the names a query can use, for people."""
-    names = dict.fromkeys(("buffer", *EPISODE_COLUMNS, *STEP_COLUMNS))
-    columns = [name for name in names if not name.endswith("tags")]
-    return f"known are {', '.join([*columns, 'tags.<key>', 'episode_tags.<key>'])}"
-
-
 def resolve(name: Any) -> tuple[ViewColumn, str | None]:
     """Return the column and the tag's key that a name stands for.
 
@@ -145,11 +138,11 @@ def resolve(name: Any) -> tuple[ViewColumn, str | None]:
     found = VIEW.get(head)
     is_tags = head in ("tags", "episode_tags")
     if found is None or bool(dot) != is_tags:
-        hint = nearest(head, (*EPISODE_COLUMNS, *STEP_COLUMNS))
-        raise QueryError(
-            f"unknown name {name!r} in a query{hint or ':'} {known_names()}; a field, such as "
-            "action, is not a column: tag steps by it, or ask db.sql with field(payload, 'action')"
+        hint = nearest(head, (*EPISODE_COLUMNS, *STEP_COLUMNS)).removeprefix(", ") or (
+            "a query uses columns of the view experience, tags.<key> and episode_tags.<key>; tag "
+            "steps by a field such as action, or select field(payload, 'action') with db.sql"
         )
+        raise QueryError(f"unknown name {name!r} in a query; {hint}")
     if is_tags and not _KEY.fullmatch(key):
         raise QueryError(
             f"the key of {name!r} has other characters than letters, digits and _: rename the tag"

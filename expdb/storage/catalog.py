@@ -66,7 +66,8 @@ def unknown_buffer(session: Session, name: str) -> errors.UnknownBuffer:
     names = list_buffers(session)
     hint = f"; {LEFT_BEHIND}" if session.connection.dialect.name == "sqlite" else ""
     there = f"there are {', '.join(names)}" if names else f"there are none{hint}"
-    return errors.UnknownBuffer(f"no buffer {name!r}{nearest(name, names) or ':'} {there}")
+    near = nearest(name, names).removeprefix(", ")
+    return errors.UnknownBuffer(f"no buffer {name!r}; {near or there}")
 
 
 def list_buffers(session: Session) -> list[str]:
