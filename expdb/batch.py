@@ -3,11 +3,13 @@
 from __future__ import annotations  # the tables that it becomes are not imported with it
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from expdb.errors import DriverMissing, InvalidValue
+from expdb.names import no_attribute
 
 if TYPE_CHECKING:
     import pandas
@@ -35,6 +37,13 @@ class Batch(Mapping[str, np.ndarray]):
             return self._columns[name]
         except KeyError:
             raise KeyError(f"{name!r}: the batch has {', '.join(self._columns)}") from None
+
+    def __getattr__(self, name: str) -> NoReturn:
+        columns = () if name.startswith("_") else self._columns
+        instead = {column: f"batch[{column!r}]" for column in columns}
+        if not name.startswith("_") and (near := get_close_matches(name, columns, 1, 0.6)):
+            instead.setdefault(name, f"batch[{near[0]!r}]")
+        raise no_attribute("a Batch", name, dir(type(self)), instead)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._columns)

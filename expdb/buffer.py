@@ -8,7 +8,7 @@ from __future__ import annotations  # NumPy imports its random module when it is
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,16 @@ from expdb.batch import Batch
 from expdb.changes import checked_changes, tags_of
 from expdb.consumption import Consumption
 from expdb.memory.budget import Budget
-from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, EPISODE_KEYS, STEP_COLUMNS, STEP_KEYS
+from expdb.names import (
+    COLUMN_KINDS,
+    EPISODE_COLUMNS,
+    EPISODE_KEYS,
+    INSTEAD_OF_BUFFER,
+    STEP_COLUMNS,
+    STEP_KEYS,
+    STORE_CALL,
+    no_attribute,
+)
 from expdb.open_writers import OpenWriters
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
@@ -60,6 +69,14 @@ class ReplayBuffer(Consumption):
     durable and visible to everybody; positions are int64, count up from 0 and are never used twice.
     """
 
+    def __new__(cls, *args: Any, **options: Any) -> ReplayBuffer:
+        """Refuse a buffer that is not made by its database."""
+        if not (args and isinstance(args[0], Store)):
+            raise errors.InvalidValue(
+                "a ReplayBuffer belongs to a database; make it with expdb.open(path).buffer(name)"
+            )
+        return super().__new__(cls)
+
     def __init__(self, store: Store, run: str, database: Any, budget: Budget):
         super().__init__(store, Sampling(store, budget))
         self._database = database
@@ -74,6 +91,20 @@ class ReplayBuffer(Consumption):
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (self._database, self.name)
 
+    def __iter__(self) -> NoReturn:
+        raise TypeError(
+            "a ReplayBuffer is not iterable; scan() yields its steps in batches, page(1, 100) "
+            "returns steps as dicts"
+        )
+
+    def __getitem__(self, key: Any) -> NoReturn:
+        raise TypeError(
+            "a ReplayBuffer has no items; use get([position]), sample(size) or scan(where)"
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise no_attribute("a ReplayBuffer", name, dir(type(self)), INSTEAD_OF_BUFFER)
+
     @property
     def name(self) -> str:
         """The name in the database."""
@@ -84,7 +115,7 @@ class ReplayBuffer(Consumption):
     def store(
         self,
         /,  # a field may be called self
-        *,
+        *positional: Any,
         task_id: str = "default",
         agent_id: str = "agent",
         task_name: str | None = None,
@@ -118,6 +149,10 @@ class ReplayBuffer(Consumption):
         >>> buffer.store(task_id="task_1", action={"tool": "search"}, reward=0.5)  # doctest: +SKIP
         0
         """
+        if positional:
+            raise errors.InvalidValue(
+                f"store() takes its values by name, got {positional[0]!r}; call {STORE_CALL}"
+            )
         row = {
             "task_id": task_id, "agent_id": agent_id, "task_name": task_name, "step": step,
             "episode_id": episode_id,

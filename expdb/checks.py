@@ -4,6 +4,7 @@ Each returns the value as Python's own type, or raises InvalidValue with the cur
 """
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -48,12 +49,30 @@ def whole(value: Any, name: str, least: int = -(2**63), most: int = 2**63 - 1) -
     raise InvalidValue(f"{name} is {value!r}: give {wanted}")
 
 
-MOST_ROWS = 10**9  # of a batch, and steps of a sequence
+LEAST_ROW_BYTES = 64  # of a batch with its usual columns
+
+
+def _most_rows() -> int:
+    """Return how many rows of a batch, or steps of a sequence, could fit in memory."""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # not on Windows
+        return 10**9
+    return min(10**9, memory // LEAST_ROW_BYTES)
+
+
+MOST_ROWS = _most_rows()
 
 
 def rows(value: Any, name: str) -> int:
     """Return a number of rows or steps that one batch can have, from 1."""
-    return whole(value, name, 1, MOST_ROWS)
+    found = whole(value, name, 1, 10**9)
+    if found > MOST_ROWS:
+        raise InvalidValue(
+            f"{name} is {found}, which does not fit in memory; request a smaller batch or shorter "
+            "sequences"
+        )
+    return found
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from traceback import clear_frames
 from types import ModuleType, TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ from expdb.chunks.fields import Field
 from expdb.living import Living
 from expdb.locks import locked
 from expdb.memory.budget import Budget, process_budget
+from expdb.names import INSTEAD_OF_DATABASE, no_attribute
 from expdb.sql import opening
 from expdb.sql.engine import Engine, retry_on_restart
 from expdb.storage import catalog
@@ -133,6 +134,12 @@ class ExperienceDB:
     Threads may share it; close it, or use it with `with`.
     """
 
+    def __new__(cls, *args: Any, **options: Any) -> "ExperienceDB":
+        """Refuse a handle that is not made by `open`."""
+        if not (args and isinstance(args[0], Engine)):
+            raise errors.InvalidValue("open a database with expdb.open(location)")
+        return super().__new__(cls)
+
     def __init__(
         self,
         engine: Engine,
@@ -181,6 +188,9 @@ class ExperienceDB:
             else self._named.render_as_string(hide_password=False)
         )
         return _reopened, (named, self._given_run, self._options)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise no_attribute("an ExperienceDB", name, dir(type(self)), INSTEAD_OF_DATABASE)
 
     def __enter__(self) -> "ExperienceDB":
         return self

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 # The columns of the view `experience`, by the table they come from, and what each holds: integers,
 # "integer?" where some may be missing, reals, flags, text, or JSON.
@@ -123,3 +123,38 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     found = difflib.get_close_matches(name, list(known), 1, 0.7)
     return f", did you mean {found[0]!r}?" if found else ""
+
+
+def no_attribute(
+    kind: str, name: str, known: Iterable[str], instead: Mapping[str, str]
+) -> AttributeError:
+    """Return the error for an attribute that a class lacks, with what to use instead."""
+    if name in instead:
+        return AttributeError(f"{kind} has no attribute {name!r}; use {instead[name]}")
+    near = nearest(name, [one for one in known if not one.startswith("_")]).removeprefix(", ")
+    return AttributeError(f"{kind} has no attribute {name!r}{f'; {near}' if near else ''}")
+
+
+STORE_CALL = "store(task_id=..., obs=..., action=..., reward=...)"
+# What other libraries call what a buffer does.
+INSTEAD_OF_BUFFER = {
+    **dict.fromkeys(("add", "append", "insert", "push", "put", "write"), STORE_CALL),
+    **dict.fromkeys(("extend", "add_batch", "push_batch"), "store_batch(rows)"),
+    **dict.fromkeys(("size", "length"), "len(buffer)"),
+    **dict.fromkeys(("query", "find", "filter", "where", "steps"), "scan(where)"),
+    **dict.fromkeys(("sql", "execute"), "db.sql(query) of the database"),
+    **dict.fromkeys(("save", "commit"), "nothing: store() returns when the step is durable"),
+    **dict.fromkeys(("remove", "pop", "erase"), "delete(where)"),
+    **dict.fromkeys(("reset", "empty"), "clear()"),
+    **dict.fromkeys(("flush", "end"), "episode(...) or writer(), which have it"),
+    **dict.fromkeys(("dataloader", "iterate", "batches"), "sample(size) in a loop"),
+}
+
+# What other libraries call what a database does.
+INSTEAD_OF_DATABASE = {
+    **dict.fromkeys(("execute", "query", "select"), "sql(query)"),
+    **dict.fromkeys(("tables", "list_buffers"), "buffers()"),
+    **dict.fromkeys(("table", "collection", "create_buffer"), "buffer(name)"),
+    **dict.fromkeys(("commit", "flush", "save"), "nothing: writes are durable when they return"),
+    **dict.fromkeys(("sample", "store"), "buffer(name), which has it"),
+}

@@ -61,7 +61,7 @@ class StepWriter(GatheringWriter):
     def append(
         self,
         /,  # a field may be called self
-        *,
+        *positional: Any,
         task_id: str = "default",
         agent_id: str = "agent",
         task_name: str | None = None,
@@ -84,6 +84,11 @@ class StepWriter(GatheringWriter):
         Arguments are those of `ReplayBuffer.store`, and values are copied: the environment may
         write into the same arrays again. Raises as `store` does, and adds nothing then.
         """
+        if positional:
+            raise errors.InvalidValue(
+                f"append() takes its values by name, got {positional[0]!r}; call "
+                "append(obs=..., action=..., reward=...)"
+            )
         whose = Whose(
             (task_id, agent_id), episode_id, task_name, group_id, policy_version, episode_tags
         )

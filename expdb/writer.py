@@ -76,7 +76,7 @@ class EpisodeWriter(GatheringWriter):
     def append(
         self,
         /,  # a field may be called self
-        *,
+        *positional: Any,
         step: int | None = None,
         pre_agent: str | None = None,
         execute_time: float | None = None,
@@ -94,6 +94,11 @@ class EpisodeWriter(GatheringWriter):
 
         Values are copied: the environment may write into the same arrays again.
         """
+        if positional:
+            raise errors.InvalidValue(
+                f"append() takes its values by name, got {positional[0]!r}; call "
+                "append(obs=..., action=..., reward=...)"
+            )
         if self._pid != os.getpid():
             self._refuse()
         columns = (

@@ -387,3 +387,44 @@ def test_a_batch_that_no_memory_holds_is_refused_in_one_line(buffer, act):
     with pytest.raises(expdb.InvalidValue, match=r"from 1 to 1000000000|does not fit in memory"):
         act(buffer, consumer)
     assert consumer.lease(5).batch.size == 5
+
+
+MADE_BY_OTHER_LIBRARIES = [
+    (lambda db, buffer, batch: list(buffer), TypeError, r"not iterable; scan\(\) yields"),
+    (lambda db, buffer, batch: buffer[0], TypeError, r"has no items; use get\(\[position\]\)"),
+    (lambda db, buffer, batch: batch.obs, AttributeError, r"'obs'; use batch\['obs'\]"),
+    (lambda db, buffer, batch: batch.rewards, AttributeError, r"use batch\['reward'\]"),
+    (lambda db, buffer, batch: buffer.store("t1", 1), expdb.InvalidValue,
+     r"store\(\) takes its values by name, got 't1'; call store\(task_id=\.\.\., obs=\.\.\."),
+    (lambda db, buffer, batch: buffer.writer().append([1.0]), expdb.InvalidValue,
+     r"append\(\) takes its values by name, got \[1.0\]; call append\(obs="),
+    (lambda db, buffer, batch: buffer.add(obs=1), AttributeError, r"'add'; use store\(task_id="),
+    (lambda db, buffer, batch: buffer.size(), AttributeError, r"'size'; use len\(buffer\)"),
+    (lambda db, buffer, batch: buffer.update_priority([0], [1.0]), AttributeError,
+     r"did you mean 'update_priorities'\?"),
+    (lambda db, buffer, batch: db.execute("SELECT 1"), AttributeError, r"use sql\(query\)"),
+    (lambda db, buffer, batch: db.tables, AttributeError, r"use buffers\(\)"),
+    (lambda db, buffer, batch: expdb.ReplayBuffer(100), expdb.InvalidValue,
+     r"make it with expdb.open\(path\).buffer\(name\)"),
+    (lambda db, buffer, batch: expdb.ExperienceDB("runs.db"), expdb.InvalidValue,
+     r"with expdb.open\(location\)"),
+    (lambda db, buffer, batch: buffer.sample(10**9), expdb.InvalidValue, r"does not fit in mem"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("mistake", "error", "remedy"), MADE_BY_OTHER_LIBRARIES)
+def test_a_habit_from_another_library_is_answered_with_the_remedy(
+    db, buffer, mistake, error, remedy, monkeypatch
+):
+    monkeypatch.setattr("expdb.checks.MOST_ROWS", 10**6)  # of machines with less memory
+    buffer.store(obs=np.zeros(2), reward=1.0)
+    batch = buffer.sample(1)
+    with pytest.raises(error, match=remedy) as raised:
+        mistake(db, buffer, batch)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_public_names_are_listed():
+    assert set(expdb.__all__) <= set(dir(expdb))
+    assert not [name for name in dir(expdb) if name.startswith("_") and not name.startswith("__")]
+    assert not hasattr(expdb, "no_such_name")
