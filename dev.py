@@ -4,8 +4,8 @@
     python3 dev.py test [ARGS]        the tests without the slow ones; ARGS go to pytest
                 --torch               with PyTorch, which is a large download
                 --slow                with the slow ones: faults, training runs
-                --ecosystems          and those of RLlib, DI-engine and AWorld, in environments
-                                      of their own: large downloads
+                --ecosystems          and those of RLlib, DI-engine, AWorld and Datasette, in
+                                      environments of their own: large downloads
                 --newest              with the newest versions, not those of constraints.txt
     python3 dev.py lint               ruff and mypy --strict
     python3 dev.py torture [ARGS]     every fault in one table: kills, power loss, full disks, ...
@@ -57,6 +57,7 @@ ECOSYSTEMS = {
     ],
     "di-engine": ["tests/test_di_engine.py", "tests/test_di_engine_training.py"],
     "aworld": ["tests/test_aworld_current.py"],
+    "datasette": ["tests/test_datasette.py"],
 }
 
 

@@ -49,6 +49,7 @@ from expdb.errors import (
     UnknownEpisode,
 )
 from expdb.lease import Lease
+from expdb.registration import register
 from expdb.replay.layout import Layout, Trajectories
 from expdb.replay.rate_limiters import MinSize, Pace, Queue, RateLimiter, SampleToInsertRatio
 from expdb.replay.samplers import Newest, Ordered, Population, Prioritized, Sampler, Uniform
@@ -135,5 +136,6 @@ __all__ = [
     "copy",
     "grant",
     "open",
+    "register",
     "upgrade",
 ]

@@ -92,6 +92,7 @@ BELOW = {
         "storage.upkeep",
     },
     "export": {"buffer", "parquet"},
+    "registration": {"sql", "storage.reading"},
     "changes": {"chunks", "sql"},
     "database": {
         "buffer", "memory", "sql", "chunks", "storage", "storage.reading", "storage.writing",

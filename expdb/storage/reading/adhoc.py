@@ -5,8 +5,8 @@ Here is the function `field(payload, name)` as well.
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +16,18 @@ from expdb.chunks.fields import SYSTEM, Field, Signature
 from expdb.errors import ChunkDamaged, SqlError
 from expdb.names import nearest, sql_hint
 from expdb.sql.engine import Engine
-from expdb.sql.session import Session
 from expdb.storage.catalog import Fields
 from expdb.timestamps import COLUMNS as TIME_COLUMNS
 from expdb.timestamps import to_timestamps
 
 _CHUNKS_KEPT = 16
+
+
+class Reader(Protocol):
+    """What the SQL function reads the database with."""
+
+    def ask(self, sql: str, *params: Any) -> Sequence[Any]:
+        """Return the rows of a query with `?` for each parameter."""
 
 
 class FieldFunction:
@@ -30,7 +36,7 @@ class FieldFunction:
     A payload field of a step as number, text, bytes or JSON text.
     """
 
-    def __init__(self, session: Session):
+    def __init__(self, session: Reader):
         self._session = session
         self._kinds: dict[str, set[str]] | None = None
         self._decoders: dict[tuple[int, int], Decoder] = {}

@@ -89,6 +89,29 @@ def _priority(data: bytes) -> float | None:
 _FLOAT = struct.Struct(">d")
 
 
+def is_experience_database(connection: Any) -> bool:
+    """Return whether a connection of another program is to a file of expdb."""
+    return bool(connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID)
+
+
+PRIORITY = (
+    "SELECT substr(p.data, 1 + 8 * (? & 1023), 8) FROM priorities p JOIN buffers b "
+    "ON b.id = p.buffer_id WHERE b.name = ? AND p.block = ? >> 10"
+)
+
+
+def prepare_for_reading(connection: Any) -> None:
+    """Make a connection of another program safe, and give it the function `priority`."""
+
+    def priority(buffer: Any, position: Any) -> float | None:
+        found = connection.execute(PRIORITY, (position, buffer, position)).fetchone()
+        return None if found is None else _priority(found[0])
+
+    for pragma in ("wal_autocheckpoint=0", "mmap_size=0"):
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+    connection.create_function("priority", 2, priority)
+
+
 def decode_priorities(connection: Any) -> None:
     """Make `experience` decode priorities by our function, on this connection only.
 

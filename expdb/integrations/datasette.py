@@ -1,0 +1,30 @@
+"""A plugin for Datasette: the SQL functions `field` and `priority` in every expdb file it serves.
+
+Datasette finds it by its entry point once expdb is installed in the same environment:
+
+    pip install datasette expdb
+    datasette serve runs.db
+
+    SELECT task_id, field(payload, 'action') FROM experience LIMIT 10
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import expdb
+
+try:
+    from datasette import hookimpl
+except ImportError as error:
+    raise expdb.DriverMissing(
+        f"Datasette cannot be imported ({error}): pip install datasette"
+    ) from error
+
+
+@hookimpl  # type: ignore[untyped-decorator]
+def prepare_connection(conn: Any) -> None:
+    """Register the functions on a connection that Datasette has opened."""
+    with suppress(expdb.NotAnExperienceDatabase):  # Datasette serves other files, too
+        expdb.register(conn)

@@ -1,0 +1,71 @@
+"""`register`: the SQL functions of expdb on a connection that another program has opened."""
+
+from typing import Any
+
+from expdb.errors import InvalidValue, NotAnExperienceDatabase
+from expdb.sql.dialects.sqlite.connection import is_experience_database, prepare_for_reading
+from expdb.storage.reading.adhoc import FieldFunction
+
+
+def register(connection: Any) -> None:
+    """Add the SQL functions `field` and `priority` to a connection of the module `sqlite3`.
+
+    Without it, other programs can read every column of the views `experience` and
+    `experience_episodes`, but not the fields, which are stored in chunks.
+
+    - ``field(payload, 'name')`` is a field of a step, as number, text or JSON.
+    - ``priority(buffer, position)`` is the priority of a step, NULL if it has none. It is faster
+      than the column `priority` of the view.
+
+    The connection no longer checkpoints by itself, because a checkpoint beside other writers can
+    corrupt the file with SQLite versions before 3.51.3.
+
+    Parameters
+    ----------
+    connection : sqlite3.Connection
+        An open connection to an expdb file, preferably read-only.
+
+    Raises
+    ------
+    InvalidValue
+        If `connection` is not an SQLite connection.
+    NotAnExperienceDatabase
+        If its file is not an expdb database.
+
+    Examples
+    --------
+    >>> connection = sqlite3.connect("file:runs.db?mode=ro", uri=True)  # doctest: +SKIP
+    >>> expdb.register(connection)  # doctest: +SKIP
+    >>> connection.execute("SELECT field(payload, 'action') FROM experience")  # doctest: +SKIP
+    """
+    if not hasattr(connection, "create_function"):
+        raise InvalidValue(
+            f"expected a sqlite3.Connection, got {type(connection).__name__}; with SQLAlchemy, "
+            "pass connection.connection.driver_connection"
+        )
+    if not is_experience_database(connection):
+        raise NotAnExperienceDatabase(
+            "the file of this connection is not an expdb database; connect to a file that "
+            "expdb.open has made"
+        )
+    prepare_for_reading(connection)
+    connection.create_function("field", 2, _Fields(connection).value, deterministic=True)
+
+
+class _Fields:
+    """Fields of a file that other connections may write to between two calls."""
+
+    def __init__(self, connection: Any):
+        self._connection = connection
+        self._version: Any = None
+
+    def value(self, payload: Any, name: Any) -> Any:
+        """Return a field of a step."""
+        (version,) = self.ask("PRAGMA data_version")
+        if version != self._version:  # what was read of chunks and fields may have changed
+            self._field, self._version = FieldFunction(self), version
+        return self._field.value(payload, name)
+
+    def ask(self, sql: str, *params: Any) -> list[Any]:
+        """Return the rows of a query, as `FieldFunction` reads them."""
+        return list(self._connection.execute(sql, params).fetchall())
