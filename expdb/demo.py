@@ -120,9 +120,9 @@ class Learner:
 def run(
     path: str, *, seconds: float = 22.0, seed: int = 0, say: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Learn for some seconds on a database file, and return figures.
+    """Learn from a database file and return figures: steps stored, returns at start and end.
 
-    They are what was stored, and the returns at the start and at the end.
+    It plays for `seconds`, or longer until 20 episodes and 10,000 updates show whether it learned.
     """
     try:
         import gymnasium
@@ -134,16 +134,20 @@ def run(
         generation = db.sql("SELECT DISTINCT run FROM experience").num_rows
         learner = Learner(buffer, seed + generation)
         stored = learner.stored
-        say(f"{path}: {stored} steps stored; learning for about {seconds:.0f} seconds")
         if stored > WARM_UP_STEPS:
-            say("going on from them: the first updates are on stored experience")
+            say(f"{path} holds {stored:,} steps: learning from them first, then playing on")
+        else:
+            say(f"playing and learning for about {seconds:.0f} seconds; steps go to {path}")
+        if stored > WARM_UP_STEPS:
             enough = started + WARM_UP_SHARE * seconds
             while learner.updates < UPDATES_ON_STORED and time.monotonic() < enough:
                 learner.learn()
         env = gymnasium.make(TASK)
         returns: list[float] = []
         limit = started + seconds
-        while not returns or (time.monotonic() < limit and not _solved(returns)):
+        while not _is_enough(returns, learner.updates) or (
+            time.monotonic() < limit and not _solved(returns)
+        ):
             obs, _ = env.reset(seed=seed + 1000 * generation + len(returns))
             returns.append(_play(buffer, env, obs, learner, len(returns)))
         env.close()
@@ -159,7 +163,7 @@ def run(
             "first": mean(returns[:EVERY]),
             "last": mean(returns[-EVERY:]),
             "returns": returns,
-            "learned": verdict(returns, ever, learner.updates),
+            "learned": verdict(returns, ever),
         }
 
 
@@ -189,13 +193,13 @@ def _play(buffer: expdb.ReplayBuffer, env: Any, obs: Any, learner: Learner, numb
     return episode_return
 
 
-def verdict(returns: list[float], ever: list[float], updates: int) -> bool | None:
-    """Return whether the learner has learned.
+def _is_enough(returns: list[float], updates: int) -> bool:
+    """Return whether enough was played to say whether the learner has learned."""
+    return len(returns) >= EVERY and updates >= ENOUGH_UPDATES
 
-    None where too little was played to tell, on a busy machine or in a moment.
-    """
-    if len(returns) < EVERY or updates < ENOUGH_UPDATES:
-        return None
+
+def verdict(returns: list[float], ever: list[float]) -> bool:
+    """Return whether the learner has learned."""
     return mean(returns[-EVERY:]) >= 3 * mean(ever[:EVERY])
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import textwrap
 from typing import Any
 
 import click
@@ -10,11 +11,12 @@ import expdb
 from expdb.cli.main import as_json, verb
 from expdb.cli.printing import print_rows
 
-QUESTION = (
-    "SELECT run, count(*) AS episodes, sum(length) AS steps, round(CAST(avg(episode_return) AS "
-    "numeric), 1) AS mean_return "
-    "FROM experience_episodes WHERE buffer = 'cartpole' GROUP BY run ORDER BY min(started)"
-)
+QUESTION = """\
+SELECT run, count(*) AS episodes, sum(length) AS steps, avg(episode_return) AS mean_return
+FROM experience_episodes
+WHERE buffer = 'cartpole'
+GROUP BY run
+ORDER BY min(started)"""
 
 
 @verb
@@ -32,9 +34,9 @@ QUESTION = (
 def demo(path: str, seconds: float, as_json: bool) -> None:
     """Learn CartPole from a database, and show what can be asked of it.
 
-    Run it twice: the second time it goes on from what is stored. Exits 1 if it did not learn: if
-    the mean return of the last 20 episodes is below 3 times that of the first 20 ever stored. Where
-    too little was played to tell, it says so.
+    Run it twice: the second run continues from the stored steps. It plays for --seconds, or longer
+    until it can tell whether it learned. Exits 1 if it did not: if the mean return of the last 20
+    episodes is below 3 times that of the first 20 episodes in the file.
 
     Example: expdb demo --file demo.db
     """
@@ -46,7 +48,7 @@ def demo(path: str, seconds: float, as_json: bool) -> None:
         click.echo(json.dumps(figures))
     else:
         _show_demo(figures, learner.curve(figures["returns"]))
-    sys.exit(1 if figures["learned"] is False else 0)
+    sys.exit(0 if figures["learned"] else 1)
 
 
 def _show_demo(figures: dict[str, Any], curve: list[str]) -> None:
@@ -54,7 +56,7 @@ def _show_demo(figures: dict[str, Any], curve: list[str]) -> None:
     click.echo("\n".join(curve))
     with expdb.open(figures["file"], create=False) as db:
         buffer = db.buffer("cartpole")
-        click.echo(f"\nA question in SQL:\n  {QUESTION}")
+        click.echo(f"\nA question in SQL:\n{textwrap.indent(QUESTION, '  ')}")
         print_rows(db.sql(QUESTION).to_pylist())
         good = (
             expdb.QueryBuilder()
@@ -85,17 +87,17 @@ def _show_demo(figures: dict[str, Any], curve: list[str]) -> None:
 
 
 def _outcome(figures: dict[str, Any]) -> str:
-    if figures["learned"] is None:
+    verdict = "It learned" if figures["learned"] else "It did NOT learn"
+    file, stored = figures["file"], f"{figures['stored']:,}"
+    if figures["stored_at_start"]:
         return (
-            f"\nToo little was played to tell whether it learned: {figures['episodes']} episodes "
-            f"and {figures['updates']:,} updates in {figures['seconds']} seconds. Give it longer, "
-            "with --seconds, or a machine that is less busy.\n"
-            f"{figures['stored']} steps are stored."
+            f"\n{verdict}: the mean return was {figures['first_ever']} in the first 20 episodes of "
+            f"{file}, {figures['first']} in the first 20 of this run and {figures['last']} in its "
+            f"last 20.\n{file} held {figures['stored_at_start']:,} steps at the start and holds "
+            f"{stored} now."
         )
-    verdict = "learned" if figures["learned"] else "did NOT learn"
     return (
-        f"\nIt {verdict}: mean return {figures['first_ever']} in the first 20 episodes ever, "
-        f"{figures['first']} in the first and {figures['last']} in the last 20 of this run.\n"
-        f"{figures['stored_at_start']} steps were stored at the start, {figures['stored']} are "
-        "now. Run it again: it goes on from them."
+        f"\n{verdict}: the mean return was {figures['first']} in the first 20 episodes and "
+        f"{figures['last']} in the last 20.\n{file} holds {stored} steps. Run the demo again to "
+        "continue from them."
     )
