@@ -292,3 +292,49 @@ def test_mistakes_with_loaders_say_what_to_do(buffer, db):
     assert set(Episodes(buffer, fields="step")[0]) == {"step"}
     with pytest.raises(expdb.InvalidValue, match="no integers for"):
         expdb.Batch({"x": np.array([2**63 + 5], np.uint64)}).to_torch()
+
+
+@pytest.mark.parametrize(
+    ("options", "workers", "disjoint", "consumed"),
+    [({}, 0, False, 5), ({"sampler": Prioritized()}, 0, False, 0),
+     ({"unit": Episode()}, 0, False, 9),
+     ({}, 2, False, 1), ({}, 2, True, 100), ({"unit": Episode()}, 2, False, 7),
+     ({"sampler": Prioritized()}, 2, True, 13)],
+)  # fmt: skip
+def test_a_pass_that_was_interrupted_yields_the_rest_of_its_batches(
+    buffer, options, workers, disjoint, consumed
+):
+    def loader():
+        samples = Samples(buffer, 4, batches=200 if workers else 12, disjoint=disjoint, **options)
+        return Loader(samples, num_workers=workers)
+
+    torch.manual_seed(3)
+    first = loader()
+    passing = iter(first)
+    before = [next(passing) for _ in range(consumed)]
+    state = first.state_dict()
+    rest = seen(passing)
+    assert len(before) + len(rest) == len(first)
+
+    torch.manual_seed(4)  # another program
+    second = loader()
+    second.load_state_dict(state)
+    passing = iter(second)
+    again = [tuple(next(passing)["position"].reshape(-1).tolist()) for _ in range(2)]
+    later = second.state_dict()  # a pass may be interrupted again
+    again += seen(passing)
+    third = loader()
+    third.load_state_dict(later)
+    if consumed or workers:  # no worker has a state before the first batch
+        assert again == rest
+    assert seen(third) == again[2:]
+    assert len(seen(loader())) == len(first)  # the next pass is a whole one
+
+
+def test_a_state_of_other_workers_is_refused(buffer):
+    state = Loader(Samples(buffer, 4, batches=3)).state_dict()
+    with pytest.raises(expdb.InvalidValue, match=r"num_workers=0, not 2; use the same number"):
+        Loader(Samples(buffer, 4, batches=3), num_workers=2).load_state_dict(state)
+    kept = Loader(Samples(buffer, 4, batches=3), num_workers=2, persistent_workers=True)
+    with pytest.raises(expdb.InvalidValue, match="persistent_workers=True cannot be resumed"):
+        kept.state_dict()

@@ -28,6 +28,7 @@ MESSAGE_BATCHES = 64
 PIPE_BYTES = 1 << 20  # of a larger message the memory is shared
 
 Tensors = dict[str, Any]
+Progress = dict[str, Any] | None  # of a worker in a pass: its generator, and the batches left
 
 
 class Samples(IterableDataset[Tensors]):
@@ -44,6 +45,10 @@ class Samples(IterableDataset[Tensors]):
 
     Batches are drawn ahead, `prefetch_factor` a worker, and so are that much older than what is
     stored when they are used.
+
+    A pass that was interrupted continues after its last batch: save `state_dict()` with the
+    checkpoint, and call `load_state_dict` before the first pass of the resumed training. With
+    workers, use `Loader`, or the `StatefulDataLoader` of torchdata.
     """
 
     def __init__(
@@ -72,6 +77,22 @@ class Samples(IterableDataset[Tensors]):
         self.options = {"sampler": sampler, "unit": unit, "fields": fields, "wait": wait}
         self.batches, self.disjoint, self.shard = batches, disjoint, shard
         self._passes = 0
+        self._before: Progress = None  # before the last draw of this process
+        self._progress: Progress = None  # after it
+        self.resumed: dict[int, Progress] = {}  # by worker: where the next pass begins
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how far the pass of this process is; None as progress stands for its start."""
+        return {"passes": self._passes, "progress": self._progress}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Begin the next pass where the one was that `state_dict` described.
+
+        It yields the batches that the other one would have yielded if the buffer has not changed.
+        """
+        self._passes = int(state["passes"])
+        self._progress = state["progress"]
+        self.resumed = {} if self._progress is None else {0: self._progress}
 
     def __len__(self) -> int:
         """Return the number of batches of a pass; raise TypeError where there is no end."""
@@ -92,16 +113,21 @@ class Samples(IterableDataset[Tensors]):
         info = get_worker_info()
         seed = int(torch.empty((), dtype=torch.int64).random_()) if info is None else info.seed
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        rng = np.random.default_rng((seed, self._passes))
-        self._passes += 1  # workers that persist are not given another seed
-        (part, parts), left = self.shard, self.batches
+        resumed = self.resumed.pop(worker, None)
+        progress = self.start(worker, workers, seed) if resumed is None else resumed
+        if resumed is None:
+            self._passes += 1  # workers that persist are not given another seed
+        rng = np.random.default_rng(0)
+        rng.bit_generator.state = progress["generator"]
+        worker, left = progress["worker"], progress["left"]
+        part, parts = self.shard
         # Episodes go to parts by remainder, so these parts are parts of that part.
         if self.disjoint:
             part, parts = part + parts * worker, parts * workers
-        if left is not None:
-            left = left // workers + (worker < left % workers)
+        self._progress = progress
         while left is None or left > 0:
             many = most if left is None else min(most, left)
+            self._before = self._progress
             batch = self.buffer.sample(
                 many * self.size,
                 self.where,
@@ -109,8 +135,19 @@ class Samples(IterableDataset[Tensors]):
                 shard=None if parts == 1 else (part, parts),
                 **self.options,
             )
-            yield batch.to_torch(), many
             left = None if left is None else left - many
+            self._progress = {"worker": worker, "generator": rng.bit_generator.state, "left": left}
+            yield batch.to_torch(), many
+        if info is None:
+            self._progress = None
+
+    def start(self, worker: int, workers: int, seed: int) -> dict[str, Any]:
+        """Return the progress of a worker at the start of a pass."""
+        left = self.batches
+        if left is not None:
+            left = left // workers + (worker < left % workers)
+        rng = np.random.default_rng((seed, self._passes))
+        return {"worker": worker, "generator": rng.bit_generator.state, "left": left}
 
     @property
     def divisible(self) -> bool:
@@ -154,6 +191,9 @@ class Loader(DataLoader[Tensors]):
                 "it are batches"
             )
         self.samples = samples
+        self._skip = 0  # batches of the first message that were used before
+        self._told: tuple[_Message, int] | None = None  # the last message, and batches used of it
+        self._progress: dict[int, Progress] = {}  # by worker, after its last message
         dataset: Any = _Messages(samples) if num_workers else samples
         super().__init__(dataset, batch_size=None, num_workers=num_workers, **options)
 
@@ -166,8 +206,67 @@ class Loader(DataLoader[Tensors]):
         if not self.num_workers:
             yield from super().__iter__()
             return
-        for message in super().__iter__():
-            yield from message.batches()
+        skip, self._skip = self._skip, 0
+        messages: Any = super().__iter__()  # the workers have what is resumed now
+        self._progress, self.samples.resumed = dict(self.samples.resumed), {}
+        for worker in range(self.num_workers):
+            if worker not in self._progress:
+                seed = messages._base_seed + worker  # as in the workers
+                start = self.samples.start(worker, self.num_workers, seed)
+                self._progress[worker] = start
+        for message in messages:
+            for k, batch in enumerate(message.batches()):
+                self._told = message, k + 1
+                if k >= skip:
+                    yield batch
+            skip = 0
+            self._progress[message.worker] = message.after
+        self._told, self._progress = None, {}
+
+    # -- checkpoints ---------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how far the pass is, for a checkpoint.
+
+        Raises InvalidValue with `persistent_workers`, whose seeds are unknown after the first pass.
+        """
+        if self.persistent_workers:
+            raise expdb.InvalidValue(
+                "a loader with persistent_workers=True cannot be resumed; leave the option out"
+            )
+        if not self.num_workers:
+            return {"num_workers": 0, **self.samples.state_dict()}
+        progress, first, skip = dict(self._progress), 0, 0
+        if self._told is not None:
+            message, count = self._told
+            first, skip = message.worker, count
+            progress[first] = message.before
+            if count == message.count:
+                first, skip = (message.worker + 1) % self.num_workers, 0
+                progress[message.worker] = message.after
+        return {"num_workers": self.num_workers, "first": first, "skip": skip, "progress": progress}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Begin the next pass where the one was that `state_dict` described.
+
+        It yields the batches that the other one would have yielded if the buffer has not changed.
+        Call it before the first pass. Raises InvalidValue if the state is that of another number of
+        workers.
+        """
+        if state["num_workers"] != self.num_workers:
+            raise expdb.InvalidValue(
+                f"the state is of a loader with num_workers={state['num_workers']}, not "
+                f"{self.num_workers}; use the same number to resume"
+            )
+        if not self.num_workers:
+            self.samples.load_state_dict(state)
+            return
+        # A loader asks its workers in turn, from worker 0 on.
+        first, workers = state["first"], self.num_workers
+        self.samples.resumed = {
+            (worker - first) % workers: progress for worker, progress in state["progress"].items()
+        }
+        self._skip = state["skip"]
 
 
 class _Messages(IterableDataset["_Message"]):
@@ -185,16 +284,29 @@ class _Messages(IterableDataset["_Message"]):
                 ).to_torch()
             )
             for batch, count in self.samples.drawn(many):
-                yield _Message([_parted(batch, count)], count)
+                yield self._message([_parted(batch, count)], count, self.samples._before)
             return
+        first: Progress = None
         for batch in self.samples:
             if alike and (len(alike) == many or _shapes(batch) != _shapes(alike[0])):
-                yield _Message([_parted(one, 1) for one in alike], len(alike))
+                yield self._message(
+                    [_parted(one, 1) for one in alike], len(alike), first, self.samples._before
+                )
                 alike = []
             many = many if alike else _how_many(batch)
+            first = first if alike else self.samples._before
             alike.append(batch)
         if alike:
-            yield _Message([_parted(one, 1) for one in alike], len(alike))
+            yield self._message([_parted(one, 1) for one in alike], len(alike), first)
+
+    def _message(
+        self, parts: list[Tensors], count: int, before: Progress, after: Progress = None
+    ) -> _Message:
+        info = get_worker_info()
+        message = _Message(parts, count)
+        message.worker = 0 if info is None else info.id
+        message.before, message.after = before, after or self.samples._progress
+        return message
 
 
 def _how_many(batch: Tensors) -> int:
@@ -227,7 +339,12 @@ def _parted(batch: Tensors, count: int) -> Tensors:
 class _Message:
     """Batches of equal shapes in one block of memory: a value after the other, of all batches."""
 
+    worker: int
+    before: Progress
+    after: Progress
+
     def __init__(self, parts: list[Tensors], count: int):
+        self.count = count
         self.names, self.lists = list(parts[0]), dict[str, list[Any]]()
         self.places: list[tuple[str, torch.dtype, tuple[int, ...], int]] = []
         end, tensors = 0, []
