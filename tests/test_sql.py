@@ -384,3 +384,19 @@ def test_a_query_is_interrupted_after_the_timeout(open_db):
     assert time.monotonic() - began < 60
     assert db.sql("SELECT 1 AS x")["x"].to_pylist() == [1]
     db.buffer("b").store(x=1)  # no snapshot is held
+
+
+def test_times_are_timestamps_in_utc_on_request(db, buffer):
+    buffer.store(task_id="t", execute_time=1_700_000_000.25, episode_id="e")
+    query = "SELECT started, ended, execute_time, execute_time AS raw, NULL AS n FROM experience"
+    plain, found = db.sql(query), db.sql(query, timestamps=True)
+    assert plain["execute_time"].to_pylist() == [1_700_000_000.25]
+    kinds = [str(kind) for kind in found.schema.types[:4]]
+    assert kinds == ["timestamp[us, tz=UTC]"] * 3 + ["double"]
+    (row,) = found.to_pylist()
+    assert row["execute_time"].isoformat() == "2023-11-14T22:13:20.250000+00:00"
+    assert row["ended"] is None
+    assert row["started"].timestamp() == pytest.approx(plain["started"][0].as_py(), abs=1e-6)
+    buffer.store(task_id="t", execute_time=1e12)
+    with pytest.raises(expdb.InvalidValue, match=r"execute_time has 1.*without timestamps=True"):
+        db.sql(query, timestamps=True)

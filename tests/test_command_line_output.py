@@ -1,0 +1,211 @@
+"""Formats, files and progress of the command line, and where it finds its database."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pyarrow.parquet
+import pytest
+from click.testing import CliRunner
+
+import expdb
+from expdb.cli import main
+from expdb.cli import progress as progress_module
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "runs.db"
+    with expdb.open(path) as db:
+        buffer = db.buffer("train")
+        for k in range(4):
+            with buffer.episode(f"t{k % 2}", episode_id=f"ep/{k}") as episode:
+                for t in range(3):
+                    episode.append(obs=[float(t), 2.0], note="a,\n b", reward=float(3 - k))
+    return str(path)
+
+
+def run(*arguments, status=0, **options):
+    done = CliRunner().invoke(main, [str(one) for one in arguments], **options)
+    assert done.exit_code == status, done.output
+    return done.output
+
+
+QUERY = "SELECT episode_id, reward FROM experience WHERE step = 0 ORDER BY position"
+ROWS = [("ep/0", 3.0), ("ep/1", 2.0), ("ep/2", 1.0), ("ep/3", 0.0)]
+
+
+def test_rows_are_printed_as_csv_tsv_and_json_lines(path):
+    for option, delimiter in (("--csv", ","), ("--tsv", "\t")):
+        head, *rows = csv.reader(io.StringIO(run("sql", path, QUERY, option)), delimiter=delimiter)
+        assert head == ["episode_id", "reward"]
+        assert [(row[0], float(row[1])) for row in rows] == ROWS
+    lines = run("sql", path, QUERY, "--jsonl").splitlines()
+    assert [tuple(json.loads(line).values()) for line in lines] == ROWS
+    text = run("sql", path, "SELECT field(payload, 'note') AS note, NULL AS n FROM experience "
+               "LIMIT 1", "--csv")  # fmt: skip
+    assert list(csv.reader(io.StringIO(text)))[1] == ["a,\n b", ""]
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.tsv", "rows.jsonl", "rows.parquet"])
+def test_rows_are_written_to_new_files(path, tmp_path, name):
+    target = tmp_path / name
+    assert run("sql", path, QUERY, "--to", target) == f"{target}: 4 rows\n"
+    if name == "rows.parquet":
+        found = pyarrow.parquet.read_table(target).to_pylist()
+        assert [tuple(row.values()) for row in found] == ROWS
+    else:
+        assert "ep/3" in target.read_text()
+    assert "exists; name a new file" in run("sql", path, QUERY, "--to", target, status=1)
+    assert os.listdir(tmp_path).count(name) == 1
+    assert not [one for one in os.listdir(tmp_path) if one.startswith(".expdb")]
+
+
+def test_files_that_cannot_be_written_are_refused_with_the_remedy(path, tmp_path):
+    for target, status, remedy in (
+        (tmp_path / "rows.doc", 2, "must end in .csv, .tsv, .jsonl, .parquet"),
+        (tmp_path / "none" / "rows.csv", 1, "does not exist; create it first"),
+        ("/proc/rows.csv", 1, "cannot be written"),
+    ):
+        assert remedy in run("sql", path, QUERY, "--to", target, status=status)
+    assert "--json prints one JSON array" in run("sql", path, QUERY, "--json", "--csv", status=2)
+
+
+def test_a_dash_stands_for_stdin_and_stdout(path):
+    assert run("sql", path, "-", "--csv", input="SELECT 1 AS a\n") == "a\n1\n"
+    assert run("sql", path, "SELECT 1 AS a", "--to", "-") == "a\n1\n"
+    command = [sys.executable, "-m", "expdb", "export", path, "train", "-", "task_id = t0"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    assert pyarrow.parquet.read_table(io.BytesIO(done.stdout)).num_rows == 6
+    assert done.stderr == b""
+
+
+def test_times_are_shown_in_utc_on_request(path, tmp_path):
+    query = "SELECT started, execute_time, 1 AS n FROM experience LIMIT 1"
+    row = json.loads(run("sql", path, query, "--timestamps", "--jsonl"))
+    assert row["started"].endswith("+00:00")
+    assert row["started"][:4] == row["execute_time"][:4] == time.strftime("%Y", time.gmtime())
+    target = tmp_path / "steps.parquet"
+    run("export", path, "train", target, "--timestamps")
+    schema = pyarrow.parquet.read_schema(target)
+    assert {str(schema.field(name).type) for name in ("started", "ended", "execute_time")} == {
+        "timestamp[us, tz=UTC]"
+    }
+
+
+def test_the_location_may_come_from_the_environment(path, tmp_path, monkeypatch):
+    assert "Missing argument 'LOCATION'" in run("info", status=2)
+    monkeypatch.setenv("EXPDB_LOCATION", path)
+    assert run("sql", QUERY, "--csv").startswith("episode_id")
+    assert run("query", "train", "reward > 1", "--count") == "6\n"
+    assert "ep/2: complete" in run("show", "ep/2")
+    assert "is sound" in run("check")
+    other = tmp_path / "other.db"
+    expdb.open(other).close()
+    assert run("sql", other, "SELECT count(*) AS n FROM experience", "--csv") == "n\n0\n"
+    assert "does not exist" in run("info", tmp_path / "missing.db", status=1)
+    copied = tmp_path / "copy.db"
+    assert "train: 12 steps" in run("copy", path, copied)
+
+
+def test_an_episode_is_chosen_by_its_return_or_its_start(path):
+    assert run("show", path, "--last").startswith("episode ep/3:")
+    assert run("show", path, "--worst").startswith("episode ep/3:")
+    assert run("show", path, "--best").startswith("episode ep/0:")
+    assert run("show", path, "--best", "--where", "task_id = t1").startswith("episode ep/1:")
+    assert run(
+        "show", path, "--where", '{"field": "task_id", "op": "eq", "value": "t0"}'
+    ).startswith("episode ep/2:")
+    assert "no episode of" in run("show", path, "--worst", "--where", "reward > 9", status=1)
+    assert "give an EPISODE" in run("show", path, status=2)
+    assert "give an EPISODE" in run("show", path, "ep/1", "--last", status=2)
+
+
+def test_pipes_get_neither_blank_lines_nor_boxes(path):
+    for arguments in (
+        ("info", path), ("query", path, "train"), ("query", path, "train", "--episodes"),
+        ("show", path, "ep/1"), ("sql", path, "SELECT * FROM experience"), ("doctor", path),
+    ):  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-m", "expdb", *arguments], capture_output=True, text=True
+        )
+        assert done.stdout, arguments
+        assert not [line for line in done.stdout.splitlines() if not line.strip()], arguments
+        assert not set(done.stdout) & set("│─┌╭━"), arguments
+    assert "ep/3" in run("query", path, "train", "--episodes").splitlines()[4]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--help",), ("sql", "--help"), ("sql",), ("query", "a.db"), ("nothing",), ("--version",)],
+)
+def test_help_and_usage_errors_import_no_library(arguments):
+    code = (
+        "import sys\nsys.argv = ['expdb', *sys.argv[1:]]\nfrom expdb.cli import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "print(sorted({'numpy', 'pyarrow', 'sqlalchemy', 'expdb.api'} & set(sys.modules)))"
+    )
+    environment = {name: one for name, one in os.environ.items() if name != "EXPDB_LOCATION"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment
+    )
+    assert done.stdout.splitlines()[-1] == "[]", done.stdout + done.stderr
+
+
+def test_words_are_completed_without_the_library():
+    environment = {**os.environ, "_EXPDB_COMPLETE": "bash_complete", "COMP_WORDS": "expdb ex",
+                   "COMP_CWORD": "1"}  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", "from expdb.cli import main; main(prog_name='expdb')"],
+        capture_output=True, text=True, env=environment,
+    )  # fmt: skip
+    assert done.stdout == "plain,export\n"
+
+
+class Screen(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_long_work_reports_its_progress(monkeypatch):
+    monkeypatch.setattr(progress_module, "FIRST_SECONDS", 0.05)
+    monkeypatch.setattr(progress_module, "BAR_SECONDS", 0.01)
+    monkeypatch.setattr(progress_module, "LINE_SECONDS", 0.05)
+    for stream, expected in (
+        (Screen(), "copy: [###############"),
+        (io.StringIO(), "copy: 50%, 0 s\n"),
+    ):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with progress_module.progress("copy", 10) as state:
+            state.add(5)
+            until = time.monotonic() + 30
+            while expected not in stream.getvalue() and time.monotonic() < until:
+                time.sleep(0.01)
+        assert expected in stream.getvalue()
+        with progress_module.progress("check"):
+            pass
+    assert "check" not in stream.getvalue()  # short work prints nothing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(("query", "PATH", "trian"), "no buffer 'trian'; did you mean 'train'?"),
+     (("query", "PATH", "train", "rewar > 5"), "unknown name 'rewar' in a query; did you mean"),
+     (("sql", "PATH", "SELECT rewrd FROM experience"), "rewrd; did you mean reward?"),
+     (("sql", "PATH", "DELETE FROM steps"), "expdb sql only reads"),
+     (("sql", "PATH", "SELECT :a"), "give every :name of the query with --param"),
+     (("show", "PATH", "nope"), "the newest are ep/3"),
+     (("tag", "PATH", "train", "episode_id = nope", "a=1", "--required"), "found no step"),
+     (("export", "PATH", "train", "x.csv"), "does not end in .parquet")],
+)  # fmt: skip
+def test_errors_are_one_short_line_without_calls_of_python(path, arguments, message):
+    output = run(*[path if one == "PATH" else one for one in arguments], status=1)
+    assert message in output
+    (line,) = output.strip().splitlines()
+    assert len(line) < 330
+    for call in ("db.", "buffer.", "expdb.open", "create=", "read_only", "wait=", "fields="):
+        assert call not in line.replace(path, ""), call
