@@ -16,6 +16,7 @@ from expdb.awaiting import in_thread, obtain
 from expdb.batch import Batch
 from expdb.lease import GONE, Lease
 from expdb.replay.samplers import Sampler, Uniform
+from expdb.replay.sequences import Group
 from expdb.replay.units import Step, Unit
 from expdb.sampling.leasing import Leasing
 from expdb.sampling.request import Request, check_empty, check_instances, field_names
@@ -47,6 +48,48 @@ class Consumer:
     def last_step(self) -> int | None:
         """The trainer's step number of the latest acknowledgement, None before any had one."""
         return self._leasing.record().last_step
+
+    def stats(self, where: Where = None, *, unit: Group | None = None) -> dict[str, Any]:
+        """Return the settings and counters of the consumer, and which groups cannot be leased.
+
+        Parameters
+        ----------
+        where : query, optional
+            Which groups to count: those of the episodes with a matching step.
+        unit : Group, optional
+            Count the groups that this unit would draw.
+
+        Returns
+        -------
+        dict
+            `name`, `max_times_sampled`, `max_staleness`, `min_size`, the numbers of leases `leased`
+            and `acknowledged`, and `last_step`. With `unit` also `groups`, the number of groups
+            that are `ready`, `incomplete` (too few complete rollouts with a known return),
+            `no_spread` (returns differ by less than `min_spread`) or `too_stale` for
+            `max_staleness`. Groups that were leased before are counted, too.
+
+        Examples
+        --------
+        >>> consumer.stats(unit=expdb.Group(8, min_spread=1e-6))["groups"]  # doctest: +SKIP
+        {'ready': 12, 'incomplete': 3, 'no_spread': 40, 'too_stale': 0}
+        """
+        record = self._leasing.record()
+        settings = record.settings
+        figures = {
+            "name": self.name, "max_times_sampled": settings.max_times_sampled,
+            "max_staleness": settings.max_staleness, "min_size": settings.min_size,
+            "leased": record.handed_out, "acknowledged": record.acknowledged,
+            "last_step": record.last_step,
+        }  # fmt: skip
+        if unit is None:
+            return figures
+        if not isinstance(unit, Group):
+            raise errors.InvalidValue(f"expected a Group as unit, got {unit!r}")
+        oldest = np.nan
+        version = self._buffer.policy_version
+        if settings.max_staleness is not None and version is not None:
+            oldest = version - settings.max_staleness
+        return figures | {"groups": unit.count(*_rollouts(self._buffer.episodes(where)), oldest)}
 
     def lease(
         self,
@@ -243,6 +286,21 @@ def _request(
     names = None if fields is None else field_names(fields)
     pin = checks.flag(pin, "pin")
     return Request(size, least, where, sampler, unit, names, empty, pin)
+
+
+def _rollouts(episodes: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return group, return and oldest policy version of the complete episodes of a table."""
+    rows = [row for row in episodes.to_pylist() if row["status"] == "complete"]
+    codes: dict[tuple[bool, str], int] = {}
+    groups = [
+        codes.setdefault((row["group_id"] is None, row["group_id"] or row["task_id"]), len(codes))
+        for row in rows
+    ]
+    returns, versions = (
+        np.array([np.nan if row[name] is None else row[name] for row in rows], np.float64)
+        for name in ("episode_return", "first_policy_version")
+    )
+    return np.array(groups, np.int64), returns, versions
 
 
 def _reopened(buffer: Any, name: str) -> Consumer:

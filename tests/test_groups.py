@@ -302,3 +302,33 @@ def test_the_spread_of_large_returns_is_finite(db):
         with buffer.episode("t") as episode:
             episode.append(reward=k * 1e200, terminated=True)
     assert buffer.sample(1, unit=expdb.Group(2))["group_std"].tolist() == [1e200]
+
+
+def test_groups_that_cannot_be_leased_are_counted_by_their_reason(db, buffer):
+    def rollout(group, reward, version=5):
+        with buffer.episode("t", group_id=group, policy_version=version) as episode:
+            episode.append(x=1, reward=reward, terminated=True)
+
+    for k in range(2):
+        rollout("ready", float(k))
+        rollout("same", 1.0)
+        rollout("old", float(k), version=1 + k)
+    rollout("half", 0.0)
+    rollout("unscored", 0.0)
+    rollout("unscored", None)
+    buffer.policy_version = 6
+    unit = expdb.Group(2, min_spread=1e-6)
+    consumer = buffer.consumer("c", max_times_sampled=1, max_staleness=3)
+    assert consumer.stats(unit=unit)["groups"] == {
+        "ready": 1, "incomplete": 2, "no_spread": 1, "too_stale": 1
+    }  # fmt: skip
+    lease = consumer.lease(1, unit=unit)
+    lease.acknowledge(step=7)
+    with pytest.raises(expdb.TooFewRows):
+        consumer.lease(1, unit=unit)
+    figures = consumer.stats({"group_id": "same"}, unit=unit)
+    assert figures["groups"] == {"ready": 0, "incomplete": 0, "no_spread": 1, "too_stale": 0}
+    assert (figures["acknowledged"], figures["last_step"], figures["max_staleness"]) == (1, 7, 3)
+    assert "groups" not in consumer.stats()
+    with pytest.raises(expdb.InvalidValue, match="expected a Group as unit, got Step"):
+        consumer.stats(unit=expdb.Step())

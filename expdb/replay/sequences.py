@@ -213,6 +213,42 @@ class Group(Unit):
         # Oldest first, as their rows are given by position.
         return rollouts[np.argsort(members[chosen, 0])]
 
+    def count(
+        self, groups: np.ndarray, returns: np.ndarray, versions: np.ndarray, oldest: float
+    ) -> dict[str, int]:
+        """Count groups by whether they can be drawn, and else by the first reason against it.
+
+        Parameters
+        ----------
+        groups : ndarray of int64, shape (N,)
+            The group of each complete episode, oldest first.
+        returns, versions : ndarray of float64, shape (N,)
+            Return and oldest policy version of each episode, NaN if unknown.
+        oldest : float
+            The oldest policy version that is not too stale, NaN for any.
+
+        Returns
+        -------
+        dict of str to int
+            Numbers of groups by `ready`, `incomplete`, `no_spread` and `too_stale`.
+        """
+        counts = dict.fromkeys(("ready", "incomplete", "no_spread", "too_stale"), 0)
+        order = np.argsort(groups, kind="stable")
+        borders = np.flatnonzero(np.diff(groups[order])) + 1
+        for mine in np.split(order, borders) if len(order) else ():
+            scored = mine[~np.isnan(returns[mine])][-self.size :]
+            scores = returns[scored][None, :]
+            if len(scored) < (self.size if self.complete else 1):
+                reason = "incomplete"
+            elif spread(scores, mean(scores))[0] < self.min_spread:
+                reason = "no_spread"
+            elif (versions[scored] < oldest).any():
+                reason = "too_stale"
+            else:
+                reason = "ready"
+            counts[reason] += 1
+        return counts
+
     def layout(
         self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
     ) -> Layout:
