@@ -20,12 +20,14 @@ from expdb.consumption import Consumption
 from expdb.memory.budget import Budget
 from expdb.names import (
     COLUMN_KINDS,
+    DEFAULT_TASK,
     EPISODE_COLUMNS,
     EPISODE_KEYS,
     INSTEAD_OF_BUFFER,
     STEP_COLUMNS,
     STEP_KEYS,
     STORE_CALL,
+    TaskReminder,
     no_attribute,
 )
 from expdb.open_writers import OpenWriters
@@ -83,6 +85,7 @@ class ReplayBuffer(Consumption):
         self._open_episodes = OpenEpisodes(store, run)
         self._rng: np.random.Generator | None = None
         self._writers = OpenWriters(store)
+        self._task_reminder = TaskReminder()
         self._retention = Retention(store, self._scan_at, self._sampling.save)
 
     def __repr__(self) -> str:
@@ -116,7 +119,7 @@ class ReplayBuffer(Consumption):
         self,
         /,  # a field may be called self
         *positional: Any,
-        task_id: str = "default",
+        task_id: str = DEFAULT_TASK,
         agent_id: str = "agent",
         task_name: str | None = None,
         step: int | None = None,
@@ -153,6 +156,10 @@ class ReplayBuffer(Consumption):
             raise errors.InvalidValue(
                 f"store() takes its values by name, got {positional[0]!r}; call {STORE_CALL}"
             )
+        if task_id is DEFAULT_TASK:
+            if due := self._task_reminder.message(task_id, terminated or truncated):
+                errors.warn(due)
+            task_id = "default"
         row = {
             "task_id": task_id, "agent_id": agent_id, "task_name": task_name, "step": step,
             "episode_id": episode_id,

@@ -128,6 +128,12 @@ def _check_options(
         checks.number(max_lag, "max_lag", 0, 1_000_000)
 
 
+OPEN_EPISODES = (
+    "SELECT count(*) FROM experience_episodes WHERE buffer = :buffer AND status = 'open' "
+    "AND started < :before"
+)
+
+
 class ExperienceDB:
     """A handle of one database; made by `expdb.open`.
 
@@ -378,6 +384,13 @@ class ExperienceDB:
             if figures["pinned"] is not None:
                 told = f"{figures['steps']} steps, those from position {figures['pinned']} on"
                 yield f"pinned in {name!r}", f"{told} are kept for leases", ""
+            opened = {"buffer": name, "before": time.time() - 86_400}
+            if open_long := self.sql(OPEN_EPISODES, opened).column(0)[0].as_py():
+                yield (
+                    f"episodes of {name!r} open for more than a day", str(open_long),
+                    "end them with buffer.end_episode(episode_id), so that whole episodes and "
+                    "groups can be drawn, or pass terminated=True with the last step",
+                )  # fmt: skip
 
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Copy the database, as it is now, into a new file; others may go on writing.

@@ -158,3 +158,32 @@ INSTEAD_OF_DATABASE = {
     **dict.fromkeys(("commit", "flush", "save"), "nothing: writes are durable when they return"),
     **dict.fromkeys(("sample", "store"), "buffer(name), which has it"),
 }
+
+
+class _DefaultTask(str):
+    """The task of steps that were stored without one."""
+
+    __slots__ = ()
+
+
+DEFAULT_TASK = _DefaultTask("default")
+MANY_EPISODES = 1000  # without a task_id, of which a writer is warned
+
+
+class TaskReminder:
+    """Count the episodes that end without a task_id, and return a warning about many, once."""
+
+    def __init__(self) -> None:
+        self._episodes = 0
+
+    def message(self, task_id: str, has_ended: bool) -> str | None:
+        """Count a step; return the warning if it is due."""
+        if task_id is not DEFAULT_TASK or not has_ended:
+            return None
+        self._episodes += 1
+        if self._episodes != MANY_EPISODES:
+            return None
+        return (
+            f"{MANY_EPISODES:,} episodes were stored without task_id, so they belong to one task; "
+            "pass task_id=... to tell tasks apart, or task_id='default' if there is only one"
+        )

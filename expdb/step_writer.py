@@ -10,6 +10,7 @@ from expdb import errors
 from expdb.gathering_writer import GatheringWriter, Sink
 from expdb.left_open import Unwritten
 from expdb.locks import locked
+from expdb.names import DEFAULT_TASK, TaskReminder
 
 
 class Whose(NamedTuple):
@@ -56,13 +57,14 @@ class StepWriter(GatheringWriter):
 
     def __init__(self, sink: StepSink, flush_steps: int, flush_bytes: int, flush_seconds: float):
         self._has_ended = False
+        self._task_reminder = TaskReminder()
         super().__init__(sink, flush_steps, flush_bytes, flush_seconds)
 
     def append(
         self,
         /,  # a field may be called self
         *positional: Any,
-        task_id: str = "default",
+        task_id: str = DEFAULT_TASK,
         agent_id: str = "agent",
         task_name: str | None = None,
         step: int | None = None,
@@ -89,6 +91,10 @@ class StepWriter(GatheringWriter):
                 f"append() takes its values by name, got {positional[0]!r}; call "
                 "append(obs=..., action=..., reward=...)"
             )
+        if task_id is DEFAULT_TASK:
+            if due := self._task_reminder.message(task_id, terminated or truncated):
+                errors.warn(due)
+            task_id = "default"
         whose = Whose(
             (task_id, agent_id), episode_id, task_name, group_id, policy_version, episode_tags
         )

@@ -184,7 +184,7 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 LONG_FILES = {
     # Two thirds of it are signatures and docstrings.
     "buffer.py": 920,
-    "database.py": 620,
+    "database.py": 630,
 }
 
 

@@ -5,6 +5,7 @@ Each is an error or a warning with the cure, before anything is wrong in silence
 
 import asyncio
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -428,3 +429,31 @@ def test_the_public_names_are_listed():
     assert set(expdb.__all__) <= set(dir(expdb))
     assert not [name for name in dir(expdb) if name.startswith("_") and not name.startswith("__")]
     assert not hasattr(expdb, "no_such_name")
+
+
+def test_many_episodes_without_a_task_are_warned_of_once(buffer, monkeypatch):
+    monkeypatch.setattr("expdb.names.MANY_EPISODES", 3)
+    for _ in range(2):
+        buffer.store(x=1, terminated=True)
+        buffer.store(task_id="default", x=1, terminated=True)
+    with pytest.warns(expdb.ExpDBWarning, match=r"3 episodes were stored without task_id.*to tell"):
+        buffer.store(x=1, terminated=True)
+    buffer.store(x=1, terminated=True)
+    with buffer.writer() as writer:
+        for _ in range(2):
+            writer.append(x=1, truncated=True)
+        with pytest.warns(expdb.ExpDBWarning, match="without task_id"):
+            writer.append(x=1, truncated=True)
+        writer.append(x=1, truncated=True)
+    assert buffer.tasks() == ["default"]
+
+
+def test_the_doctor_finds_episodes_that_stay_open(db, buffer, monkeypatch):
+    buffer.store(task_id="t", episode_id="forgotten", x=1)
+    assert not [one for one in db.doctor() if "open for more" in one["what"]]
+    now = time.time()
+    monkeypatch.setattr("expdb.database.time.time", lambda: now + 2 * 86_400)
+    (found,) = [one for one in db.doctor() if "open for more than a day" in one["what"]]
+    assert (found["found"], "end_episode" in found["advice"]) == ("1", True)
+    buffer.end_episode("forgotten")
+    assert not [one for one in db.doctor() if "open for more" in one["what"]]

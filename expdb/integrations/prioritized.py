@@ -50,7 +50,7 @@ class PrioritizedWriter:
             raise expdb.InvalidValue(
                 f"a priority is {priority}: give finite numbers from 0, such as |TD error|"
             )
-        self._writer.append(**step)
+        self._writer.append(**{"task_id": "default", **step})
 
     def flush(self) -> np.ndarray:
         """Write the steps, set their priorities, and return their positions.
