@@ -263,6 +263,7 @@ PAGES_WITH_CODE = [
     "docs/consumption.md",
     "docs/eviction.md",
     "docs/extending.md",
+    "docs/other_programs.md",
     "docs/reading.md",
     "docs/sampling.md",
     "docs/training.md",
