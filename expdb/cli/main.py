@@ -82,16 +82,13 @@ def _show(message: Warning | str, *_: Any, **__: Any) -> None:
 
 # What a message advises to a program, and what it advises here.
 _ADVICE = {
-    "store some first, widen the query, or wait for them with wait=seconds": "store some first",
     "required=True raises an error instead": "--required fails instead",
     "open the database with a longer timeout": "select fewer steps",
+    "try again, or open it with a longer timeout": "try again",
     "change data with the methods of the buffer": "use `expdb tag` to change tags",
     "give every :name of the query in params": "give every :name of the query with --param",
     "db.sql": "expdb sql",
-    "expdb.upgrade(...)": "`expdb upgrade LOCATION`",
-    "db.buffer(name)": "a program that stores steps",
-    "buffer.set_capacity": "set_capacity in a program",
-}  # fmt: skip
+}
 
 
 def for_terminal(message: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import sqlalchemy as sa
 
+from expdb.errors import SqlError
 from expdb.sql.session import Session
 
 # The value of a tag to compare with, and what holds where it is of the kind that is compared.
@@ -21,6 +22,10 @@ Finding = tuple[str, str, str]
 
 
 Grant = tuple[str, str, str]  # table or view, role, privilege
+
+
+class QueryFailed(SqlError):
+    """The message of a database about a query, to which a hint may be added."""
 
 
 def finding(what: str, found: str, wrong: bool = False, cure: str = "") -> Finding:

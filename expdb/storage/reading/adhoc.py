@@ -15,6 +15,7 @@ from expdb.chunks.chunk import Chunk, Decoder
 from expdb.chunks.fields import SYSTEM, Field, Signature
 from expdb.errors import ChunkDamaged, SqlError
 from expdb.names import nearest, sql_hint
+from expdb.sql.dialects.base import QueryFailed
 from expdb.sql.engine import Engine
 from expdb.storage.catalog import Fields
 from expdb.timestamps import COLUMNS as TIME_COLUMNS
@@ -73,13 +74,13 @@ class FieldFunction:
             name: next(iter(kinds)) for name, kinds in self._stored().items() if len(kinds) == 1
         }
 
+    def names(self) -> list[str]:
+        """Return the names of the fields of all buffers."""
+        return list(self._stored())
+
     def not_numbers(self) -> set[str]:
         """Return the fields that are a number in no buffer: text, JSON, bytes, arrays."""
         return {name for name, kinds in self._stored().items() if not kinds & {"i", "f"}}
-
-    def hint(self, message: str) -> str:
-        """Return what to write instead of the name that an SQL error mentions."""
-        return sql_hint(message, self._stored())
 
     def value(self, payload: Any, name: Any) -> Any:
         """Return a field's value, None where the step lacks the field."""
@@ -209,9 +210,14 @@ def run_sql(engine: Engine, query: str, params: Any, timestamps: bool = False) -
     if not isinstance(query, str):
         raise SqlError(f"the query is {query!r}: give SQL as text")
     given = _bindable(params)
-    with engine.sql() as session:
-        field = FieldFunction(session)
-        names, rows = engine.dialect.run_sql(session, query, given, field, engine.timeout)
+    try:
+        with engine.sql() as session:
+            field = FieldFunction(session)
+            names, rows = engine.dialect.run_sql(session, query, given, field, engine.timeout)
+    except QueryFailed as error:
+        with engine.reading() as session:  # a failed transaction of PostgreSQL reads nothing more
+            hint = sql_hint(str(error), FieldFunction(session).names())
+        raise SqlError(f"{error}; {hint}") from error.__cause__
     unique: list[str] = []
     for name in names:
         again = sum(name == other or other.startswith(f"{name}:") for other in unique)

@@ -10,6 +10,7 @@ from psycopg.types import datetime as times
 
 from expdb import errors
 from expdb.sql import schema
+from expdb.sql.dialects.base import QueryFailed
 from expdb.sql.dialects.postgresql.translate import first_line
 
 # What a `:name` is not found in: text, quoted names, comments, dollar-quoted text, casts.
@@ -91,7 +92,7 @@ def run_sql(
             "a lone surrogate in the query or in params: no stored text has one"
         ) from None
     except psycopg.Error as error:
-        meant = _meant(session, error, field)
+        meant = _meant(error)
         if meant is None:
             raise
         raise meant from error
@@ -148,7 +149,7 @@ def _prepare_fields(session: Any, text: str, kinds: dict[str, str]) -> str:
     )
 
 
-def _meant(session: Any, error: psycopg.Error, field: Any) -> errors.ExpDBError | None:
+def _meant(error: psycopg.Error) -> errors.ExpDBError | None:
     """Return what a server's error says of the query, None where it says nothing of it."""
     state, said = error.sqlstate or "", first_line(error)
     if state in ("25006", "0A000", "25001", "42501") or "multiple commands" in said:
@@ -160,8 +161,7 @@ def _meant(session: Any, error: psycopg.Error, field: Any) -> errors.ExpDBError 
             f"the query took too long ({said}): open the database with a longer timeout"
         )
     if state and state[:2] not in ("08", "53", "57", "58", "XX"):
-        session.driver.rollback()  # the failed transaction reads nothing more
-        return errors.SqlError(f"{said}; {field.hint(said)}")
+        return QueryFailed(said)
     return None
 
 

@@ -6,6 +6,7 @@ import time
 from typing import Any, cast
 
 from expdb import errors
+from expdb.sql.dialects.base import QueryFailed
 from expdb.sql.dialects.sqlite import arithmetic as sqlite_arithmetic
 
 _QUOTED = re.compile(
@@ -75,7 +76,7 @@ def _run_sql(
             "a lone surrogate in the query or in params: no stored text has one"
         ) from None
     except (driver.Error, driver.Warning, OverflowError) as error:
-        meant = _meant(driver, error, field)
+        meant = _meant(driver, error)
         if failed is not None and not isinstance(meant, errors.SqlRefused):
             raise failed from None
         if meant is None:
@@ -83,7 +84,7 @@ def _run_sql(
         raise meant from error
 
 
-def _meant(driver: Any, error: BaseException, field: Any) -> errors.ExpDBError | None:
+def _meant(driver: Any, error: BaseException) -> errors.ExpDBError | None:
     """Return what a driver's error says of the query, None where it says nothing of it."""
     said = _one_line(error)
     if isinstance(error, (driver.DataError, OverflowError)):
@@ -101,7 +102,7 @@ def _meant(driver: Any, error: BaseException, field: Any) -> errors.ExpDBError |
             f"db.sql only reads ({said}): change data with the methods of the buffer"
         )
     if code == sqlite3.SQLITE_ERROR:
-        return errors.SqlError(f"{said}; {field.hint(said)}")
+        return QueryFailed(said)
     return None
 
 
