@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from expdb.errors import DriverMissing, InvalidValue
-from expdb.names import no_attribute
+from expdb.names import build_attribute_error
 
 if TYPE_CHECKING:
     import pandas
@@ -43,7 +43,7 @@ class Batch(Mapping[str, np.ndarray]):
         instead = {column: f"batch[{column!r}]" for column in columns}
         if not name.startswith("_") and (near := get_close_matches(name, columns, 1, 0.6)):
             instead.setdefault(name, f"batch[{near[0]!r}]")
-        raise no_attribute("a Batch", name, dir(type(self)), instead)
+        raise build_attribute_error("a Batch", name, dir(type(self)), instead)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._columns)

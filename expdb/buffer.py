@@ -19,16 +19,16 @@ from expdb.changes import checked_changes, tags_of
 from expdb.consumption import Consumption
 from expdb.memory.budget import Budget
 from expdb.names import (
+    BUFFER_HINTS,
     COLUMN_KINDS,
     DEFAULT_TASK,
     EPISODE_COLUMNS,
     EPISODE_KEYS,
-    INSTEAD_OF_BUFFER,
     STEP_COLUMNS,
     STEP_KEYS,
     STORE_CALL,
     TaskReminder,
-    no_attribute,
+    build_attribute_error,
 )
 from expdb.open_writers import OpenWriters
 from expdb.replay.samplers import Sampler, Uniform
@@ -75,7 +75,7 @@ class ReplayBuffer(Consumption):
         """Refuse a buffer that is not made by its database."""
         if not (args and isinstance(args[0], Store)):
             raise errors.InvalidValue(
-                "a ReplayBuffer belongs to a database; make it with expdb.open(path).buffer(name)"
+                "a ReplayBuffer cannot be created directly; call expdb.open(path).buffer(name)"
             )
         return super().__new__(cls)
 
@@ -96,17 +96,17 @@ class ReplayBuffer(Consumption):
 
     def __iter__(self) -> NoReturn:
         raise TypeError(
-            "a ReplayBuffer is not iterable; scan() yields its steps in batches, page(1, 100) "
-            "returns steps as dicts"
+            "a ReplayBuffer is not iterable; scan() yields its steps in batches, and page(1, 100) "
+            "returns them as dicts"
         )
 
     def __getitem__(self, key: Any) -> NoReturn:
         raise TypeError(
-            "a ReplayBuffer has no items; use get([position]), sample(size) or scan(where)"
+            "a ReplayBuffer cannot be indexed; use get([position]), sample(size) or scan(where)"
         )
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise no_attribute("a ReplayBuffer", name, dir(type(self)), INSTEAD_OF_BUFFER)
+        raise build_attribute_error("a ReplayBuffer", name, dir(type(self)), BUFFER_HINTS)
 
     @property
     def name(self) -> str:
@@ -154,11 +154,11 @@ class ReplayBuffer(Consumption):
         """
         if positional:
             raise errors.InvalidValue(
-                f"store() takes its values by name, got {positional[0]!r}; call {STORE_CALL}"
+                f"store() accepts only keyword arguments, got {positional[0]!r}; call {STORE_CALL}"
             )
         if task_id is DEFAULT_TASK:
-            if due := self._task_reminder.message(task_id, terminated or truncated):
-                errors.warn(due)
+            if warning := self._task_reminder.count_step(task_id, terminated or truncated):
+                errors.warn(warning)
             task_id = "default"
         row = {
             "task_id": task_id, "agent_id": agent_id, "task_name": task_name, "step": step,

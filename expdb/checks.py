@@ -66,13 +66,13 @@ MOST_ROWS = _most_rows()
 
 def rows(value: Any, name: str) -> int:
     """Return a number of rows or steps that one batch can have, from 1."""
-    found = whole(value, name, 1, 10**9)
-    if found > MOST_ROWS:
+    count = whole(value, name, 1, 10**9)
+    if count > MOST_ROWS:
         raise InvalidValue(
-            f"{name} is {found}, which does not fit in memory; request a smaller batch or shorter "
+            f"{name} is {count}, which does not fit in memory; request a smaller batch or shorter "
             "sequences"
         )
-    return found
+    return count
 
 
 @contextmanager

@@ -50,12 +50,12 @@ class Consumer:
         return self._leasing.record().last_step
 
     def stats(self, where: Where = None, *, unit: Group | None = None) -> dict[str, Any]:
-        """Return the settings and counters of the consumer, and which groups cannot be leased.
+        """Return the settings and counters of the consumer, and counts of its groups.
 
         Parameters
         ----------
         where : query, optional
-            Which groups to count: those of the episodes with a matching step.
+            Count only the episodes that have a matching step.
         unit : Group, optional
             Count the groups that this unit would draw.
 
@@ -63,10 +63,11 @@ class Consumer:
         -------
         dict
             `name`, `max_times_sampled`, `max_staleness`, `min_size`, the numbers of leases `leased`
-            and `acknowledged`, and `last_step`. With `unit` also `groups`, the number of groups
-            that are `ready`, `incomplete` (too few complete rollouts with a known return),
-            `no_spread` (returns differ by less than `min_spread`) or `too_stale` for
-            `max_staleness`. Groups that were leased before are counted, too.
+            and `acknowledged`, and `last_step`. With `unit`, `groups` has the number of groups for
+            each of `ready`, `incomplete` (too few complete rollouts with a known return),
+            `no_spread` (the standard deviation of the returns is below `min_spread`) and
+            `too_stale` (a rollout exceeds `max_staleness`). Groups that were already leased are
+            counted, too.
 
         Examples
         --------
@@ -84,7 +85,7 @@ class Consumer:
         if unit is None:
             return figures
         if not isinstance(unit, Group):
-            raise errors.InvalidValue(f"expected a Group as unit, got {unit!r}")
+            raise errors.InvalidValue(f"unit must be a Group, got {unit!r}; pass expdb.Group(size)")
         oldest = np.nan
         version = self._buffer.policy_version
         if settings.max_staleness is not None and version is not None:

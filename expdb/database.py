@@ -23,7 +23,7 @@ from expdb.chunks.fields import Field
 from expdb.living import Living
 from expdb.locks import locked
 from expdb.memory.budget import Budget, process_budget
-from expdb.names import INSTEAD_OF_DATABASE, no_attribute
+from expdb.names import DATABASE_HINTS, build_attribute_error
 from expdb.sql import opening
 from expdb.sql.engine import Engine, retry_on_restart
 from expdb.storage import catalog
@@ -143,7 +143,9 @@ class ExperienceDB:
     def __new__(cls, *args: Any, **options: Any) -> "ExperienceDB":
         """Refuse a handle that is not made by `open`."""
         if not (args and isinstance(args[0], Engine)):
-            raise errors.InvalidValue("open a database with expdb.open(location)")
+            raise errors.InvalidValue(
+                "an ExperienceDB cannot be created directly; call expdb.open(location)"
+            )
         return super().__new__(cls)
 
     def __init__(
@@ -196,7 +198,7 @@ class ExperienceDB:
         return _reopened, (named, self._given_run, self._options)
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise no_attribute("an ExperienceDB", name, dir(type(self)), INSTEAD_OF_DATABASE)
+        raise build_attribute_error("an ExperienceDB", name, dir(type(self)), DATABASE_HINTS)
 
     def __enter__(self) -> "ExperienceDB":
         return self
@@ -245,7 +247,8 @@ class ExperienceDB:
                 raise catalog.unknown_buffer(session, name)
             if found is None and self._options["read_only"]:
                 raise errors.UnknownBuffer(
-                    f"{catalog.unknown_buffer(session, name)}; a read_only handle creates no buffer"
+                    f"{catalog.unknown_buffer(session, name)}; a read-only handle cannot create "
+                    "it, so open the database for writing"
                 )
         if found is None:
             with self._engine.writing() as session:
@@ -388,8 +391,8 @@ class ExperienceDB:
             if open_long := self.sql(OPEN_EPISODES, opened).column(0)[0].as_py():
                 yield (
                     f"episodes of {name!r} open for more than a day", str(open_long),
-                    "end them with buffer.end_episode(episode_id), so that whole episodes and "
-                    "groups can be drawn, or pass terminated=True with the last step",
+                    "call buffer.end_episode(episode_id), or pass terminated=True with the last "
+                    "step; an open episode is not sampled as a whole episode or in a group",
                 )  # fmt: skip
 
     def backup(self, path: str | os.PathLike[str]) -> None:

@@ -120,9 +120,9 @@ class Learner:
 def run(
     path: str, *, seconds: float = 22.0, seed: int = 0, say: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Learn from a database file and return figures: steps stored, returns at start and end.
+    """Train on a database file and return statistics.
 
-    It plays for `seconds`, or longer until 20 episodes and 10,000 updates show whether it learned.
+    Training takes about `seconds`, or longer until there are 20 episodes and 10,000 updates.
     """
     try:
         import gymnasium
@@ -135,7 +135,7 @@ def run(
         learner = Learner(buffer, seed + generation)
         stored = learner.stored
         if stored > WARM_UP_STEPS:
-            say(f"{path} holds {stored:,} steps: learning from them first, then playing on")
+            say(f"{path} holds {stored:,} steps; training on them first, then playing")
         else:
             say(f"playing and learning for about {seconds:.0f} seconds; steps go to {path}")
         if stored > WARM_UP_STEPS:
@@ -145,7 +145,7 @@ def run(
         env = gymnasium.make(TASK)
         returns: list[float] = []
         limit = started + seconds
-        while not _is_enough(returns, learner.updates) or (
+        while not _has_enough_data(returns, learner.updates) or (
             time.monotonic() < limit and not _solved(returns)
         ):
             obs, _ = env.reset(seed=seed + 1000 * generation + len(returns))
@@ -193,7 +193,7 @@ def _play(buffer: expdb.ReplayBuffer, env: Any, obs: Any, learner: Learner, numb
     return episode_return
 
 
-def _is_enough(returns: list[float], updates: int) -> bool:
+def _has_enough_data(returns: list[float], updates: int) -> bool:
     """Return whether enough was played to say whether the learner has learned."""
     return len(returns) >= EVERY and updates >= ENOUGH_UPDATES
 

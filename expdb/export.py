@@ -60,7 +60,8 @@ def export(
     Raises
     ------
     InvalidValue
-        If `target` ends in anything else, or a time lies outside of the years 1 to 9999.
+        If `target` does not end in .parquet or .pq, or, with `timestamps`, a time is outside
+        the years 1 to 9999.
     TargetExists
         If the file exists.
     DatabaseReadOnly, StorageFull

@@ -96,7 +96,7 @@ _UNKNOWN_NAME = re.compile(
 )
 
 
-def sql_hint(message: str, fields: Iterable[str]) -> str:
+def suggest_for_sql_error(message: str, fields: Iterable[str]) -> str:
     """Return what to write instead of a name that a database does not know, by its message."""
     found = _UNKNOWN_NAME.search(message)
     kind, name = (found[1] or found[3], (found[2] or found[4])) if found else ("", "")
@@ -125,7 +125,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f", did you mean {found[0]!r}?" if found else ""
 
 
-def no_attribute(
+def build_attribute_error(
     kind: str, name: str, known: Iterable[str], instead: Mapping[str, str]
 ) -> AttributeError:
     """Return the error for an attribute that a class lacks, with what to use instead."""
@@ -136,27 +136,32 @@ def no_attribute(
 
 
 STORE_CALL = "store(task_id=..., obs=..., action=..., reward=...)"
-# What other libraries call what a buffer does.
-INSTEAD_OF_BUFFER = {
+# Method names of other libraries, and the call of a buffer for each.
+BUFFER_HINTS = {
     **dict.fromkeys(("add", "append", "insert", "push", "put", "write"), STORE_CALL),
     **dict.fromkeys(("extend", "add_batch", "push_batch"), "store_batch(rows)"),
     **dict.fromkeys(("size", "length"), "len(buffer)"),
     **dict.fromkeys(("query", "find", "filter", "where", "steps"), "scan(where)"),
-    **dict.fromkeys(("sql", "execute"), "db.sql(query) of the database"),
-    **dict.fromkeys(("save", "commit"), "nothing: store() returns when the step is durable"),
+    **dict.fromkeys(("sql", "execute"), "db.sql(query)"),
+    **dict.fromkeys(("save", "commit"), "store(), which returns after the step is durable"),
     **dict.fromkeys(("remove", "pop", "erase"), "delete(where)"),
     **dict.fromkeys(("reset", "empty"), "clear()"),
-    **dict.fromkeys(("flush", "end"), "episode(...) or writer(), which have it"),
+    "flush": "flush() of the object that writer() or episode() returns",
+    "end": "end_episode(episode_id), or end() of the object that episode() returns",
     **dict.fromkeys(("dataloader", "iterate", "batches"), "sample(size) in a loop"),
 }
 
-# What other libraries call what a database does.
-INSTEAD_OF_DATABASE = {
+# Method names of other libraries, and the call of a database for each.
+DATABASE_HINTS = {
     **dict.fromkeys(("execute", "query", "select"), "sql(query)"),
     **dict.fromkeys(("tables", "list_buffers"), "buffers()"),
     **dict.fromkeys(("table", "collection", "create_buffer"), "buffer(name)"),
-    **dict.fromkeys(("commit", "flush", "save"), "nothing: writes are durable when they return"),
-    **dict.fromkeys(("sample", "store"), "buffer(name), which has it"),
+    **dict.fromkeys(
+        ("commit", "flush", "save"),
+        "store(), which returns after the step is durable, or flush() of a writer",
+    ),
+    "sample": "buffer(name).sample(size)",
+    "store": "buffer(name).store(...)",
 }
 
 
@@ -167,7 +172,7 @@ class _DefaultTask(str):
 
 
 DEFAULT_TASK = _DefaultTask("default")
-MANY_EPISODES = 1000  # without a task_id, of which a writer is warned
+MANY_EPISODES = 1000  # episodes without a task_id before a writer warns
 
 
 class TaskReminder:
@@ -176,7 +181,7 @@ class TaskReminder:
     def __init__(self) -> None:
         self._episodes = 0
 
-    def message(self, task_id: str, has_ended: bool) -> str | None:
+    def count_step(self, task_id: str, has_ended: bool) -> str | None:
         """Count a step; return the warning if it is due."""
         if task_id is not DEFAULT_TASK or not has_ended:
             return None
@@ -185,5 +190,5 @@ class TaskReminder:
             return None
         return (
             f"{MANY_EPISODES:,} episodes were stored without task_id, so they belong to one task; "
-            "pass task_id=... to tell tasks apart, or task_id='default' if there is only one"
+            "pass task_id=... to separate tasks, or task_id='default' if there is only one"
         )

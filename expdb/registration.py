@@ -17,8 +17,8 @@ def register(connection: Any) -> None:
     - ``priority(buffer, position)`` is the priority of a step, NULL if it has none. It is faster
       than the column `priority` of the view.
 
-    The connection no longer checkpoints by itself, because a checkpoint beside other writers can
-    corrupt the file with SQLite versions before 3.51.3.
+    `register` disables automatic checkpoints on the connection. In SQLite before 3.51.3, a
+    checkpoint that runs while another connection writes can corrupt the file.
 
     Parameters
     ----------
@@ -46,13 +46,13 @@ def register(connection: Any) -> None:
     if not is_experience_database(connection):
         raise NotAnExperienceDatabase(
             "the file of this connection is not an expdb database; connect to a file that "
-            "expdb.open has made"
+            "expdb.open created"
         )
     prepare_for_reading(connection)
-    connection.create_function("field", 2, _Fields(connection).value, deterministic=True)
+    connection.create_function("field", 2, _FieldReader(connection).value, deterministic=True)
 
 
-class _Fields:
+class _FieldReader:
     """Fields of a file that other connections may write to between two calls."""
 
     def __init__(self, connection: Any):

@@ -70,7 +70,7 @@ def choose(
 ) -> tuple[expdb.ReplayBuffer, dict[str, Any]]:
     """Return the buffer and the row of the episode that is last, worst or best.
 
-    Raises UnknownEpisode if no episode with a known return has a step that matches `where`.
+    Raises UnknownEpisode if no episode matches `where`. Worst and best need a known return.
     """
     found = [
         (_rank(row, which), chosen, row)

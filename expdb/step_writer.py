@@ -88,12 +88,12 @@ class StepWriter(GatheringWriter):
         """
         if positional:
             raise errors.InvalidValue(
-                f"append() takes its values by name, got {positional[0]!r}; call "
+                f"append() accepts only keyword arguments, got {positional[0]!r}; call "
                 "append(obs=..., action=..., reward=...)"
             )
         if task_id is DEFAULT_TASK:
-            if due := self._task_reminder.message(task_id, terminated or truncated):
-                errors.warn(due)
+            if warning := self._task_reminder.count_step(task_id, terminated or truncated):
+                errors.warn(warning)
             task_id = "default"
         whose = Whose(
             (task_id, agent_id), episode_id, task_name, group_id, policy_version, episode_tags

@@ -96,7 +96,7 @@ class EpisodeWriter(GatheringWriter):
         """
         if positional:
             raise errors.InvalidValue(
-                f"append() takes its values by name, got {positional[0]!r}; call "
+                f"append() accepts only keyword arguments, got {positional[0]!r}; call "
                 "append(obs=..., action=..., reward=...)"
             )
         if self._pid != os.getpid():

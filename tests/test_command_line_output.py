@@ -72,7 +72,7 @@ def test_files_that_cannot_be_written_are_refused_with_the_remedy(path, tmp_path
         ("/proc/rows.csv", 1, "cannot be written"),
     ):
         assert remedy in run("sql", path, QUERY, "--to", target, status=status)
-    assert "--json prints one JSON array" in run("sql", path, QUERY, "--json", "--csv", status=2)
+    assert "--json cannot be combined" in run("sql", path, QUERY, "--json", "--csv", status=2)
 
 
 def test_a_dash_stands_for_stdin_and_stdout(path):
@@ -121,8 +121,8 @@ def test_an_episode_is_chosen_by_its_return_or_its_start(path):
         "show", path, "--where", '{"field": "task_id", "op": "eq", "value": "t0"}'
     ).startswith("episode ep/2:")
     assert "no episode of" in run("show", path, "--worst", "--where", "reward > 9", status=1)
-    assert "give an EPISODE" in run("show", path, status=2)
-    assert "give an EPISODE" in run("show", path, "ep/1", "--last", status=2)
+    assert "expected EPISODE" in run("show", path, status=2)
+    assert "expected EPISODE" in run("show", path, "ep/1", "--last", status=2)
 
 
 def test_pipes_get_neither_blank_lines_nor_boxes(path):
@@ -166,7 +166,7 @@ def test_words_are_completed_without_the_library():
     assert done.stdout == "plain,export\n"
 
 
-class Screen(io.StringIO):
+class FakeTerminal(io.StringIO):
     def isatty(self):
         return True
 
@@ -176,7 +176,7 @@ def test_long_work_reports_its_progress(monkeypatch):
     monkeypatch.setattr(progress_module, "BAR_SECONDS", 0.01)
     monkeypatch.setattr(progress_module, "LINE_SECONDS", 0.05)
     for stream, expected in (
-        (Screen(), "copy: [###############"),
+        (FakeTerminal(), "copy: [###############"),
         (io.StringIO(), "copy: 50%, 0 s\n"),
     ):
         monkeypatch.setattr(sys, "stderr", stream)

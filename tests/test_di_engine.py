@@ -649,10 +649,10 @@ def test_public_attributes_are_those_of_the_original(deque):
 
 def test_another_size_or_max_use_says_what_to_do(make, deque, tmp_path):
     make(size=10)
-    with pytest.raises(expdb.CapacityMismatch, match=r"was made for 10 items.*exp_name"):
+    with pytest.raises(expdb.CapacityMismatch, match=r"holds up to 10 items.*exp_name"):
         make(size=5)
     make(AdvancedReplayBuffer, name="bounded", max_use=2)
-    with pytest.raises(expdb.ConsumerMismatch, match=r"max_use=3 differs.*set max_use to that"):
+    with pytest.raises(expdb.ConsumerMismatch, match=r"max_use=3 differs.*to the stored"):
         make(AdvancedReplayBuffer, name="bounded", max_use=3)
 
 

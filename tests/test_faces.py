@@ -198,7 +198,7 @@ def test_the_warm_up_of_the_demo_is_bounded_by_the_time_given(tmp_path, monkeypa
 
     monkeypatch.setattr(demo.Learner, "learn", slow)
     monkeypatch.setattr(demo.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(demo, "_is_enough", lambda returns, updates: bool(returns))
+    monkeypatch.setattr(demo, "_has_enough_data", lambda returns, updates: bool(returns))
     figures = demo.run(str(tmp_path / "demo.db"), seconds=40.0, say=lambda _: None)
     assert figures["updates"] >= 20
     assert figures["episodes"] >= 1

@@ -330,5 +330,5 @@ def test_groups_that_cannot_be_leased_are_counted_by_their_reason(db, buffer):
     assert figures["groups"] == {"ready": 0, "incomplete": 0, "no_spread": 1, "too_stale": 0}
     assert (figures["acknowledged"], figures["last_step"], figures["max_staleness"]) == (1, 7, 3)
     assert "groups" not in consumer.stats()
-    with pytest.raises(expdb.InvalidValue, match="expected a Group as unit, got Step"):
+    with pytest.raises(expdb.InvalidValue, match="unit must be a Group, got Step"):
         consumer.stats(unit=expdb.Step())

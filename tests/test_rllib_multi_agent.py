@@ -192,7 +192,7 @@ def test_a_state_with_data_makes_the_same_buffer(kind, close, tmp_path):
         assert [one.id_ for one in other.episodes] == [one.id_ for one in buffer.episodes]
     filled = close(kind(capacity=30, location=tmp_path / "c.db"))
     filled.add(game(9, 3))
-    with pytest.raises(ValueError, match="restore it with another location= or name="):
+    with pytest.raises(ValueError, match="restore the state with another location="):
         filled.set_state(state)
 
 

@@ -20,7 +20,7 @@ from expdb.cli.printing import (
     ENDINGS,
     FORMATS,
     counted,
-    new_file,
+    create_file,
     plain,
     print_rows,
     print_table,
@@ -105,7 +105,7 @@ def sql(
 ) -> None:
     """Run one reading SQL statement; the view is `experience`, one row per step.
 
-    QUERY may be -, to read it from stdin.
+    If QUERY is -, the query is read from stdin.
 
     Example: expdb sql runs.db "SELECT task_name, avg(reward) FROM experience GROUP BY 1"
     """
@@ -128,16 +128,18 @@ def sql(
 
 
 def _format_of(form: str | None, target: str | None, as_json: bool) -> str | None:
-    """Return the format of a result: that of the option, of the file's name, or None."""
+    """Return the output format from the option or the file name; None for a table."""
     if as_json and (form or target):
-        raise click.UsageError("--json prints one JSON array; leave out --csv, --tsv, --to")
+        raise click.UsageError(
+            "--json cannot be combined with --csv, --tsv, --jsonl or --to; use only one"
+        )
     if target in (None, "-"):
         return form or ("csv" if target else None)
     named = ENDINGS.get(Path(target).suffix.lower())
     if form is None and named is None:
         raise click.BadParameter(
-            f"{target!r} must end in {', '.join(ENDINGS)}, or add one of "
-            f"{', '.join(f'--{one}' for one in FORMATS)}"
+            f"the file name must end in {', '.join(ENDINGS)}, got {target!r}; rename it or add one "
+            f"of {', '.join(f'--{one}' for one in FORMATS)}"
         )
     return form or named
 
@@ -192,14 +194,14 @@ def query(
 
 def _episode_row(row: dict[str, Any]) -> dict[str, Any]:
     """Return the columns of an episode that fit in a table."""
-    gained, started = row["episode_return"], row["started"]
+    episode_return, started = row["episode_return"], row["started"]
     return {
         "episode_id": row["episode_id"],
         "task": row["task_name"] or row["task_id"],
         "agent": row["agent_id"],
         "status": row["status"],
         "steps": row["length"],
-        "return": None if gained is None else float(f"{gained:.6g}"),
+        "return": None if episode_return is None else float(f"{episode_return:.6g}"),
         "started": f"{datetime.fromtimestamp(started, UTC):%Y-%m-%d %H:%M:%S}",
         "run": row["run"],
     }
@@ -210,8 +212,12 @@ def _episode_row(row: dict[str, Any]) -> dict[str, Any]:
 @click.argument("episode", required=False)
 @click.option("--buffer", help="The buffer of the episode; EPISODE may then be its number.")
 @click.option("--last", "which", flag_value="last", help="Show the episode that began last.")
-@click.option("--worst", "which", flag_value="worst", help="Show the lowest return.")
-@click.option("--best", "which", flag_value="best", help="Show the highest return.")
+@click.option(
+    "--worst", "which", flag_value="worst", help="Show the episode with the lowest return."
+)
+@click.option(
+    "--best", "which", flag_value="best", help="Show the episode with the highest return."
+)
 @WHERE
 @click.option("--full", is_flag=True, help="Print long texts and arrays whole.")
 @as_json
@@ -226,8 +232,8 @@ def show(
 ) -> None:
     """Show an episode as a conversation: messages, tool calls, rewards, and every other field.
 
-    EPISODE is its episode_id. --last, --worst and --best choose among all episodes, or among those
-    with a step that meets --where.
+    EPISODE is an episode_id. --last, --worst and --best choose from all episodes. With --where,
+    they choose from the episodes that have a matching step; --where alone shows the last one.
 
     Example: expdb show runs.db --worst --where "task_name = refund"
     """
@@ -235,7 +241,7 @@ def show(
 
     if (episode is None) == (which is None and where is None):
         raise click.UsageError(
-            "give an EPISODE, or choose one by --last, --worst, --best or --where"
+            "expected EPISODE, or --last, --worst, --best or --where, but not both"
         )
     condition = condition_of((), where)
     with expdb.open(location, create=False, read_only=True) as db, progress("query"):
@@ -334,13 +340,13 @@ def export(
 ) -> None:
     """Write the steps that meet all conditions into a new Parquet file, one row per step.
 
-    Conditions are as for `query`. TARGET may be -, to write the file to stdout.
+    Conditions are as for `query`. If TARGET is -, the file is written to stdout.
 
     Example: expdb export runs.db train hard.parquet "tags.difficulty = hard"
     """
     condition = condition_of(conditions, where)
     if target == "-":
-        with new_file(target) as draft:
+        with create_file(target) as draft:
             _export(location, buffer, draft, condition, timestamps)
         return
     count = _export(location, buffer, target, condition, timestamps)

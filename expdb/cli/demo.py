@@ -34,9 +34,9 @@ ORDER BY min(started)"""
 def demo(path: str, seconds: float, as_json: bool) -> None:
     """Learn CartPole from a database, and show what can be asked of it.
 
-    Run it twice: the second run continues from the stored steps. It plays for --seconds, or longer
-    until it can tell whether it learned. Exits 1 if it did not: if the mean return of the last 20
-    episodes is below 3 times that of the first 20 episodes in the file.
+    Run it twice: the second run continues from the stored steps. It plays for about --seconds, or
+    longer until there are 20 episodes and 10,000 updates. The exit status is 1 if it did not learn:
+    if the mean return of the last 20 episodes is below 3 times that of the first 20 in the file.
 
     Example: expdb demo --file demo.db
     """

@@ -26,8 +26,8 @@ class Verb(click.Command):
         default = os.environ.get(LOCATION)
         first = next((one for one in self.params if isinstance(one, click.Argument)), None)
         if default and first is not None and first.name in ("location", "source"):
-            given, _, _ = self.make_parser(ctx).parse_args(list(args))
-            if not is_location(given.get(first.name)):
+            parsed, _, _ = self.make_parser(ctx).parse_args(list(args))
+            if not is_location(parsed.get(first.name)):
                 args = [default, *args]
         return super().parse_args(ctx, args)
 
@@ -57,10 +57,10 @@ def verb(function: Callable[..., Any]) -> click.Command:
     if function.__doc__:
         function.__doc__ = function.__doc__.replace("\n    Example:", "\n    \b\n    Example:")
     name = function.__name__.rstrip("_").replace("_", "-")
-    return main.command(name, cls=Verb)(_reporting(function))
+    return main.command(name, cls=Verb)(_report_errors(function))
 
 
-def _reporting(function: Callable[..., Any]) -> Callable[..., Any]:
+def _report_errors(function: Callable[..., Any]) -> Callable[..., Any]:
     """Print an error or a warning of expdb as one line."""
 
     @functools.wraps(function)
@@ -80,7 +80,7 @@ def _show(message: Warning | str, *_: Any, **__: Any) -> None:
     click.echo(f"Warning: {for_terminal(str(message))}", err=True)
 
 
-# What a message advises to a program, and what it advises here.
+# Advice for Python programs, and its replacement for the command line.
 _ADVICE = {
     "required=True raises an error instead": "--required fails instead",
     "open the database with a longer timeout": "select fewer steps",
@@ -88,6 +88,7 @@ _ADVICE = {
     "change data with the methods of the buffer": "use `expdb tag` to change tags",
     "give every :name of the query in params": "give every :name of the query with --param",
     "db.sql": "expdb sql",
+    "timestamps=True": "--timestamps",
 }
 
 

@@ -88,12 +88,12 @@ def write_rows(table: Any, target: str, form: str) -> None:
     if form == "parquet":
         from expdb import export
 
-        with new_file(target) as path:
+        with create_file(target) as path:
             export.write_table(table, path)
     elif target == "-":
         _write_text(table, sys.stdout, form)
     else:
-        with new_file(target) as path, open(path, "w", newline="", encoding="utf-8") as file:
+        with create_file(target) as path, open(path, "w", newline="", encoding="utf-8") as file:
             _write_text(table, file, form)
 
 
@@ -114,8 +114,8 @@ def _field(value: Any) -> Any:
 
 
 @contextmanager
-def new_file(target: str) -> Iterator[str]:
-    """Yield the path of a draft, which becomes a new file when the block ends, or goes to stdout.
+def create_file(target: str) -> Iterator[str]:
+    """Yield a temporary path; then publish the file as `target`, or copy it to stdout.
 
     Raises FileExistsError if the file exists.
     """

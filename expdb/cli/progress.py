@@ -15,7 +15,7 @@ WIDTH = 30
 
 
 class Progress:
-    """How far a piece of work is; `total` is None if that cannot be known."""
+    """The progress of an operation; `total` is None if it is unknown."""
 
     def __init__(self, label: str, total: int | None = None):
         self.label, self.total, self.done = label, total, 0
@@ -26,7 +26,7 @@ class Progress:
         self.done += count
 
     def set(self, label: str, done: int, total: int) -> None:
-        """Set what is being done, how much of it is done, and how much there is."""
+        """Set the label, the finished amount and the total."""
         self.label, self.done, self.total = label, done, total
 
     def line(self, bar: bool) -> str:
@@ -41,7 +41,7 @@ class Progress:
 
 @contextmanager
 def progress(label: str, total: int | None = None) -> Iterator[Progress]:
-    """Report the work of a block that takes more than two seconds."""
+    """Report the progress of a block: after 2 s in a terminal, every 10 s elsewhere."""
     state, ended = Progress(label, total), threading.Event()
     is_terminal = sys.stderr.isatty()
 

@@ -190,7 +190,7 @@ def _stopped() -> Iterator[threading.Event]:
 def _names(db: expdb.ExperienceDB, buffer: str | None, follow: bool) -> list[str]:
     try:
         return db.buffers() if buffer is None else [buffer]
-    except _passing() as error:
+    except _transient_errors() as error:
         _report(error, follow)
         return []
 
@@ -199,7 +199,7 @@ def _evict(db: expdb.ExperienceDB, name: str, follow: bool) -> int:
     """Evict what is due and return the number of steps."""
     try:
         return db.buffer(name, create=False).evict()
-    except _passing() as error:
+    except _transient_errors() as error:
         _report(error, follow)
         return 0
 
@@ -211,8 +211,8 @@ def _report(error: expdb.ExpDBError, follow: bool) -> None:
     click.echo(str(error), err=True)
 
 
-def _passing() -> tuple[type[expdb.ExpDBError], ...]:
-    """Return the errors that the next attempt may not meet."""
+def _transient_errors() -> tuple[type[expdb.ExpDBError], ...]:
+    """Return the errors that a retry may resolve."""
     return expdb.ArchiveFailed, expdb.ConnectionLost, expdb.DatabaseBusy
 
 

@@ -19,7 +19,7 @@ try:
     from datasette import hookimpl
 except ImportError as error:
     raise expdb.DriverMissing(
-        f"Datasette cannot be imported ({error}): pip install datasette"
+        f"Datasette cannot be imported ({error}); run `pip install datasette`"
     ) from error
 
 

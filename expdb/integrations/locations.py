@@ -17,7 +17,7 @@ def absolute(location: str | os.PathLike[str]) -> str:
     return given if "://" in given or given == PRIVATE else os.path.abspath(given)
 
 
-def contents(location: str, buffer: expdb.ReplayBuffer) -> bytes:
+def serialize_buffer(location: str, buffer: expdb.ReplayBuffer) -> bytes:
     """Return a buffer and its parts as the bytes of a database file."""
     buffer.count({"priority": 0.0})  # stores the priorities that were set within the last second
     name = buffer.name
@@ -32,8 +32,8 @@ def contents(location: str, buffer: expdb.ReplayBuffer) -> bytes:
             return file.read()
 
 
-def load_contents(database: expdb.ExperienceDB, location: str, name: str, data: bytes) -> None:
-    """Replace a buffer and its parts by those that `contents` returned; positions stay the same."""
+def restore_buffer(database: expdb.ExperienceDB, location: str, name: str, data: bytes) -> None:
+    """Replace a buffer and its parts by those of `serialize_buffer`; positions stay."""
     for part in (name, *(f"{name}.{part}" for part in PARTS)):
         if part in database.buffers():
             database.drop(part)

@@ -82,13 +82,13 @@ class Samples(IterableDataset[Tensors]):
         self.resumed: dict[int, Progress] = {}  # by worker: where the next pass begins
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how far the pass of this process is; None as progress stands for its start."""
+        """Return the progress of this process; None if no pass is under way."""
         return {"passes": self._passes, "progress": self._progress}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begin the next pass where the one was that `state_dict` described.
+        """Resume the pass that `state_dict` described.
 
-        It yields the batches that the other one would have yielded if the buffer has not changed.
+        If the buffer has not changed, the next pass yields the remaining batches.
         """
         self._passes = int(state["passes"])
         self._progress = state["progress"]
@@ -114,7 +114,7 @@ class Samples(IterableDataset[Tensors]):
         seed = int(torch.empty((), dtype=torch.int64).random_()) if info is None else info.seed
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         resumed = self.resumed.pop(worker, None)
-        progress = self.start(worker, workers, seed) if resumed is None else resumed
+        progress = self.initial_progress(worker, workers, seed) if resumed is None else resumed
         if resumed is None:
             self._passes += 1  # workers that persist are not given another seed
         rng = np.random.default_rng(0)
@@ -141,7 +141,7 @@ class Samples(IterableDataset[Tensors]):
         if info is None:
             self._progress = None
 
-    def start(self, worker: int, workers: int, seed: int) -> dict[str, Any]:
+    def initial_progress(self, worker: int, workers: int, seed: int) -> dict[str, Any]:
         """Return the progress of a worker at the start of a pass."""
         left = self.batches
         if left is not None:
@@ -192,7 +192,7 @@ class Loader(DataLoader[Tensors]):
             )
         self.samples = samples
         self._skip = 0  # batches of the first message that were used before
-        self._told: tuple[_Message, int] | None = None  # the last message, and batches used of it
+        self._last_message: tuple[_Message, int] | None = None  # and batches used
         self._progress: dict[int, Progress] = {}  # by worker, after its last message
         dataset: Any = _Messages(samples) if num_workers else samples
         super().__init__(dataset, batch_size=None, num_workers=num_workers, **options)
@@ -212,21 +212,21 @@ class Loader(DataLoader[Tensors]):
         for worker in range(self.num_workers):
             if worker not in self._progress:
                 seed = messages._base_seed + worker  # as in the workers
-                start = self.samples.start(worker, self.num_workers, seed)
+                start = self.samples.initial_progress(worker, self.num_workers, seed)
                 self._progress[worker] = start
         for message in messages:
             for k, batch in enumerate(message.batches()):
-                self._told = message, k + 1
+                self._last_message = message, k + 1
                 if k >= skip:
                     yield batch
             skip = 0
             self._progress[message.worker] = message.after
-        self._told, self._progress = None, {}
+        self._last_message, self._progress = None, {}
 
     # -- checkpoints ---------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how far the pass is, for a checkpoint.
+        """Return the progress of the pass, for a checkpoint.
 
         Raises InvalidValue with `persistent_workers`, whose seeds are unknown after the first pass.
         """
@@ -237,8 +237,8 @@ class Loader(DataLoader[Tensors]):
         if not self.num_workers:
             return {"num_workers": 0, **self.samples.state_dict()}
         progress, first, skip = dict(self._progress), 0, 0
-        if self._told is not None:
-            message, count = self._told
+        if self._last_message is not None:
+            message, count = self._last_message
             first, skip = message.worker, count
             progress[first] = message.before
             if count == message.count:
@@ -247,16 +247,16 @@ class Loader(DataLoader[Tensors]):
         return {"num_workers": self.num_workers, "first": first, "skip": skip, "progress": progress}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begin the next pass where the one was that `state_dict` described.
+        """Resume the pass that `state_dict` described.
 
-        It yields the batches that the other one would have yielded if the buffer has not changed.
+        If the buffer has not changed, the next pass yields the remaining batches.
         Call it before the first pass. Raises InvalidValue if the state is that of another number of
         workers.
         """
         if state["num_workers"] != self.num_workers:
             raise expdb.InvalidValue(
-                f"the state is of a loader with num_workers={state['num_workers']}, not "
-                f"{self.num_workers}; use the same number to resume"
+                f"the state was saved with num_workers={state['num_workers']}, but this loader has "
+                f"num_workers={self.num_workers}; use the same number"
             )
         if not self.num_workers:
             self.samples.load_state_dict(state)

@@ -216,7 +216,7 @@ class Group(Unit):
     def count(
         self, groups: np.ndarray, returns: np.ndarray, versions: np.ndarray, oldest: float
     ) -> dict[str, int]:
-        """Count groups by whether they can be drawn, and else by the first reason against it.
+        """Count the groups that can be drawn, and the others by the first reason why not.
 
         Parameters
         ----------
@@ -225,7 +225,7 @@ class Group(Unit):
         returns, versions : ndarray of float64, shape (N,)
             Return and oldest policy version of each episode, NaN if unknown.
         oldest : float
-            The oldest policy version that is not too stale, NaN for any.
+            The lowest policy version that is not too stale; NaN accepts all.
 
         Returns
         -------

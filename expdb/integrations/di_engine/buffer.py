@@ -18,8 +18,8 @@ from expdb.integrations.di_engine.buffered import (
     BufferedData,
     Groups,
     buffered,
-    order_of,
     plain,
+    push_order_keys,
 )
 from expdb.integrations.di_engine.ding import BufferBase, kinds
 from expdb.integrations.di_engine.items import UPDATED, Items
@@ -85,7 +85,7 @@ class Buffer(BufferBase):
 
 
 class Indices:
-    """The places of items by their index, as DI-engine's `BufferIndex`."""
+    """Offsets of items from the oldest, by item index, like DI-engine's `BufferIndex`."""
 
     def __init__(self, indices: Iterable[str]):
         self._places = {index: place for place, index in enumerate(indices)}
@@ -98,7 +98,7 @@ class Indices:
         return key in self._places
 
     def get(self, key: str) -> int:
-        """Return the place of an item, counted from 0, the oldest; raises KeyError."""
+        """Return the offset of an item from the oldest one, or raise KeyError."""
         return self._places[key]
 
 
@@ -227,7 +227,7 @@ class DequeBuffer(Buffer):
         if not self.items.buffer.count({"agent_id": UPDATED}):
             return None
         parts = [
-            (batch["position"], order_of(batch))
+            (batch["position"], push_order_keys(batch))
             for batch in self.items.buffer.scan(fields=["position", "tags"])
         ]
         positions, order = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -310,7 +310,7 @@ class DequeBuffer(Buffer):
 
     @property
     def indices(self) -> Indices:
-        """The places of all items by their index."""
+        """Offsets of all items from the oldest, by item index."""
         return Indices(item.index for item in self)
 
     @property
@@ -338,8 +338,8 @@ class DequeBuffer(Buffer):
     ) -> bool:
         """Replace the data of an item, or merge into its meta dict; False where it is gone.
 
-        Items keep their order. An item with other data is stored anew, so it is evicted later than
-        the items that were pushed with it.
+        Items keep their order. If its data changes, an item is stored again at a new position, so
+        it is evicted later.
         """
         where = expdb.QueryBuilder().eq(f"tags.{INDEX}", index)
         with self.items.lock:
@@ -348,7 +348,7 @@ class DequeBuffer(Buffer):
                 return False
             tags = {**plain(found[0].meta), **plain(dict(meta or {})), INDEX: index}
             old = [one.meta["priority_idx"] for one in found]
-            order = int(order_of(self.items.buffer.get(old, fields=("position", "tags")))[0])
+            order = int(push_order_keys(self.items.buffer.get(old, fields=("position", "tags")))[0])
             if order != old[0]:
                 tags[ORDER] = order
             if data is None or self.items.is_same(data, found[0].data):

@@ -14,7 +14,7 @@ from expdb.integrations.di_engine.items import Items
 from expdb.integrations.records import is_json
 
 INDEX = "_index"  # the tag with the index of an item; other tags are its meta dict
-ORDER = "_order"  # the tag with the position of the item that an updated one replaces
+ORDER = "_order"  # tag of an updated item: its original position
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Groups:
         after = int(self._positions[-1]) if len(self._positions) else -1
         for batch in self._items.buffer.scan(after=after, fields=["position", "tags"]):
             self._positions = np.concatenate((self._positions, batch["position"]))
-            self._order = np.concatenate((self._order, order_of(batch)))
+            self._order = np.concatenate((self._order, push_order_keys(batch)))
             self._names += [(tags or {}).get(self._key) for tags in batch["tags"].tolist()]
         held = [
             batch["position"] for batch in self._items.buffer.scan(fields=["position"], size=65536)
@@ -55,8 +55,8 @@ class Groups:
         return {name: np.array(one) for name, one in groups.items()}
 
 
-def order_of(batch: expdb.Batch) -> np.ndarray:
-    """Return numbers by which items are in the order in which they were pushed."""
+def push_order_keys(batch: expdb.Batch) -> np.ndarray:
+    """Return sort keys that put items in push order."""
     rows = zip(batch["tags"].tolist(), batch["position"].tolist(), strict=True)
     return np.array([(tags or {}).get(ORDER, position) for tags, position in rows], np.int64)
 

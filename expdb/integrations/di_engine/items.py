@@ -15,7 +15,7 @@ from expdb.integrations.prioritized import PrioritizedWriter
 from expdb.integrations.records import Kind, Records
 
 FLUSH_STEPS, FLUSH_SECONDS = 256, 5.0
-UPDATED = "updated"  # the agent of items that replace others, by which they are found
+UPDATED = "updated"  # agent_id that marks items that replaced others
 
 
 class Items:
@@ -36,9 +36,9 @@ class Items:
             held = self.database.buffer(name, create=False).capacity
             self.database.close()
             raise expdb.CapacityMismatch(
-                f"buffer {name!r} in {self.database.location} was made for {held} items, and the "
-                f"size is {size}; set the size (replay_buffer_size) to {held}, or give the "
-                "experiment or the buffer another name (exp_name, instance_name, location)"
+                f"buffer {name!r} in {self.database.location} holds up to {held} items, but size "
+                f"is {size}; set size (replay_buffer_size) to {held}, or choose another exp_name, "
+                "instance_name or location"
             ) from None
         self.records = Records(self.database, self.buffer, *kinds)
         self._writer = PrioritizedWriter(self.buffer)
@@ -81,10 +81,9 @@ class Items:
             return self.buffer.consumer(name, max_times_sampled=int(max_use))
         except expdb.ConsumerMismatch as error:
             raise expdb.ConsumerMismatch(
-                f"max_use={int(max_use)} differs from that of an earlier run with buffer "
-                f"{self.name!r} in {self.database.location} ({error}); set max_use to that "
-                "number, or give the experiment or the buffer another name (exp_name, "
-                "instance_name, location)"
+                f"max_use={int(max_use)} differs from the value stored for buffer {self.name!r} in "
+                f"{self.database.location} ({error}); set max_use to the stored value, or choose "
+                "another exp_name, instance_name or location"
             ) from None
 
     def flush(self) -> None:

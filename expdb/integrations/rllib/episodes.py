@@ -293,7 +293,9 @@ def _extra_key(name: Any) -> str:
         return EXTRA + name
     if isinstance(name, (int, float)):  # json.dumps would write other keys in another way
         return NUMBERED + json.dumps(name)
-    raise expdb.InvalidValue(f"the key {name!r} of extra_model_outputs must be text or a number")
+    raise expdb.InvalidValue(
+        f"key {name!r} of extra_model_outputs must be text or a number; rename it"
+    )
 
 
 def _objects(values: tuple[Any, ...]) -> np.ndarray:

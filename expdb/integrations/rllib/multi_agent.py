@@ -30,7 +30,7 @@ class _Policies(dict[str, Stored]):
         self._make = make
 
     def __missing__(self, policy_id: Any) -> Stored:
-        name = str(policy_id)  # RLlib's tests count their policies; a name is text when it is read
+        name = str(policy_id)  # ids may be integers, but buffer names are text
         made = self[policy_id] = self.pop(name) if name in self else self._make(name)
         return made
 
@@ -106,9 +106,9 @@ class _MultiAgent(rllib.MultiAgentReplayBuffer):
 class MultiAgentReplayBuffer(_MultiAgent):
     """RLlib's `MultiAgentReplayBuffer` in a database.
 
-    Arguments are RLlib's, `location`, a path or a PostgreSQL URL (default: a private temporary
-    database), `name`: the items of a policy are in the buffer `<name>.<policy>`, and
-    `state_includes_data`, whether `get_state` returns the items, too.
+    Takes the arguments of RLlib and three more. `location` is a path or a PostgreSQL URL (default:
+    a private temporary database). `name` is the prefix of the buffers: the items of a policy are in
+    `<name>.<policy>`. With `state_includes_data=True`, `get_state` also returns the items.
     """
 
     def __init__(

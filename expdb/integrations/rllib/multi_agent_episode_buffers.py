@@ -147,7 +147,7 @@ class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer)
         return found
 
     def _episode(self, id: str) -> MultiAgentEpisode:
-        return MultiAgentEpisode(**self._stored.whole(id))
+        return MultiAgentEpisode(**self._stored.build_episode_arguments(id))
 
     def _size(self, num_items: int | None, batch_size_B: int | None) -> int:
         assert num_items is None or batch_size_B is None, (

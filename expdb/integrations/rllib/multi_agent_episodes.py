@@ -136,7 +136,7 @@ class MultiAgentEpisodes(Episodes):
         self.flush()
         return list(self._steps_of.values())
 
-    def whole(self, id: str) -> dict[str, Any]:
+    def build_episode_arguments(self, id: str) -> dict[str, Any]:
         """Return an episode as the arguments of RLlib's `MultiAgentEpisode`."""
         known = self._steps_of[id]
         values, batch = self.at(self._positions[id], "terminated", "truncated", "tags")

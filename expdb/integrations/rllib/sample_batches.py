@@ -21,7 +21,12 @@ from expdb.integrations.locations import PRIVATE, absolute, check_there
 from expdb.integrations.prioritized import PrioritizedWriter
 from expdb.integrations.records import Records
 from expdb.integrations.rllib.items import kinds, one_step, rows_of, step_of, sum_of_rewards
-from expdb.integrations.rllib.states import continue_from, data_of, load, state_of
+from expdb.integrations.rllib.states import (
+    continue_from,
+    replace_contents,
+    serialize_if_needed,
+    state_of,
+)
 
 StorageUnit: Any = rllib.StorageUnit
 FLUSH_STEPS = 256
@@ -113,12 +118,12 @@ class Stored(rllib.ReplayBuffer):
             "location": self.location, "name": self.name,
             "state_includes_data": self.state_includes_data, **self._more(),
         }  # fmt: skip
-        return _reopened, (type(self), given, data_of(self))
+        return _reopened, (type(self), given, serialize_if_needed(self))
 
     def load(self, data: bytes) -> None:
-        """Replace what the buffer holds by the data of a state."""
+        """Replace the contents of the buffer with the data of a state."""
         self._writer.close()
-        load(self, data)
+        replace_contents(self, data)
         self._open_buffer()
 
     def _more(self) -> dict[str, Any]:
@@ -190,7 +195,7 @@ class Stored(rllib.ReplayBuffer):
             )
 
     def _evict(self) -> None:
-        """Delete the oldest items, as many as RLlib's ring of items has overwritten."""
+        """Delete the items that RLlib's ring buffer would have overwritten."""
         over = len(self._held) - self._most_items
         if over > 0:
             self.buffer.delete(np.array([self._held.popleft()[0] for _ in range(over)]))
@@ -200,7 +205,7 @@ class Stored(rllib.ReplayBuffer):
     def sample(self, num_items: int, **options: Any) -> Any:
         """Return `num_items` items, drawn uniformly with replacement, as one batch.
 
-        The batch of 0 items is empty.
+        If `num_items` is 0, the batch is empty. Raises ValueError if the buffer is empty.
         """
         batch, _ = self._drawn(num_items, expdb.Uniform())
         return batch
@@ -250,7 +255,7 @@ class Stored(rllib.ReplayBuffer):
         }
 
     def get_state(self) -> dict[str, Any]:
-        """Return the location of the buffer, and all that it holds with `state_includes_data`."""
+        """Return the location, and the contents if private or with `state_includes_data`."""
         state = state_of(self, self._rng, self._num_timesteps_sampled)
         return state | {"counters": {name: getattr(self, name) for name in _COUNTERS}}
 
@@ -272,8 +277,9 @@ class ReplayBuffer(Stored):
     """RLlib's `ReplayBuffer` in a database: items are drawn uniformly, with replacement.
 
     `capacity` and `storage_unit` are RLlib's; `location` is a path or a PostgreSQL URL (default: a
-    private temporary database), `name` a buffer there, which is gone on with. No more than
-    `capacity` timesteps are held, the oldest items go first.
+    private temporary database), and `name` a buffer there, which is continued. Once `capacity`
+    timesteps were added, each new item replaces the oldest one. With `state_includes_data=True`,
+    `get_state` also returns the items.
     """
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import expdb
-from expdb.integrations.locations import PRIVATE, contents, load_contents
+from expdb.integrations.locations import PRIVATE, restore_buffer, serialize_buffer
 
 
 def connectable(buffer: Any) -> str:
@@ -16,12 +16,12 @@ def connectable(buffer: Any) -> str:
     return str(buffer.database.location if buffer.is_private else buffer.location)
 
 
-def data_of(buffer: Any, wanted: bool = False) -> bytes | None:
+def serialize_if_needed(buffer: Any, wanted: bool = False) -> bytes | None:
     """Return all that a buffer holds if that is wanted or if its database is private."""
     buffer.flush()
     if not wanted and not buffer.is_private:
         return None
-    return contents(connectable(buffer), buffer.buffer)
+    return serialize_buffer(connectable(buffer), buffer.buffer)
 
 
 def state_of(buffer: Any, rng: np.random.Generator, sampled: int) -> dict[str, Any]:
@@ -30,51 +30,50 @@ def state_of(buffer: Any, rng: np.random.Generator, sampled: int) -> dict[str, A
         "location": PRIVATE if buffer.is_private else str(buffer.location), "name": buffer.name,
         "generator": rng.bit_generator.state, "sampled_timesteps": sampled,
     }  # fmt: skip
-    data = data_of(buffer, buffer.state_includes_data)
+    data = serialize_if_needed(buffer, buffer.state_includes_data)
     return state if data is None else state | {"data": data, "items_added": _added(buffer)}
 
 
 def continue_from(buffer: Any, rng: np.random.Generator, state: dict[str, Any]) -> int:
     """Restore a state and return how many timesteps were sampled.
 
-    Data of the state replaces that of a private database, and is stored in an empty one.
-
-    Raises ValueError for a state of another buffer, and for data if the buffer holds other data.
+    If the state has data, it replaces the contents of a private database, and it is stored in any
+    other buffer that is empty. Raises ValueError if the state belongs to another buffer, or if the
+    buffer holds other data.
     """
     if state.get("name") != buffer.name:
         raise ValueError(
-            f"the state is of the buffer {state.get('name')!r} in {state.get('location')!r}, not "
-            f"of {buffer.name!r}; open that buffer with location= and name="
+            f"the state belongs to buffer {state.get('name')!r} in {state.get('location')!r}, not "
+            f"to {buffer.name!r}; open that buffer with location= and name="
         )
     if "data" in state:
-        _load(buffer, state)
+        _restore_data(buffer, state)
     elif state.get("location") != str(buffer.location):
         warnings.warn(
-            f"the state is of a buffer in {state.get('location')}, but this buffer is in "
-            f"{buffer.location} and holds {len(buffer)} items or episodes; unless the file was "
-            "moved, open the other one with location=, or save states with "
-            "state_includes_data=True",
+            f"the state belongs to a buffer in {state.get('location')}, but this buffer is in "
+            f"{buffer.location} ({len(buffer)} items or episodes); if the file was not moved, open "
+            "the other buffer with location=, or save states with state_includes_data=True",
             expdb.ExpDBWarning, stacklevel=3,
         )  # fmt: skip
     rng.bit_generator.state = state["generator"]
     return int(state["sampled_timesteps"])
 
 
-def _load(buffer: Any, state: dict[str, Any]) -> None:
+def _restore_data(buffer: Any, state: dict[str, Any]) -> None:
     buffer.flush()
     if not buffer.is_private and (added := _added(buffer)):
         if added == state["items_added"]:  # the checkpoint is restored where it was made
             return
         raise ValueError(
-            f"buffer {buffer.name!r} in {buffer.location} has stored {added} items, and the state "
-            f"contains {state['items_added']}; restore it with another location= or name="
+            f"buffer {buffer.name!r} in {buffer.location} holds other data ({added} items were "
+            f"added, {state['items_added']} in the state); restore the state with another location="
         )
     buffer.load(state["data"])
 
 
-def load(buffer: Any, data: bytes) -> None:
-    """Replace what the database of a buffer holds."""
-    load_contents(buffer.database, connectable(buffer), buffer.name, data)
+def replace_contents(buffer: Any, data: bytes) -> None:
+    """Replace the contents of a buffer."""
+    restore_buffer(buffer.database, connectable(buffer), buffer.name, data)
 
 
 def _added(buffer: Any) -> int:

@@ -15,7 +15,12 @@ from ray.rllib.utils.replay_buffers import episode_replay_buffer as rllib
 import expdb
 from expdb.integrations.locations import PRIVATE, absolute, check_there
 from expdb.integrations.rllib.episodes import Episodes, NextSteps
-from expdb.integrations.rllib.states import continue_from, data_of, load, state_of
+from expdb.integrations.rllib.states import (
+    continue_from,
+    replace_contents,
+    serialize_if_needed,
+    state_of,
+)
 
 COLUMNS = "episode_id", "step", "terminated", "truncated"
 
@@ -76,11 +81,11 @@ class Stored(rllib.EpisodeReplayBuffer):
             "infos": self._infos, "state_includes_data": self.state_includes_data,
             **self._more(),
         }  # fmt: skip
-        return _reopened, (type(self), given, data_of(self))
+        return _reopened, (type(self), given, serialize_if_needed(self))
 
     def load(self, data: bytes) -> None:
-        """Replace what the buffer holds by the data of a state."""
-        self._stored.reopen(partial(load, self, data))
+        """Replace the contents of the buffer with the data of a state."""
+        self._stored.reopen(partial(replace_contents, self, data))
 
     def _more(self) -> dict[str, Any]:
         """Return the options that a subclass has."""
@@ -138,7 +143,7 @@ class Stored(rllib.EpisodeReplayBuffer):
     def _slice(
         self, id: str, begin: int, first: int, last: int, infos: bool, **more: Any
     ) -> SingleAgentEpisode:
-        """Return the steps of an episode up to `last`; those before `first` are its lookback."""
+        """Return an episode's steps in `[begin, last)`; steps before `first` are the lookback."""
         own = self._stored.positions(id)
         values, batch = self._stored.at(own[begin:last], *COLUMNS)
         extra = {
@@ -258,7 +263,7 @@ class Stored(rllib.EpisodeReplayBuffer):
         return self._stored.added
 
     def get_state(self) -> dict[str, Any]:
-        """Return the location of the buffer, and all that it holds with `state_includes_data`."""
+        """Return the location, and the contents if private or with `state_includes_data`."""
         state = state_of(self, self.rng, self.sampled_timesteps)
         return state | {
             "episodes_evicted": self._stored.evicted, "timesteps_added": self._stored.added

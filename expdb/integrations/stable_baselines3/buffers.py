@@ -14,7 +14,13 @@ from stable_baselines3.common import buffers
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
 import expdb
-from expdb.integrations.locations import PRIVATE, absolute, check_there, contents, load_contents
+from expdb.integrations.locations import (
+    PRIVATE,
+    absolute,
+    check_there,
+    restore_buffer,
+    serialize_buffer,
+)
 
 
 @dataclass(frozen=True)
@@ -152,13 +158,13 @@ class Stored(buffers.BaseBuffer):
         self.flush()
         data = None
         if self._given["location"] == PRIVATE:  # no other process can open it: take what it holds
-            data = contents(self.database.location, self.buffer)
+            data = serialize_buffer(self.database.location, self.buffer)
         return _reopened, (type(self), self._given, data)
 
     def _load(self, data: bytes) -> None:
         """Replace the empty buffer of a private database by the contents of another one."""
         self._writer.close()
-        load_contents(self.database, self.database.location, self.buffer.name, data)
+        restore_buffer(self.database, self.database.location, self.buffer.name, data)
         self._open_buffer()
 
     # -- where SB3's ring is -------------------------------------------------------------------
@@ -174,17 +180,18 @@ class Stored(buffers.BaseBuffer):
 
     @property
     def full(self) -> bool:
-        """Whether every row of SB3's arrays holds transitions."""
+        """Whether all rows hold transitions, or `full` was set to True."""
         return self._is_declared_full or self.size() == self.buffer_size
 
     @full.setter
     def full(self, value: bool) -> None:
-        """Sample rows that were never added, which are 0, if True; SB3 sets it to False."""
+        """If True, also sample rows that were never added, as zeros."""
         self._is_declared_full = bool(value)
         if value and (size := self.size()) < self.buffer_size:
             warnings.warn(
-                f"full was set to True, but {size} of {self.buffer_size} rows were added; samples "
-                "contain the others as zeros until they are added or full is set to False",
+                f"full was set to True, but only {size} of {self.buffer_size} rows were added; "
+                "samples contain zeros for the other rows until they are added or full is set to "
+                "False",
                 expdb.ExpDBWarning, stacklevel=2,
             )  # fmt: skip
 

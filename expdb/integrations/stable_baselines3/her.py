@@ -23,7 +23,7 @@ from expdb.integrations.stable_baselines3.buffers import Stored
 
 
 @dataclass(frozen=True)
-class _Complete(expdb.Sampler):
+class _CompleteEpisodes(expdb.Sampler):
     """Draw steps of complete episodes as SB3 does, by NumPy's global generator."""
 
     buffer: Any
@@ -46,7 +46,7 @@ class _Hindsight(expdb.Unit):
     """A step of a complete episode and the step whose achieved goal it gets: arrays are [B, 2]."""
 
     strategy: GoalSelectionStrategy
-    ratio: float  # of the steps that get another goal: the first ones of a batch
+    ratio: float  # share of a batch, from its start, that gets a new goal
 
     reads = ("length", "ended")
     what = "steps of episodes that have ended"
@@ -123,7 +123,7 @@ class HerReplayBuffer(Stored, sb3.HerReplayBuffer):
         self.goal_selection_strategy = goal_selection_strategy
         self.n_sampled_goal = n_sampled_goal
         self.her_ratio = 1 - (1.0 / (n_sampled_goal + 1))
-        self._sampler = _Complete(self)
+        self._sampler = _CompleteEpisodes(self)
         self._unit = _Hindsight(goal_selection_strategy, self.her_ratio)
         self._given |= {
             "n_sampled_goal": n_sampled_goal, "copy_info_dict": copy_info_dict,
@@ -136,7 +136,7 @@ class HerReplayBuffer(Stored, sb3.HerReplayBuffer):
 
     @property
     def first_position(self) -> int:
-        """The position of the step in row 0 of SB3's arrays; a position counts steps from 0."""
+        """The first position of the current pass over SB3's arrays."""
         capacity = self.buffer_size * self.n_envs
         return int(self._added // capacity * capacity)
 
@@ -176,9 +176,9 @@ class HerReplayBuffer(Stored, sb3.HerReplayBuffer):
         return [value["info"] for value in self._infos.values(batch)]
 
     def truncate_last_trajectory(self) -> None:
-        """End the last episode of every environment as truncated, and warn if one had not ended.
+        """Truncate the unfinished episode of each environment, and warn if there is one.
 
-        SB3 calls it for `load_replay_buffer(..., truncate_last_traj=True)`, its default.
+        `load_replay_buffer()` calls it unless you pass `truncate_last_traj=False`.
         """
         self.flush()
         count = min(len(self.buffer), self.n_envs)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from expdb.chunks.chunk import Chunk, Decoder
 from expdb.chunks.fields import SYSTEM, Field, Signature
 from expdb.errors import ChunkDamaged, SqlError
-from expdb.names import nearest, sql_hint
+from expdb.names import nearest, suggest_for_sql_error
 from expdb.sql.dialects.base import QueryFailed
 from expdb.sql.engine import Engine
 from expdb.storage.catalog import Fields
@@ -216,7 +216,7 @@ def run_sql(engine: Engine, query: str, params: Any, timestamps: bool = False) -
             names, rows = engine.dialect.run_sql(session, query, given, field, engine.timeout)
     except QueryFailed as error:
         with engine.reading() as session:  # a failed transaction of PostgreSQL reads nothing more
-            hint = sql_hint(str(error), FieldFunction(session).names())
+            hint = suggest_for_sql_error(str(error), FieldFunction(session).names())
         raise SqlError(f"{error}; {hint}") from error.__cause__
     unique: list[str] = []
     for name in names:
