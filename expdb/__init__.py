@@ -11,6 +11,7 @@ What agents saw, did and earned, kept in SQL. `open` is the front door:
 [0.5, 0.5, 0.5, 0.5]
 """
 
+import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
@@ -25,14 +26,15 @@ def __getattr__(name: str) -> Any:
 
     The command line prints its help, and completes words, without NumPy, Arrow and SQLAlchemy.
     """
-    is_special = name.startswith("__") and name != "__all__"
-    if not is_special and importlib.util.find_spec(f"expdb.{name}") is None:
-        import expdb.api
-
-        api = expdb.api
-        globals().update({one: getattr(api, one) for one in api.__all__}, __all__=api.__all__)
-        if name in globals():
-            return globals()[name]
+    if (name.startswith("__") and name != "__all__") or "." in name:
+        raise AttributeError(f"module 'expdb' has no attribute {name!r}")
+    if importlib.util.find_spec(f"expdb.{name}") is not None:
+        return importlib.import_module(f"expdb.{name}")
+    api = importlib.import_module("expdb.api")
+    for public in (*api.__all__, "__all__"):
+        globals().setdefault(public, getattr(api, public))
+    if name in globals():
+        return globals()[name]
     raise AttributeError(f"module 'expdb' has no attribute {name!r}")
 
 

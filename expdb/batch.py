@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+# What other libraries call the columns of a batch.
+ALIASES = {
+    "observation": "obs", "observations": "obs", "next_observations": "next_obs", "new_obs":
+    "next_obs", "actions": "action", "dones": "terminated", "done": "terminated",
+}  # fmt: skip
+
+
 class Batch(Mapping[str, np.ndarray]):
     """Hold named arrays, one row per step.
 
@@ -41,7 +48,10 @@ class Batch(Mapping[str, np.ndarray]):
     def __getattr__(self, name: str) -> NoReturn:
         columns = () if name.startswith("_") else self._columns
         instead = {column: f"batch[{column!r}]" for column in columns}
-        if not name.startswith("_") and (near := get_close_matches(name, columns, 1, 0.6)):
+        meant = ALIASES.get(name)
+        if meant in columns:
+            instead.setdefault(name, f"batch[{meant!r}]")
+        elif not name.startswith("_") and (near := get_close_matches(name, columns, 1, 0.6)):
             instead.setdefault(name, f"batch[{near[0]!r}]")
         raise build_attribute_error("a Batch", name, dir(type(self)), instead)
 

@@ -49,30 +49,29 @@ class Consumer:
         """The trainer's step number of the latest acknowledgement, None before any had one."""
         return self._leasing.record().last_step
 
-    def stats(self, where: Where = None, *, unit: Group | None = None) -> dict[str, Any]:
+    def stats(self, *, unit: Group | None = None, where: Where = None) -> dict[str, Any]:
         """Return the settings and counters of the consumer, and counts of its groups.
 
         Parameters
         ----------
-        where : query, optional
-            Count only the episodes that have a matching step.
         unit : Group, optional
             Count the groups that this unit would draw.
+        where : query, optional
+            Count only the episodes that have a matching step.
 
         Returns
         -------
         dict
             `name`, `max_times_sampled`, `max_staleness`, `min_size`, the numbers of leases `leased`
             and `acknowledged`, and `last_step`. With `unit`, `groups` has the number of groups for
-            each of `ready`, `incomplete` (too few complete rollouts with a known return),
-            `no_spread` (the standard deviation of the returns is below `min_spread`) and
-            `too_stale` (a rollout exceeds `max_staleness`). Groups that were already leased are
-            counted, too.
+            each of `ready`, `leased` (now, or as often as `max_times_sampled` allows), `incomplete`
+            (too few complete rollouts with a known return), `no_spread` (the standard deviation of
+            the returns is below `min_spread`) and `too_stale` (a rollout exceeds `max_staleness`).
 
         Examples
         --------
         >>> consumer.stats(unit=expdb.Group(8, min_spread=1e-6))["groups"]  # doctest: +SKIP
-        {'ready': 12, 'incomplete': 3, 'no_spread': 40, 'too_stale': 0}
+        {'ready': 12, 'leased': 2, 'incomplete': 3, 'no_spread': 40, 'too_stale': 0}
         """
         record = self._leasing.record()
         settings = record.settings
@@ -83,6 +82,8 @@ class Consumer:
             "last_step": record.last_step,
         }  # fmt: skip
         if unit is None:
+            if where is not None:
+                raise errors.InvalidValue("where selects groups; pass unit=expdb.Group(size), too")
             return figures
         if not isinstance(unit, Group):
             raise errors.InvalidValue(f"unit must be a Group, got {unit!r}; pass expdb.Group(size)")
@@ -90,7 +91,9 @@ class Consumer:
         version = self._buffer.policy_version
         if settings.max_staleness is not None and version is not None:
             oldest = version - settings.max_staleness
-        return figures | {"groups": unit.count(*_rollouts(self._buffer.episodes(where)), oldest)}
+        groups, returns, versions, ids = _rollouts(self._buffer.episodes(where))
+        left = self._leasing.left(_first_positions(self._buffer, ids))
+        return figures | {"groups": unit.count(groups, returns, versions, left, oldest)}
 
     def lease(
         self,
@@ -289,8 +292,18 @@ def _request(
     return Request(size, least, where, sampler, unit, names, empty, pin)
 
 
-def _rollouts(episodes: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return group, return and oldest policy version of the complete episodes of a table."""
+def _first_positions(buffer: Any, episodes: np.ndarray) -> np.ndarray:
+    """Return the position of the first step of each episode that is held, -1 for none."""
+    firsts: dict[int, int] = {}
+    for batch in buffer.scan(fields=("episode", "position"), size=1 << 16):
+        numbers, places = np.unique(batch["episode"], return_index=True)
+        for number, position in zip(numbers.tolist(), batch["position"][places], strict=True):
+            firsts.setdefault(number, int(position))
+    return np.array([firsts.get(number, -1) for number in episodes.tolist()], np.int64)
+
+
+def _rollouts(episodes: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return group, return, oldest policy version and number of complete episodes of a table."""
     rows = [row for row in episodes.to_pylist() if row["status"] == "complete"]
     codes: dict[tuple[bool, str], int] = {}
     groups = [
@@ -301,7 +314,8 @@ def _rollouts(episodes: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         np.array([np.nan if row[name] is None else row[name] for row in rows], np.float64)
         for name in ("episode_return", "first_policy_version")
     )
-    return np.array(groups, np.int64), returns, versions
+    numbers = np.array([row["episode"] for row in rows], np.int64)
+    return np.array(groups, np.int64), returns, versions, numbers
 
 
 def _reopened(buffer: Any, name: str) -> Consumer:

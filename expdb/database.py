@@ -556,6 +556,10 @@ def copy(
         theirs = stack.enter_context(open(source, create=False, read_only=True))
         names = theirs.buffers() if buffer is None else [theirs.buffer(buffer, create=False).name]
         ours = stack.enter_context(open(target))  # only now: a mistake leaves no empty target
+        if ours.location == theirs.location:
+            raise errors.InvalidValue(
+                f"source and target are the same database, {ours.location}; name another target"
+            )
         taken = [name for name in names if name in ours.buffers()]
         if taken:
             raise errors.TargetExists(

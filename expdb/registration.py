@@ -3,7 +3,11 @@
 from typing import Any
 
 from expdb.errors import InvalidValue, NotAnExperienceDatabase
-from expdb.sql.dialects.sqlite.connection import is_experience_database, prepare_for_reading
+from expdb.sql.dialects.sqlite.connection import (
+    is_experience_database,
+    plain_rows,
+    prepare_for_reading,
+)
 from expdb.storage.reading.adhoc import FieldFunction
 
 
@@ -68,4 +72,4 @@ class _FieldReader:
 
     def ask(self, sql: str, *params: Any) -> list[Any]:
         """Return the rows of a query, as `FieldFunction` reads them."""
-        return list(self._connection.execute(sql, params).fetchall())
+        return plain_rows(self._connection, sql, params)

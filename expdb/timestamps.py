@@ -6,7 +6,7 @@ from expdb.errors import InvalidValue
 
 COLUMNS = ("started", "ended", "execute_time")
 KIND = pa.timestamp("us", tz="UTC")
-FIRST, LAST = -62_135_596_800, 253_402_300_799  # the years 1 and 9999: Python has no others
+FIRST, END = -62_135_596_800, 253_402_300_800  # the years 1 to 9999: Python has no others
 
 
 def to_timestamps(name: str, seconds: pa.Array) -> pa.Array:
@@ -18,7 +18,7 @@ def to_timestamps(name: str, seconds: pa.Array) -> pa.Array:
 
     extremes = compute.min_max(seconds).as_py()
     for extreme in (extremes["min"], extremes["max"]):
-        if extreme is not None and not FIRST <= extreme <= LAST:
+        if extreme is not None and not FIRST <= extreme < END:
             raise InvalidValue(
                 f"{name} must be Unix seconds within the years 1 to 9999, got {extreme}; read it "
                 "without timestamps=True"

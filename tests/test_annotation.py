@@ -179,7 +179,7 @@ def test_the_command_tags_steps_and_episodes(tmp_path):
         for k in range(3):
             db.buffer("train").store(episode_id=f"e{k}", x=k, tags={"split": "train"})
     assert run("tag", path, "train", "episode_id = e1", "judge=0.7") == (0, "1 step tagged")
-    assert run("tag", path, "train", "position >= 0", "note = a = b", "--json") == (
+    assert run("tag", path, "train", "position >= 0", "note=a = b", "--json") == (
         0, '{"steps": 3}',
     )  # fmt: skip
     assert run("tag", path, "train", "episode_id = e2", "label=hard", "--episode")[0] == 0

@@ -27,6 +27,23 @@ def run(*arguments):
     return done.exit_code, done.output.strip()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(("n = 1", "reward = 3"), "expected KEY=VALUE"),
+     (("reward>0", "reward=1"), "is a column, not"),
+     (("reward>0", "reward!=1"), "expected KEY=VALUE"), (("a == 1",), "expected KEY=VALUE")],
+)  # fmt: skip
+def test_a_condition_in_the_place_of_a_tag_is_refused(path, arguments, message):
+    code, output = run("tag", path, "b", *arguments)
+    assert (code, message in output) == (2, True), output
+    assert run("query", path, "b", "tags.reward != null", "--count")[1].endswith("0")
+
+
+def test_a_copy_to_itself_is_refused(path):
+    code, output = run("copy", path, path)
+    assert (code, "source and target are the same database" in output) == (1, True)
+
+
 def test_info_counts_in_plain_words(path):
     code, output = run("info", path)
     assert code == 0

@@ -36,6 +36,7 @@ def run(*arguments, status=0, **options):
 
 
 QUERY = "SELECT episode_id, reward FROM experience WHERE step = 0 ORDER BY position"
+AS_JSON = '{"field": "task_id", "op": "eq", "value": "t0"}'
 ROWS = [("ep/0", 3.0), ("ep/1", 2.0), ("ep/2", 1.0), ("ep/3", 0.0)]
 
 
@@ -72,7 +73,12 @@ def test_files_that_cannot_be_written_are_refused_with_the_remedy(path, tmp_path
         ("/proc/rows.csv", 1, "cannot be written"),
     ):
         assert remedy in run("sql", path, QUERY, "--to", target, status=status)
-    assert "--json cannot be combined" in run("sql", path, QUERY, "--json", "--csv", status=2)
+    assert "cannot be combined" in run("sql", path, QUERY, "--json", "--csv", status=2)
+    assert "cannot be combined" in run("sql", path, QUERY, "--csv", "--jsonl", status=2)
+    written = run("sql", path, QUERY, "--csv", "--to", tmp_path / "rows.parquet", status=2)
+    assert "would be written as csv; leave out --csv" in written
+    empty = run("export", path, "train", tmp_path / "none.parquet", "task_id = none")
+    assert "Warning: no step matches" in empty
 
 
 def test_a_dash_stands_for_stdin_and_stdout(path):
@@ -98,7 +104,7 @@ def test_times_are_shown_in_utc_on_request(path, tmp_path):
 
 
 def test_the_location_may_come_from_the_environment(path, tmp_path, monkeypatch):
-    assert "Missing argument 'LOCATION'" in run("info", status=2)
+    assert "EXPDB_LOCATION may name it" in run("info", status=2)
     monkeypatch.setenv("EXPDB_LOCATION", path)
     assert run("sql", QUERY, "--csv").startswith("episode_id")
     assert run("query", "train", "reward > 1", "--count") == "6\n"
@@ -112,6 +118,32 @@ def test_the_location_may_come_from_the_environment(path, tmp_path, monkeypatch)
     assert "train: 12 steps" in run("copy", path, copied)
 
 
+def test_a_location_is_told_from_what_only_looks_like_one(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("EXPDB_LOCATION", path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train").write_text("a file with the name of a buffer")
+    assert run("query", "train", "--count") == "12\n"
+    query = "SELECT count(*) AS n FROM experience WHERE task_id = 's3://bucket'"
+    assert run("sql", query, "--csv") == "n\n0\n"
+    assert "bytes" in run("backup", tmp_path / "copy.db")
+
+
+def test_numbers_that_json_lacks_are_null(path):
+    query = "SELECT 1e308 * 10 AS n"
+    assert json.loads(run("sql", path, query, "--json")) == [{"n": None}]
+    assert json.loads(run("sql", path, query, "--jsonl")) == {"n": None}
+
+
+def test_output_that_cannot_be_written_is_one_line(path):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "expdb", "sql", path, "SELECT 1 AS a", "--jsonl"],
+            stdout=full, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+
+
 def test_an_episode_is_chosen_by_its_return_or_its_start(path):
     assert run("show", path, "--last").startswith("episode ep/3:")
     assert run("show", path, "--worst").startswith("episode ep/3:")
@@ -120,6 +152,13 @@ def test_an_episode_is_chosen_by_its_return_or_its_start(path):
     assert run(
         "show", path, "--where", '{"field": "task_id", "op": "eq", "value": "t0"}'
     ).startswith("episode ep/2:")
+    both = ("--where", "task_id = 't1'", "--where", "reward == 2")
+    assert run("show", path, *both).startswith("episode ep/1:")
+    assert run("query", path, "train", *both, "--count") == "3\n"
+    assert "must be the only --where" in run(
+        "query", path, "train", "--where", AS_JSON, *both, status=2
+    )
+    assert "expected EPISODE, or one of" in run("show", path, "--best", "--worst", status=2)
     assert "no episode of" in run("show", path, "--worst", "--where", "reward > 9", status=1)
     assert "expected EPISODE" in run("show", path, status=2)
     assert "expected EPISODE" in run("show", path, "ep/1", "--last", status=2)

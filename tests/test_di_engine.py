@@ -647,6 +647,63 @@ def test_public_attributes_are_those_of_the_original(deque):
     assert per.buffer_idx == {k: one.index for k, one in enumerate(pushed[2:])}
 
 
+def test_a_process_killed_while_it_replaces_an_item_leaves_a_whole_buffer(
+    deque, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("expdb.integrations.di_engine.items.UPDATE_SECONDS", 0.1)
+    path = tmp_path / "killed.db"
+    buffer = deque(8, size=8, location=path)
+    index = buffer[3].index
+
+    def killed(positions):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(buffer.items, "delete", killed)  # the old item and the capacity stay
+    monkeypatch.setattr(buffer.items.buffer.__class__, "set_capacity", set_once())
+    with pytest.raises(KeyboardInterrupt):
+        buffer.update(index, item(30))
+    monkeypatch.undo()
+    monkeypatch.setattr("expdb.integrations.di_engine.items.UPDATE_SECONDS", 0.1)
+    again = deque(size=8, location=path)
+    assert again.items.buffer.capacity == 8
+    assert data(again) == [0, 1, 2, 30, 4, 5, 6, 7]
+    assert again.items.database.check() == []
+
+
+def set_once():
+    """Return a `set_capacity` that works once, as in a process that is killed after it."""
+    original, calls = expdb.ReplayBuffer.set_capacity, []
+
+    def set_capacity(buffer, capacity):
+        calls.append(capacity)
+        if len(calls) == 1:
+            original(buffer, capacity)
+
+    return set_capacity
+
+
+def test_groups_follow_what_other_handles_update(deque, tmp_path):
+    one, other = (deque(size=8, location=tmp_path / "shared.db") for _ in range(2))
+    pushed = [one.push(item(k), {"g": "a" if k < 2 else "b"}) for k in range(4)]
+    one.items.flush()
+    other.sample(2, groupby="g")
+    one.update(pushed[0].index, meta={"g": "b"})
+    groups = other.sample(2, groupby="g")
+    assert sorted(data(group) for group in groups) == [[0, 2, 3], [1]]
+
+
+def test_the_priority_of_an_evicted_item_is_left_out(deque):
+    buffer = deque(size=2)
+    per = PriorityExperienceReplay(buffer)
+    buffer.use(per)
+    buffer.push(item(0))
+    (old,) = buffer.sample(1)
+    for k in range(2):
+        buffer.push(item(k))
+    assert not buffer.update(old.index, meta={**old.meta, "priority": 50.0})
+    assert per.max_priority == 1.0
+
+
 def test_another_size_or_max_use_says_what_to_do(make, deque, tmp_path):
     make(size=10)
     with pytest.raises(expdb.CapacityMismatch, match=r"holds up to 10 items.*exp_name"):

@@ -320,14 +320,17 @@ def test_groups_that_cannot_be_leased_are_counted_by_their_reason(db, buffer):
     unit = expdb.Group(2, min_spread=1e-6)
     consumer = buffer.consumer("c", max_times_sampled=1, max_staleness=3)
     assert consumer.stats(unit=unit)["groups"] == {
-        "ready": 1, "incomplete": 2, "no_spread": 1, "too_stale": 1
+        "ready": 1, "leased": 0, "incomplete": 2, "no_spread": 1, "too_stale": 1
     }  # fmt: skip
     lease = consumer.lease(1, unit=unit)
+    assert consumer.stats(unit=unit)["groups"]["leased"] == 1
     lease.acknowledge(step=7)
     with pytest.raises(expdb.TooFewRows):
         consumer.lease(1, unit=unit)
-    figures = consumer.stats({"group_id": "same"}, unit=unit)
-    assert figures["groups"] == {"ready": 0, "incomplete": 0, "no_spread": 1, "too_stale": 0}
+    figures = consumer.stats(unit=unit)
+    assert (figures["groups"]["ready"], figures["groups"]["leased"]) == (0, 1)
+    figures = consumer.stats(unit=unit, where={"group_id": "same"})
+    assert sum(figures["groups"].values()) == figures["groups"]["no_spread"] == 1
     assert (figures["acknowledged"], figures["last_step"], figures["max_staleness"]) == (1, 7, 3)
     assert "groups" not in consumer.stats()
     with pytest.raises(expdb.InvalidValue, match="unit must be a Group, got Step"):

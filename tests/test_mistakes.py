@@ -4,6 +4,8 @@ Each is an error or a warning with the cure, before anything is wrong in silence
 """
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 
@@ -394,6 +396,7 @@ CALLS_FROM_OTHER_LIBRARIES = [
     (lambda db, buffer, batch: list(buffer), TypeError, r"not iterable; scan\(\) yields"),
     (lambda db, buffer, batch: buffer[0], TypeError, r"cannot be indexed; use get\(\[position\]\)"),
     (lambda db, buffer, batch: batch.obs, AttributeError, r"'obs'; use batch\['obs'\]"),
+    (lambda db, buffer, batch: batch.observations, AttributeError, r"use batch\['obs'\]"),
     (lambda db, buffer, batch: batch.rewards, AttributeError, r"use batch\['reward'\]"),
     (lambda db, buffer, batch: buffer.store("t1", 1), expdb.InvalidValue,
      r"store\(\) accepts only keyword arguments, got 't1'; call store\(task_id=\.\.\., obs=\.\.\."),
@@ -429,6 +432,10 @@ def test_the_public_names_are_listed():
     assert set(expdb.__all__) <= set(dir(expdb))
     assert not [name for name in dir(expdb) if name.startswith("_") and not name.startswith("__")]
     assert not hasattr(expdb, "no_such_name")
+    assert not hasattr(expdb, "no.such.name")
+    code = "import expdb; print(expdb.errors.TooFewRows.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "TooFewRows\n"
 
 
 def test_warns_once_about_many_episodes_without_a_task(buffer, monkeypatch):

@@ -296,7 +296,9 @@ HOSTILE = [
 def test_an_unknown_name_is_an_error_that_says_what_to_use(buffer, name):
     buffer.store(x=1)
     for op in ("eq", "is_null", "like"):
-        with pytest.raises(expdb.QueryError, match=r"a query uses|did you|other") as caught:
+        with pytest.raises(
+            expdb.QueryError, match=r"a query uses|did you|other|write tags"
+        ) as caught:
             buffer.count({"field": name, "op": op, "value": "a"})
         assert "\n" not in str(caught.value)
     with pytest.raises(expdb.QueryError):
@@ -548,6 +550,12 @@ def test_a_field_that_is_asked_for_as_a_column_is_told_to_be_one(buffer, db):
         expdb.QueryError, match=r"unknown name 'action'.*select field\(payload, 'action'\)"
     ):
         buffer.count({"action": 1})
+
+
+def test_tags_without_a_key_are_explained(buffer):
+    buffer.store(x=1, tags={"a": 1})
+    with pytest.raises(expdb.QueryError, match=r"unknown name 'tags' in a query; write tags.<key>"):
+        buffer.count({"tags": {"a": 1}})
 
 
 @pytest.mark.parametrize(

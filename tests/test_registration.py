@@ -68,3 +68,16 @@ def test_other_connections_are_refused(path, tmp_path):
         connection.execute("SELECT field('nonsense', 'action')").fetchall()
     assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
     connection.close()
+
+
+def test_factories_of_the_connection_do_not_matter(path):
+    connection = sqlite3.connect(path)
+    connection.row_factory = lambda cursor, row: {
+        column[0]: value for column, value in zip(cursor.description, row, strict=True)
+    }
+    expdb.register(connection)
+    connection.text_factory = bytes
+    rows = connection.execute(QUERY).fetchall()
+    assert [(row["action"], row["own"]) for row in rows[:2]] == [(0, None), (1, 0.25)]
+    assert connection.text_factory is bytes
+    connection.close()

@@ -450,6 +450,35 @@ def test_a_state_with_data_makes_the_same_buffer(made, unit, close, tmp_path):
             other.set_state(state)
 
 
+@pytest.mark.parametrize("made", [ReplayBuffer, EpisodeReplayBuffer])
+def test_data_that_do_not_fit_leave_the_buffer_as_it_was(made, close):
+    def filled(capacity):
+        buffer = close(made(capacity=capacity))
+        buffer.add([episode(0, 4)] if made is EpisodeReplayBuffer else steps(1, 2, 3, 4))
+        return buffer
+
+    buffer, state = filled(20), filled(50).get_state()
+    for wrong in (b"", b"junk", "text", None):
+        with pytest.raises(ValueError, match="the data of the state cannot be read"):
+            buffer.set_state({**state, "data": wrong})
+    if made is ReplayBuffer:
+        with pytest.raises(ValueError, match="create the buffer with capacity 50"):
+            buffer.set_state(state)
+    buffer.add([episode(1, 4)] if made is EpisodeReplayBuffer else steps(5))
+    assert len(buffer) == (8 if made is EpisodeReplayBuffer else 5)
+    assert buffer.database.check() == []
+
+
+def test_pickles_keep_counters_and_the_greatest_priority(close):
+    buffer = close(PrioritizedReplayBuffer(8, "fragments"))
+    for k in range(7):
+        buffer.add(steps(2 * k, 2 * k + 1))
+    buffer.update_priorities([6], [8.0])
+    other = close(pickle.loads(pickle.dumps(buffer)))
+    assert other._max_priority == 8.0
+    assert other.stats()["added_count"] == buffer.stats()["added_count"] == 14
+
+
 @pytest.mark.parametrize("made", [ReplayBuffer, PrioritizedReplayBuffer])
 def test_a_sample_of_no_items_is_empty(made, close):
     buffer = close(made(10))

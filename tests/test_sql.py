@@ -1,5 +1,7 @@
 """Ad-hoc SQL: the view, field(), parameters; and no way to write, attach or create anything."""
 
+import _thread
+import threading
 import time
 
 import numpy as np
@@ -400,3 +402,19 @@ def test_times_are_timestamps_in_utc_on_request(db, buffer):
     buffer.store(task_id="t", execute_time=1e12)
     with pytest.raises(expdb.InvalidValue, match=r"execute_time must be Unix.*without timestamps"):
         db.sql(query, timestamps=True)
+
+
+@pytest.mark.parametrize("where", ["", ", field(payload, 'x')"])
+def test_an_interrupt_ends_a_query_as_an_interrupt(tmp_path, where):
+    """The handler of SQLite and the function `field` are where an interrupt arrives."""
+    with expdb.open(tmp_path / "runs.db") as db:
+        db.buffer("b").store(x=1)
+        timer = threading.Timer(0.5, _thread.interrupt_main)
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            db.sql(
+                "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 1e9) "
+                f"SELECT count(*){where} FROM c, experience"
+            )
+        timer.join()
+        assert db.sql("SELECT count(*) AS n FROM experience").to_pylist() == [{"n": 1}]

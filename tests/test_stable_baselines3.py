@@ -446,6 +446,30 @@ def test_a_private_buffer_is_pickled_with_its_transitions(kind):
     mine.close()
 
 
+def test_episodes_under_way_end_in_a_pickle_and_can_be_drawn():
+    env = Rewards()
+    mine = ours.HerReplayBuffer(100, GOALS, spaces.Box(-1, 1, (1,)), env, "cpu")
+    goal_transitions(mine, 1, 3)
+    seen = {key: np.full((1, 2), 9, np.float32) for key in GOALS}
+    mine.add(seen, seen, np.zeros((1, 1)), np.zeros(1), np.array([False]), [{}])
+    other = copy.deepcopy(mine)
+    other.set_env(env) if other.env is None else None
+    drawn = {tuple(one) for one in other.sample(200).observations["achieved_goal"].tolist()}
+    assert drawn == {(0, 0), (0, 1), (0, 2), (9, 9)}
+    for one in (mine, other):
+        one.close()
+
+
+def test_data_that_cannot_be_read_leave_the_buffer_as_it_was():
+    mine = ours.ReplayBuffer(20, BOX, DISCRETE, "cpu")
+    fill((mine,), 5, 1)
+    with pytest.raises(ValueError, match="the data of the state cannot be read"):
+        mine._load(b"junk")
+    fill((mine,), 1, 1)
+    assert mine.size() == 6
+    mine.close()
+
+
 def test_hindsight_of_a_private_database_is_saved_and_loaded(tmp_path):
     model = sb3.SAC(
         "MultiInputPolicy", bits(), learning_starts=40, batch_size=16, buffer_size=1000,
@@ -459,6 +483,12 @@ def test_hindsight_of_a_private_database_is_saved_and_loaded(tmp_path):
     model.learn(40, reset_num_timesteps=False)
     assert model.replay_buffer.size() == 70
     model.replay_buffer.close()
+
+
+@pytest.mark.parametrize("kind", [ours.DictReplayBuffer, ours.HerReplayBuffer])
+def test_buffers_of_dictionaries_refuse_other_observations(kind):
+    with pytest.raises(AssertionError, match="must be used with Dict obs space only"):
+        kind(10, BOX, DISCRETE)
 
 
 def test_chosen_rows_are_those_of_the_original():

@@ -319,6 +319,9 @@ def test_a_pass_that_was_interrupted_yields_the_rest_of_its_batches(
     torch.manual_seed(4)  # another program
     second = loader()
     second.load_state_dict(state)
+    kept = second.state_dict()  # before its first batch
+    second = loader()
+    second.load_state_dict(kept)
     passing = iter(second)
     again = [tuple(next(passing)["position"].reshape(-1).tolist()) for _ in range(2)]
     later = second.state_dict()  # a pass may be interrupted again
@@ -329,6 +332,18 @@ def test_a_pass_that_was_interrupted_yields_the_rest_of_its_batches(
         assert again == rest
     assert seen(third) == again[2:]
     assert len(seen(loader())) == len(first)  # the next pass is a whole one
+
+
+def test_a_state_of_other_samples_is_refused(buffer):
+    state = Loader(Samples(buffer, 4, batches=3)).state_dict()
+    for samples in (Samples(buffer, 5, batches=3), Samples(buffer, 4, batches=2)):
+        with pytest.raises(expdb.InvalidValue, match="the state was saved with"):
+            Loader(samples).load_state_dict(state)
+    for wrong in (None, {}, {"progress": None}):
+        with pytest.raises(expdb.InvalidValue, match="expected a state that state_dict"):
+            Loader(Samples(buffer, 4, batches=3)).load_state_dict(wrong)
+    with pytest.raises(expdb.InvalidValue, match="size must be a number of steps"):
+        Samples(buffer, {"task_id": "t"}, 4)
 
 
 def test_a_state_of_other_workers_is_refused(buffer):

@@ -136,7 +136,7 @@ class Column(ABC):
         if isinstance(value, np.ndarray) and field.shape and value.shape == field.shape:
             return f"convert it with .astype({field.dtype!r})"
         if isinstance(value, (list, tuple)) and field.shape:
-            return "pass np.array(...) of it, or np.stack(...) of a list of arrays"
+            return f"pass np.array(value, {field.dtype!r}), or np.stack(...) of a list of arrays"
         if isinstance(value, float) and not field.varies and field.numpy.kind in "iu":
             return f"{self._declared(Field('float64'))}, or give floats from the first one on"
         return "convert the value, or use another field name"

@@ -9,24 +9,36 @@ import click
 
 import expdb
 
-_OPERATORS = {"=": "eq", "!=": "ne", ">": "gt", ">=": "gte", "<": "lt", "<=": "lte", "~": "like"}
+_OPERATORS = {
+    "=": "eq",
+    "==": "eq",
+    "!=": "ne",
+    ">": "gt",
+    ">=": "gte",
+    "<": "lt",
+    "<=": "lte",
+    "~": "like",
+}
 
 
-_NULL = {"=": "is_null", "!=": "is_not_null"}
+_NULL = {"=": "is_null", "==": "is_null", "!=": "is_not_null"}
 
 
-_CONDITION = re.compile(r"\s*([\w.]+)\s*(!=|>=|<=|=|>|<|~)\s*(.*?)\s*", re.DOTALL)
+_CONDITION = re.compile(r"\s*([\w.]+)\s*(!=|>=|<=|==|=|>|<|~)\s*(.*?)\s*", re.DOTALL)
 
 
-def condition_of(conditions: Sequence[str], where: str | None) -> Any:
-    """Return the query that conditions, or --where, make; None for neither."""
-    if where is not None and conditions:
+def condition_of(conditions: Sequence[str], given: Sequence[str]) -> Any:
+    """Return the query of conditions, or of --where, which may be repeated; None for neither."""
+    if given and conditions:
         raise click.UsageError("give conditions or --where, not both")
-    if where is not None and where.lstrip()[:1] not in ("{", "["):
-        conditions, where = [where], None
-    if where is not None:
+    is_json = [one.lstrip()[:1] in ("{", "[") for one in given]
+    if any(is_json) and len(given) > 1:
+        raise click.UsageError("a query as JSON must be the only --where")
+    if not any(is_json):
+        conditions = [*conditions, *given]
+    else:
         try:
-            return json.loads(where)
+            return json.loads(given[0])
         except ValueError as error:
             raise click.BadParameter(
                 f"--where is not valid JSON ({error}); write a condition such as "
@@ -54,6 +66,8 @@ def value_of(text: str) -> Any:
     """Return a value as it is typed: a number, True, None, else text."""
     if text in _PYTHON:
         return _PYTHON[text]
+    if len(text) > 1 and text[0] == text[-1] == "'":  # as in SQL
+        return text[1:-1].replace("''", "'")
     try:
         return json.loads(text)
     except ValueError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -28,7 +29,11 @@ from expdb.cli.printing import (
 )
 from expdb.cli.progress import progress
 
-WHERE = click.option("--where", help='A condition such as "reward >= 0.5", or a query as JSON.')
+WHERE = click.option(
+    "--where",
+    multiple=True,
+    help='A condition such as "reward >= 0.5", which may be repeated, or a query as JSON.',
+)
 
 
 @verb
@@ -81,9 +86,11 @@ def info(location: str, as_json: bool) -> None:
 @click.option(
     "--param", "params", multiple=True, metavar="NAME=VALUE", help="A value for :NAME in the query."
 )
-@click.option("--csv", "form", flag_value="csv", help="Print comma-separated values.")
-@click.option("--tsv", "form", flag_value="tsv", help="Print tab-separated values.")
-@click.option("--jsonl", "form", flag_value="jsonl", help="Print one JSON object per line.")
+@click.option(
+    "--csv", "forms", multiple=True, flag_value="csv", help="Print comma-separated values."
+)
+@click.option("--tsv", "forms", multiple=True, flag_value="tsv", help="Print tab-separated values.")
+@click.option("--jsonl", "forms", multiple=True, flag_value="jsonl", help="Print JSON lines.")
 @click.option(
     "--to",
     "target",
@@ -98,7 +105,7 @@ def sql(
     location: str,
     query: str,
     params: Sequence[str],
-    form: str | None,
+    forms: Sequence[str],
     target: str | None,
     timestamps: bool,
     as_json: bool,
@@ -115,7 +122,7 @@ def sql(
         if not equals:
             raise click.BadParameter(f"{param!r}: write --param name=value")
         given[name] = value_of(value)
-    form = _format_of(form, target, as_json)
+    form = _format_of(forms, target, as_json)
     text = sys.stdin.read() if query == "-" else query
     with expdb.open(location, create=False, read_only=True) as db, progress("query"):
         table = db.sql(text, given, timestamps=timestamps)
@@ -127,15 +134,18 @@ def sql(
             click.echo(f"{target}: {counted(table.num_rows, 'row')}")
 
 
-def _format_of(form: str | None, target: str | None, as_json: bool) -> str | None:
+def _format_of(forms: Sequence[str], target: str | None, as_json: bool) -> str | None:
     """Return the output format from the option or the file name; None for a table."""
-    if as_json and (form or target):
+    if len({*forms, *(["json"] if as_json else [])}) > 1 or (as_json and target):
         raise click.UsageError(
-            "--json cannot be combined with --csv, --tsv, --jsonl or --to; use only one"
+            "--json, --csv, --tsv and --jsonl cannot be combined, nor --json with --to; use one"
         )
+    form = forms[0] if forms else None
     if target in (None, "-"):
         return form or ("csv" if target else None)
     named = ENDINGS.get(Path(target).suffix.lower())
+    if form is not None and named not in (None, form):
+        raise click.UsageError(f"{target} would be written as {form}; leave out --{form}")
     if form is None and named is None:
         raise click.BadParameter(
             f"the file name must end in {', '.join(ENDINGS)}, got {target!r}; rename it or add one "
@@ -161,7 +171,7 @@ def query(
     location: str,
     buffer: str,
     conditions: Sequence[str],
-    where: str | None,
+    where: Sequence[str],
     what: str | None,
     number: int,
     size: int,
@@ -211,12 +221,22 @@ def _episode_row(row: dict[str, Any]) -> dict[str, Any]:
 @click.argument("location")
 @click.argument("episode", required=False)
 @click.option("--buffer", help="The buffer of the episode; EPISODE may then be its number.")
-@click.option("--last", "which", flag_value="last", help="Show the episode that began last.")
 @click.option(
-    "--worst", "which", flag_value="worst", help="Show the episode with the lowest return."
+    "--last", "which", multiple=True, flag_value="last", help="Show the episode that began last."
 )
 @click.option(
-    "--best", "which", flag_value="best", help="Show the episode with the highest return."
+    "--worst",
+    "which",
+    multiple=True,
+    flag_value="worst",
+    help="Show the episode with the lowest return.",
+)
+@click.option(
+    "--best",
+    "which",
+    multiple=True,
+    flag_value="best",
+    help="Show the episode with the highest return.",
 )
 @WHERE
 @click.option("--full", is_flag=True, help="Print long texts and arrays whole.")
@@ -225,8 +245,8 @@ def show(
     location: str,
     episode: str | None,
     buffer: str | None,
-    which: str | None,
-    where: str | None,
+    which: Sequence[str],
+    where: Sequence[str],
     full: bool,
     as_json: bool,
 ) -> None:
@@ -239,16 +259,16 @@ def show(
     """
     from expdb import show as conversation
 
-    if (episode is None) == (which is None and where is None):
+    if (episode is None) == (not which and not where) or len(which) > 1:
         raise click.UsageError(
-            "expected EPISODE, or --last, --worst, --best or --where, but not both"
+            "expected EPISODE, or one of --last, --worst and --best, or --where, but not both"
         )
     condition = condition_of((), where)
     with expdb.open(location, create=False, read_only=True) as db, progress("query"):
         if episode is not None:
             chosen, row = conversation.find(db, episode, buffer)
         else:
-            chosen, row = conversation.choose(db, which or "last", condition, buffer)
+            chosen, row = conversation.choose(db, which[0] if which else "last", condition, buffer)
         rows = conversation.steps(chosen, row)
     if as_json:
         return click.echo(json.dumps({**row, "buffer": chosen.name, "steps": rows}, default=plain))
@@ -273,7 +293,7 @@ def tag(
     buffer: str,
     conditions: Sequence[str],
     assignment: str,
-    where: str | None,
+    where: Sequence[str],
     episode: bool,
     required: bool,
     as_json: bool,
@@ -291,6 +311,12 @@ def tag(
         raise click.UsageError('no condition given; pass one, such as "episode_id = a-1"')
     with expdb.open(location, create=False) as db:
         chosen = db.buffer(buffer, create=False)
+        named = assignment.partition("=")[0].strip()
+        if named in db.sql("SELECT * FROM experience LIMIT 0").column_names:
+            raise click.UsageError(
+                f"{named} is a column, not a tag; end the command with the tag to set, such as "
+                f"judge=0.7, or write {column}.{named}=... for a tag of this name"
+            )
         count = chosen.update(condition, required=required, **{f"{column}.{key}": value})
     if as_json:
         click.echo(json.dumps({"steps": count}))
@@ -303,8 +329,10 @@ def tag(
 def _tag_of(assignment: str, column: str) -> tuple[str, str, Any]:
     """Return the column, the key and the value of KEY=VALUE; the key may begin with the column."""
     key, equals, text = (part.strip() for part in assignment.partition("="))
-    if not equals or not key:
-        raise click.BadParameter(f"expected KEY=VALUE, such as judge=0.7, got {assignment!r}")
+    if not equals or not key or re.match(r"[^=]*(\s=|=\s|[!<>]=|==)", assignment):
+        raise click.BadParameter(
+            f"expected KEY=VALUE without spaces around =, such as judge=0.7, got {assignment!r}"
+        )
     head, dot, rest = key.partition(".")
     if dot and head == column:
         key = rest
@@ -334,7 +362,7 @@ def export(
     buffer: str,
     target: str,
     conditions: Sequence[str],
-    where: str | None,
+    where: Sequence[str],
     timestamps: bool,
     as_json: bool,
 ) -> None:
@@ -350,6 +378,8 @@ def export(
             _export(location, buffer, draft, condition, timestamps)
         return
     count = _export(location, buffer, target, condition, timestamps)
+    if not count:
+        click.echo("Warning: no step matches; the file has no rows", err=True)
     size = os.path.getsize(target)
     click.echo(
         json.dumps({"target": target, "steps": count, "bytes": size})
@@ -412,7 +442,7 @@ def plot(
     with expdb.open(location, create=False, read_only=True) as db, progress("plot"):
         chosen = _only_buffer(db, location, buffer)
         found, count = pictures.curves(
-            chosen, by, where=condition_of(conditions, None), smooth=smooth
+            chosen, by, where=condition_of(conditions, ()), smooth=smooth
         )
     if target is not None and found:
         try:

@@ -5,8 +5,10 @@ example. An error or a warning is one line; after an error the exit status is 1.
 imported when a verb runs, so that help, completion and usage errors take no time.
 """
 
+import errno
 import functools
 import os
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -25,18 +27,35 @@ class Verb(click.Command):
         """Parse the arguments, with the location of the environment before them if needed."""
         default = os.environ.get(LOCATION)
         first = next((one for one in self.params if isinstance(one, click.Argument)), None)
-        if default and first is not None and first.name in ("location", "source"):
-            parsed, _, _ = self.make_parser(ctx).parse_args(list(args))
-            if not is_location(parsed.get(first.name)):
-                args = [default, *args]
-        return super().parse_args(ctx, args)
+        if first is None or first.name not in ("location", "source"):
+            return super().parse_args(ctx, args)
+        parsed, _, _ = self.make_parser(ctx).parse_args(list(args))
+        if default and not is_location(parsed.get(first.name)):
+            args = [default, *args]
+        try:
+            return super().parse_args(ctx, list(args))
+        except click.MissingParameter as error:
+            if default and args[:1] != [default]:  # what looks like a location is the next argument
+                return super().parse_args(ctx, [default, *args])
+            if error.param is not first:
+                raise
+            raise click.UsageError(
+                "Missing argument 'LOCATION': a path or a URL. EXPDB_LOCATION may name it instead.",
+                ctx,
+            ) from None
 
 
 def is_location(value: Any) -> bool:
     """Return whether an argument names a database rather than a buffer, a query or an episode."""
     return isinstance(value, str) and (
-        "://" in value or value.endswith((".db", ".sqlite", ".sqlite3")) or os.path.isfile(value)
+        re.fullmatch(r"[\w+]+://\S+", value) is not None
+        or value.endswith((".db", ".sqlite", ".sqlite3"))
+        or _is_file(value)
     )
+
+
+def _is_file(path: str) -> bool:
+    return os.path.isfile(path) and os.path.getsize(path) > 0
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -57,7 +76,12 @@ def verb(function: Callable[..., Any]) -> click.Command:
     if function.__doc__:
         function.__doc__ = function.__doc__.replace("\n    Example:", "\n    \b\n    Example:")
     name = function.__name__.rstrip("_").replace("_", "-")
-    return main.command(name, cls=Verb)(_report_errors(function))
+    command = main.command(name, cls=Verb)(_report_errors(function))
+    for param in command.params:
+        is_text = isinstance(param.type, click.types.StringParamType)
+        if is_text and param.name in ("location", "source", "target"):
+            param.type = click.Path()  # for completion: names of files
+    return command
 
 
 def _report_errors(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,6 +96,10 @@ def _report_errors(function: Callable[..., Any]) -> Callable[..., Any]:
                 return function(*args, **kwargs)
         except (expdb.ExpDBError, FileExistsError) as error:
             raise click.ClickException(for_terminal(str(error))) from None
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # click ends the program
+                raise
+            raise click.ClickException(f"cannot write the output: {error.strerror}") from None
 
     return call
 

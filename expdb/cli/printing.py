@@ -1,7 +1,9 @@
 """Rows for people and for machines."""
 
 import csv
+import errno
 import json
+import math
 import os
 import shutil
 import sys
@@ -17,9 +19,17 @@ import click
 def print_table(rows: list[dict[str, Any]], as_json: bool) -> None:
     """Print rows, for people or as JSON."""
     if as_json:
-        click.echo(json.dumps(rows, default=plain))
+        click.echo(json.dumps([_finite(row) for row in rows], default=plain))
     else:
         print_rows(rows)
+
+
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with None for NaN and infinity, which JSON lacks."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in row.items()
+    }
 
 
 def counted(count: int, noun: str) -> str:
@@ -100,7 +110,7 @@ def write_rows(table: Any, target: str, form: str) -> None:
 def _write_text(table: Any, file: Any, form: str) -> None:
     if form == "jsonl":
         for row in table.to_pylist():
-            file.write(json.dumps(row, default=plain, ensure_ascii=False) + "\n")
+            file.write(json.dumps(_finite(row), default=plain, ensure_ascii=False) + "\n")
         return
     writer = csv.writer(file, delimiter="\t" if form == "tsv" else ",", lineterminator="\n")
     writer.writerow(table.column_names)
@@ -138,6 +148,8 @@ def create_file(target: str) -> Iterator[str]:
     except FileExistsError:
         raise FileExistsError(f"{target} exists; name a new file") from None
     except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise
         raise click.ClickException(
             f"{target} cannot be written: {error.strerror or error}"
         ) from None

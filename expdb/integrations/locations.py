@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from typing import Any
 
 import expdb
 
@@ -30,6 +31,28 @@ def serialize_buffer(location: str, buffer: expdb.ReplayBuffer) -> bytes:
                 expdb.copy(location, path, buffer=part)
         with open(path, "rb") as file:
             return file.read()
+
+
+def check_contents(name: str, data: Any, capacity: int | None) -> None:
+    """Raise ValueError unless data are those of a buffer that fits into `capacity`."""
+    with tempfile.TemporaryDirectory(prefix="expdb-contents-") as folder:
+        path = os.path.join(folder, "contents.db")
+        try:
+            with open(path, "wb") as file:
+                file.write(data)
+            with expdb.open(path, create=False, read_only=True) as saved:
+                problems = [] if name in saved.buffers() else [f"no buffer {name!r}"]
+                problems += saved.check()
+                held = None if problems else saved.buffer(name, create=False).capacity
+        except (expdb.ExpDBError, TypeError) as error:
+            problems = [str(error)]
+    if problems:
+        raise ValueError(f"the data of the state cannot be read ({problems[0]}); use another state")
+    if capacity is not None and (held is None or held > capacity):
+        raise ValueError(
+            f"the data of the state are those of a buffer with capacity {held}, not {capacity}; "
+            f"create the buffer with capacity {held}"
+        )
 
 
 def restore_buffer(database: expdb.ExperienceDB, location: str, name: str, data: bytes) -> None:

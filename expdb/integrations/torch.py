@@ -12,7 +12,7 @@ There is memory as well from which a device copies directly.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,8 @@ class Samples(IterableDataset[Tensors]):
     ):
         if not isinstance(buffer, expdb.ReplayBuffer):
             raise expdb.InvalidValue(f"buffer is {buffer!r}: give one such as db.buffer('train')")
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise expdb.InvalidValue(f"size must be a number of steps from 1, got {size!r}")
         if batches is not None and (
             isinstance(batches, bool) or not isinstance(batches, int) or batches < 1
         ):
@@ -83,16 +85,32 @@ class Samples(IterableDataset[Tensors]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the progress of this process; None if no pass is under way."""
-        return {"passes": self._passes, "progress": self._progress}
+        return {"passes": self._passes, "progress": self._progress, **self._shape()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume the pass that `state_dict` described.
 
         If the buffer has not changed, the next pass yields the remaining batches.
         """
-        self._passes = int(state["passes"])
-        self._progress = state["progress"]
+        self.check_state(state)
+        self._passes, self._progress = state["passes"], state["progress"]
         self.resumed = {} if self._progress is None else {0: self._progress}
+
+    def _shape(self) -> dict[str, Any]:
+        return {"size": self.size, "batches": self.batches}
+
+    def check_state(self, state: Any) -> None:
+        """Raise InvalidValue for what is not a state, or that of samples of another size."""
+        if not isinstance(state, Mapping) or not {"progress", "size", "batches"} <= state.keys():
+            raise expdb.InvalidValue(
+                f"expected a state that state_dict() returned, got {type(state).__name__}"
+            )
+        for name, value in self._shape().items():
+            if state[name] != value:
+                raise expdb.InvalidValue(
+                    f"the state was saved with {name}={state[name]}, but these samples have "
+                    f"{name}={value}; use the same number"
+                )
 
     def __len__(self) -> int:
         """Return the number of batches of a pass; raise TypeError where there is no end."""
@@ -206,7 +224,7 @@ class Loader(DataLoader[Tensors]):
         if not self.num_workers:
             yield from super().__iter__()
             return
-        skip, self._skip = self._skip, 0
+        skip = self._skip
         messages: Any = super().__iter__()  # the workers have what is resumed now
         self._progress, self.samples.resumed = dict(self.samples.resumed), {}
         for worker in range(self.num_workers):
@@ -219,7 +237,7 @@ class Loader(DataLoader[Tensors]):
                 self._last_message = message, k + 1
                 if k >= skip:
                     yield batch
-            skip = 0
+            skip = self._skip = 0
             self._progress[message.worker] = message.after
         self._last_message, self._progress = None, {}
 
@@ -236,7 +254,8 @@ class Loader(DataLoader[Tensors]):
             )
         if not self.num_workers:
             return {"num_workers": 0, **self.samples.state_dict()}
-        progress, first, skip = dict(self._progress), 0, 0
+        progress, first, skip = self._progress or self.samples.resumed, 0, self._skip
+        progress = dict(progress)
         if self._last_message is not None:
             message, count = self._last_message
             first, skip = message.worker, count
@@ -244,7 +263,10 @@ class Loader(DataLoader[Tensors]):
             if count == message.count:
                 first, skip = (message.worker + 1) % self.num_workers, 0
                 progress[message.worker] = message.after
-        return {"num_workers": self.num_workers, "first": first, "skip": skip, "progress": progress}
+        return {
+            "num_workers": self.num_workers, "first": first, "skip": skip, "progress": progress,
+            **self.samples._shape(),
+        }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume the pass that `state_dict` described.
@@ -253,10 +275,11 @@ class Loader(DataLoader[Tensors]):
         Call it before the first pass. Raises InvalidValue if the state is that of another number of
         workers.
         """
-        if state["num_workers"] != self.num_workers:
+        self.samples.check_state(state)
+        if state.get("num_workers") != self.num_workers:
             raise expdb.InvalidValue(
-                f"the state was saved with num_workers={state['num_workers']}, but this loader has "
-                f"num_workers={self.num_workers}; use the same number"
+                f"the state was saved with num_workers={state.get('num_workers')}, but this loader "
+                f"has num_workers={self.num_workers}; use the same number"
             )
         if not self.num_workers:
             self.samples.load_state_dict(state)

@@ -214,7 +214,12 @@ class Group(Unit):
         return rollouts[np.argsort(members[chosen, 0])]
 
     def count(
-        self, groups: np.ndarray, returns: np.ndarray, versions: np.ndarray, oldest: float
+        self,
+        groups: np.ndarray,
+        returns: np.ndarray,
+        versions: np.ndarray,
+        left: np.ndarray,
+        oldest: float,
     ) -> dict[str, int]:
         """Count the groups that can be drawn, and the others by the first reason why not.
 
@@ -224,15 +229,17 @@ class Group(Unit):
             The group of each complete episode, oldest first.
         returns, versions : ndarray of float64, shape (N,)
             Return and oldest policy version of each episode, NaN if unknown.
+        left : ndarray of int64, shape (N,)
+            How often each episode may still be leased.
         oldest : float
             The lowest policy version that is not too stale; NaN accepts all.
 
         Returns
         -------
         dict of str to int
-            Numbers of groups by `ready`, `incomplete`, `no_spread` and `too_stale`.
+            Numbers of groups by `ready`, `leased`, `incomplete`, `no_spread` and `too_stale`.
         """
-        counts = dict.fromkeys(("ready", "incomplete", "no_spread", "too_stale"), 0)
+        counts = dict.fromkeys(("ready", "leased", "incomplete", "no_spread", "too_stale"), 0)
         order = np.argsort(groups, kind="stable")
         borders = np.flatnonzero(np.diff(groups[order])) + 1
         for mine in np.split(order, borders) if len(order) else ():
@@ -244,6 +251,8 @@ class Group(Unit):
                 reason = "no_spread"
             elif (versions[scored] < oldest).any():
                 reason = "too_stale"
+            elif (left[scored] <= 0).any():
+                reason = "leased"
             else:
                 reason = "ready"
             counts[reason] += 1

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from expdb import errors
 from expdb.batch import Batch
 from expdb.locks import locked
@@ -83,6 +85,19 @@ class Leasing:
             if found is None:
                 raise unknown_consumer(session, self._store, self._consumer.name)
             return found
+
+    def left(self, positions: np.ndarray) -> np.ndarray:
+        """Return how often the step at each position may be leased now."""
+        settings = self._consumer.settings
+        usage = Usage(settings.max_times_sampled, self._consumer.began if settings.new_only else 0)
+        with self._store.engine.reading() as session:
+            found = find_consumer(session, self._store, self._consumer.name)
+            if found is None:
+                raise unknown_consumer(session, self._store, self._consumer.name)
+            version, leased, begun = found.version, found.handed_out, found.begun
+            counters = Counters(version, leased, begun, 0.0, None, None)
+            follow(usage, session, self._store, self._consumer, counters)
+        return usage.left(positions)
 
     def forked(self) -> None:
         """Begin anew in a forked child: what is leased is the parent's."""

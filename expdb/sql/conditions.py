@@ -58,7 +58,9 @@ def compile_where(where: Where, dialect: Dialect) -> Condition | None:
         if {"and_", "or_"} & where.keys() or {"field", "op"} <= where.keys():
             return _compile(where, 0, dialect)
         if not where:
-            raise QueryError("an empty mapping: pass None for all rows")
+            raise QueryError(
+                "a query must not be an empty mapping; add a condition, or pass None for all rows"
+            )
         equal = [{"field": name, "op": "eq", "value": value} for name, value in where.items()]
         return _join("and_", [_compile(node, 0, dialect) for node in equal])
     raise QueryError(
@@ -138,9 +140,15 @@ def resolve(name: Any) -> tuple[ViewColumn, str | None]:
     found = VIEW.get(head)
     is_tags = head in ("tags", "episode_tags")
     if found is None or bool(dot) != is_tags:
-        hint = nearest(head, (*EPISODE_COLUMNS, *STEP_COLUMNS)).removeprefix(", ") or (
-            "a query uses columns of the view experience, tags.<key> and episode_tags.<key>; tag "
-            "steps by a field such as action, or select field(payload, 'action') with db.sql"
+        hint = f"write {head}.<key>" if is_tags else ""
+        hint = (
+            hint
+            or nearest(head, (*EPISODE_COLUMNS, *STEP_COLUMNS)).removeprefix(", ")
+            or (
+                "a query uses columns of the view experience, tags.<key> and episode_tags.<key>; "
+                "tag steps by a field such as action, or select field(payload, 'action') with "
+                "db.sql"
+            )
         )
         raise QueryError(f"unknown name {name!r} in a query; {hint}")
     if is_tags and not _KEY.fullmatch(key):

@@ -14,15 +14,13 @@ import numpy as np
 import expdb
 from expdb.integrations.di_engine.buffered import (
     INDEX,
-    ORDER,
     BufferedData,
     Groups,
     buffered,
     plain,
-    push_order_keys,
 )
 from expdb.integrations.di_engine.ding import BufferBase, kinds
-from expdb.integrations.di_engine.items import UPDATED, Items
+from expdb.integrations.di_engine.items import ORDER, UPDATED, Items, push_order_keys
 from expdb.integrations.di_engine.monitors import logger
 from expdb.integrations.di_engine.saved import load, save
 from expdb.integrations.positions import At, Places

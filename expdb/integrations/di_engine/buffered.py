@@ -10,11 +10,10 @@ import numpy as np
 
 import expdb
 from expdb.integrations.di_engine.ding import BufferedDataBase
-from expdb.integrations.di_engine.items import Items
+from expdb.integrations.di_engine.items import ORDER, Items, push_order_keys
 from expdb.integrations.records import is_json
 
 INDEX = "_index"  # the tag with the index of an item; other tags are its meta dict
-ORDER = "_order"  # tag of an updated item: its original position
 
 
 @dataclass
@@ -34,9 +33,14 @@ class Groups:
         self._positions = np.empty(0, np.int64)
         self._names: list[Any] = []
         self._order = np.empty(0, np.int64)
+        self._revision = -1
 
     def current(self, sample_range: slice | None) -> dict[Any, np.ndarray]:
         """Return the positions of each group, ascending, of items that are held now."""
+        revision = self._items.buffer.stats()["revision"]
+        if revision != self._revision:  # tags may have changed, also by other processes
+            self._positions, self._names = np.empty(0, np.int64), []
+            self._order, self._revision = np.empty(0, np.int64), revision
         after = int(self._positions[-1]) if len(self._positions) else -1
         for batch in self._items.buffer.scan(after=after, fields=["position", "tags"]):
             self._positions = np.concatenate((self._positions, batch["position"]))
@@ -53,12 +57,6 @@ class Groups:
         for place in (places if sample_range is None else places[sample_range]).tolist():
             groups.setdefault(self._names[place], []).append(int(self._positions[place]))
         return {name: np.array(one) for name, one in groups.items()}
-
-
-def push_order_keys(batch: expdb.Batch) -> np.ndarray:
-    """Return sort keys that put items in push order."""
-    rows = zip(batch["tags"].tolist(), batch["position"].tolist(), strict=True)
-    return np.array([(tags or {}).get(ORDER, position) for tags, position in rows], np.int64)
 
 
 def plain(meta: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,17 @@ from expdb.integrations.prioritized import PrioritizedWriter
 from expdb.integrations.records import Kind, Records
 
 FLUSH_STEPS, FLUSH_SECONDS = 256, 5.0
+UPDATE_SECONDS = 2.0  # after which the process that replaces an item is taken for killed
 UPDATED = "updated"  # agent_id that marks items that replaced others
+
+
+ORDER = "_order"  # tag of an updated item: its original position
+
+
+def push_order_keys(batch: expdb.Batch) -> np.ndarray:
+    """Return sort keys that put items in push order."""
+    rows = zip(batch["tags"].tolist(), batch["position"].tolist(), strict=True)
+    return np.array([(tags or {}).get(ORDER, position) for tags, position in rows], np.int64)
 
 
 class Items:
@@ -33,19 +43,50 @@ class Items:
         try:
             self.buffer = self.database.buffer(name, capacity=size)
         except expdb.CapacityMismatch:
-            held = self.database.buffer(name, create=False).capacity
-            self.database.close()
-            raise expdb.CapacityMismatch(
-                f"buffer {name!r} in {self.database.location} holds up to {held} items, but size "
-                f"is {size}; set size (replay_buffer_size) to {held}, or choose another exp_name, "
-                "instance_name or location"
-            ) from None
+            held = self._await_update(size)
+            if held == size:
+                self.buffer = self.database.buffer(name, capacity=size)
+            else:
+                self.database.close()
+                raise expdb.CapacityMismatch(
+                    f"buffer {name!r} in {self.database.location} holds up to {held} items, but "
+                    f"size is {size}; set size (replay_buffer_size) to {held}, or choose another "
+                    "exp_name, instance_name or location"
+                ) from None
         self.records = Records(self.database, self.buffer, *kinds)
         self._writer = PrioritizedWriter(self.buffer)
         self._flushed_at = time.monotonic()
         self._rng = np.random.default_rng(np.random.randint(2**31))  # follows NumPy's seed
         self.lock = threading.RLock()
         self.pushed = int(self.buffer.stats()["added"])
+
+    def _await_update(self, size: int) -> int | None:
+        """Return the capacity, once no item is being replaced; repair what a killed process left.
+
+        A full buffer has room for one item more while an item is replaced.
+        """
+        buffer = self.database.buffer(self.name, create=False)
+        until = time.monotonic() + UPDATE_SECONDS
+        while buffer.capacity == size + 1 and time.monotonic() < until:
+            time.sleep(0.01)
+        if buffer.capacity == size + 1:
+            self._delete_replaced(buffer)
+            buffer.set_capacity(size)
+        return buffer.capacity
+
+    def _delete_replaced(self, buffer: expdb.ReplayBuffer) -> None:
+        """Delete items whose replacement is stored, too."""
+        newest: dict[int, int] = {}
+        old = []
+        for batch in buffer.scan(fields=("position", "tags")):
+            for key, position in zip(
+                push_order_keys(batch).tolist(), batch["position"].tolist(), strict=True
+            ):
+                if key in newest:
+                    old.append(newest[key])
+                newest[key] = position
+        if old:
+            buffer.delete(np.array(old, np.int64))
 
     def __len__(self) -> int:
         return min(len(self.buffer) + self._writer.unwritten, self._size)

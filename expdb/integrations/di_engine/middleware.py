@@ -242,8 +242,10 @@ class PriorityExperienceReplay(PriorityBase):
                 return False
             if data is not None:
                 self._moved[index] = self.buffer.get_by_index(index).meta["priority_idx"]
-        position = self._moved.get(index, meta["priority_idx"])
-        self._changed[int(position)] = priority
+        position = int(self._moved.get(index, meta["priority_idx"]))
+        if position < self.buffer.items.pushed - self.buffer.size:
+            return False  # it is evicted
+        self._changed[position] = priority
         self.max_priority = max(self.max_priority, priority)
         return True
 

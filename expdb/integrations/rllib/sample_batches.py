@@ -24,7 +24,6 @@ from expdb.integrations.rllib.items import kinds, one_step, rows_of, step_of, su
 from expdb.integrations.rllib.states import (
     continue_from,
     replace_contents,
-    serialize_if_needed,
     state_of,
 )
 
@@ -113,12 +112,13 @@ class Stored(rllib.ReplayBuffer):
         return min(len(self.buffer) + self._writer.unwritten, self._most_items)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        self.flush()
         given = {
             "capacity": self.capacity, "storage_unit": self.storage_unit,
             "location": self.location, "name": self.name,
             "state_includes_data": self.state_includes_data, **self._more(),
         }  # fmt: skip
-        return _reopened, (type(self), given, serialize_if_needed(self))
+        return _reopened, (type(self), given, self.get_state() if self.is_private else None)
 
     def load(self, data: bytes) -> None:
         """Replace the contents of the buffer with the data of a state."""
@@ -347,10 +347,12 @@ class PrioritizedReplayBuffer(Stored, prioritized_replay_buffer.PrioritizedRepla
         self._max_priority = state["max_priority"]
 
 
-def _reopened(kind: type[Stored], given: dict[str, Any], data: bytes | None = None) -> Stored:
-    if data is None:
+def _reopened(
+    kind: type[Stored], given: dict[str, Any], state: dict[str, Any] | None = None
+) -> Stored:
+    if state is None:
         check_there(given["location"])
     buffer = kind(**given)
-    if data is not None:
-        buffer.load(data)
+    if state is not None:
+        buffer.set_state(state)
     return buffer

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import expdb
-from expdb.integrations.locations import PRIVATE, restore_buffer, serialize_buffer
+from expdb.integrations.locations import PRIVATE, check_contents, restore_buffer, serialize_buffer
 
 
 def connectable(buffer: Any) -> str:
@@ -16,22 +16,17 @@ def connectable(buffer: Any) -> str:
     return str(buffer.database.location if buffer.is_private else buffer.location)
 
 
-def serialize_if_needed(buffer: Any, wanted: bool = False) -> bytes | None:
-    """Return all that a buffer holds if that is wanted or if its database is private."""
-    buffer.flush()
-    if not wanted and not buffer.is_private:
-        return None
-    return serialize_buffer(connectable(buffer), buffer.buffer)
-
-
 def state_of(buffer: Any, rng: np.random.Generator, sampled: int) -> dict[str, Any]:
     """Flush a buffer and return its location, the state of its generator, and maybe its data."""
+    buffer.flush()
     state = {
         "location": PRIVATE if buffer.is_private else str(buffer.location), "name": buffer.name,
         "generator": rng.bit_generator.state, "sampled_timesteps": sampled,
     }  # fmt: skip
-    data = serialize_if_needed(buffer, buffer.state_includes_data)
-    return state if data is None else state | {"data": data, "items_added": _added(buffer)}
+    if not buffer.is_private and not buffer.state_includes_data:
+        return state
+    data = serialize_buffer(connectable(buffer), buffer.buffer)
+    return state | {"data": data, "items_added": _added(buffer)}
 
 
 def continue_from(buffer: Any, rng: np.random.Generator, state: dict[str, Any]) -> int:
@@ -68,11 +63,12 @@ def _restore_data(buffer: Any, state: dict[str, Any]) -> None:
             f"buffer {buffer.name!r} in {buffer.location} holds other data ({added} items were "
             f"added, {state['items_added']} in the state); restore the state with another location="
         )
+    check_contents(buffer.name, state["data"], buffer.buffer.capacity)
     buffer.load(state["data"])
 
 
 def replace_contents(buffer: Any, data: bytes) -> None:
-    """Replace the contents of a buffer."""
+    """Replace the contents of a buffer, which no writer may have open."""
     restore_buffer(buffer.database, connectable(buffer), buffer.name, data)
 
 

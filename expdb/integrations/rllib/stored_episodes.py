@@ -18,7 +18,6 @@ from expdb.integrations.rllib.episodes import Episodes, NextSteps
 from expdb.integrations.rllib.states import (
     continue_from,
     replace_contents,
-    serialize_if_needed,
     state_of,
 )
 
@@ -75,13 +74,14 @@ class Stored(rllib.EpisodeReplayBuffer):
         self._stored.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
+        self.flush()
         given = {
             "capacity": self.capacity, "batch_size_B": self.batch_size_B,
             "batch_length_T": self.batch_length_T, "location": self.location, "name": self.name,
             "infos": self._infos, "state_includes_data": self.state_includes_data,
             **self._more(),
         }  # fmt: skip
-        return _reopened, (type(self), given, serialize_if_needed(self))
+        return _reopened, (type(self), given, self.get_state() if self.is_private else None)
 
     def load(self, data: bytes) -> None:
         """Replace the contents of the buffer with the data of a state."""
@@ -293,10 +293,12 @@ def _check_options(options: dict[str, Any]) -> None:
         )
 
 
-def _reopened(kind: type[Stored], given: dict[str, Any], data: bytes | None = None) -> Stored:
-    if data is None:
+def _reopened(
+    kind: type[Stored], given: dict[str, Any], state: dict[str, Any] | None = None
+) -> Stored:
+    if state is None:
         check_there(given["location"])
     buffer = kind(**given)
-    if data is not None:
-        buffer.load(data)
+    if state is not None:
+        buffer.set_state(state)
     return buffer

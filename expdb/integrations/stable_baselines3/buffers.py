@@ -17,6 +17,7 @@ import expdb
 from expdb.integrations.locations import (
     PRIVATE,
     absolute,
+    check_contents,
     check_there,
     restore_buffer,
     serialize_buffer,
@@ -163,9 +164,14 @@ class Stored(buffers.BaseBuffer):
 
     def _load(self, data: bytes) -> None:
         """Replace the empty buffer of a private database by the contents of another one."""
+        check_contents(self.buffer.name, data, self.buffer.capacity)
         self._writer.close()
         restore_buffer(self.database, self.database.location, self.buffer.name, data)
         self._open_buffer()
+        # Their writer is gone: what is added next belongs to other episodes.
+        for row in self.buffer.episodes().to_pylist():
+            if row["status"] == "open":
+                self.buffer.end_episode(row["episode_id"])
 
     # -- where SB3's ring is -------------------------------------------------------------------
 
@@ -413,6 +419,17 @@ class NStepReplayBuffer(ReplayBuffer):
 
 class DictReplayBuffer(Stored, buffers.DictReplayBuffer):
     """SB3's `DictReplayBuffer` in a database: fields are `obs.<key>` and `next_obs.<key>`."""
+
+    def __init__(self, buffer_size: int, observation_space: Any, *args: Any, **options: Any):
+        check_is_dict(self, observation_space)
+        super().__init__(buffer_size, observation_space, *args, **options)
+
+
+def check_is_dict(buffer: Stored, space: Any) -> None:
+    """Raise AssertionError, as SB3 does, unless observations are a Dict."""
+    assert isinstance(space, spaces.Dict), (
+        f"{type(buffer).__name__} must be used with Dict obs space only, got {space}"
+    )
 
 
 def seeded() -> np.random.Generator:

@@ -19,7 +19,7 @@ from stable_baselines3.her.goal_selection_strategy import (
 import expdb
 from expdb.integrations.positions import Places
 from expdb.integrations.records import Records
-from expdb.integrations.stable_baselines3.buffers import Stored
+from expdb.integrations.stable_baselines3.buffers import Stored, check_is_dict
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,7 @@ class HerReplayBuffer(Stored, sb3.HerReplayBuffer):
         copy_info_dict: bool = False,
         **options: Any,
     ):
+        check_is_dict(self, observation_space)
         self.copy_info_dict = copy_info_dict  # before the buffer is opened
         super().__init__(buffer_size, observation_space, action_space, *args, **options)
         if self.n_steps > 1:
@@ -191,8 +192,8 @@ class HerReplayBuffer(Stored, sb3.HerReplayBuffer):
         if not is_open.any():
             return
         warnings.warn(
-            "The last trajectory in the replay buffer will be truncated; pass "
-            "truncate_last_traj=False to load_replay_buffer() to continue the same episode",
+            "The last trajectory in the replay buffer will be truncated; steps that are added "
+            "later belong to new episodes",
             expdb.ExpDBWarning, stacklevel=2,
         )  # fmt: skip
         self._writer.close()

@@ -232,7 +232,7 @@ def run_sql(engine: Engine, query: str, params: Any, timestamps: bool = False) -
 def _time(name: str, array: pa.Array) -> pa.Array:
     is_number = pa.types.is_floating(array.type) or pa.types.is_integer(array.type)
     is_time = name in TIME_COLUMNS and (is_number or pa.types.is_null(array.type))
-    return to_timestamps(name, array.cast(pa.float64())) if is_time else array
+    return to_timestamps(name, array.cast(pa.float64(), safe=False)) if is_time else array
 
 
 def _column(values: tuple[Any, ...]) -> pa.Array:

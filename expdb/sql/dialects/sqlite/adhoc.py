@@ -39,6 +39,8 @@ def run_sql(
     except driver.OperationalError as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_INTERRUPT:
             raise
+        if time.monotonic() < deadline:  # an interrupt that the handler met
+            raise KeyboardInterrupt from error
         raise errors.SqlError(
             f"the query took longer than {timeout:g} s; open the database with a longer timeout"
         ) from error
@@ -77,6 +79,8 @@ def _run_sql(
         ) from None
     except (driver.Error, driver.Warning, OverflowError) as error:
         meant = _meant(driver, error)
+        if failed is None and "user-defined function raised exception" in str(error):
+            raise KeyboardInterrupt from error  # before the function could catch it
         if failed is not None and not isinstance(meant, errors.SqlRefused):
             raise failed from None
         if meant is None:

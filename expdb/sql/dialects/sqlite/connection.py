@@ -91,7 +91,17 @@ _FLOAT = struct.Struct(">d")
 
 def is_experience_database(connection: Any) -> bool:
     """Return whether a connection of another program is to a file of expdb."""
-    return bool(connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID)
+    return bool(plain_rows(connection, "PRAGMA application_id")[0][0] == APPLICATION_ID)
+
+
+def plain_rows(connection: Any, sql: str, params: Any = ()) -> list[tuple[Any, ...]]:
+    """Return the rows of a query as tuples with text, whatever the factories of the connection."""
+    cursor, text_factory = connection.cursor(), connection.text_factory
+    cursor.row_factory, connection.text_factory = None, str
+    try:
+        return list(cursor.execute(sql, params).fetchall())
+    finally:
+        connection.text_factory = text_factory
 
 
 PRIORITY = (
@@ -104,8 +114,10 @@ def prepare_for_reading(connection: Any) -> None:
     """Make a connection of another program safe, and give it the function `priority`."""
 
     def priority(buffer: Any, position: Any) -> float | None:
-        found = connection.execute(PRIORITY, (position, buffer, position)).fetchone()
-        return None if found is None else _priority(found[0])
+        if not isinstance(buffer, str) or not isinstance(position, int):
+            raise ValueError("the arguments of priority() are buffer and position, in this order")
+        found = plain_rows(connection, PRIORITY, (position, buffer, position))
+        return _priority(found[0][0]) if found else None
 
     for pragma in ("wal_autocheckpoint=0", "mmap_size=0"):
         connection.execute(f"PRAGMA {pragma}").fetchall()
