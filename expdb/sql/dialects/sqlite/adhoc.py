@@ -2,6 +2,7 @@
 
 import re
 import sqlite3
+import threading
 import time
 from typing import Any, cast
 
@@ -63,7 +64,9 @@ def _run_sql(
 
     driver.create_function("field", 2, value_or_error, deterministic=True)
     try:
-        query.encode()
+        for text in (query, *params.values()):  # of params the driver may report an older error
+            if isinstance(text, str):
+                text.encode()
         query = _with_names(query)
         if "field" in query.lower():
             sqlite_arithmetic.check(driver, query, params, field.not_numbers())
@@ -80,7 +83,9 @@ def _run_sql(
     except (driver.Error, driver.Warning, OverflowError) as error:
         meant = _meant(driver, error)
         if failed is None and "user-defined function raised exception" in str(error):
-            raise KeyboardInterrupt from error  # before the function could catch it
+            if threading.current_thread() is threading.main_thread():
+                raise KeyboardInterrupt from error  # before the function could catch it
+            raise errors.SqlError("an argument of field() is not valid UTF-8 text") from error
         if failed is not None and not isinstance(meant, errors.SqlRefused):
             raise failed from None
         if meant is None:
