@@ -950,3 +950,12 @@ def test_a_version_that_was_stored_and_passed_by_another_process_is_no_error(url
         assert buffer.policy_version == 9
         with pytest.raises(expdb.InvalidValue, match="only grow"):
             buffer.policy_version = 8
+
+
+def test_a_connection_that_is_in_use_when_its_handle_closes_is_closed_after_use(url):
+    db = expdb.open(url)
+    with reading(db) as session:
+        driver = session.driver
+        db.close()
+        assert not driver.closed
+    assert driver.closed

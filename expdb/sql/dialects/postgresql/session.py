@@ -30,6 +30,7 @@ class PostgresqlSession(Session):
         another: Callable[[sa.Connection], sa.Connection],
     ):
         super().__init__(connection)
+        self._pool = connection.engine.pool
         self._closing, self._location, self._another = closing, location, another
         self._queue: list[tuple[str, Any]] = [(statement, ()) for statement in opening]
         self._fresh = True  # nothing has been sent yet
@@ -92,6 +93,7 @@ class PostgresqlSession(Session):
         # transaction yet.
         self._connection = self._another(self._connection)
         self._driver = self._connection.connection.driver_connection
+        self._pool = self._connection.engine.pool
         return self._trip(everything)[put_off:]
 
     def _trip(self, statements: list[tuple[str, Any]]) -> list[list[Any]]:
@@ -167,7 +169,8 @@ class PostgresqlSession(Session):
             return
         if unlock and not self._driver.closed:
             self._driver.execute("SELECT pg_advisory_unlock_all()")
-        if self._driver.closed or self.in_transaction:
+        is_disposed = self._connection.engine.pool is not self._pool  # the handle was closed
+        if is_disposed or self._driver.closed or self.in_transaction:
             self._connection.invalidate()
         self._connection.close()
 
