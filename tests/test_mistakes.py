@@ -155,6 +155,24 @@ def test_a_field_named_nearly_like_a_column_is_warned_of_once(buffer, name, colu
     assert len(buffer) == 2, "before anything is stored"
 
 
+@pytest.mark.parametrize(
+    ("name", "field"), [("observation", "obs"), ("state", "obs"), ("acton", "action")]
+)
+def test_a_new_field_in_place_of_a_known_one_is_warned_of_once(buffer, name, field):
+    step = {"obs": 1.0, "action": 2}
+    buffer.store(**step)
+    step[name] = step.pop(field)
+    with pytest.warns(WARNING, match=f"'{name}' becomes a field: did you mean the field '{field}'"):
+        buffer.store(**step)
+    buffer.store(**step)
+    assert len(buffer) == 3
+
+
+def test_new_fields_beside_similar_ones_are_not_warned_of(buffer):
+    buffer.store(obs=1.0, action=2, layer_10=3)
+    buffer.store(obs=1.0, observation=1.0, action=2, acton=2, layer_11=3)
+
+
 def test_a_declared_field_and_the_usual_names_are_not_warned_of(db):
     buffer = db.buffer("declared", fields={"done": "bool"})
     buffer.store(done=True)

@@ -464,7 +464,7 @@ def test_data_that_cannot_be_read_leave_the_buffer_as_it_was():
     mine = ours.ReplayBuffer(20, BOX, DISCRETE, "cpu")
     fill((mine,), 5, 1)
     with pytest.raises(ValueError, match="the data of the state cannot be read"):
-        mine._load(b"junk")
+        mine.__setstate__(b"junk")
     fill((mine,), 1, 1)
     assert mine.size() == 6
     mine.close()

@@ -5,7 +5,7 @@ import functools
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from expdb.errors import ChunkDamaged, InvalidValue, ReservedName, warn
-from expdb.names import BATCH_KEYS, COLUMN_SYNONYMS, COLUMNS, GIVEN_SUCCESSORS, VIEW_COLUMNS
+from expdb.names import (
+    BATCH_KEYS,
+    COLUMN_SYNONYMS,
+    COLUMNS,
+    GIVEN_SUCCESSORS,
+    OBSERVATIONS,
+    VIEW_COLUMNS,
+)
 
 NUMERIC = (
     "bool",
@@ -229,19 +236,24 @@ def check_name(name: str) -> None:
 LIKENESS = 0.82
 
 
-def warn_of_likely_column(name: str, field: Field) -> None:
-    """Warn where a new field has a name that a column has elsewhere, or nearly has here.
+def warn_of_likely_name(name: str, field: Field, absent: Sequence[str]) -> None:
+    """Warn where a new field has the name that a column has elsewhere, or nearly has here.
 
-    What is in it would have no effect.
+    The column would not be set. The same is true of the fields that the step lacks.
     """
     plain_name = name.lower()
-    meant = COLUMN_SYNONYMS.get(plain_name) or next(
+    column = COLUMN_SYNONYMS.get(plain_name) or next(
         iter(difflib.get_close_matches(plain_name, COLUMNS, 1, LIKENESS)), None
     )
+    meant = f"column {column!r}" if column else _likely_field(name, absent)
     if meant is not None:
         shape = f", {field.shape}" if field.shape else ""
         declared = f"db.buffer(name, fields={{{name!r}: expdb.Field({field.dtype!r}{shape})}})"
-        warn(
-            f"{name!r} becomes a field: did you mean the column {meant!r}? If not, declare it: "
-            f"{declared}"
-        )
+        warn(f"{name!r} becomes a field: did you mean the {meant}? If not, declare it: {declared}")
+
+
+def _likely_field(name: str, absent: Sequence[str]) -> str | None:
+    found = [one for one in absent if {name, one} <= {*OBSERVATIONS}]
+    if not any(letter.isdigit() for letter in name):  # numbered fields differ in a digit only
+        found += difflib.get_close_matches(name, absent, 1, LIKENESS)
+    return f"field {found[0]!r}, which this step lacks" if found else None

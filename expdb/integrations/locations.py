@@ -67,6 +67,13 @@ def restore_buffer(database: expdb.ExperienceDB, location: str, name: str, data:
         expdb.copy(path, location)
 
 
+def reopened(kind: type[Any], given: dict[str, Any]) -> Any:
+    """Return an unpickled buffer; a private one is empty until `__setstate__` fills it."""
+    if given["location"] != PRIVATE:
+        check_there(given["location"])
+    return kind(**given)
+
+
 def check_there(location: str) -> None:
     """Raise DatabaseMissing where a buffer is to be unpickled whose file is not there any more.
 

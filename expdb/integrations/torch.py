@@ -225,7 +225,7 @@ class Loader(DataLoader[Tensors]):
             yield from super().__iter__()
             return
         skip = self._skip
-        messages: Any = super().__iter__()  # the workers have what is resumed now
+        messages: Any = super().__iter__()  # the workers have copied `resumed`
         self._progress, self.samples.resumed = dict(self.samples.resumed), {}
         for worker in range(self.num_workers):
             if worker not in self._progress:

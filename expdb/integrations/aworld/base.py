@@ -1,4 +1,4 @@
-"""The names of `aworld.replay_buffer.base`, from which most programs import them."""
+"""The public names of `aworld.replay_buffer.base`, the usual module to import from."""
 
 from expdb.integrations.aworld.buffer import ReplayBuffer
 from expdb.integrations.aworld.query_filter import QueryBuilder, QueryFilter

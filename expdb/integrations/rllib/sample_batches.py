@@ -17,7 +17,7 @@ from ray.rllib.utils.replay_buffers import (
 from ray.rllib.utils.replay_buffers import replay_buffer as rllib
 
 import expdb
-from expdb.integrations.locations import PRIVATE, absolute, check_there
+from expdb.integrations.locations import PRIVATE, absolute, reopened
 from expdb.integrations.prioritized import PrioritizedWriter
 from expdb.integrations.records import Records
 from expdb.integrations.rllib.items import kinds, one_step, rows_of, step_of, sum_of_rewards
@@ -118,7 +118,10 @@ class Stored(rllib.ReplayBuffer):
             "location": self.location, "name": self.name,
             "state_includes_data": self.state_includes_data, **self._more(),
         }  # fmt: skip
-        return _reopened, (type(self), given, self.get_state() if self.is_private else None)
+        return reopened, (type(self), given), self.get_state() if self.is_private else None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.set_state(state)
 
     def load(self, data: bytes) -> None:
         """Replace the contents of the buffer with the data of a state."""
@@ -345,14 +348,3 @@ class PrioritizedReplayBuffer(Stored, prioritized_replay_buffer.PrioritizedRepla
         """Go on from a state of this buffer."""
         Stored.set_state(self, state)
         self._max_priority = state["max_priority"]
-
-
-def _reopened(
-    kind: type[Stored], given: dict[str, Any], state: dict[str, Any] | None = None
-) -> Stored:
-    if state is None:
-        check_there(given["location"])
-    buffer = kind(**given)
-    if state is not None:
-        buffer.set_state(state)
-    return buffer

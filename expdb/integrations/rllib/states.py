@@ -12,7 +12,7 @@ from expdb.integrations.locations import PRIVATE, check_contents, restore_buffer
 
 
 def connectable(buffer: Any) -> str:
-    """Return a location by which this process can open the database of a buffer again."""
+    """Return the location from which this process can reopen the database of a buffer."""
     return str(buffer.database.location if buffer.is_private else buffer.location)
 
 

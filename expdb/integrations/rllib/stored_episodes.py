@@ -13,7 +13,7 @@ from ray.rllib.utils import force_list
 from ray.rllib.utils.replay_buffers import episode_replay_buffer as rllib
 
 import expdb
-from expdb.integrations.locations import PRIVATE, absolute, check_there
+from expdb.integrations.locations import PRIVATE, absolute, reopened
 from expdb.integrations.rllib.episodes import Episodes, NextSteps
 from expdb.integrations.rllib.states import (
     continue_from,
@@ -81,7 +81,10 @@ class Stored(rllib.EpisodeReplayBuffer):
             "infos": self._infos, "state_includes_data": self.state_includes_data,
             **self._more(),
         }  # fmt: skip
-        return _reopened, (type(self), given, self.get_state() if self.is_private else None)
+        return reopened, (type(self), given), self.get_state() if self.is_private else None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.set_state(state)
 
     def load(self, data: bytes) -> None:
         """Replace the contents of the buffer with the data of a state."""
@@ -291,14 +294,3 @@ def _check_options(options: dict[str, Any]) -> None:
             f"batch_length_T, alpha, {', '.join(sorted(_KNOWN))}, location, name, infos, seed and "
             "state_includes_data"
         )
-
-
-def _reopened(
-    kind: type[Stored], given: dict[str, Any], state: dict[str, Any] | None = None
-) -> Stored:
-    if state is None:
-        check_there(given["location"])
-    buffer = kind(**given)
-    if state is not None:
-        buffer.set_state(state)
-    return buffer

@@ -18,7 +18,7 @@ from expdb.integrations.locations import (
     PRIVATE,
     absolute,
     check_contents,
-    check_there,
+    reopened,
     restore_buffer,
     serialize_buffer,
 )
@@ -160,9 +160,9 @@ class Stored(buffers.BaseBuffer):
         data = None
         if self._given["location"] == PRIVATE:  # no other process can open it: take what it holds
             data = serialize_buffer(self.database.location, self.buffer)
-        return _reopened, (type(self), self._given, data)
+        return reopened, (type(self), self._given), data
 
-    def _load(self, data: bytes) -> None:
+    def __setstate__(self, data: bytes) -> None:
         """Replace the empty buffer of a private database by the contents of another one."""
         check_contents(self.buffer.name, data, self.buffer.capacity)
         self._writer.close()
@@ -444,12 +444,3 @@ def _columns(
     if isinstance(shape, dict):
         return [(f"{what}.{key}", key, np.dtype(space[key].dtype), shape[key]) for key in shape]
     return [(what, None, np.dtype(space.dtype), shape)]
-
-
-def _reopened(kind: type[Stored], given: dict[str, Any], data: bytes | None = None) -> Stored:
-    if data is None:
-        check_there(given["location"])
-    buffer = kind(**given)
-    if data is not None:
-        buffer._load(data)
-    return buffer

@@ -25,7 +25,7 @@ Grant = tuple[str, str, str]  # table or view, role, privilege
 
 
 class QueryFailed(SqlError):
-    """The message of a database about a query, to which a hint may be added."""
+    """An error message of the database about a query; `run_sql` adds a hint."""
 
 
 def finding(what: str, found: str, wrong: bool = False, cure: str = "") -> Finding:

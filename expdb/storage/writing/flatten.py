@@ -4,7 +4,7 @@ from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from expdb import errors
-from expdb.chunks.fields import Field, check_name, warn_of_likely_column
+from expdb.chunks.fields import Field, check_name, warn_of_likely_name
 from expdb.chunks.infer import holds_array, infer
 
 
@@ -59,7 +59,9 @@ def _leaves(
 def new_types(flat: dict[str, Any], types: Mapping[str, Field]) -> dict[str, Field]:
     """Return the type of each field that is new, and take out those that have none yet."""
     new: dict[str, Field] = {}
-    for name in [name for name in flat if name not in types]:
+    unknown = [name for name in flat if name not in types]
+    absent = [name for name in types if name not in flat] if unknown else []
+    for name in unknown:
         value = flat[name]
         if value is None:
             del flat[name]  # its type is not known before a first value
@@ -73,5 +75,5 @@ def new_types(flat: dict[str, Any], types: Mapping[str, Field]) -> dict[str, Fie
         else:
             check_name(name)
             new[name] = infer(value, name)
-            warn_of_likely_column(name, new[name])
+            warn_of_likely_name(name, new[name], absent)
     return new
