@@ -34,12 +34,12 @@ from expdb.open_writers import OpenWriters
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
 from expdb.retention import Retention
-from expdb.sampling.request import check_empty, check_instances, field_names
-from expdb.sampling.sampler import Sampling
+from expdb.sampling.request import check_empty
+from expdb.sampling.sampling import Sampling
 from expdb.sampling.shortage import explained
 from expdb.sampling.tasks import sample_tasks
 from expdb.sql.conditions import Condition
-from expdb.sql.engine import retry_on_restart
+from expdb.sql.engine import Attempts, retry_on_restart
 from expdb.sql.query import Where, shown
 from expdb.step_writer import StepWriter
 from expdb.storage.reading import fetch, select
@@ -681,33 +681,27 @@ class ReplayBuffer(Consumption):
         >>> unit = expdb.NStep(3, gamma=0.99)
         >>> buffer.sample(256, sampler=expdb.Prioritized(), unit=unit)  # doctest: +SKIP
         """
-        if shard is None and wait is None and empty is np.empty:
-            generator = self._rng if rng is None else rng
-            with suppress(errors.ConnectionLost):  # the server restarts: see below
-                batch = self._sampling.repeated(size, where, sampler, unit, fields, generator)
-                if batch is not None:
-                    return batch
-        size = checks.rows(size, "the size of a sample")
-        check_instances(sampler, unit)
-        names = None if fields is None else field_names(fields)
-        check_empty(empty)
-        generator, part = self._generator(rng), None if shard is None else checks.shard(shard)
-        if wait is not None:
-            checks.number(wait, "wait", 0)
-        deadline = time.monotonic() + (wait or 0.0)
-        pause, before = 0.001, generator.bit_generator.state
-
-        def draw() -> Batch:
-            generator.bit_generator.state = before  # a repetition draws what the first attempt did
-            return self._sampling.sample(size, where, sampler, unit, names, part, generator, empty)
-
+        if empty is not np.empty:
+            check_empty(empty)
+        generator = self._rng if rng is None and self._rng is not None else self._generator(rng)
+        deadline = None if wait is None else time.monotonic() + checks.number(wait, "wait", 0)
+        attempts, pause = None, 0.001
         while True:
             try:
-                with checks.fitting(size):
-                    return self._engine.retry(draw)
+                return self._sampling.sample(
+                    size, where, sampler, unit, fields, shard, generator, empty
+                )
+            except errors.ConnectionLost as error:
+                attempts = attempts or Attempts(self._engine.timeout)
+                if not attempts.again(error):
+                    raise
+                continue
             except errors.TooFewRows as error:
-                if time.monotonic() >= deadline:
+                if deadline is None or time.monotonic() >= deadline:
                     raise self._explained(where, error) from None
+            except (MemoryError, ValueError) as error:
+                checks.raise_if_too_large(size, error)
+                raise
             time.sleep(pause)
             pause = min(pause * 2, 0.05)
 

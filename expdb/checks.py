@@ -5,8 +5,7 @@ Each returns the value as Python's own type, or raises InvalidValue with the cur
 
 import math
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -75,16 +74,9 @@ def rows(value: Any, name: str) -> int:
     return count
 
 
-@contextmanager
-def fitting(size: int) -> Iterator[None]:
-    """Raise InvalidValue where a batch of `size` does not fit in memory."""
-    try:
-        yield
-    except (MemoryError, ValueError) as error:
-        if isinstance(error, InvalidValue) or (
-            isinstance(error, ValueError) and "array is too big" not in str(error)
-        ):
-            raise
+def raise_if_too_large(size: Any, error: Exception) -> None:
+    """Raise InvalidValue if an error says that a batch of `size` does not fit in memory."""
+    if isinstance(error, MemoryError) or "array is too big" in str(error):
         raise InvalidValue(
             f"a batch of size {size} does not fit in memory ({error}); request a smaller batch or "
             "shorter sequences"

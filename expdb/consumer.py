@@ -18,8 +18,8 @@ from expdb.lease import GONE, Lease
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.sequences import Group
 from expdb.replay.units import Step, Unit
-from expdb.sampling.leasing import Leasing
-from expdb.sampling.request import Request, check_empty, check_instances, field_names
+from expdb.sampling.leasing import LeaseRequest, Leasing
+from expdb.sampling.request import check_empty, check_instances, field_names
 from expdb.sql.query import Where
 
 
@@ -161,7 +161,7 @@ class Consumer:
         step = checks.whole(first_step, "first_step")
         return self._batches(request, _How.checked(seconds, wait, renew), step)
 
-    def _batches(self, request: Request, how: _How, step: int) -> Iterator[Batch]:
+    def _batches(self, request: LeaseRequest, how: _How, step: int) -> Iterator[Batch]:
         lease: Lease | None = None
         try:
             while True:
@@ -185,7 +185,7 @@ class Consumer:
 
     def _lease(
         self,
-        request: Request,
+        request: LeaseRequest,
         how: _How,
         step: int | None,
         done: Lease | None = None,
@@ -198,8 +198,7 @@ class Consumer:
             while True:
                 acknowledge = None if done is None else (done.id, done.step)
                 try:
-                    with checks.fitting(request.size):
-                        leased = self._leasing.lease(request, how.seconds, acknowledge)
+                    leased = self._leasing.lease(request, how.seconds, acknowledge)
                     if done is not None:
                         done.end()
                     return Lease(self._leasing, leased, how.seconds, step, how.renew)
@@ -219,6 +218,9 @@ class Consumer:
                     seen = self._leasing.wait_for_change(seen, deadline, cancelled)
                     if cancelled is not None and cancelled.is_set():
                         raise
+                except (MemoryError, ValueError) as error:
+                    checks.raise_if_too_large(request.size, error)
+                    raise
 
     async def lease_async(self, size: int, where: Where = None, **arguments: Any) -> Lease:
         """Do what `lease` does, while other tasks run."""
@@ -248,7 +250,7 @@ class Consumer:
         """
         id = checks.whole(lease.id if isinstance(lease, Lease) else lease, "lease", 0)
         k, n = (0, 1) if shard is None else checks.shard(shard)
-        batch = self._leasing.shared(id, unit)
+        batch = self._leasing.shared(id, () if unit is None else unit)
         return Batch({name: array[k::n].copy() for name, array in batch.items()})
 
     def acknowledge(self, lease: Lease, step: int | None = None) -> None:
@@ -279,7 +281,7 @@ def _request(
     at_least: int | None,
     pin: bool,
     empty: Any,
-) -> Request:
+) -> LeaseRequest:
     size = checks.whole(size, "the size of a lease", 1)
     if at_least is None:
         least = checks.rows(size, "the size of a lease")
@@ -289,7 +291,7 @@ def _request(
     check_empty(empty)
     names = None if fields is None else field_names(fields)
     pin = checks.flag(pin, "pin")
-    return Request(size, least, where, sampler, unit, names, empty, pin)
+    return LeaseRequest(size, least, where, sampler, unit, names, empty, pin)
 
 
 def _first_positions(buffer: Any, episodes: np.ndarray) -> np.ndarray:

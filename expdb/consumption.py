@@ -21,7 +21,7 @@ from expdb.replay.units import Unit
 from expdb.sampling.leasing import Leasing
 from expdb.sampling.replaying import replayed
 from expdb.sampling.request import check_instances
-from expdb.sampling.sampler import Sampling
+from expdb.sampling.sampling import Sampling
 from expdb.sql.engine import Engine, retry_on_restart
 from expdb.storage.ledger import admissions, consumers, rates, waiters
 from expdb.storage.store import Store
@@ -212,13 +212,19 @@ class Consumption:
         *,
         last: int | None = None,
         unit: Unit | None = None,
+        units: Iterable[type[Unit]] = (),
     ) -> Iterator[Batch]:
         """Yield the batches again that a consumer's learners have acknowledged, as they were.
 
         In the order of their acknowledgement: those of the trainer's `steps`, the `last` so many,
         or all. Raises Evicted, which names the positions, if steps of a batch are gone, and
         ReplayMismatch if its rewards or episodes have changed since. Warns if no batch was
-        acknowledged with any of the given `steps`. A `unit` of your own has to be given again.
+        acknowledged with any of the given `steps`.
+
+        A unit of your own is found by its name if its module is imported, or its class is among
+        `units`. `unit` replaces the units of all batches.
+
+        >>> buffer.replay("trainer", units=[Pairs])  # doctest: +SKIP
         """
         if steps is not None and not isinstance(steps, Iterable):
             raise errors.InvalidValue(f"steps is {steps!r}: give several, such as range(900, 1000)")
@@ -226,7 +232,12 @@ class Consumption:
         newest = None if last is None else checks.whole(last, "last", 1)
         if unit is not None:
             check_instances(Uniform(), unit)
+        classes = tuple(units) if isinstance(units, Iterable) else (units,)
+        for kind in classes:
+            if not isinstance(kind, type) or not issubclass(kind, Unit):
+                raise errors.InvalidValue(f"units has {kind!r}: give classes, such as [Pairs]")
         consumer = checks.name(consumer, "a consumer")
+        used = classes if unit is None else unit
         return self._engine.retry(
-            replayed, self._store, self._sampling, consumer, wanted, newest, unit
+            replayed, self._store, self._sampling, consumer, wanted, newest, used
         )

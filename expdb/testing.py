@@ -107,6 +107,9 @@ def check_unit(
 ) -> None:
     """Check that a unit makes the same of a step whatever is asked for, and follows what changes.
 
+    Of a unit with `assemble` each row has to name what was drawn. Where the buffer is made here, a
+    batch is leased and replayed as well.
+
     It draws from a `buffer` of yours, where it needs fields of its own, or from one made by `fill`.
     """
     _check_value(unit)
@@ -121,10 +124,15 @@ def check_unit(
                 (batch, wanted), drawn_at_all = found, True
                 for key in batch:
                     assert len(batch[key]) == batch.size, f"{said}: {key} has another length"
-                for key in tuple(unit.keys()):
+                for key in () if unit.assembles else tuple(unit.keys()):
                     assert key in batch, f"{said}: lacks {key}, which keys() names"
-                _check_mask(batch, said)
+                if unit.assembles:
+                    _check_drawn(held, batch, wanted, said)
+                else:
+                    _check_mask(batch, said)
                 _check_again(held, batch, wanted, said, where, sampler=sampler, unit=unit)
+                if buffer is None:
+                    _check_replay(held, said, where, sampler=sampler, unit=unit)
     assert drawn_at_all, f"{unit}: nothing could be drawn, so nothing was checked: give a buffer"
 
 
@@ -233,8 +241,33 @@ def _check_again(
     again = buffer.sample(size, where, rng=SEED, **options)
     _same_batch(again, kept, f"{said}: the same seed")
     _same_batch(batch, spoilt, f"{said}: the batch before")
+    if options["unit"].assembles:
+        return
     one = buffer.sample(size, where, rng=SEED, fields=["position"], **options)
     _same(one["position"].tolist(), kept["position"].tolist(), f"{said}: fields=['position']")
+
+
+def _check_replay(buffer: expdb.ReplayBuffer, said: str, where: Any, **options: Any) -> None:
+    """Check that a leased batch is replayed bit for bit."""
+    consumer = buffer.consumer(said)
+    try:
+        with consumer.lease(1, where, **options) as batch:
+            kept = {key: np.array(batch[key]) for key in batch}
+    except expdb.TooFewRows:
+        return
+    unit = options["unit"]
+    again = next(buffer.replay(said, units=[type(unit)]))
+    _same_batch(again, kept, f"{said}: replayed")
+    buffer.drop_consumer(said)
+
+
+def _check_drawn(buffer: expdb.ReplayBuffer, batch: expdb.Batch, size: int, said: str) -> None:
+    """Check that each row names what was drawn: an item of the batch, by its position."""
+    drawn, positions = batch["drawn"], batch["position"]
+    assert ((drawn >= 0) & (drawn < size)).all(), f"{said}: drawn is not from 0 to {size - 1}"
+    assert len(positions) == len(drawn), f"{said}: position has {len(positions)} rows"
+    count = buffer.update_priorities(positions, np.ones(len(positions)))
+    assert count == len(positions), f"{said}: position names steps that are not held"
 
 
 def _check_mask(batch: expdb.Batch, said: str) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from test_extending import Curriculum, Pairs
+from test_extending import Around, Curriculum, Halves, Pairs
 
 import expdb
 from expdb.testing import check_database, check_sampler, check_unit
@@ -16,10 +16,25 @@ SAMPLERS = [
     expdb.Uniform(), expdb.Uniform(replace=False), expdb.Uniform(over="task"),
     expdb.Prioritized(), expdb.Newest(20), Curriculum(),
 ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shuffled(expdb.Sequence):
+    """The observations of all steps of sequences, in a random order."""
+
+    own_randomness: bool = False
+
+    def assemble(self, batch, rng):
+        rng = np.random.default_rng() if self.own_randomness else rng
+        drawn, at = np.nonzero(batch["mask"])
+        order = rng.permutation(len(drawn))
+        return {"obs": batch["obs"][drawn, at][order], "drawn": drawn[order]}
+
+
 UNITS = [
     expdb.Step(), expdb.NStep(1), expdb.NStep(3, end="drop"), expdb.NStep(2, stack=2),
     expdb.Sequence(4, burn_in=1), expdb.Sequence(3, pad=False), expdb.Stack(3), expdb.Episode(),
-    expdb.Group(2), Pairs(),
+    expdb.Group(2), Pairs(), Around(2), Halves(1), Shuffled(3),
 ]  # fmt: skip
 
 
@@ -69,6 +84,8 @@ class Nothing(expdb.Unit):
 def test_a_unit_that_does_not_keep_to_the_seed_is_told():
     with pytest.raises(AssertionError, match=r"OwnRandomness.*the same seed: noise"):
         check_unit(OwnRandomness())
+    with pytest.raises(AssertionError, match=r"Shuffled.*the same seed: "):
+        check_unit(Shuffled(3, own_randomness=True))
 
 
 def test_a_sampler_that_remembers_its_calls_is_told():

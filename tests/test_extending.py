@@ -1,5 +1,6 @@
 """Samplers and units that users write, with the public names alone: those of docs/extending.md."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -566,3 +567,262 @@ def test_arrays_that_a_unit_fills_again_leave_earlier_batches_alone(buffer):
     before = first["one"].tolist()
     buffer.sample(4, unit=Asks(ask), rng=1)
     assert first["one"].tolist() == before
+
+
+@dataclass(frozen=True)
+class Around(expdb.Unit):
+    """Return the steps around a step: arrays are [B, 2 * steps + 1]."""
+
+    steps: int = 2
+
+    @property
+    def window(self):
+        return range(-self.steps, self.steps + 1)
+
+    def keys(self):
+        return ("mask", "rewarded")
+
+    def layout(self, trajectories, rows, rng):
+        found = trajectories.around(rows, self.window)
+        rewarded = (trajectories.rewards(found) > 0).sum(1)
+        return expdb.Layout(found, {"rewarded": rewarded}, mask=found >= 0)
+
+
+@dataclass(frozen=True)
+class AroundOneByOne(Around):
+    """The same without a window."""
+
+    window = None
+
+    def layout(self, trajectories, rows, rng):
+        columns = [rows]
+        for _ in range(self.steps):
+            columns.insert(0, trajectories.previous_steps(columns[0]))
+        for _ in range(self.steps):
+            columns.append(trajectories.next_steps(columns[-1]))
+        found = np.column_stack(columns)
+        rewarded = (trajectories.rewards(found) > 0).sum(1)
+        return expdb.Layout(found, {"rewarded": rewarded}, mask=found >= 0)
+
+
+@pytest.mark.parametrize("sampler", [expdb.Uniform(), expdb.Prioritized(), Curriculum()])
+@pytest.mark.parametrize("where", [None, {"task_id": "hard"}])
+def test_a_window_of_ones_own_holds_the_steps_around_a_drawn_one(buffer, where, sampler):
+    buffer.delete([13])
+    for steps in (1, 4):
+        one, other = (
+            buffer.sample(40, where, unit=unit, sampler=sampler, rng=0)
+            for unit in (Around(steps), AroundOneByOne(steps))
+        )
+        assert one.keys() == other.keys()
+        for key in one:
+            np.testing.assert_array_equal(one[key], other[key], err_msg=key)
+        assert not one["mask"].all()
+
+
+def test_what_a_window_has_where_there_is_no_step(buffer):
+    seen = {}
+
+    @dataclass(frozen=True)
+    class Looking(Around):
+        def layout(self, trajectories, rows, rng):
+            found = trajectories.around(rows, self.window)
+            names = ("rewards", "episodes", "ordinals", "terminated", "truncated", "successors")
+            seen.update({name: getattr(trajectories, name)(found)[found < 0] for name in names})
+            with pytest.raises(ValueError, match="read-only"):
+                found[...] = 0
+            return super().layout(trajectories, rows, rng)
+
+    buffer.sample(30, unit=Looking(), rng=0)
+    assert np.isnan(seen["rewards"]).all()
+    for name in ("episodes", "ordinals", "successors"):
+        assert set(seen[name]) == {-1}
+    assert not seen["terminated"].any()
+    assert not seen["truncated"].any()
+
+
+@dataclass(frozen=True)
+class Answers(expdb.Unit):
+    """Return the best and the worst answer to a prompt, each as a row of tokens with a mask."""
+
+    group = expdb.Group(2, complete=True, min_spread=1e-6)
+    by_episode = True
+    reads = group.reads
+
+    def keys(self):
+        return self.group.keys()
+
+    def anchors(self, trajectories, rows):
+        return self.group.anchors(trajectories, rows)
+
+    def layout(self, trajectories, rows, rng):
+        return self.group.layout(trajectories, rows, rng)
+
+    def assemble(self, batch, rng):
+        order = batch["episode_return"].argsort(1)[:, ::-1]  # the better one first
+        drawn = np.arange(len(order)).repeat(2)
+        turns = batch["tokens"][drawn, order.reshape(-1)]
+        there = batch["mask"][drawn, order.reshape(-1)]
+        rows = [np.concatenate(row[mask]) for row, mask in zip(turns, there, strict=True)]
+        longest = max(map(len, rows))
+        tokens, mask = np.zeros((len(rows), longest), np.int32), np.zeros((len(rows), longest), "?")
+        for k, row in enumerate(rows):
+            tokens[k, : len(row)], mask[k, : len(row)] = row, True
+        return {"input_ids": tokens, "mask": mask, "drawn": drawn}
+
+
+def answer(buffer, task, gained, lengths):
+    with buffer.episode(task) as episode:
+        for t, length in enumerate(lengths):
+            last = t == len(lengths) - 1
+            tokens = np.full(length, 10 * gained + t, np.int32)
+            episode.append(tokens=tokens, reward=gained if last else 0.0, terminated=last)
+
+
+@pytest.fixture
+def answers(open_db):
+    tokens = expdb.Field("int32", shape=(None,))
+    buffer = open_db().buffer("answers", fields={"tokens": tokens})
+    for k in range(6):
+        answer(buffer, f"prompt {k}", 0, [3, 2])
+        answer(buffer, f"prompt {k}", k + 1, [1 + k])
+    return buffer
+
+
+def test_arrays_are_assembled_and_rows_name_what_was_drawn(answers):
+    batch = answers.sample(5, unit=Answers(), sampler=expdb.Prioritized(), rng=0)
+    assert set(batch) == {"input_ids", "mask", "drawn", "position", "weight", "probability"}
+    assert batch.size == 10
+    assert batch["drawn"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    for k in range(5):
+        better, worse = (batch["input_ids"][row][batch["mask"][row]] for row in (2 * k, 2 * k + 1))
+        assert worse.tolist() == [0, 0, 0, 1, 1]
+        gained = int(better[0]) // 10
+        assert better.tolist() == [10 * gained] * gained
+        assert set(batch["position"][[2 * k, 2 * k + 1]]) == {3 * (gained - 1)}
+    assert answers.update_priorities(batch["position"], np.arange(10.0)) == 10
+    fields = answers.sample(2, unit=Answers(), fields=["tokens"], rng=0)
+    assert set(fields) == {"input_ids", "mask", "drawn", "position"}
+
+
+def test_an_assembled_batch_is_leased_shared_and_replayed(answers):
+    consumer = answers.consumer("trainer", max_times_sampled=1)
+    lease = consumer.lease(4, unit=Answers(), step=7)
+    shared = consumer.shared(lease.id)
+    assert all((shared[key] == lease.batch[key]).all() for key in lease.batch)
+    lease.acknowledge()
+    rest = consumer.lease(4, unit=Answers(), at_least=1)
+    assert rest.batch.size == 4, "two prompts are left, of two answers each"
+    (again,) = answers.replay("trainer", [7])
+    assert all((again[key] == lease.batch[key]).all() for key in lease.batch)
+
+
+def test_a_unit_is_found_by_its_name_or_given(answers, monkeypatch):
+    @dataclass(frozen=True)
+    class Elsewhere(Answers):
+        newest: tuple = (1, 2)
+
+    with answers.consumer("trainer").lease(2, unit=Elsewhere()) as lease:
+        batch = {key: np.array(lease[key]) for key in lease}
+    for found in (answers.replay("trainer"), answers.replay("trainer", units=[Elsewhere])):
+        assert all((one == batch[key]).all() for key, one in next(found).items())
+    monkeypatch.setattr(Elsewhere, "__module__", "some_module_of_another_program")
+    with pytest.raises(expdb.InvalidValue, match=r"import its module, or pass units=\[Elsewhere\]"):
+        next(answers.replay("trainer"))
+    assert next(answers.replay("trainer", units=[Elsewhere])).size == 4
+    for wrong in (Elsewhere(), [Elsewhere()], "Elsewhere"):
+        with pytest.raises(expdb.InvalidValue, match="give classes"):
+            answers.replay("trainer", units=wrong)
+
+    @dataclass(frozen=True)
+    class Elsewhere(Answers):  # its author has removed a setting
+        pass
+
+    with pytest.raises(expdb.InvalidValue, match="another version of the unit"):
+        next(answers.replay("trainer", units=[Elsewhere]))
+
+
+def test_no_module_is_imported_because_a_file_names_it(answers):
+    @dataclass(frozen=True)
+    class Mark(Answers):
+        pass
+
+    Mark.__module__ = "antigravity"
+    with answers.consumer("trainer").lease(2, unit=Mark()):
+        pass
+    Mark.__module__ = "elsewhere"
+    with pytest.raises(expdb.InvalidValue, match=r"the unit antigravity\..*Mark"):
+        next(answers.replay("trainer"))
+    assert "antigravity" not in sys.modules
+
+
+@dataclass(frozen=True)
+class Assembles(Answers):
+    wrong: str = ""
+
+    def assemble(self, batch, rng):
+        good = super().assemble(batch, rng)
+        return {
+            "a list": list(good),
+            "no array": good | {"mask": 3},
+            "lengths": good | {"mask": good["mask"][:1]},
+            "no drawn": {"mask": good["mask"]},
+            "far": good | {"drawn": good["drawn"] + 100},
+            "floats": good | {"drawn": good["drawn"] / 2},
+        }[self.wrong]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ("a list", "a mapping of names to arrays"),
+        ("no array", "a mapping of names to arrays"),
+        ("lengths", "arrays of one length: 'input_ids' has 8 rows, 'mask' has 1"),
+        ("no drawn", "'drawn', the item from 0 to 3 of each row: it has 8 rows for 4 items"),
+        ("far", "'drawn' as integers"),
+        ("floats", "'drawn' as integers"),
+    ],
+)
+def test_arrays_that_do_not_say_what_was_drawn_are_refused(answers, wrong, match):
+    with pytest.raises(expdb.InvalidValue, match=match):
+        answers.sample(4, unit=Assembles(wrong), rng=0)
+
+
+@dataclass(frozen=True)
+class Halves(expdb.Unit):
+    """Every second step, which it says of itself."""
+
+    half: int = 0
+    anchor_key = property(lambda self: ("half", self.half))
+    reach = 1
+
+    def may_start(self, trajectories, rows):
+        return trajectories.ordinals(rows) % 2 == self.half
+
+    def layout(self, trajectories, rows, rng):
+        return expdb.Layout(rows)
+
+
+@dataclass(frozen=True)
+class OtherHalves(expdb.Unit):
+    """Another unit that says the same of itself, and means something else."""
+
+    half: int = 0
+    anchor_key = property(lambda self: ("half", self.half))
+
+    def may_start(self, trajectories, rows):
+        return trajectories.ordinals(rows) % 2 != self.half
+
+    def layout(self, trajectories, rows, rng):
+        return expdb.Layout(rows)
+
+
+@pytest.mark.parametrize("sampler", [expdb.Uniform(), expdb.Prioritized()])
+def test_lists_are_shared_by_units_that_mean_the_same(buffer, sampler):
+    for where in (None, {"task_id": "hard"}):
+        for unit, half in ((Halves(0), 0), (OtherHalves(0), 1), (Halves(1), 1)):
+            for _ in range(2):
+                batch = buffer.sample(60, where, unit=unit, sampler=sampler, rng=0)
+                assert set(batch["step"] % 2) == {half}
+                play(buffer, "hard", [1.0], length=5)
+    assert len(buffer._sampling._by_priority._draws) in (0, 6)

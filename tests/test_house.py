@@ -65,6 +65,7 @@ BELOW = {
     "storage.writing": {"storage.ledger", "storage.reading", "storage", "chunks", "sql"},
     "storage.upkeep": {"storage.ledger", "storage.reading", "storage", "chunks", "sql"},
     "memory": {
+        "replay",
         "storage.ledger", "storage.priorities", "storage.reading", "storage", "chunks", "sql",
     },
     "storage.ledger": {"storage", "chunks", "sql", "replay"},

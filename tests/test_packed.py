@@ -53,12 +53,17 @@ def test_taken_rows_are_copies_of_any_shape(shape):
     made, rng = Packed(50, COLUMNS), np.random.default_rng(0)
     for name, (_, inner) in COLUMNS.items():
         made[name][:] = rng.integers(0, 2, (50, *inner))
-    rows = rng.integers(-1, 50, shape)
+    rows = rng.integers(0, 50, shape)
     taken = made.take(rows, BatchArrays())
     for name in COLUMNS:
-        assert (taken[name] == made[name][rows]).all()
-        assert taken[name].shape[: len(shape)] == shape
-    taken["after"] = 7
+        column = taken.items[name].copy()
+        column = column if made.types[name] is None else column.view(made.types[name])
+        for found in (taken.columns[name], column):
+            assert (found == made[name][rows]).all()
+            assert found.shape[: len(shape)] == shape
+    with pytest.raises(ValueError, match="read-only"):
+        taken.columns["after"][...] = 7
+    taken.items["after"][...] = 7
     assert (made["after"] <= 1).all()
 
 

@@ -58,7 +58,7 @@ def test_fields_select_and_may_name_columns(filled):
     assert list(batch) == ["x", "task_id", "tags", "episode_return"]
     for x, task, tags in zip(batch["x"].tolist(), batch["task_id"], batch["tags"], strict=True):
         assert (task, tags) == (f"t{x // 5}", {"k": x})
-    with pytest.raises(expdb.QueryError, match="no field or column 'nope'"):
+    with pytest.raises(expdb.QueryError, match=r"no (field or column|key) 'nope'"):
         filled.sample(2, fields=["nope"])
 
 

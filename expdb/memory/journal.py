@@ -95,3 +95,10 @@ class EpisodeColumns(Protocol):
 
     def of(self, name: str, episodes: np.ndarray) -> np.ndarray:
         """Return a column of episodes."""
+
+
+class StepColumn(Protocol):
+    """A column of steps that few of them have a value of their own in."""
+
+    def of(self, rows: np.ndarray) -> np.ndarray:
+        """Return the values of rows."""

@@ -7,6 +7,7 @@ each would be a cache miss; packed into one record of 64 bytes, which is a cache
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -59,13 +60,18 @@ class Packed:
                 "itemsize": _record_size(max(at, 1)),
             }
         )  # fmt: skip
-        # The same, with one item for all numbers of a row.
+        # The same, with one item for all numbers of a row: copied number by number, four of 4 bytes
+        # take four times as long.
         items = {
             "formats": [_item(dtype, shape, nbytes) for _, dtype, shape, nbytes in chosen],
             "names": self.dtype.names, "offsets": offsets, "itemsize": self.dtype.itemsize,
         }  # fmt: skip
-        self._items = np.dtype(items)  # type: ignore[call-overload]
-        self.names = frozenset(self.dtype.names or ())  # of the columns that are here
+        self.items = np.dtype(items)  # type: ignore[call-overload]
+        # The type of each column's row, None where its item is that.
+        self.types = {
+            name: np.dtype((dtype, shape)) if shape else None for name, dtype, shape, _ in chosen
+        }
+        self.names = frozenset(self.types)  # of the columns that are here
         self.records = _aligned(count, self.dtype.itemsize)
         self._fields = self.records.view(self.dtype)
 
@@ -78,21 +84,40 @@ class Packed:
         column: np.ndarray = self._fields[name]
         return column
 
-    def take(self, rows: np.ndarray, arrays: BatchArrays) -> np.ndarray:
-        """Return copies of records of rows, of any shape, as a structured array."""
-        return arrays.taken(self.records, rows).view(self.dtype)
+    def take(self, rows: np.ndarray, arrays: BatchArrays) -> Records:
+        """Return copies of the records of rows, of any shape."""
+        records = Records(self, rows.shape, arrays)
+        records.take(rows)
+        return records
 
-    def as_items(self, records: np.ndarray) -> dict[str, np.ndarray]:
-        """Return views of the columns of records, each with one item for all numbers of a row.
 
-        Copied number by number, four of 4 bytes take four times as long.
+class Records:
+    """Copies of packed records, in room that can be used again, with views of the columns."""
+
+    def __init__(self, packed: Packed, shape: tuple[int, ...], arrays: BatchArrays):
+        self.packed = packed
+        self.raw = arrays.empty(shape, packed.records.dtype)
+        self._flat = self.raw.reshape(-1)
+
+    def take(self, rows: np.ndarray) -> None:
+        """Copy the records of as many rows as there is room for; none of them is negative."""
+        self.packed.records.take(rows.reshape(-1), out=self._flat, mode="clip")
+
+    @cached_property
+    def columns(self) -> dict[str, np.ndarray]:
+        """The columns, read-only."""
+        fields = self.raw.view(self.packed.dtype)
+        fields.flags.writeable = False
+        return {name: fields[name] for name in self.packed.types}
+
+    @cached_property
+    def items(self) -> dict[str, np.ndarray]:
+        """The columns with one item for all numbers of a row.
+
+        A copy of one, viewed as the type in `Packed.types` if there is one, is the column.
         """
-        columns = records.view(self._items)
-        return {name: columns[name] for name in self.dtype.names or ()}
-
-    def empty(self, count: int) -> np.ndarray:
-        """Return room for so many records, as a structured array; what it holds is undefined."""
-        return _aligned(count, self.dtype.itemsize).view(self.dtype)
+        fields = self.raw.view(self.packed.items)
+        return {name: fields[name] for name in self.packed.types}
 
 
 def _item(dtype: np.dtype[Any], shape: tuple[int, ...], nbytes: int) -> np.dtype[Any]:

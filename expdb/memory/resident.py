@@ -37,10 +37,12 @@ from expdb.memory.journal import (
     FinalRows,
     OpenEpisode,
     Priorities,
+    StepColumn,
 )  # fmt: skip
 from expdb.memory.packed import Packed
 from expdb.memory.ring import Ring
 from expdb.names import UNKNOWN
+from expdb.replay import layout
 from expdb.storage.catalog import Fields
 from expdb.storage.reading.gather import blank
 
@@ -62,6 +64,7 @@ class Resident(Ring):
         self.kept: Priorities | None = None  # until they are held again
         # Columns of episodes that are up to date, by name.
         self.owners: Mapping[str, EpisodeColumns] = {}
+        self.step_versions: StepColumn | None = None  # policy versions, if they are up to date
         # Never falls: what follows the rows would take an old state for the present one.
         self.epoch = 0
         self.forget()
@@ -139,6 +142,10 @@ class Resident(Ring):
         leads_here = self.columns[AFTER][candidates] == rows[behind]
         before[behind[~(leads_here & self.is_live(candidates))]] = UNKNOWN
         return before
+
+    def around(self, rows: np.ndarray, offsets: range) -> np.ndarray:
+        """Return the rows at offsets from steps on their episodes; UNKNOWN where there is none."""
+        return layout.around(self, rows, offsets)
 
     def is_live(self, rows: np.ndarray) -> np.ndarray:
         """Return which rows hold a step that is not evicted; deleted ones may be among them."""

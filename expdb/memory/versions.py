@@ -14,7 +14,8 @@ from expdb.storage.store import Store
 class StepVersions:
     """The `policy_version` of each step that differs from that of its episode; few do."""
 
-    def __init__(self) -> None:
+    def __init__(self, resident: Resident) -> None:
+        self._resident = resident
         self.epoch = -1  # of the resident, at which they are right
         self._positions, self._versions = NONE, NONE  # ascending by position
 
@@ -23,8 +24,9 @@ class StepVersions:
         """Bytes of memory."""
         return self._positions.nbytes + self._versions.nbytes
 
-    def follow(self, store: Store, session: Session, resident: Resident) -> None:
+    def follow(self, store: Store, session: Session) -> None:
         """Bring them up to date with the resident."""
+        resident = self._resident
         changes = resident.since(self.epoch) if self.epoch >= 0 else None
         if changes is None:
             known, again = resident.low, NONE
@@ -42,8 +44,9 @@ class StepVersions:
         self._positions, self._versions = positions[order], versions[order]
         self.epoch = resident.epoch
 
-    def of(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
+    def of(self, rows: np.ndarray) -> np.ndarray:
         """Return the version of steps, float64: their own, or their episode's; NaN for none."""
+        resident = self._resident
         found = resident.of_episodes("policy_version", rows)
         if len(self._positions):
             positions = resident.positions(rows)

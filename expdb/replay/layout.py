@@ -38,6 +38,13 @@ class Trajectories(Protocol):
     def previous_steps(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows of the steps before, UNKNOWN where there is none."""
 
+    def around(self, rows: np.ndarray, offsets: range) -> np.ndarray:
+        """Return the rows at offsets from steps [B] on their episodes, [B, len(offsets)].
+
+        UNKNOWN where the episode has no such step, or it is not held. The offsets of the unit's
+        `window` cost nothing: these rows are read together with the drawn ones.
+        """
+
     def is_live(self, rows: np.ndarray) -> np.ndarray:
         """Return which rows hold a step that is not evicted."""
 
@@ -74,8 +81,9 @@ class Trajectories(Protocol):
 class Layout:
     """Say what drawn steps become: the rows of each, and what the unit adds or replaces.
 
-    `rows` are [B], or [B, ..., T] with `mask`, which is False where there is no step. `columns` are
-    the arrays of the unit's `keys()`, the first axis [B].
+    `rows` are the drawn ones, [B], or any rows [B, ..., T] with `mask`, which is False where there
+    is no step, whatever `rows` says there. `columns` are the arrays of the unit's `keys()`, the
+    first axis [B].
     """
 
     SEQUENCE_KEYS: ClassVar[tuple[str, ...]] = ("is_first", "length", "mask")
@@ -116,98 +124,25 @@ class Layout:
         return layout
 
 
-MOST_BESIDE = 128  # steps that are looked at side by side, whether their episode has them or not
+def around(trajectories: Trajectories, rows: np.ndarray, offsets: range) -> np.ndarray:
+    """Return what `Trajectories.around` does, step by step where steps are not side by side."""
+    before, ahead = max(-offsets.start, 0), max(offsets.stop, 1)
+    found = forward(trajectories, rows, ahead)
+    if before:
+        found = np.concatenate((backward(trajectories, rows, before), found), 1)
+    first = offsets.start + before
+    return found[:, first : first + len(offsets)]
 
 
-class Walk:
-    """Where some steps lead: the steps themselves and what comes after them, [n, B].
-
-    Of a column the first `taken` entries count: steps of which each has a known successor.
-    """
-
-    def __init__(
-        self, rows: np.ndarray, after: np.ndarray, terminated: np.ndarray, taken: np.ndarray
-    ):
-        self.rows, self.after, self.terminated, self.taken = rows, after, terminated, taken
-        self._last = np.maximum(taken, 1) - 1, np.arange(len(taken))
-
-    def last(self, column: np.ndarray) -> np.ndarray:
-        """Return what a column [n, B] says of the last step taken."""
-        found: np.ndarray = column[self._last]
-        return found
-
-    def some(self, which: np.ndarray) -> Walk:
-        """Return the walks of some steps."""
-        rows, after, terminated = self.rows, self.after, self.terminated
-        return Walk(rows[:, which], after[:, which], terminated[:, which], self.taken[which])
-
-
-def walk(trajectories: Trajectories, rows: np.ndarray, steps: np.ndarray | int) -> Walk:
-    """Follow each step for up to `steps` steps of which each has a known successor.
-
-    `steps` is [B], or the same for all. A terminated step is the last one, whatever comes after it.
-    """
-    count = steps if isinstance(steps, int) else int(steps.max(initial=1))
-    slots = trajectories.slots
-    if count > MOST_BESIDE:  # than any episode may have
-        return _walk_along(trajectories, rows, steps)
-    # As forward: mostly they stand side by side.
-    found = rows + np.arange(count)[:, None]
-    if int(rows.max(initial=0)) + count > slots:
-        found %= slots
-    after, terminated = trajectories.successors(found), trajectories.terminated(found)
-    walked = beside(found, after, terminated, steps, slots)
-    return _walk_along(trajectories, rows, steps) if walked is None else walked
-
-
-def beside(
-    found: np.ndarray,
-    after: np.ndarray,
-    terminated: np.ndarray,
-    steps: np.ndarray | int,
-    slots: int,
-) -> Walk | None:
-    """Return the walk along rows [n, B] that stand side by side; None where a step goes elsewhere.
-
-    `after` and `terminated` are what the rows say, `slots` the rows of steps.
-    """
-    count = len(found)
-    known, ends = after >= 0, terminated[:-1]
-    joined = after[:-1] == found[1:]
-    elsewhere = known[:-1] & (after[:-1] < slots)
-    if (elsewhere > (joined | ends)).nonzero()[0].size:  # not `any`: see Copier
-        return None
-    joined = (joined & known[1:]) > ends
-    if not isinstance(steps, int):
-        joined &= np.arange(1, count)[:, None] < steps
-    on, taken = known[0], known[0].astype(np.int64)
-    for k in range(count - 1):
-        on = on & joined[k]
-        taken += on
-    return Walk(found, after, terminated, taken)
-
-
-def _walk_along(trajectories: Trajectories, rows: np.ndarray, steps: np.ndarray | int) -> Walk:
-    """Follow each step one by one, wherever the next one stands, as far as any episode goes."""
-    steps, taken = np.broadcast_to(steps, len(rows)), np.zeros(len(rows), np.int64)
-    walked: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    on, current = np.arange(len(rows)), rows
-    while len(on) or not walked:
-        following, ends = trajectories.successors(current), trajectories.terminated(current)
-        known = following >= 0
-        on, current, following, ends = on[known], current[known], following[known], ends[known]
-        found, after, terminated = (
-            rows.copy(),
-            np.full(len(rows), UNKNOWN),
-            np.zeros(len(rows), "?"),
-        )
-        found[on], after[on], terminated[on] = current, following, ends
-        walked.append((found, after, terminated))
-        taken[on] += 1
-        further = (taken[on] < steps[on]) & (following < trajectories.slots) & ~ends
-        on, current = on[further], following[further]
-    found, after, terminated = (np.stack(one) for one in zip(*walked, strict=True))
-    return Walk(found, after, terminated, taken)
+def along(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.ndarray:
+    """Return the rows of up to `count` steps from each row on, as far as any episode goes."""
+    columns = [rows]
+    while len(columns) < count:
+        following = trajectories.next_steps(columns[-1])
+        if not (following >= 0).any():
+            break
+        columns.append(following)
+    return np.stack(columns, 1)
 
 
 def forward(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.ndarray:
@@ -260,6 +195,5 @@ def backward(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.nda
 def padded(trajectories: Trajectories, found: np.ndarray) -> Layout:
     """Return the layout of rows that are masked where they are UNKNOWN; the last axis is time."""
     mask = found >= 0
-    rows = np.where(mask, found, trajectories.zero)
-    first = (trajectories.ordinals(rows.reshape(-1)).reshape(rows.shape) == 0) & mask
-    return Layout(rows, {"mask": mask, "is_first": first, "length": mask.sum(-1)}, mask)
+    first = (trajectories.ordinals(found) == 0) & mask
+    return Layout(found, {"mask": mask, "is_first": first, "length": mask.sum(-1)}, mask)

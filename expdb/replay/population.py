@@ -96,7 +96,7 @@ class Listed:
 
 
 @dataclass
-class Window:
+class Interval:
     """All positions from `low` up to, not including, `high`.
 
     Those that `allowed` refuses are left out.
@@ -118,9 +118,12 @@ class Window:
         if not replace or low == high:
             return Listed(self.listed(), self.what).draw(count, replace, rng)
         drawn = random_positions(low, high, count, rng)
-        return drawn if allowed is None else self.drawn_again(drawn, allowed(drawn), rng)
+        if allowed is None:
+            return drawn
+        fit = allowed(drawn)
+        return drawn if np.count_nonzero(fit) == count else self._drawn_again(drawn, fit, rng)
 
-    def drawn_again(
+    def _drawn_again(
         self, drawn: np.ndarray, fit: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
         """Return drawn positions, those replaced that do not fit; `drawn` is written to."""

@@ -95,12 +95,8 @@ class Sampler:
     docs/extending.md.
     """
 
-    is_trusted: ClassVar[bool] = False  # whether it is one of ours, which need no checks
     asks_database: ClassVar[bool] = False  # whether memory alone cannot tell what is drawn
     uses_priorities: ClassVar[bool] = False
-
-    def __init_subclass__(cls) -> None:
-        cls.is_trusted = cls.__module__ == __name__
 
     @property
     def reads(self) -> tuple[str, ...]:

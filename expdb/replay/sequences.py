@@ -9,13 +9,7 @@ import numpy as np
 
 from expdb import checks
 from expdb.names import UNKNOWN
-from expdb.replay.layout import (
-    Layout,
-    Trajectories,
-    backward,
-    forward,
-    padded,
-)
+from expdb.replay.layout import Layout, Trajectories, padded
 from expdb.replay.units import Unit
 
 
@@ -51,6 +45,11 @@ class Sequence(Unit):
         return Layout.SEQUENCE_KEYS
 
     @property
+    def window(self) -> range:
+        """The burn-in, the drawn step and those after it."""
+        return range(-self.burn_in, self.length)
+
+    @property
     def what(self) -> str:
         """Name what may be drawn, for people."""
         return "sequences" if self.pad else f"sequences of {self.burn_in + self.length} steps"
@@ -77,19 +76,15 @@ class Sequence(Unit):
         found: np.ndarray = trajectories.ordinals(rows) % self.stride == 0
         if not self.pad:
             some = np.flatnonzero(found)
-            found[some] &= (forward(trajectories, rows[some], self.length)[:, -1] >= 0) & (
-                backward(trajectories, rows[some], self.burn_in)[:, :1] >= 0
-            ).all(1)
+            around = trajectories.around(rows[some], self.window)
+            found[some] = (around[:, 0] >= 0) & (around[:, -1] >= 0)
         return found
 
     def layout(
         self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
     ) -> Layout:
         """Return the rows that each drawn step becomes."""
-        found = forward(trajectories, rows, self.length)
-        if self.burn_in:
-            found = np.concatenate((backward(trajectories, rows, self.burn_in), found), 1)
-        return padded(trajectories, found)
+        return padded(trajectories, trajectories.around(rows, self.window))
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,15 @@ from __future__ import annotations  # NumPy imports its random module when it is
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from expdb import checks
 from expdb.errors import InvalidValue
 from expdb.names import OBSERVATIONS, UNKNOWN
-from expdb.replay.layout import Layout, Trajectories, Walk, backward, walk
+from expdb.replay.layout import Layout, Trajectories, along
 from expdb.replay.units import Unit
 
 
@@ -34,6 +35,11 @@ class Stack(Unit):
     def __post_init__(self) -> None:
         object.__setattr__(self, "k", checks.whole(self.k, "k", 1))
         _set_names(self, "stack_fields")
+
+    @property
+    def window(self) -> range | None:
+        """The frames before the step, and the step."""
+        return range(1 - self.k, 1)
 
     @property
     def what(self) -> str:
@@ -67,7 +73,20 @@ class Stack(Unit):
         self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
     ) -> Layout:
         """Return the rows that each drawn step becomes."""
-        return Layout(rows, stacks=_stacks(trajectories, rows, rows[:, None], self.k))
+        stacks = first_repeated(trajectories.around(rows, range(1 - self.k, 1)))
+        return Layout(rows, stacks=stacks)
+
+
+class Steps(NamedTuple):
+    """The steps from some rows on, [B, n], and how many of them a transition takes."""
+
+    rows: np.ndarray  # UNKNOWN after the end of an episode
+    after: np.ndarray  # rows of what follows each
+    terminated: np.ndarray
+    taken: np.ndarray  # [B]: each of them has a known successor, and only the last one terminates
+
+
+MOST_BESIDE = 128  # steps that are looked at side by side, whether their episode has them or not
 
 
 @dataclass(frozen=True)
@@ -183,110 +202,143 @@ class NStep(Unit):
         """How many steps after one that is gone lack a frame."""
         return self.stack - 1
 
+    @property
+    def window(self) -> range | None:
+        """The frames before the step, the step, and those up to the last one taken."""
+        last = self.bounds[1]
+        return range(1 - self.stack, last) if last <= MOST_BESIDE else None
+
     def may_start(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
         """Return which of the steps may be drawn."""
-        wanted = int(self.anchor_key[1])
-        if wanted == 1:
-            found: np.ndarray = trajectories.successors(rows) >= 0
+        found: np.ndarray
+        if self.end == "redraw" and (wanted := self.bounds[0]) > 1:
+            found = steps_from(trajectories, rows, wanted).taken >= wanted
         else:
-            found = walk(trajectories, rows, wanted).taken >= wanted
+            found = trajectories.successors(rows) >= 0
         return found if self.stack == 1 else found & _has_frames(trajectories, rows, self.stack)
 
     def layout(
         self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
     ) -> Layout:
         """Return the rows that each drawn step becomes."""
-        layout = self._transitions(trajectories, rows, rng)
-        if self.stack > 1:
-            rows = layout.rows
-            last = rows if layout.last_rows is None else layout.last_rows
-            assert layout.next_rows is not None
-            layout.stacks = _stacks(trajectories, rows, rows[:, None], self.stack)
-            if last is rows:
-                layout.next_stacks = np.concatenate(
-                    (layout.stacks[:, 1:], layout.next_rows[:, None]), 1
-                )
-            else:
-                layout.next_stacks = _stacks(
-                    trajectories, last, np.stack((last, layout.next_rows), 1), self.stack
-                )
-        return layout
-
-    def _transitions(
-        self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
-    ) -> Layout:
-        low, high = self.bounds
-        if high == 1:
-            terminated = trajectories.terminated(rows)
-            columns = {key: self.of_one_step(key, terminated) for key in self.keys()}
-            return Layout(rows, columns, next_rows=trajectories.successors(rows))
-        kept: np.ndarray | None = None
-        steps: np.ndarray | int
-        if low == high:
-            steps = low
-        elif self.end == "redraw":
-            there = walk(trajectories, rows, high).taken
-            steps = rng.integers(low, there, endpoint=True)
-        else:
-            steps = rng.integers(low, high, len(rows), endpoint=True)
-        found = walk(trajectories, rows, steps)
-        if self.end == "drop":
-            kept = found.taken == steps
-            rows, found = rows[kept], found.some(kept)
-        columns = self.returns(
-            found, trajectories.rewards(found.rows), trajectories.truncated(found.rows)
+        if self.n == 1 or self.n == (1, 1):
+            taken = np.empty(len(rows), np.int64)
+            taken.fill(1)
+            discount = np.where(trajectories.terminated(rows), 0.0, self.gamma)
+            columns = {"discount": discount, "n_steps": taken}
+            layout = Layout(rows, columns, next_rows=trajectories.successors(rows))
+            if self.stack > 1:
+                layout.stacks = first_repeated(trajectories.around(rows, range(1 - self.stack, 1)))
+                following = layout.stacks[:, 1:], trajectories.successors(rows)[:, None]
+                layout.next_stacks = np.concatenate(following, 1)
+            return layout
+        steps = steps_from(trajectories, rows, self.bounds[1])
+        wanted = self._steps_wanted(steps, rng)
+        taken = np.minimum(steps.taken, wanted)
+        kept = taken == wanted if self.end == "drop" else None
+        every = np.arange(len(rows))
+        last = np.maximum(taken, 1) - 1
+        layout = Layout(
+            rows,
+            self._returns(trajectories, steps, taken, last),
+            next_rows=steps.after[every, last],
+            last_rows=steps.rows[every, last],
         )
-        last, next_rows = found.last(found.rows), found.last(found.after)
-        return Layout(rows, columns, next_rows=next_rows, last_rows=last, kept=kept)
+        if self.stack > 1:
+            frames = trajectories.around(rows, range(1 - self.stack, 1))
+            layout.stacks = first_repeated(frames)
+            # The frames before what follows end with the last step taken.
+            found = np.concatenate((frames[:, :-1], steps.rows), 1)
+            before = found[every[:, None], last[:, None] + np.arange(1, self.stack)]
+            following = before, steps.after[every, last][:, None]
+            layout.next_stacks = first_repeated(np.concatenate(following, 1))
+        return layout if kept is None else _only(layout, kept)
 
-    def returns(
-        self, found: Walk, rewards: np.ndarray, truncated: np.ndarray
+    def _steps_wanted(self, steps: Steps, rng: np.random.Generator) -> np.ndarray:
+        low, high = self.bounds
+        if low == high:
+            return np.full(len(steps.taken), low)
+        if self.end == "redraw":
+            return rng.integers(low, steps.taken, endpoint=True)
+        return rng.integers(low, high, len(steps.taken), endpoint=True)
+
+    def _returns(
+        self, trajectories: Trajectories, steps: Steps, taken: np.ndarray, last: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """Return the arrays of `keys()`, given the rewards and flags [n, B] of the steps walked."""
-        taken, count = found.taken, len(rewards)
-        gammas = np.float64(self.gamma) ** np.arange(count + 1)
+        """Return the arrays of `keys()` of as many steps as are taken."""
+        every, count = np.arange(len(taken)), steps.rows.shape[1]
+        gammas = _powers(self.gamma, count + 1)
+        # By step first, so that the sum is added up in the order of the steps.
+        rewards = np.ascontiguousarray(trajectories.rewards(steps.rows).T)
         counted = np.arange(count)[:, None] < taken
         reward = np.add.reduce(np.where(counted, rewards, 0.0) * gammas[:count, None])
-        terminated = found.last(found.terminated)
+        terminated = steps.terminated[every, last]
         return {
             "reward": reward,
             "terminated": terminated,
-            "truncated": found.last(truncated),
+            "truncated": trajectories.truncated(steps.rows)[every, last],
             "discount": np.where(terminated, 0.0, gammas.take(taken)),
             "n_steps": taken,
         }
 
-    def of_one_step(self, key: str, terminated: np.ndarray) -> np.ndarray:
-        """Return one of `keys()` where `n` is 1, given which of the drawn steps terminated."""
-        if key == "discount":
-            return np.where(terminated, 0.0, self.gamma)
-        return np.ones(len(terminated), np.int64)
+
+@lru_cache(maxsize=16)
+def _powers(gamma: float, count: int) -> np.ndarray:
+    """Return gamma to the power of 0 to `count` - 1."""
+    powers: np.ndarray = np.float64(gamma) ** np.arange(count)
+    powers.flags.writeable = False
+    return powers
+
+
+def steps_from(trajectories: Trajectories, rows: np.ndarray, count: int) -> Steps:
+    """Follow each step for up to `count` steps of which each has a known successor.
+
+    A terminated step is the last one, whatever comes after it.
+    """
+    if count <= MOST_BESIDE:
+        found = trajectories.around(rows, range(count))
+    else:
+        found = along(trajectories, rows, count)
+    after, terminated = trajectories.successors(found), trajectories.terminated(found)
+    known = after >= 0
+    on = known[:, 0]
+    taken = on.astype(np.int64)
+    for k in range(1, found.shape[1]):
+        on = on & known[:, k] & ~terminated[:, k - 1]
+        taken += on
+    return Steps(found, after, terminated, taken)
+
+
+def _only(layout: Layout, kept: np.ndarray) -> Layout:
+    """Return the layout of some of its steps."""
+
+    def part(rows: np.ndarray | None) -> np.ndarray | None:
+        return None if rows is None else rows[kept]
+
+    return Layout(
+        layout.rows[kept],
+        {name: column[kept] for name, column in layout.columns.items()},
+        next_rows=part(layout.next_rows),
+        last_rows=part(layout.last_rows),
+        stacks=part(layout.stacks),
+        next_stacks=part(layout.next_stacks),
+        kept=kept,
+    )
 
 
 def _has_frames(trajectories: Trajectories, rows: np.ndarray, stack: int) -> np.ndarray:
-    """Return which of the steps have the frames before them.
-
-    That is as many as a stack wants and their episode had.
-    """
+    """Return which steps have as many frames before them as a stack wants and the episode had."""
     had = np.minimum(trajectories.ordinals(rows), stack - 1)
-    found: np.ndarray = (backward(trajectories, rows, stack - 1) >= 0).sum(1) >= had
+    found: np.ndarray = (trajectories.around(rows, range(1 - stack, 0)) >= 0).sum(1) >= had
     return found
 
 
-def _stacks(
-    trajectories: Trajectories, rows: np.ndarray, newest: np.ndarray, stack: int
-) -> np.ndarray:
-    """Return [B, stack] rows.
-
-    They are the newest, and before them those before `rows`, the first one repeated.
-    """
-    found = np.concatenate(
-        (backward(trajectories, rows, max(0, stack - newest.shape[1])), newest), 1
-    )[:, -stack:]
-    if (found[:, 0] >= 0).all():
-        return found
-    first = found[np.arange(len(found)), (found >= 0).argmax(1)]
-    return np.where(found == UNKNOWN, first[:, None], found)
+def first_repeated(frames: np.ndarray) -> np.ndarray:
+    """Return stacks of rows [B, k] where the first frame stands in for those that are UNKNOWN."""
+    if (frames[:, 0] >= 0).all():
+        return frames
+    first = frames[np.arange(len(frames)), (frames >= 0).argmax(1)]
+    return np.where(frames == UNKNOWN, first[:, None], frames)
 
 
 def stacked_fields(given: tuple[str, ...] | None, fields: Sequence[str]) -> list[str]:

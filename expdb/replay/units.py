@@ -9,15 +9,13 @@ transitions, sequences.py those that make sequences, episodes and groups.
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from expdb.replay.layout import Layout, Trajectories
-
-_OURS = frozenset(f"expdb.replay.{name}" for name in ("units", "transitions", "sequences"))
 
 
 class Unit:
@@ -29,15 +27,27 @@ class Unit:
 
     by_episode: ClassVar[bool] = False  # drawn are complete episodes of which any step matches
 
-    is_trusted: ClassVar[bool] = False  # whether it is one of ours, which need no checks
-
     def __init_subclass__(cls) -> None:
-        cls.is_trusted = cls.__module__ in _OURS
+        # What a base says of its own `may_start` and `anchors` is not true of others.
+        if "may_start" in vars(cls) or "anchors" in vars(cls):
+            for name in ("anchor_key", "reach", "lookback"):
+                if name not in vars(cls):
+                    setattr(cls, name, vars(Unit)[name])
 
     @property
     def what(self) -> str:
         """Name what may be drawn, for people."""
         return "complete episodes" if self.by_episode else "steps"
+
+    @property
+    def window(self) -> range | None:
+        """The offsets from a drawn step, on its episode, of the rows that `layout` looks at.
+
+        `range(0, 3)` are the step and the two after it, `range(-3, 1)` those before it and the step
+        itself. These rows are read in one go, and `trajectories.around(rows, self.window)` returns
+        them. None is for units that find their rows in another way.
+        """
+        return None
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -117,6 +127,35 @@ class Unit:
         """Return what each drawn anchor becomes; `rows` are [B], or [B, n] as `anchors` said."""
         raise NotImplementedError(f"{type(self).__name__} does not say what it is: write layout()")
 
+    @property
+    def assembles(self) -> bool:
+        """Whether it makes other arrays of a batch."""
+        return type(self).assemble is not Unit.assemble
+
+    def assemble(
+        self, batch: Mapping[str, np.ndarray], rng: np.random.Generator
+    ) -> Mapping[str, np.ndarray]:
+        """Return the arrays of the batch, made of those that the layout came to.
+
+        Override it to look at values: to pad and concatenate tokens, say, or to leave out rows.
+
+        Parameters
+        ----------
+        batch : mapping of str to ndarray
+            The batch as it is without this method, with B drawn items. With `fields` it has these
+            keys, and those of the unit.
+        rng : numpy.random.Generator
+            The source of all randomness, so that a batch can be made again.
+
+        Returns
+        -------
+        mapping of str to ndarray
+            Arrays of equal length R. Where R is not B, or rows are not in the order of the items,
+            `drawn`, integers [R] from 0 to B - 1, names the drawn item of each row. `position` of
+            that item, and the keys of the sampler, are added where they are missing.
+        """
+        return batch
+
 
 @dataclass(frozen=True)
 class Step(Unit):
@@ -131,6 +170,11 @@ class Step(Unit):
     def reach(self) -> int | None:
         """None but itself."""
         return 1
+
+    @property
+    def window(self) -> range | None:
+        """The step alone."""
+        return range(1)
 
     def layout(
         self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator

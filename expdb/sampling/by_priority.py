@@ -19,13 +19,15 @@ from expdb.memory import priorities as held
 from expdb.memory.journal import NONE, Change
 from expdb.memory.priorities import load_priorities
 from expdb.memory.resident import Resident
+from expdb.memory.usage import Usage
 from expdb.replay.population import check_size
 from expdb.replay.samplers import Prioritized, PriorityTree
 from expdb.replay.sumtree import SumTree
-from expdb.sampling.candidates import Candidates, Wanted
-from expdb.sampling.memo import remembered
+from expdb.sampling.candidates import Candidates, remembered
+from expdb.sampling.drawing import surplus
+from expdb.sampling.extensions import is_builtin
+from expdb.sampling.request import SampleRequest
 from expdb.sampling.saved import Saved, encoded
-from expdb.sampling.tree import TreeByPosition
 from expdb.sql.session import Session
 from expdb.storage import priorities
 from expdb.storage.store import Store
@@ -82,7 +84,13 @@ class ByPriority:
         """Bytes of the sum trees."""
         return sum(draws.nbytes for draws in self._draws.values())
 
-    def tree(self, session: Session | None, wanted: Wanted, sampler: Prioritized) -> PriorityTree:
+    def tree(
+        self,
+        session: Session | None,
+        request: SampleRequest,
+        sampler: Prioritized,
+        rng: np.random.Generator,
+    ) -> PriorityTree:
         """Return the weights that a sampler gives to the steps, brought up to date."""
         r = self._resident
         if r.priorities is None:
@@ -90,48 +98,50 @@ class ByPriority:
             load_priorities(self._store, session, r, self._store.state(session))
         if r.started < r.high:
             held.start_new_steps(r)
-        draws = remembered(self._draws, _name_of(wanted, sampler), lambda: Draws(sampler))
-        if wanted.asks_priorities:
+        draws = remembered(self._draws, _name_of(request, sampler), lambda: Draws(sampler))
+        if request.asks_priorities:
             draws.epoch = -1  # whatever was updated since may match or not
-        if (draws.epoch, draws.used) != wanted.epoch(r) or draws.again:
-            self._follow(session, wanted, draws)
+        if (draws.epoch, draws.used) != request.epoch(r) or draws.again:
+            self._follow(session, request, draws)
         if not draws.tree.total > 0.0:
-            what = wanted.unit.what + " of a priority above 0"
-            check_size(0, wanted.size, what, replace=True)
-        return TreeByPosition(draws.tree, r, wanted)
+            what = request.unit.what + " of a priority above 0"
+            check_size(0, request.size, what, replace=True)
+        usage = None if request.limits is None else request.limits.usage
+        return TreeByPosition(draws.tree, r, usage, rng)
 
-    def count_call(self, wanted: Wanted, sampler: Prioritized) -> int:
+    def count_call(self, request: SampleRequest, sampler: Prioritized) -> int:
         """Count a call of a sampler that anneals beta, and return how many there were before."""
-        name = _name_of(wanted, sampler), sampler.beta, sampler.anneal_steps
+        name = _name_of(request, sampler), sampler.beta, sampler.anneal_steps
         schedule = json.dumps(name, default=repr)
         call = self._calls.get(schedule, 0)
         self._calls[schedule] = call + 1
         return call
 
-    def _follow(self, session: Session | None, wanted: Wanted, draws: Draws) -> None:
+    def _follow(self, session: Session | None, request: SampleRequest, draws: Draws) -> None:
         """Bring a sum tree up to date with the rows."""
         r = self._resident
         changes = r.since(draws.epoch) if draws.epoch >= 0 else None
         self._lay_out(draws, changes is None)
-        looked = self._looked_at(session, wanted, draws.epoch)
-        used = NONE if wanted.limits is None else wanted.limits.usage.since(draws.used)
-        reach = wanted.unit.reach if wanted.unit.is_trusted else None
-        if wanted.limits is not None and wanted.limits.reads:
+        looked = self._looked_at(session, request, draws.epoch)
+        used = NONE if request.limits is None else request.limits.usage.since(draws.used)
+        reach = request.unit.reach
+        if request.limits is not None and request.limits.reads:
             relabelled = any(len(change.episodes) for change in changes or ())
             reach = None if relabelled else reach
         deleted = any(change.deleted for change in changes or ())
         if changes is None or looked is None or used is None or reach is None or deleted:
             chosen = np.zeros(r.slots, np.bool_)
-            chosen[self._candidates.rows_to_draw(session, wanted)] = True
+            positions = self._candidates.drawable(session, request)
+            chosen[r.rows(positions) if len(positions) else positions] = True
             self._weigh(draws, np.arange(r.low, r.high), lambda rows: chosen[rows])
         else:
             new = np.arange(max(draws.high, r.low), r.high)
-            near = self._near(changes, reach, wanted.unit.lookback)
+            near = self._near(changes, reach, request.unit.lookback)
             some = np.unique(np.concatenate([new, looked, used, *near]))
-            matches = None if wanted.key is None else self._candidates.matches(session, wanted)
+            matches = None if request.key is None else self._candidates.matches(session, request)
 
             def matching(rows: np.ndarray) -> np.ndarray:
-                starts = wanted.may_start(r, rows)
+                starts = request.may_start(r, rows)
                 return starts if matches is None else starts & matches.contain(r.positions(rows))
 
             self._weigh(draws, some[r.held(some)], matching)
@@ -141,7 +151,7 @@ class ByPriority:
             rows = r.rows(positions[r.held(positions)])
             rows = rows[draws.member[rows]]
             draws.tree.set(rows, self._mass(draws, rows))
-        draws.epoch, draws.used = wanted.epoch(r)
+        draws.epoch, draws.used = request.epoch(r)
         draws.low, draws.high, draws.again = r.low, r.high, []
 
     def _lay_out(self, draws: Draws, anew: bool) -> None:
@@ -175,16 +185,18 @@ class ByPriority:
             after = r.next_steps(r.rows(orphaned))
             orphaned = r.positions(after[after >= 0])
 
-    def _looked_at(self, session: Session | None, wanted: Wanted, epoch: int) -> np.ndarray | None:
+    def _looked_at(
+        self, session: Session | None, request: SampleRequest, epoch: int
+    ) -> np.ndarray | None:
         """Return the known positions whose match may have changed since an epoch.
 
         Returns None where that is not known.
         """
-        if wanted.key is None:
+        if request.key is None:
             return NONE
-        if isinstance(wanted.where, np.ndarray):
+        if isinstance(request.where, np.ndarray):
             return None
-        return self._candidates.matches(session, wanted).looked_at(epoch)
+        return self._candidates.matches(session, request).looked_at(epoch)
 
     def _weigh(
         self, draws: Draws, positions: np.ndarray, chosen: Callable[[np.ndarray], np.ndarray]
@@ -320,7 +332,50 @@ class ByPriority:
         self._calls, r.greatest = saved.calls, saved.greatest
 
 
-def _name_of(wanted: Wanted, sampler: Prioritized) -> tuple[Any, ...]:
+def _name_of(request: SampleRequest, sampler: Prioritized) -> tuple[Any, ...]:
     """Return what a tree depends on; not beta, which a caller may change at each sample."""
-    own = () if sampler.is_trusted else (type(sampler),)
-    return (sampler.alpha, sampler.epsilon, sampler.initial, wanted.key, wanted.anchor_key, *own)
+    own = () if is_builtin(type(sampler)) else (type(sampler),)
+    return (sampler.alpha, sampler.epsilon, sampler.initial, request.key, request.anchor_key, *own)
+
+
+class TreeByPosition:
+    """A sum tree that is drawn from by position."""
+
+    def __init__(
+        self, tree: SumTree, resident: Resident, usage: Usage | None, rng: np.random.Generator
+    ):
+        self._tree, self._resident, self.total = tree, resident, tree.total
+        self._usage, self._rng = usage, rng
+
+    def draw(self, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return positions and weights at shares of the total.
+
+        From the oldest step on, wherever in the ring that is: so that the ring's size decides
+        nothing.
+        """
+        r, usage = self._resident, self._usage
+        rows, weights = self._tree.find(shares, r.low % r.slots)
+        if usage is not None and usage.most is not None:
+            return self._draw_within(usage, rows, weights)
+        return r.positions(rows), weights
+
+    def _draw_within(
+        self, usage: Usage, rows: np.ndarray, weights: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draw again, of the others, what comes more often than it may be handed out."""
+        r, tree = self._resident, self._tree
+        blocked: list[tuple[np.ndarray, np.ndarray]] = []
+        while (again := np.flatnonzero(surplus(usage, r.positions(rows)))).size:
+            full = np.unique(rows[again])
+            blocked.append((full, tree.weights.take(full)))
+            tree.set(full, 0.0)
+            if not tree.total > 0.0:
+                break  # what is too much is left out of the batch
+            rows[again], weights[again] = tree.find(self._rng.random(len(again)))
+        for full, before in reversed(blocked):
+            tree.set(full, before)
+        return r.positions(rows), weights
+
+    def minimum(self) -> float:
+        """Return the least weight above 0."""
+        return self._tree.minimum()

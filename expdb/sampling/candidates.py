@@ -4,7 +4,7 @@ from __future__ import annotations  # NumPy imports its random module when it is
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -14,94 +14,35 @@ from expdb.memory.owners import Owners
 from expdb.memory.resident import Resident
 from expdb.memory.versions import StepVersions
 from expdb.names import UNKNOWN
-from expdb.replay.population import Grouped, Listed, Positions, Window, check_size
-from expdb.replay.samplers import Sampler
-from expdb.replay.units import Unit
-from expdb.sampling.extensions import checked_anchors, checked_starts, read_only
-from expdb.sampling.limits import Limits
-from expdb.sampling.memo import remember, remembered
+from expdb.replay.population import Grouped, Interval, Listed, Positions, check_size
+from expdb.sampling.extensions import checked_anchors, read_only
+from expdb.sampling.request import SampleRequest
 from expdb.sql.conditions import Condition
 from expdb.sql.query import Where
 from expdb.sql.session import Session
 from expdb.storage.reading import select
 from expdb.storage.store import Store
 
+REMEMBERED = 16  # queries and the like, each kept up to date when it is used
 
-@dataclass
-class Wanted:
-    """One call of `sample`."""
+Value = TypeVar("Value")
 
-    size: int
-    where: Where
-    key: str | None
-    condition: Condition | None
-    sampler: Sampler
-    unit: Unit
-    fields: tuple[str, ...] | None
-    shard: tuple[int, int] | None
-    rng: np.random.Generator
-    empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
-    limits: Limits | None = None  # of the consumer that it is for
-    # The columns of episodes that the unit and the sampler look at.
-    reads: tuple[str, ...] = ()
-    rows_crc: int = 0  # of the rows that the batch is made of, in the end
 
-    def __post_init__(self) -> None:
-        # Of a unit that derives from one of ours nobody knows what else it depends on.
-        unit = self.unit
-        own = () if unit.is_trusted or unit.starts_anywhere else (unit,)
-        key = unit.anchor_key if unit.is_trusted else own
-        self._anchor_key = key if self.shard is None else (*key, "shard", *self.shard)
-        reads = (*self.unit.reads, *self.sampler.reads)
-        if self.limits is not None:
-            reads += self.limits.reads
-        if reads:
-            self.reads = tuple(sorted(set(reads)))
+def remember(known: dict[Any, Any], name: Any, value: Any) -> None:
+    """Note a value under a name, and forget the one noted first where there are too many."""
+    known.pop(name, None)
+    known[name] = value
+    while len(known) > REMEMBERED:
+        del known[next(iter(known))]
 
-    @property
-    def anchor_key(self) -> tuple[Any, ...]:
-        """What decides, beside the query, which steps may be drawn."""
-        if self.limits is None:
-            return self._anchor_key
-        return *self._anchor_key, "consumer", self.limits.name, self.limits.oldest_version
 
-    @property
-    def name(self) -> tuple[Any, ...]:
-        """What decides which steps may be drawn."""
-        return self.key, self.anchor_key
-
-    @property
-    def asks_priorities(self) -> bool:
-        """Whether the query asks for priorities, which no list of positions follows."""
-        return self.condition is not None and "priority" in self.condition.names
-
-    @property
-    def asks_database(self) -> bool:
-        """Whether the query or the sampler asks for what may be stored only in the database."""
-        return self.asks_priorities or self.sampler.asks_database
-
-    def may_start(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
-        """Return which of the steps may be drawn, each by itself."""
-        if self.unit.is_trusted:
-            found = self.unit.may_start(resident, rows)
-        else:
-            given = self.unit.may_start(resident, read_only(rows))
-            found = checked_starts(self.unit, given, len(rows))
-        if self.limits is not None:
-            found = found & self.limits.allow(resident, rows)
-        return found if self.shard is None else found & self.in_shard(resident, rows)
-
-    def epoch(self, resident: Resident) -> tuple[int, int]:
-        """Return what counts the changes of the steps that may be drawn."""
-        return resident.epoch, 0 if self.limits is None else self.limits.usage.epoch
-
-    def in_shard(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
-        """Return which of the steps are of the episodes that are drawn from."""
-        if self.shard is None:
-            return np.ones(len(rows), np.bool_)
-        index, count = self.shard
-        found: np.ndarray = resident.episodes(rows) % count == index
-        return found
+def remembered(known: dict[Any, Value], name: Any, make: Callable[[], Value]) -> Value:
+    """Return the value noted under a name, made where there is none."""
+    found = known.get(name)
+    if found is None:
+        remember(known, name, make())
+        found = known[name]
+    return found
 
 
 @dataclass(frozen=True)
@@ -127,7 +68,7 @@ class Candidates:
         # Epochs, and what was right then.
         self._lists: dict[Any, tuple[tuple[int, int], Anchors | Grouped]] = {}
         self._owners: dict[tuple[str, ...], Owners] = {}
-        self._versions = StepVersions()
+        self._versions = StepVersions(resident)
 
     @property
     def nbytes(self) -> int:
@@ -140,33 +81,33 @@ class Candidates:
         """Return the compiled query, remembered by its key."""
         return remembered(self._conditions, key, lambda: self._store.compiled(where))
 
-    def are_current(self, wanted: Wanted) -> bool:
+    def are_current(self, request: SampleRequest) -> bool:
         """Return whether what is in memory is enough to draw, without a look at the database."""
         r = self._resident
-        if wanted.sampler.asks_database or wanted.asks_priorities:
+        if request.sampler.asks_database or request.asks_priorities:
             return False
-        if wanted.condition is not None and not isinstance(wanted.where, np.ndarray):
-            known = self._matches.get(wanted.key or "")
+        if request.condition is not None and not isinstance(request.where, np.ndarray):
+            known = self._matches.get(request.key or "")
             if known is None or known.epoch != r.epoch:
                 return False
-        if wanted.sampler.uses_priorities and r.priorities is None:
+        if request.sampler.uses_priorities and r.priorities is None:
             return False
-        reads, limits = wanted.reads, wanted.limits
+        reads, limits = request.reads, request.limits
         if limits is not None and limits.reads_versions and self._versions.epoch != r.epoch:
             return False
         return not reads or (reads in self._owners and self._owners[reads].epoch == r.epoch)
 
-    def read_owners(self, session: Session | None, wanted: Wanted) -> None:
+    def read_owners(self, session: Session | None, request: SampleRequest) -> None:
         """Have in memory what unit, sampler and consumer look at beside the columns of a batch."""
-        reads, r = wanted.reads, self._resident
+        reads, r = request.reads, self._resident
         if not reads:
             r.owners = {}
             return
-        if wanted.limits is not None and wanted.limits.reads_versions:
+        if request.limits is not None and request.limits.reads_versions:
             if self._versions.epoch != r.epoch:
                 assert session is not None
-                self._versions.follow(self._store, session, r)
-            wanted.limits.versions = self._versions
+                self._versions.follow(self._store, session)
+            r.step_versions = self._versions
         owners = self._owners.get(reads)
         if owners is not None and owners.epoch == r.epoch:
             r.owners = owners.by_name
@@ -176,142 +117,152 @@ class Candidates:
         owners.follow(self._store, session, r)
         r.owners = owners.by_name
 
-    def positions(self, session: Session | None, wanted: Wanted) -> Positions:
-        """Return the positions that the unit may start from and the query matches."""
-        r, unit = self._resident, wanted.unit
-        if wanted.key is not None or unit.lists_anchors:
-            return Listed(self.listed(session, wanted).positions, unit.what)
+    def positions(
+        self,
+        session: Session | None,
+        request: SampleRequest,
+        fit: Callable[[np.ndarray], np.ndarray],
+    ) -> Positions:
+        """Return the positions that the unit may start from and the query matches.
+
+        `fit` says of positions that hold a step from which of them the unit may start.
+        """
+        r, unit = self._resident, request.unit
+        if request.key is not None or unit.lists_anchors:
+            return Listed(self.listed(session, request).positions, unit.what)
         allowed: Callable[[np.ndarray], np.ndarray] | None = None
-        if wanted.anchor_key and r.gaps:
-            allowed = lambda positions: self._held_and_fit(wanted, positions)  # noqa: E731
-        elif wanted.anchor_key:
-            allowed = lambda positions: wanted.may_start(r, r.rows(positions))  # noqa: E731
+        if request.anchor_key and r.gaps:
+
+            def allowed(positions: np.ndarray) -> np.ndarray:
+                found = r.held(positions)
+                found[found] = request.may_start(r, r.rows(positions[found]))
+                return found
+
+        elif request.anchor_key:
+            allowed = fit
         elif r.gaps:
             allowed = r.held
-        everything = lambda: self.listed(session, wanted).positions  # noqa: E731
-        return Window(r.low, r.high, allowed, everything, unit.what)
+        everything = lambda: self.listed(None, request).positions  # noqa: E731
+        return Interval(r.low, r.high, allowed, everything, unit.what)
 
-    def _held_and_fit(self, wanted: Wanted, positions: np.ndarray) -> np.ndarray:
-        """Return which positions hold a step that the unit may start from."""
-        r = self._resident
-        found = r.held(positions)
-        found[found] = wanted.may_start(r, r.rows(positions[found]))
-        return found
-
-    def listed(self, session: Session | None, wanted: Wanted) -> Anchors:
+    def listed(self, session: Session | None, request: SampleRequest) -> Anchors:
         """Return what may be drawn; worked out anew when something has changed."""
-        r, unit = self._resident, wanted.unit
-        known = self._lists.get(wanted.name)
-        if known is not None and known[0] == wanted.epoch(r) and not wanted.asks_priorities:
+        r, unit = self._resident, request.unit
+        known = self._lists.get(request.name)
+        if known is not None and known[0] == request.epoch(r) and not request.asks_priorities:
             assert isinstance(known[1], Anchors)
             return known[1]
-        matching = self._matching(session, wanted)
+        matching = self._matching(session, request)
         if unit.lists_anchors and len(matching):
-            found = self._anchors(wanted, matching)
-        elif wanted.anchor_key and len(matching):
-            found = Anchors(matching[wanted.may_start(r, r.rows(matching))])
+            found = self._anchors(request, matching)
+        elif request.anchor_key and len(matching):
+            found = Anchors(matching[request.may_start(r, r.rows(matching))])
         else:
             found = Anchors(matching)
-        remember(self._lists, wanted.name, (wanted.epoch(r), found))
+        remember(self._lists, request.name, (request.epoch(r), found))
         return found
 
-    def rows_to_draw(self, session: Session | None, wanted: Wanted) -> np.ndarray:
-        """Return the rows of what may be drawn; all of them are listed only if they have to be."""
+    def drawable(self, session: Session | None, request: SampleRequest) -> np.ndarray:
+        """Return all positions that may be drawn, without keeping a list of every step."""
         r = self._resident
-        if wanted.key is not None or wanted.unit.lists_anchors:
-            positions = self.listed(session, wanted).positions
-            return r.rows(positions) if len(positions) else positions
-        rows = r.rows(r.all_positions())
-        return rows[wanted.may_start(r, rows)] if wanted.anchor_key and len(rows) else rows
+        if request.key is not None or request.unit.lists_anchors:
+            return self.listed(session, request).positions
+        positions = r.all_positions()
+        if not request.anchor_key or not len(positions):
+            return positions
+        found: np.ndarray = positions[request.may_start(r, r.rows(positions))]
+        return found
 
-    def _matching(self, session: Session | None, wanted: Wanted) -> np.ndarray:
+    def _matching(self, session: Session | None, request: SampleRequest) -> np.ndarray:
         """Return the positions that match, or the first ones of the episodes that do."""
         r = self._resident
-        if wanted.key is None:
-            return r.starts() if wanted.unit.by_episode else r.all_positions()
-        if isinstance(wanted.where, np.ndarray):
-            given = np.unique(wanted.where.astype(np.int64))
+        if request.key is None:
+            return r.starts() if request.unit.by_episode else r.all_positions()
+        if isinstance(request.where, np.ndarray):
+            given = np.unique(request.where.astype(np.int64))
             matching: np.ndarray = given[r.held(given)]
         else:
-            matching = self.matches(session, wanted).positions
-        if not wanted.unit.by_episode:
+            matching = self.matches(session, request).positions
+        if not request.unit.by_episode:
             return matching
         starts = r.starts()
         episodes = np.unique(r.episodes(r.rows(matching))) if len(matching) else NONE
         return starts[np.isin(r.episodes(r.rows(starts)), episodes)] if len(starts) else starts
 
-    def _anchors(self, wanted: Wanted, matching: np.ndarray) -> Anchors:
+    def _anchors(self, request: SampleRequest, matching: np.ndarray) -> Anchors:
         """Ask the unit what it draws, given the steps that match."""
-        r, unit = self._resident, wanted.unit
+        r, unit = self._resident, request.unit
         rows = r.rows(matching)
-        if wanted.limits is not None:
-            rows = rows[wanted.limits.allow(r, rows)]
-        if unit.is_trusted:
-            found = unit.anchors(r, rows)
-        else:
+        if request.limits is not None:
+            rows = rows[request.limits.allow(r, rows)]
+        if request.unit_is_checked:
             found = checked_anchors(unit, unit.anchors(r, read_only(rows)), rows)
+        else:
+            found = unit.anchors(r, rows)
         first = found if found.ndim == 1 else found[:, 0]
-        found = found[wanted.in_shard(r, first)] if len(first) else found
+        found = found[request.in_shard(r, first)] if len(first) else found
         if found.ndim == 1:
             return Anchors(np.sort(r.positions(found)))
         members = np.where(found >= 0, r.positions(found), UNKNOWN)
         members = members[np.argsort(members[:, 0])]
         return Anchors(members[:, 0].copy(), members)
 
-    def rows(self, session: Session | None, wanted: Wanted, positions: np.ndarray) -> np.ndarray:
+    def rows(
+        self, session: Session | None, request: SampleRequest, positions: np.ndarray
+    ) -> np.ndarray:
         """Return the rows of what was drawn by these positions, [B] or [B, n]."""
         r = self._resident
-        if not wanted.unit.lists_anchors:
+        if not request.lists_anchors:
             return r.rows(positions)
-        anchors = self.listed(session, wanted)
+        anchors = self.listed(session, request)
         if anchors.members is None:
             return r.rows(positions)
         members = anchors.members[anchors.positions.searchsorted(positions)]
         return np.where(members >= 0, r.rows(members), members)
 
-    def matches(self, session: Session | None, wanted: Wanted) -> Matches:
+    def matches(self, session: Session | None, request: SampleRequest) -> Matches:
         """Return the positions that the query matches, brought up to date.
 
         A session is needed where they are not.
         """
-        assert wanted.key is not None
-        assert wanted.condition is not None
-        condition = wanted.condition
-        known = remembered(self._matches, wanted.key, lambda: Matches(condition))
-        if known.epoch != self._resident.epoch or wanted.asks_priorities:
+        assert request.key is not None
+        assert request.condition is not None
+        condition = request.condition
+        known = remembered(self._matches, request.key, lambda: Matches(condition))
+        if known.epoch != self._resident.epoch or request.asks_priorities:
             assert session is not None
             known.follow(self._store, session, self._resident)
         return known
 
     def grouped(
-        self, session: Session | None, wanted: Wanted, over: Literal["episode", "task"]
+        self, session: Session | None, request: SampleRequest, over: Literal["episode", "task"]
     ) -> Grouped:
         """Return the positions to draw from by episode or task."""
         r = self._resident
-        name = (*wanted.name, wanted.unit.what, over)
+        name = (*request.name, request.unit.what, over)
         known = self._lists.get(name)
-        if known is not None and known[0] == wanted.epoch(r) and not wanted.asks_priorities:
+        if known is not None and known[0] == request.epoch(r) and not request.asks_priorities:
             assert isinstance(known[1], Grouped)
             return known[1]
-        positions = self.positions(session, wanted).listed()
+        positions = self.drawable(session, request)
         rows = r.rows(positions) if len(positions) else positions
         groups = r.of_episodes("task_id", rows) if over == "task" else r.episodes(rows)
-        found = Grouped(positions, groups, f"{over}s with {wanted.unit.what}")
-        remember(self._lists, name, (wanted.epoch(r), found))
+        found = Grouped(positions, groups, f"{over}s with {request.unit.what}")
+        remember(self._lists, name, (request.epoch(r), found))
         return found
 
     def ordered(
-        self, session: Session, wanted: Wanted, column: str, descending: bool, size: int
+        self, session: Session, request: SampleRequest, column: str, descending: bool, size: int
     ) -> np.ndarray:
         """Return the first positions in an order that the unit may start from."""
-        r, unit = self._resident, wanted.unit
+        r, unit = self._resident, request.unit
         found = np.empty(0, np.int64)
         offset, limit = 0, size
         seen: set[int] = set()
-        starts = self._starts_by_episode(session, wanted) if unit.by_episode else {}
-        anchors = self.listed(session, wanted).positions if unit.lists_anchors else NONE
+        starts = self._starts_by_episode(session, request) if unit.by_episode else {}
+        anchors = self.listed(session, request).positions if unit.lists_anchors else NONE
         while len(found) < size:
-            condition = wanted.condition
+            condition = request.condition
             page = select.ordered(
                 self._store, session, condition, column, descending, limit, offset
             )
@@ -325,16 +276,16 @@ class Candidates:
             elif unit.lists_anchors:
                 chosen = page[np.isin(page, anchors)]
             else:
-                chosen = page[wanted.may_start(r, rows)] if len(page) else page
+                chosen = page[request.may_start(r, rows)] if len(page) else page
             found = np.concatenate((found, chosen))
             if len(page) < limit // 2:
                 break
         check_size(len(found), size, unit.what, replace=False)
         return found[:size]
 
-    def _starts_by_episode(self, session: Session, wanted: Wanted) -> dict[int, int]:
+    def _starts_by_episode(self, session: Session, request: SampleRequest) -> dict[int, int]:
         """Return the position that names what each episode is drawn with."""
-        r, anchors = self._resident, self.listed(session, wanted)
+        r, anchors = self._resident, self.listed(session, request)
         if not len(anchors.positions):
             return {}
         members = anchors.members

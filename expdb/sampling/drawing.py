@@ -1,7 +1,8 @@
-"""What a sampler draws, and what a unit makes of it; for a consumer, within its limits."""
+"""Drawing for a consumer: within its limits, and as much as there is."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,18 +11,16 @@ from expdb.errors import TooFewRows
 from expdb.memory.resident import Resident
 from expdb.memory.usage import Usage
 from expdb.names import UNKNOWN
-from expdb.replay.layout import Layout
-from expdb.replay.population import check_size
-from expdb.replay.samplers import Drawn, Population, Sampler
-from expdb.sampling.candidates import Candidates, Wanted
-from expdb.sampling.extensions import checked_draw, checked_layout, read_only
-from expdb.sampling.limits import Limits
-from expdb.sql.session import Session
+from expdb.replay.samplers import Drawn, Sampler
+from expdb.sampling.request import Limits, SampleRequest
+
+Columns = dict[str, np.ndarray]
+Draw = Callable[[int], Drawn]  # so many
 
 
 @dataclass(frozen=True)
-class Recorded(Sampler):
-    """Stand for the sampler that drew what is replayed."""
+class Given(Sampler):
+    """Stand for the sampler that drew what is made again."""
 
     named: tuple[str, ...] = ()
 
@@ -30,33 +29,11 @@ class Recorded(Sampler):
         return self.named
 
 
-Columns = dict[str, np.ndarray]
-
-
-def draw(population: Population, wanted: Wanted, size: int) -> Drawn:
-    """Have the sampler draw; return positions, and what it says of them."""
-    sampler = wanted.sampler
-    if sampler.is_trusted:
-        return sampler.draw(population, size, wanted.rng)
-    check_size(population.size, 1, wanted.unit.what, replace=True)
-    drawn = sampler.draw(population, size, wanted.rng)
-    return checked_draw(sampler, size, drawn, population.holds)
-
-
-def lay_out(resident: Resident, wanted: Wanted, rows: np.ndarray) -> Layout:
-    """Return what the unit makes of drawn rows."""
-    unit, rng = wanted.unit, wanted.rng if wanted.limits is None else wanted.limits.layout_rng
-    if unit.is_trusted:
-        return unit.layout(resident, rows, rng)
-    return checked_layout(unit, unit.layout(resident, read_only(rows), rng), rows, resident)
-
-
 def draw_within(
-    candidates: Candidates,
-    session: Session | None,
     resident: Resident,
-    population: Population,
-    wanted: Wanted,
+    request: SampleRequest,
+    draw: Draw,
+    rows_of: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray, Columns]:
     """Draw what a consumer may be handed out; return positions, rows, and the sampler's columns.
 
@@ -64,33 +41,33 @@ def draw_within(
     often than it may be handed out: what was is drawn again, with all blocked that may not be drawn
     any more, as if one was drawn after another.
     """
-    limits = wanted.limits
+    limits = request.limits
     assert limits is not None
     if resident.size < limits.min_size:
         raise TooFewRows(
-            f"{resident.size} steps are stored, and consumer {limits.name!r} has "
+            f"{resident.size} steps are stored, and consumer {limits.consumer!r} has "
             f"min_size={limits.min_size}: store more first, or wait for them with wait=seconds"
         )
-    usage, size = limits.usage, wanted.size
+    usage, size = limits.usage, request.size
     if usage.most is not None:  # more there cannot be
         size = min(size, max(resident.size * usage.most, limits.at_least))
     if usage.most is None and limits.at_least == size:
-        positions, columns = draw(population, wanted, size)
-        return positions, candidates.rows(session, wanted, positions), columns
+        positions, columns = draw(size)
+        return positions, rows_of(positions), columns
     parts = _Parts(usage, resident)
     try:
         while parts.count < size:
             try:
-                positions, columns = draw(population, wanted, size - parts.count)
+                positions, columns = draw(size - parts.count)
             except TooFewRows:
                 if parts.count:
                     if parts.count < limits.at_least:
-                        raise _too_few(limits, parts.count, wanted.unit.what) from None
+                        raise _too_few(limits, parts.count, request.unit.what) from None
                     break
-                positions, columns = _most_there_are(population, wanted, limits.at_least)
+                positions, columns = _most_there_are(draw, limits.at_least, request.size)
                 size = len(positions)
             # At once: which rows an anchor is made of may be another matter without the blocked.
-            rows = candidates.rows(session, wanted, positions)
+            rows = rows_of(positions)
             full = parts.add(positions, rows, columns)
             if parts.count < size:
                 parts.block(full)
@@ -106,16 +83,16 @@ def _too_few(limits: Limits, there: int, what: str) -> TooFewRows:
     )
 
 
-def _most_there_are(population: Population, wanted: Wanted, at_least: int) -> Drawn:
+def _most_there_are(draw: Draw, at_least: int, wanted: int) -> Drawn:
     """Draw as many as a sampler can, fewer than are wanted; raise TooFewRows below `at_least`.
 
     Only the sampler knows of what there are too few: steps, episodes or tasks.
     """
-    drawn, low, high = draw(population, wanted, at_least), at_least, wanted.size
+    drawn, low, high = draw(at_least), at_least, wanted
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            drawn, low = draw(population, wanted, middle), middle
+            drawn, low = draw(middle), middle
         except TooFewRows:
             high = middle
     return drawn

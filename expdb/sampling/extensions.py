@@ -6,7 +6,7 @@ Those of expdb are trusted, and cost no check.
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,11 @@ from expdb.replay.units import Unit
 FIXED = ("position", "episode", *SYSTEM)  # keys that nobody may replace
 
 
+def is_builtin(kind: type) -> bool:
+    """Return whether a sampler or unit is one of expdb's, which its own tests check."""
+    return kind.__module__.startswith("expdb.replay.")
+
+
 def read_only(array: np.ndarray) -> np.ndarray:
     """Return a view that cannot be written to: what it shows is kept for other samples."""
     view = array.view()
@@ -31,13 +36,13 @@ def read_only(array: np.ndarray) -> np.ndarray:
 
 def check_sampler(sampler: Sampler, fields: dict[str, Any]) -> None:
     """Raise InvalidValue where a sampler cannot be asked."""
-    if not sampler.is_trusted:
+    if not is_builtin(type(sampler)):
         _check_names(sampler, fields)
 
 
 def check_unit(unit: Unit, sampler: Sampler, fields: dict[str, Any]) -> None:
     """Raise InvalidValue where a unit cannot be asked, or has keys that the sampler has."""
-    if not unit.is_trusted:
+    if not is_builtin(type(unit)):
         if not dataclasses.is_dataclass(unit) or not unit.__dataclass_params__.frozen:
             raise InvalidValue(
                 f"{_name(unit)} is not frozen: make it a @dataclass(frozen=True), as the steps it "
@@ -69,7 +74,7 @@ def _check_names(one: Sampler | Unit, fields: dict[str, Any]) -> None:
     keys: Any = one.keys()
     if not isinstance(keys, tuple) or not _are_names(keys):
         raise InvalidValue(f"{_name(one)}.keys() is to return a tuple of names")
-    kinds: list[Any] = [kind for kind in type(one).__mro__ if getattr(kind, "is_trusted", False)]
+    kinds: list[Any] = [kind for kind in type(one).__mro__ if is_builtin(kind)]
     known = {key for kind in kinds for key in kind.keys(one)}
     if taken := [key for key in keys if (key in FIXED or key in fields) and key not in known]:
         raise InvalidValue(
@@ -144,8 +149,13 @@ def checked_anchors(unit: Unit, found: Any, rows: np.ndarray) -> np.ndarray:
     return found  # type: ignore[no-any-return]
 
 
-def checked_layout(unit: Unit, layout: Any, rows: np.ndarray, r: Resident) -> Layout:
-    """Return what a unit of a user makes of drawn rows; raise InvalidValue where it cannot be."""
+def checked_layout(
+    unit: Unit, layout: Any, rows: np.ndarray, r: Resident, window: np.ndarray | None
+) -> Layout:
+    """Return what a unit of a user makes of drawn rows; raise InvalidValue where it cannot be.
+
+    `window` are the rows that it got around them, which are known to be right.
+    """
     what = f"{_name(unit)}.layout is to return"
     if not isinstance(layout, Layout):
         raise InvalidValue(f"{what} an expdb.Layout, not {type(layout).__name__}")
@@ -163,14 +173,13 @@ def checked_layout(unit: Unit, layout: Any, rows: np.ndarray, r: Resident) -> La
             )
     elif not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.shape != found.shape:
         raise InvalidValue(f"{what} a mask of bool that has the shape of its rows, {found.shape}")
-    elif not (within(found[mask], r.slots) and r.held(r.positions(found[mask])).all()):
+    elif not _are_steps(found, mask, r, window):
         raise InvalidValue(f"{what} rows of steps wherever its mask is True")
     elif "mask" not in tuple(unit.keys()) or not np.array_equal(
         layout.columns.get("mask", mask), mask
     ):
         raise InvalidValue(f"{what} its mask as the key 'mask': name it in keys()")
     else:
-        layout.rows = np.where(mask, found, r.zero)
         layout.columns.setdefault("mask", mask)
     for name in ("next_rows", "last_rows"):
         _check_rows(getattr(layout, name), f"{what} {name}", count, r)
@@ -183,9 +192,52 @@ def checked_layout(unit: Unit, layout: Any, rows: np.ndarray, r: Resident) -> La
             f"{what} columns of arrays [{count}, ...], named as keys() says: {names}"
         )
     # Copies: a unit may fill its arrays again for the next sample.
-    layout.rows = layout.rows.copy()
+    if found is not window:
+        layout.rows = found.copy()
     layout.columns = {name: array.copy() for name, array in layout.columns.items()}
     return layout
+
+
+def _are_steps(rows: np.ndarray, mask: np.ndarray, r: Resident, window: np.ndarray | None) -> bool:
+    """Return whether there is a step wherever a mask is True."""
+    if rows is window:
+        return not np.count_nonzero(mask & (rows < 0))
+    chosen = rows[mask]
+    return within(chosen, r.slots) and bool(r.held(r.positions(chosen)).all())
+
+
+def checked_assembly(unit: Unit, found: Any, count: int) -> tuple[dict[str, np.ndarray], int]:
+    """Return the arrays that a unit assembled, `drawn` among them, and their length.
+
+    Raise InvalidValue where they do not say what each row was drawn as.
+    """
+    what = f"{_name(unit)}.assemble is to return"
+    if not isinstance(found, Mapping) or not all(
+        isinstance(name, str) and isinstance(array, np.ndarray) and array.ndim
+        for name, array in found.items()
+    ):
+        raise InvalidValue(f"{what} a mapping of names to arrays")
+    lengths = {name: len(array) for name, array in found.items()}
+    rows = next(iter(lengths.values()), count)
+    for name, length in lengths.items():
+        if length != rows:
+            first = next(iter(lengths))
+            raise InvalidValue(
+                f"{what} arrays of one length: {first!r} has {rows} rows, {name!r} has {length}"
+            )
+    arrays = dict(found)
+    drawn = arrays.get("drawn")
+    if drawn is None and rows != count:
+        raise InvalidValue(
+            f"{what} 'drawn', the item from 0 to {count - 1} of each row: it has {rows} rows for "
+            f"{count} items"
+        )
+    if drawn is None:
+        drawn = np.arange(count)
+    elif drawn.dtype.kind not in "iu" or drawn.ndim != 1 or not within(drawn, count):
+        raise InvalidValue(f"{what} 'drawn' as integers [{rows}] from 0 to {count - 1}")
+    arrays["drawn"] = drawn.astype(np.int64)
+    return arrays, rows
 
 
 def within(rows: np.ndarray, stop: int) -> bool:

@@ -4,6 +4,10 @@ from __future__ import annotations  # NumPy imports its random module when it is
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
 
 from expdb import errors
 from expdb.chunks.fields import SYSTEM
@@ -18,17 +22,21 @@ from expdb.storage.store import Store
 
 
 @dataclass(frozen=True)
-class Plan:
+class KeySources:
     """Where the keys of a batch come from."""
 
-    keys: list[tuple[str, str, str]]  # key, source, name there
+    keys: dict[str, None]  # in their order
     stored: list[str]  # read from the database, one value per step
     of_episodes: list[str]  # read from the database, one value per drawn step
     following: list[str]  # fields of what follows that are read from the database
     last: list[str]  # fields of the last step taken that are read from the database
     frames: list[str]  # fields of stacks that are read from the database
+    # The same, of columns that are packed and of others, by source; and what comes from elsewhere.
+    packed: dict[str, list[tuple[str, str, np.dtype[Any] | None]]]
+    alone: dict[str, list[tuple[str, str]]]
+    others: list[tuple[str, str, str]]
 
-    @property
+    @cached_property
     def in_memory(self) -> bool:
         """Whether nothing has to be read."""
         return not (self.stored or self.of_episodes or self.following or self.last or self.frames)
@@ -44,9 +52,9 @@ _STORED = {
 }
 
 
-def plan_keys(
+def key_sources(
     store: Store, r: Resident, fields: tuple[str, ...] | None, unit: Unit, sampler: Sampler
-) -> Plan:
+) -> KeySources:
     """Return where the keys of a batch come from.
 
     `fields` None means all fields, the columns of a batch, and the keys of unit and sampler. Raises
@@ -72,7 +80,10 @@ def plan_keys(
         if name in optional or (source in read and COLUMN_KINDS.get(name) == "integer?"):
             keys.append((f"has_{key}", source, f"has_{name}"))
 
-    for name in usual if fields is None else dict.fromkeys(fields):
+    wanted = usual if fields is None else dict.fromkeys(fields)
+    if fields is not None and unit.assembles:
+        wanted |= dict.fromkeys(unit.keys())
+    for name in wanted:
         if name in own:
             keys.append((name, own[name], name))
         elif name in following:
@@ -89,13 +100,26 @@ def plan_keys(
             _require_column(store, name, usual)
             add(name, "stored" if name in STEP_COLUMNS else "episode_stored", name)
     frames = list(dict.fromkeys(read["stack_stored"] + read["next_stack_stored"]))
-    return Plan(
-        keys,
+    packed: dict[str, list[tuple[str, str, np.dtype[Any] | None]]] = {}
+    alone: dict[str, list[tuple[str, str]]] = {}
+    others: list[tuple[str, str, str]] = []
+    for key, source, name in keys:
+        if source not in _STORED:
+            others.append((key, source, name))
+        elif name in r.packed.types:
+            packed.setdefault(source, []).append((key, name, r.packed.types[name]))
+        else:
+            alone.setdefault(source, []).append((key, name))
+    return KeySources(
+        dict.fromkeys([key for key, _, _ in keys]),
         read["stored"],
         read["episode_stored"],
         read["next_stored"],
         read["last_stored"],
         frames,
+        packed,
+        alone,
+        others,
     )
 
 

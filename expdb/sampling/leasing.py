@@ -7,9 +7,11 @@ it draws is what nobody else holds; the rows are read before.
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 import itertools
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,16 +21,17 @@ from expdb.batch import Batch
 from expdb.locks import locked
 from expdb.memory.usage import Usage
 from expdb.processes import Others, named
+from expdb.replay.samplers import Sampler
 from expdb.replay.units import Unit
-from expdb.sampling.following import follow
-from expdb.sampling.limits import Limits
-from expdb.sampling.memo import remember
+from expdb.sampling.candidates import remember
+from expdb.sampling.plan import Recorded, SamplePlan
 from expdb.sampling.repeatable import Philox, checksum
-from expdb.sampling.replaying import shared
-from expdb.sampling.request import Request
-from expdb.sampling.sampler import Sampling
+from expdb.sampling.replaying import Units, shared
+from expdb.sampling.request import Limits, as_text, told
+from expdb.sampling.sampling import Sampling
 from expdb.sampling.waiting import Glance, wait_for_change
 from expdb.sql.engine import Attempts
+from expdb.sql.query import Where
 from expdb.sql.session import Session
 from expdb.storage.ledger import leases
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
@@ -37,7 +40,28 @@ from expdb.storage.ledger.packed import Drawn, described
 from expdb.storage.ledger.pins import settle_pins
 from expdb.storage.ledger.rates import check_sample, count_samples
 from expdb.storage.ledger.waiters import Waiter
+from expdb.storage.reading.gather import Empty
 from expdb.storage.store import Store
+
+
+@dataclass(frozen=True)
+class LeaseRequest:
+    """What a lease asks for."""
+
+    size: int
+    at_least: int
+    where: Where
+    sampler: Sampler
+    unit: Unit
+    fields: tuple[str, ...] | None
+    empty: Empty
+    pin: bool = False  # whether what is leased is kept, whatever the capacity
+
+    @cached_property
+    def key(self) -> tuple[Any, ...]:
+        """What tells it from other requests, in the ledger."""
+        query = json.dumps(told(self.where), default=repr)
+        return repr(self.sampler), self.unit, self.fields, query
 
 
 class _Overtaken(Exception):
@@ -77,6 +101,7 @@ class Leasing:
         self._stored: set[int] = set()  # ids of requests
         self._others = Others()
         self._lock = threading.RLock()
+        self._plans: dict[Any, SamplePlan] = {}  # by what was asked for
 
     def record(self) -> ConsumerRecord:
         """Return the consumer as it is stored now."""
@@ -118,7 +143,7 @@ class Leasing:
     # -- leases ----------------------------------------------------------------------------------
 
     def lease(
-        self, request: Request, seconds: float, done: tuple[int, int | None] | None = None
+        self, request: LeaseRequest, seconds: float, done: tuple[int, int | None] | None = None
     ) -> Leased:
         """Draw a batch that nobody else holds, and record it; raise TooFewRows where none is.
 
@@ -128,7 +153,7 @@ class Leasing:
         return locked(self._lock, self._lease, request, seconds, done)
 
     def _lease(
-        self, request: Request, seconds: float, done: tuple[int, int | None] | None
+        self, request: LeaseRequest, seconds: float, done: tuple[int, int | None] | None
     ) -> Leased:
         if not self._sampling.resident.complete:
             self._sampling.load()
@@ -157,7 +182,7 @@ class Leasing:
         return Leased(lease.id, lease.number, batch)
 
     def _in_transaction(
-        self, request: Request, seconds: float, done: tuple[int, int | None] | None
+        self, request: LeaseRequest, seconds: float, done: tuple[int, int | None] | None
     ) -> _Made | errors.TooFewRows | None:
         """Hand out a batch; None where it only gave back what was overdue."""
         with self._store.engine.writing(outlives=done is not None) as session:
@@ -198,7 +223,7 @@ class Leasing:
         self,
         session: Session,
         counters: Counters,
-        request: Request,
+        request: LeaseRequest,
         seconds: float,
         goes_on: bool,
     ) -> _Made | errors.TooFewRows:
@@ -248,7 +273,7 @@ class Leasing:
             self._usage.version += 1
 
     def _draw(
-        self, session: Session, request: Request, counters: Counters, seconds: float
+        self, session: Session, request: LeaseRequest, counters: Counters, seconds: float
     ) -> tuple[Batch, NewLease, str | None]:
         """Draw the next batch.
 
@@ -263,34 +288,21 @@ class Leasing:
                     "buffer.policy_version = 0, and count it up as you train"
                 )
             oldest = counters.policy_version - settings.max_staleness
+        limits = Limits(
+            self.name, self._usage, settings.min_size, request.at_least, oldest,
+            request.unit.by_episode,
+        )  # fmt: skip
         number = self._usage.next_number
         for attempt in range(ATTEMPTS):
-            rng, layout_rng = (
-                one.of_batch(number, attempt) for one in (self._random, self._layout_random)
-            )
-            limits = Limits(
-                self._consumer.name, number, self._usage, settings.min_size, request.at_least,
-                layout_rng, oldest, request.unit.by_episode,
-            )  # fmt: skip
-            try:
-                limits.least = 0 if request.pin else None
-                batch = self._sampling.sample(
-                    request.size, request.where, request.sampler, request.unit, request.fields,
-                    None, rng, request.empty, limits,
-                    session if self._store.dialect.WRITES_ALONE else None,
-                )  # fmt: skip
-            except errors.TooFewRows as error:
-                explained = limits.explained(settings.new_only)
-                raise errors.TooFewRows(f"{error}{explained}") from None
-            drawn = limits.drawn
-            assert drawn is not None
-            if len(drawn.items):
+            made = self._drawn(session, request, limits, number, attempt)
+            if len(made.drawn.items):
                 break
         else:
             raise errors.TooFewRows(
                 f"the unit left out all that was drawn, {ATTEMPTS} times: use one that leaves out "
                 f"less, or lease more{limits.explained(settings.new_only)}"
             )
+        drawn = replace(made.drawn, attempt=attempt) if attempt else made.drawn
         repeated = self._usage.returned.get(number)
         id, text = self._request_id(request, drawn)
         new = NewLease(
@@ -299,20 +311,40 @@ class Leasing:
             id,
             self._holder,
             counters.now + seconds,
-            checksum(batch, self._store, limits.rows_crc),
-            replace(drawn, attempt=attempt) if attempt else drawn,
-            limits.least,
+            checksum(made.batch, self._store, made.rows_crc),
+            drawn,
+            made.least if request.pin else None,
         )
-        return batch, new, text
+        return made.batch, new, text
 
-    def _request_id(self, request: Request, drawn: Drawn) -> tuple[int, str | None]:
+    def _drawn(
+        self, session: Session, request: LeaseRequest, limits: Limits, number: int, attempt: int
+    ) -> Recorded:
+        """Draw the batch of a number, at an attempt."""
+        rng, layout_rng = (
+            one.of_batch(number, attempt) for one in (self._random, self._layout_random)
+        )
+        asked = (
+            request.size, request.where, request.sampler, request.unit, request.fields, None,
+            limits, self._plans,
+        )  # fmt: skip
+        writes_alone = self._store.dialect.WRITES_ALONE
+        try:
+            return self._sampling.sample_for(
+                asked, rng, layout_rng, number, request.empty, session if writes_alone else None
+            )
+        except errors.TooFewRows as error:
+            explained = limits.explained(self._consumer.settings.new_only)
+            raise errors.TooFewRows(f"{error}{explained}") from None
+
+    def _request_id(self, request: LeaseRequest, drawn: Drawn) -> tuple[int, str | None]:
         """Return the id of what is asked for, and what that is unless it is stored."""
         columns = described(drawn.columns)
         key = request.key, tuple((name, *kind) for name, kind in columns.items())
         id = self._requests.get(key)
         if id is not None and id in self._stored:
             return id, None
-        text = request.as_text(columns)
+        text = as_text(request.where, request.sampler, request.unit, request.fields, columns)
         id = leases.request_id(text)
         remember(self._requests, key, id)
         return id, text
@@ -374,9 +406,9 @@ class Leasing:
             self._take_in(replace(lease, status="returned"), counters.version)
         return bool(found)
 
-    def shared(self, id: int, unit: Unit | None) -> Batch:
+    def shared(self, id: int, units: Units) -> Batch:
         """Return the batch of a lease that any process holds; raise LeaseLost where none does."""
-        return shared(self._store, self._sampling, self._consumer, id, unit)
+        return shared(self._store, self._sampling, self._consumer, id, units)
 
     # -- what others do --------------------------------------------------------------------------
 
@@ -391,3 +423,35 @@ class Leasing:
             or (lease.holder == mine and lease.id not in self._given)
             or (lease.holder != mine and self._others.has_ended(lease.holder))
         ]
+
+
+def follow(
+    usage: Usage, session: Session, store: Store, consumer: ConsumerRecord, counters: Counters
+) -> None:
+    """Bring a usage up to date with the ledger."""
+    if usage.version == counters.version:
+        return
+    try:
+        if usage.version < 0:
+            _load(usage, session, store, consumer, counters)
+        else:
+            for lease in leases.changed(session, store, consumer, usage.last, usage.held):
+                usage.take_in(lease)
+    except BaseException:
+        usage.forget()
+        raise
+    usage.version = counters.version
+
+
+def _load(
+    usage: Usage, session: Session, store: Store, consumer: ConsumerRecord, counters: Counters
+) -> None:
+    """Read the ledger, as far as it tells of what is held."""
+    oldest = store.state(session).oldest
+    usage.begin_at(oldest)
+    if usage.most is not None:
+        for lease in leases.acknowledged(session, store, consumer, oldest):
+            usage.take_in(lease)
+    for lease in leases.open_leases(session, store, consumer):
+        usage.take_in(lease)
+    usage.last, usage.begun = counters.handed_out - 1, counters.begun

@@ -37,14 +37,14 @@ class Philox:
 
 
 def least_position(resident: Resident, layout: Layout) -> int:
-    """Return the least position of the rows that a layout puts together."""
+    """Return the least position of the rows that a layout puts together, `high` of none."""
     parts = (
         layout.rows, layout.next_rows, layout.last_rows, layout.stacks, layout.next_stacks,
         layout.firsts,
     )  # fmt: skip
     rows = np.concatenate([part.reshape(-1) for part in parts if part is not None])
     held = rows[(rows >= 0) & (rows < resident.zero)]
-    return int(resident.positions(held).min())
+    return int(resident.positions(held).min(initial=resident.high))
 
 
 def rows_crc(resident: Resident, layout: Layout) -> int:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from expdb import errors
 from expdb.batch import Batch
-from expdb.replay.sequences import Episode, Group, Sequence
-from expdb.replay.transitions import NStep, Stack
-from expdb.replay.units import Step, Unit
+from expdb.replay.units import Unit
 from expdb.sampling.repeatable import Philox, matches
-from expdb.sampling.sampler import Sampling
+from expdb.sampling.request import public_name
+from expdb.sampling.sampling import Sampling
 from expdb.storage.ledger import entries, leases
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
 from expdb.storage.ledger.entries import Entry
 from expdb.storage.store import Store
 
-UNITS: dict[str, type[Unit]] = {
-    unit.__name__: unit for unit in (Step, Stack, NStep, Sequence, Episode, Group)
-}
+# A unit that is used whatever the ledger names, or classes to look a name up in.
+Units = Unit | Iterable[type[Unit]]
 
 
 def replayed(
@@ -28,7 +26,7 @@ def replayed(
     name: str,
     steps: set[int] | None,
     newest: int | None,
-    unit: Unit | None,
+    units: Units,
 ) -> Iterator[Batch]:
     """Yield batches that were acknowledged, in that order."""
     with store.engine.reading() as session:
@@ -43,34 +41,34 @@ def replayed(
                 f"consumer {name!r} has no batch that was acknowledged with one of the given "
                 f"trainer steps; it has {known}"
             )
-    return _each(store, sampling, consumer, ids, unit)
+    return _each(store, sampling, consumer, ids, units)
 
 
 def _each(
-    store: Store, sampling: Sampling, consumer: ConsumerRecord, ids: list[int], unit: Unit | None
+    store: Store, sampling: Sampling, consumer: ConsumerRecord, ids: list[int], units: Units
 ) -> Iterator[Batch]:
     def batch_of(id: int) -> Batch:
         with store.engine.reading() as session:
             entry = entries.read_entry(session, store, consumer, id)
-        return made_again(store, sampling, consumer, entry, unit)
+        return made_again(store, sampling, consumer, entry, units)
 
     for id in ids:
         yield store.engine.retry(batch_of, id)
 
 
 def shared(
-    store: Store, sampling: Sampling, consumer: ConsumerRecord, id: int, unit: Unit | None
+    store: Store, sampling: Sampling, consumer: ConsumerRecord, id: int, units: Units
 ) -> Batch:
     """Return the batch of a lease that any process holds; raise LeaseLost where none does."""
     with store.engine.reading() as session:
         if leases.status(session, store, consumer, id)[0] != "leased":
             raise leases.lost(session, store, consumer, id)
         entry = entries.read_entry(session, store, consumer, id)
-    return made_again(store, sampling, consumer, entry, unit)
+    return made_again(store, sampling, consumer, entry, units)
 
 
 def made_again(
-    store: Store, sampling: Sampling, consumer: ConsumerRecord, entry: Entry, unit: Unit | None
+    store: Store, sampling: Sampling, consumer: ConsumerRecord, entry: Entry, units: Units
 ) -> Batch:
     """Return the batch of a row of the ledger, bit for bit.
 
@@ -79,25 +77,59 @@ def made_again(
     what, asked = f"batch {entry.number} of consumer {consumer.name!r}", entry.request
     fields = None if asked["fields"] is None else tuple(asked["fields"])
     rng = Philox(consumer.settings.seed, 1).of_batch(entry.number, entry.drawn.attempt)
-    given = _unit(asked["unit"], what) if unit is None else unit
+    unit = units if isinstance(units, Unit) else _unit(asked["unit"], units, what)
     try:
-        batch, rows = sampling.again(entry.drawn, given, fields, rng)
+        made = sampling.again(entry.drawn, unit, fields, rng)
     except errors.Evicted as error:
         raise errors.Evicted(f"{what}: {error}") from None
-    if not matches(batch, store, rows, entry.checksum):
+    if not matches(made.batch, store, made.rows_crc, entry.checksum):
         raise errors.ReplayMismatch(
             f"{what} differs from what was handed out: rewards or other columns were changed, "
             "steps around it were deleted, or its episodes went on since"
         )
-    return batch
+    return made.batch
 
 
-def _unit(settings: dict[str, Any], what: str) -> Unit:
-    given = {key: value for key, value in settings.items() if key != "name"}
-    known = UNITS.get(settings["name"])
-    if known is None:
+def _unit(settings: Mapping[str, Any], units: Iterable[type[Unit]], what: str) -> Unit:
+    """Return the unit that the ledger describes.
+
+    A class of the caller's own is looked up by its name among `units`, then among the classes of
+    the modules that are imported. No module is imported because a file names it.
+    """
+    name = settings["name"]
+    kind = _class_of(name, units)
+    if kind is None:
         raise errors.InvalidValue(
-            f"{what} was made by the unit {settings['name']}, which is not expdb's: give it as "
-            "unit="
+            f"{what} was made by the unit {name}, which is not known here: import its module, or "
+            f"pass units=[{name.rpartition('.')[2]}]"
         )
-    return known(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
+    given = {key: _setting(value, units, what) for key, value in settings.items() if key != "name"}
+    try:
+        return kind(**given)
+    except TypeError as error:
+        raise errors.InvalidValue(
+            f"{what} was made by another version of the unit {name} ({error}): pass unit=, as it "
+            "was then"
+        ) from None
+
+
+def _setting(value: Any, units: Iterable[type[Unit]], what: str) -> Any:
+    if isinstance(value, list):
+        return tuple(_setting(one, units, what) for one in value)
+    return _unit(value, units, what) if isinstance(value, dict) and "name" in value else value
+
+
+def _class_of(name: str, units: Iterable[type[Unit]]) -> type[Unit] | None:
+    given = list(units)
+    known = given + [kind for kind in _all_units(Unit) if kind not in given]
+    for kind in known:
+        if public_name(kind) == name:
+            return kind
+    short = name.rpartition(".")[2]
+    return next((kind for kind in given if kind.__name__ == short), None)
+
+
+def _all_units(base: type[Unit]) -> Iterator[type[Unit]]:
+    for kind in base.__subclasses__():
+        yield kind
+        yield from _all_units(kind)

@@ -1,66 +1,182 @@
-"""What a lease asks for, as its learner says it and as the ledger keeps it."""
+"""What a sample asks for: checked, compiled, and equal to every other request for the same."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
+import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, is_dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from expdb.errors import InvalidValue
+from expdb.memory.resident import Resident
+from expdb.memory.usage import Usage
+from expdb.replay.layout import Trajectories
 from expdb.replay.samplers import Sampler
 from expdb.replay.units import Unit
+from expdb.sampling.extensions import checked_starts, is_builtin, read_only
+from expdb.sql.conditions import Condition
 from expdb.sql.query import QueryBuilder, Where, plain_where
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a lease asks for."""
+class Limits:
+    """What a consumer may be handed out of what the query and the unit allow."""
 
-    size: int
-    at_least: int
-    where: Where
-    sampler: Sampler
-    unit: Unit
-    fields: tuple[str, ...] | None
-    empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
-    pin: bool = False  # whether what is leased is kept, whatever the capacity
-
-    @cached_property
-    def key(self) -> tuple[Any, ...]:
-        """What tells it from other requests, in the ledger."""
-        return repr(self.sampler), self.unit, self.fields, json.dumps(self._where, default=_plain)
+    consumer: str
+    usage: Usage
+    min_size: int
+    at_least: int  # rows, where there are fewer than asked for
+    oldest_version: int | None  # of the policy, that is not too stale
+    by_episode: bool  # whether episodes are handed out, which are as old as their oldest step
 
     @property
-    def _where(self) -> Any:
-        """The query, as plain JSON values; of a list of positions only how many these are."""
-        where = plain_where(self.where)
-        if isinstance(where, np.ndarray):
-            return f"{len(where)} positions"
-        return where.build() if isinstance(where, QueryBuilder) else where
+    def reads(self) -> tuple[str, ...]:
+        """The columns of episodes that it looks at."""
+        if self.oldest_version is None:
+            return ()
+        return ("first_policy_version" if self.by_episode else "policy_version",)
 
-    def as_text(self, columns: Mapping[str, Any]) -> str:
-        """Return what the ledger says of it; `columns` describes those of the sampler."""
-        said = {
-            "unit": _settings(self.unit),
-            "sampler": _settings(self.sampler),
-            "where": self._where,
-            "fields": self.fields,
-            "columns": columns,
-        }
-        return json.dumps(said, default=_plain)
+    @property
+    def reads_versions(self) -> bool:
+        """Whether it looks at the versions that steps have of their own."""
+        return self.oldest_version is not None and not self.by_episode
+
+    def allow(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
+        """Return which of the steps may be handed out now, bool."""
+        found = self.usage.may_be_drawn(resident, rows)
+        if self.oldest_version is None:
+            return found
+        if self.by_episode:
+            versions = resident.of_episodes("first_policy_version", rows)
+        else:
+            assert resident.step_versions is not None
+            versions = resident.step_versions.of(rows)
+        return np.asarray(found & (versions >= self.oldest_version))
+
+    def explained(self, new_only: bool) -> str:
+        """Return what the consumer has to do with there being too little."""
+        held, most, oldest = sorted(self.usage.held), self.usage.most, self.oldest_version
+        said = []
+        if held:
+            named = ", ".join(map(str, held[:3])) + ", ..." * (len(held) > 3)
+            said = [
+                f"lease{'s' * (len(held) > 1)} {named} hold{'s' * (len(held) == 1)} some until "
+                "acknowledged, given back or expired"
+            ]
+        times = "once" if most == 1 else f"{most} times"
+        said += [f"each may be handed out {times}"] if most is not None else []
+        said += [f"the policy_version is to be {oldest} or newer"] if oldest is not None else []
+        said += ["only what was stored since it was made counts"] * new_only
+        return f" (consumer {self.consumer!r}: {', '.join(said)})" if said else ""
 
 
-def _settings(one: Sampler | Unit) -> dict[str, Any]:
-    name = type(one).__name__ if one.is_trusted else f"{type(one).__module__}.{type(one).__name__}"
-    return {"name": name, **(asdict(one) if is_dataclass(one) else {})}
+@dataclass(frozen=True)
+class SampleRequest:
+    """What a sample asks for."""
+
+    size: int
+    key: str | None  # of the query, None for every step
+    where: Where = field(compare=False)
+    condition: Condition | None = field(compare=False)
+    sampler: Sampler
+    unit: Unit
+    fields: tuple[str, ...] | None = None
+    shard: tuple[int, int] | None = None
+    limits: Limits | None = None
+
+    @cached_property
+    def unit_is_checked(self) -> bool:
+        """Whether what the unit returns is checked: it is not one of expdb's."""
+        return not is_builtin(type(self.unit))
+
+    @cached_property
+    def sampler_is_checked(self) -> bool:
+        """Whether what the sampler returns is checked: it is not one of expdb's."""
+        return not is_builtin(type(self.sampler))
+
+    @cached_property
+    def anchor_key(self) -> tuple[Any, ...]:
+        """What decides, beside the query, which steps may be drawn; `()` for all of them."""
+        key = _anchor_key(self.unit)
+        if self.shard is not None:
+            key = (*key, "shard", *self.shard)
+        if self.limits is not None:
+            key = (*key, "consumer", self.limits.consumer, self.limits.oldest_version)
+        return key
+
+    @cached_property
+    def name(self) -> tuple[Any, ...]:
+        """What decides which steps may be drawn."""
+        return self.key, self.anchor_key
+
+    @cached_property
+    def reads(self) -> tuple[str, ...]:
+        """The columns of episodes that the unit, the sampler and the consumer look at."""
+        limits = () if self.limits is None else self.limits.reads
+        return tuple(sorted({*self.unit.reads, *self.sampler.reads, *limits}))
+
+    @cached_property
+    def lists_anchors(self) -> bool:
+        """Whether which steps may be drawn depends on all that match, not on each alone."""
+        return self.unit.lists_anchors
+
+    @cached_property
+    def asks_priorities(self) -> bool:
+        """Whether the query asks for priorities, which no list of positions follows."""
+        return self.condition is not None and "priority" in self.condition.names
+
+    @cached_property
+    def asks_database(self) -> bool:
+        """Whether the query or the sampler asks for what may be stored only in the database."""
+        return self.asks_priorities or self.sampler.asks_database
+
+    def may_start(
+        self, resident: Resident, rows: np.ndarray, trajectories: Trajectories | None = None
+    ) -> np.ndarray:
+        """Return which of the steps may be drawn, each by itself.
+
+        `trajectories` may have the rows around them at hand.
+        """
+        around = resident if trajectories is None else trajectories
+        if self.unit_is_checked:
+            given = self.unit.may_start(around, read_only(rows) if around is resident else rows)
+            found = checked_starts(self.unit, given, len(rows))
+        else:
+            found = self.unit.may_start(around, rows)
+        if self.limits is not None:
+            found = found & self.limits.allow(resident, rows)
+        return found if self.shard is None else found & self.in_shard(resident, rows)
+
+    @cached_property
+    def asks_unit_alone(self) -> bool:
+        """Whether the unit alone says which steps may be drawn, and is not checked."""
+        return self.limits is None and self.shard is None and not self.unit_is_checked
+
+    def epoch(self, resident: Resident) -> tuple[int, int]:
+        """Return what counts the changes of the steps that may be drawn."""
+        return resident.epoch, 0 if self.limits is None else self.limits.usage.epoch
+
+    def in_shard(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
+        """Return which of the steps are of the episodes that are drawn from."""
+        if self.shard is None:
+            return np.ones(len(rows), np.bool_)
+        index, count = self.shard
+        found: np.ndarray = resident.episodes(rows) % count == index
+        return found
 
 
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else repr(value)
+def _anchor_key(unit: Unit) -> tuple[Any, ...]:
+    """Return what decides which steps a unit may start from, across all units."""
+    key = () if unit.starts_anywhere else unit.anchor_key
+    if not key or key == (unit,):
+        return key
+    own = ("may_start", "anchors")
+    owner = next(kind for kind in type(unit).__mro__ if any(name in vars(kind) for name in own))
+    return key if is_builtin(owner) else (owner, *key)
 
 
 def check_instances(sampler: Any, unit: Any) -> None:
@@ -79,10 +195,61 @@ def check_empty(empty: Any) -> None:
         )
 
 
-def field_names(fields: Any) -> tuple[str, ...]:
+def field_names(given: Any) -> tuple[str, ...]:
     """Return the names of fields; one by itself is taken."""
-    names = (fields,) if isinstance(fields, str) else fields
+    names = (given,) if isinstance(given, str) else given
     found = tuple(names) if isinstance(names, Iterable) else (names,)
     if not all(isinstance(name, str) for name in found):
-        raise InvalidValue(f"fields is {fields!r}: give a list of names")
+        raise InvalidValue(f"fields is {given!r}: give a list of names")
     return found
+
+
+# -- as the ledger keeps it ------------------------------------------------------------------------
+
+
+def as_text(
+    where: Where,
+    sampler: Sampler,
+    unit: Unit,
+    names: tuple[str, ...] | None,
+    columns: Mapping[str, Any],
+) -> str:
+    """Return what the ledger says of a request; `columns` describes those of the sampler."""
+    said = {
+        "unit": settings_of(unit),
+        "sampler": settings_of(sampler),
+        "where": told(where),
+        "fields": names,
+        "columns": columns,
+    }
+    return json.dumps(said, default=_plain)
+
+
+def told(where: Where) -> Any:
+    """Return a query as plain JSON values; of a list of positions only how many these are."""
+    plain = plain_where(where)
+    if isinstance(plain, np.ndarray):
+        return f"{len(plain)} positions"
+    return plain.build() if isinstance(plain, QueryBuilder) else plain
+
+
+def settings_of(one: Sampler | Unit) -> dict[str, Any]:
+    """Return the public name of the class and its settings; those that are units likewise."""
+    settings: dict[str, Any] = {"name": public_name(type(one))}
+    for name in _names_of_fields(one):
+        value = getattr(one, name)
+        settings[name] = settings_of(value) if isinstance(value, (Sampler, Unit)) else value
+    return settings
+
+
+def _names_of_fields(one: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(one)] if is_dataclass(one) else []
+
+
+def public_name(kind: type) -> str:
+    """Return the name of a class of expdb, or the module and name of another one."""
+    return kind.__name__ if is_builtin(kind) else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else repr(value)

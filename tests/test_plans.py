@@ -1,4 +1,4 @@
-"""A sample that is asked for again is made in fewer calls, and is the same."""
+"""Rows that are taken side by side make the batch that rows followed one by one make."""
 
 import threading
 
@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import expdb
-from expdb.sampling.prepared import COPIERS, MOST_ROWS, Prepared
-from expdb.sampling.sampler import Sampling
+from expdb.sampling.gather import Gatherer
+from expdb.sampling.plan import MOST_ROWS_KEPT
+from expdb.sampling.window import Window
 
 UNITS = [
     expdb.Step(),
@@ -24,7 +25,6 @@ UNITS = [
     expdb.NStep(1, stack=4, gamma=0.5, end="redraw"),
     expdb.NStep(1, stack=3, stack_fields=("obs", "n")),
 ]
-# Those whose columns are put together as ever.
 OTHER_UNITS = [
     expdb.NStep(3, end="drop"),
     expdb.NStep((1, 4), gamma=0.5),
@@ -50,29 +50,17 @@ OTHER_SAMPLERS = [
 QUERIES = [{"task_id": "task1"}, expdb.QueryBuilder().gt("reward", 4), [3, 20, 21, 22, 40]]
 
 
-@pytest.fixture
-def made(monkeypatch):
-    """Return a list of the batches that were made in fewer calls."""
-    found, sample = [], Prepared.sample
-
-    def counting(*arguments):
-        batch = sample(*arguments)
-        if batch is not None:
-            found.append(batch)
-        return batch
-
-    monkeypatch.setattr(Prepared, "sample", counting)
-    return found
-
-
-def at_length(buffer, size, **how):
-    """Return the sample that the general way makes."""
-    repeated = Sampling.repeated
-    Sampling.repeated = lambda *_: None
+def one_by_one(buffer, size, **how):
+    """Return the sample of a plan without a window: memory is asked for each row."""
+    sampling = buffer._sampling
+    known, sampling._plans = sampling._plans, {}
     try:
+        asked = {"where": None, "sampler": expdb.Uniform(), "unit": expdb.Step(), "fields": None}
+        asked |= {name: value for name, value in how.items() if name in asked}
+        sampling._plan(size, shard=None, **asked)._offsets = None
         return buffer.sample(size, **how)
     finally:
-        Sampling.repeated = repeated
+        sampling._plans = known
 
 
 def assert_same(one, other):
@@ -91,7 +79,7 @@ def both(buffer, size, seed=0, **how):
     """Return the same sample, made both ways."""
     return tuple(
         sample(buffer, size, rng=np.random.default_rng(seed), **how)
-        for sample in (at_length, expdb.ReplayBuffer.sample)
+        for sample in (one_by_one, expdb.ReplayBuffer.sample)
     )
 
 
@@ -135,27 +123,25 @@ def buffer(request, tmp_path):
 @pytest.mark.parametrize(
     "fields", [None, ["obs", "reward"], ("image", "position", "episode", "note", "n")]
 )
-def test_it_is_the_sample_that_the_general_way_makes(buffer, made, sampler, fields):
+def test_a_window_makes_the_batch_of_rows_that_are_followed_one_by_one(buffer, sampler, fields):
     buffer.sample(1, unit=expdb.NStep(1))  # loads all; single steps do not wait for that
     for unit in UNITS:
-        made.clear()
         for size in (1, 300):
             for seed in range(2):
                 one, other = both(buffer, size, seed, sampler=sampler, unit=unit, fields=fields)
                 assert_same(one, other)
-        assert len(made) >= 3  # all but the first, perhaps
 
 
 @pytest.mark.parametrize("query", [None, *QUERIES], ids=str)
 @pytest.mark.parametrize("sampler", [SAMPLERS[0], SAMPLERS[1], *OTHER_SAMPLERS])
-def test_with_every_query_sampler_and_unit_it_is_the_same(buffer, made, sampler, query):
+def test_with_every_query_sampler_and_unit_it_is_the_same(buffer, sampler, query):
     for unit in [*UNITS, *OTHER_UNITS]:
         how = {"where": query, "unit": unit, "sampler": sampler}
         for seed in range(3):
             try:
                 other, one = (
                     sample(buffer, 2, rng=np.random.default_rng(seed), **how)
-                    for sample in (expdb.ReplayBuffer.sample, at_length)
+                    for sample in (expdb.ReplayBuffer.sample, one_by_one)
                 )
             except expdb.TooFewRows:
                 continue
@@ -164,7 +150,6 @@ def test_with_every_query_sampler_and_unit_it_is_the_same(buffer, made, sampler,
                 {key: one[key] for key in one if key not in weights},
                 {key: other[key] for key in other if key not in weights},
             )
-    assert made or sampler.asks_database or sampler.reads or isinstance(query, list)
 
 
 @pytest.mark.parametrize("unit", [*UNITS, *OTHER_UNITS, expdb.NStep(1, end="drop")])
@@ -206,7 +191,7 @@ def test_a_query_follows_what_another_sample_has_loaded(buffer):
 
 
 @pytest.mark.parametrize("width", [2, 50])
-def test_a_successor_that_was_stored_is_that_of_the_last_step_taken(tmp_path, made, width):
+def test_a_successor_that_was_stored_is_that_of_the_last_step_taken(tmp_path, width):
     with expdb.open(tmp_path / "runs.db") as db:
         buffer = db.buffer("b", capacity=90)
         for k in range(8):
@@ -221,10 +206,9 @@ def test_a_successor_that_was_stored_is_that_of_the_last_step_taken(tmp_path, ma
             assert_same(one, other)
             taken = other.get("n_steps", 1)
             assert (other["next_obs"][:, 0] == other["n"] + taken).all()
-        assert made
 
 
-def test_steps_of_episodes_that_were_written_in_turns(tmp_path, made):
+def test_steps_of_episodes_that_were_written_in_turns(tmp_path):
     """They do not stand side by side, so they are walked along."""
     with expdb.open(tmp_path / "runs.db") as db:
         buffer = db.buffer("b")
@@ -238,17 +222,15 @@ def test_steps_of_episodes_that_were_written_in_turns(tmp_path, made):
             for seed in range(4):
                 one, other = both(buffer, 64, seed, unit=unit)
                 assert_same(one, other)
-        assert len(made) > 10
 
 
-def test_priorities_are_followed(buffer, made):
+def test_priorities_are_followed(buffer):
     how = {"sampler": expdb.Prioritized(), "unit": expdb.NStep(1)}
     rng = np.random.default_rng(0)
     for round in range(10):
         one, other = both(buffer, 50, round, **how)
         assert_same(one, other)
         buffer.update_priorities(one["position"], rng.random(50) * 10.0**round)
-    assert len(made) == 9
 
 
 def test_a_batch_stays_what_it_is_and_may_be_written_to(buffer):
@@ -265,41 +247,29 @@ def test_a_batch_stays_what_it_is_and_may_be_written_to(buffer):
             assert all((batch[key] == k % 2).all() for key in batch)
 
 
-@pytest.mark.parametrize("unit", UNITS)
-def test_a_batch_drawn_in_the_midst_of_another_changes_nothing(buffer, monkeypatch, unit):
+@pytest.mark.parametrize("unit", [*UNITS, *OTHER_UNITS])
+@pytest.mark.parametrize("where", [(Gatherer, "gather"), (Window, "load")])
+def test_a_batch_drawn_in_the_midst_of_another_changes_nothing(buffer, monkeypatch, unit, where):
     """A signal's handler may draw, in the same thread, which holds the lock already."""
-    within = []
+    kind, name = where
+    method, within = getattr(kind, name), []
 
-    def interrupting(copied):
-        def interrupted(copier, *arguments):
-            if within:
-                buffer.sample(64, rng=np.random.default_rng(within.pop()), unit=unit)
-            return copied(copier, *arguments)
+    def interrupted(*arguments):
+        if within:
+            buffer.sample(5, rng=np.random.default_rng(within.pop()), unit=unit)
+        found = method(*arguments)
+        if within:
+            buffer.sample(5, rng=np.random.default_rng(within.pop()), unit=unit)
+        return found
 
-        return interrupted
-
-    for kind in COPIERS:
-        monkeypatch.setattr(kind, "copied", interrupting(kind.copied))
+    monkeypatch.setattr(kind, name, interrupted)
     for _ in range(3):
-        buffer.sample(64, unit=unit)
-    expected = buffer.sample(64, rng=np.random.default_rng(1), unit=unit)
-    within.append(2)
-    found = buffer.sample(64, rng=np.random.default_rng(1), unit=unit)
-    assert not within
+        buffer.sample(5, unit=unit)
+    expected = buffer.sample(5, rng=np.random.default_rng(1), unit=unit)
+    within += [2, 3]
+    found = buffer.sample(5, rng=np.random.default_rng(1), unit=unit)
+    assert not within or unit.window is None
     assert_same(found, expected)
-
-
-def test_samples_that_cannot_be_made_so_drive_out_none_that_can(buffer, made):
-    """Such as those with a seed, which are checked anew each time."""
-    for _ in range(3):
-        for how in KINDS:
-            buffer.sample(8, **how)
-    made.clear()
-    for seed in range(9):
-        buffer.sample(8, rng=seed)
-    for how in KINDS:
-        buffer.sample(8, **how)
-    assert len(made) == len(KINDS)
 
 
 def test_equal_units_of_numbers_of_other_types_make_the_same(buffer):
@@ -333,7 +303,7 @@ def test_what_is_refused_stays_refused(buffer, how):
         buffer.sample(**{"size": 4, **how})
 
 
-def test_a_new_field_is_in_every_batch_from_then_on(tmp_path, made):
+def test_a_new_field_is_in_every_batch_from_then_on(tmp_path):
     with expdb.open(tmp_path / "runs.db") as db:
         buffer = db.buffer("b")
         store_episodes(buffer, [60])
@@ -343,12 +313,11 @@ def test_a_new_field_is_in_every_batch_from_then_on(tmp_path, made):
             n = np.arange(count)
             buffer.store_batch({"obs": np.ones((count, 2), np.float32), "n": n, "new": n})
             found = [buffer.sample(64, rng=np.random.default_rng(1)) for _ in range(3)]
-            one = at_length(buffer, 64, rng=np.random.default_rng(1))
+            one = one_by_one(buffer, 64, rng=np.random.default_rng(1))
             for other in found:
                 assert_same(one, other)
                 assert (other["new"] == other["n"])[other["has_new"]].all()
             assert_same(one, buffer.sample(64, rng=np.random.default_rng(1)))
-        assert len(made) > 2
 
 
 def test_what_has_become_too_few_says_why(tmp_path):
@@ -365,7 +334,7 @@ def test_what_has_become_too_few_says_why(tmp_path):
 
 
 def test_large_batches_are_made_as_well(buffer):
-    one, other = both(buffer, MOST_ROWS + 1)
+    one, other = both(buffer, MOST_ROWS_KEPT + 1)
     assert_same(one, other)
 
 
@@ -379,7 +348,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_happens_it_is_the_same(tmp_path, made, seed):
+def test_whatever_happens_it_is_the_same(tmp_path, seed):
     rng = np.random.default_rng(seed)
     with expdb.open(tmp_path / "runs.db") as db, expdb.open(tmp_path / "runs.db") as other:
         buffer, n = db.buffer("b", capacity=int(rng.integers(20, 200))), 0
@@ -414,10 +383,9 @@ def test_whatever_happens_it_is_the_same(tmp_path, made, seed):
                     ]
                 except expdb.TooFewRows:
                     continue
-                expected = at_length(buffer, 16, rng=np.random.default_rng(n), **how)
+                expected = one_by_one(buffer, 16, rng=np.random.default_rng(n), **how)
                 for batch in found:
                     assert_same(expected, batch)
-        assert len(made) > 20
 
 
 def test_threads_draw_each_their_own(buffer):

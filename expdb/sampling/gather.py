@@ -1,4 +1,4 @@
-"""Batches: the arrays of drawn rows."""
+"""Batches: the columns of drawn rows, copied out of memory, and what has to be read for them."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -7,15 +7,12 @@ from typing import Any
 import numpy as np
 
 from expdb import errors
-from expdb.batch import Batch
 from expdb.memory import priorities
 from expdb.memory.resident import Resident
 from expdb.names import UNKNOWN
 from expdb.replay.layout import Layout
-from expdb.replay.samplers import Sampler
-from expdb.replay.units import Unit
-from expdb.sampling.keys import Plan, plan_keys
-from expdb.sampling.memo import remembered
+from expdb.sampling.keys import KeySources
+from expdb.sampling.window import Window
 from expdb.sql.session import Session
 from expdb.storage.reading import fetch
 from expdb.storage.reading.chunk_cache import ChunkCache
@@ -24,69 +21,84 @@ from expdb.storage.store import State, Store
 
 # Which rows of a layout a key is of.
 _ROWS = {"next": "next_rows", "last": "last_rows", "stack": "stacks", "next_stack": "next_stacks"}
+_PER_ROW = ("probability", "weight", "length", "episode")
 
 
-class Collator:
-    """Makes batches of rows in memory, and of what has to be read for them."""
+class Gatherer:
+    """Makes the columns of batches."""
 
     def __init__(self, store: Store, resident: Resident):
         self._store, self._resident = store, resident
         self.cache = ChunkCache()
-        self._plans: dict[Any, Plan] = {}
-        self._planned = -1  # version of the resident that the plans are of
 
-    def plan(self, fields: tuple[str, ...] | None, unit: Unit, sampler: Sampler) -> Plan:
-        """Return where the keys of a batch come from.
-
-        Raise QueryError for a key that there is not.
-        """
-        r = self._resident
-        if self._planned != r.version:
-            self._plans, self._planned = {}, r.version
-        return remembered(
-            self._plans,
-            (fields, unit, sampler.keys()),
-            lambda: plan_keys(self._store, self._resident, fields, unit, sampler),
-        )
-
-    def collate(
+    def gather(
         self,
-        session: Session | None,
-        state: State | None,
-        plan: Plan,
+        keys: KeySources,
+        window: Window | None,
         positions: np.ndarray,
         layout: Layout,
         drawn: dict[str, np.ndarray],
+        session: Session | None,
+        state: State | None,
         empty: Empty,
-    ) -> Batch:
-        """Gather the columns of a batch."""
-        mask, rows = layout.mask, layout.rows
-        shape, flat = rows.shape, rows.reshape(-1)
-        taken = _Taken(self._resident, empty)
-        arrays: dict[str, dict[str, np.ndarray]] = {"unit": layout.columns, "sampler": drawn}
-        if session is not None and state is not None:
-            arrays |= self._read(session, state, plan, positions, layout)
-        out: dict[str, np.ndarray] = {}
-        for key, source, name in plan.keys:
-            if source == "row":
-                array = taken.column(name, "rows", flat)
-                out[key] = array if mask is None else array.reshape(*shape, *array.shape[1:])
-            elif source in _ROWS:
-                which = _ROWS[source]
-                out[key] = taken.column(name, which, getattr(layout, which))
-            elif source == "stored":
-                array = arrays[source][name]
-                out[key] = array if mask is None else array.reshape(*shape, *array.shape[1:])
-            elif source in arrays:
-                out[key] = arrays[source][name]
+    ) -> dict[str, np.ndarray]:
+        """Return the columns of a batch; what is not in memory needs a session."""
+        r = self._resident
+        out: dict[str, Any] = keys.keys.copy()
+        for source, packed in keys.packed.items():
+            if window is None:
+                items = r.packed.take(_rows(source, None, layout), r.arrays).items
+            elif source != "row":
+                items = window.items_of(getattr(layout, _ROWS[source]), source)
+            elif layout.mask is None and layout.kept is None:
+                items = window.of_drawn
             else:
-                out[key] = self._named(source, positions, layout)
-        if layout.ragged and mask is not None:
-            _make_ragged(out, layout.columns["length"], mask)
-        return Batch(out, len(positions))
+                items = self._items_of_layout(window, layout)
+            for key, name, kind in packed:
+                column = items[name].copy()
+                out[key] = column if kind is None else column.view(kind)
+        for source, alone in keys.alone.items():
+            rows = _rows(source, window, layout)
+            for key, name in alone:
+                taken = r.columns[name]
+                out[key] = r.arrays.taken(taken, rows) if empty is np.empty else taken[rows]
+        if empty is not np.empty:
+            for key in [key for key, array in out.items() if array is not None]:
+                out[key] = _copied(out[key], empty)
+        stored: dict[str, dict[str, np.ndarray]] = {}
+        if not keys.in_memory:
+            assert session is not None
+            assert state is not None
+            stored = self._read(session, state, keys, positions, layout, window)
+        for key, source, name in keys.others:
+            if source == "unit":
+                out[key] = layout.columns[name]
+            elif source == "sampler":
+                out[key] = drawn[name]
+            elif source == "position" and layout.mask is None:
+                out[key] = positions
+            elif source == "episode" and window is not None and layout.kept is None:
+                out[key] = window.of_drawn[source].copy()
+            elif source in stored:
+                out[key] = stored[source][name]
+            else:
+                out[key] = self._named(source, window, positions, layout)
+        if layout.ragged and layout.mask is not None:
+            _make_ragged(out, layout.columns["length"], layout.mask)
+        return out
 
-    def _named(self, name: str, positions: np.ndarray, layout: Layout) -> np.ndarray:
-        """Return the positions of a batch, its episodes or priorities, or the buffer's name."""
+    def _items_of_layout(self, window: Window, layout: Layout) -> dict[str, np.ndarray]:
+        """Return the packed columns of the rows of a layout."""
+        if layout.rows is window.rows:
+            return window.items()
+        if layout.mask is None:
+            return {name: column[layout.kept] for name, column in window.of_drawn.items()}
+        return self._resident.packed.take(layout.rows, self._resident.arrays).items
+
+    def _named(
+        self, name: str, window: Window | None, positions: np.ndarray, layout: Layout
+    ) -> np.ndarray:
+        """Return the positions or episodes of steps, priorities, or the buffer's name."""
         mask, rows, r = layout.mask, layout.rows, self._resident
         if name == "priority":
             return priorities.of_rows(r, rows.reshape(-1))[0].reshape(rows.shape)
@@ -95,29 +107,41 @@ class Collator:
             return np.full(shape, self._store.name, object)
         if name == "episode":
             return r.episodes(rows) if mask is None else self._episodes(positions, layout)
-        if mask is None:
-            return positions
-        return np.where(mask, r.positions(rows.reshape(-1)).reshape(rows.shape), UNKNOWN)
+        if window is None or rows is not window.rows:
+            assert mask is not None
+            return np.where(mask, r.positions(rows), UNKNOWN)
+        found = window.positions(rows)
+        return found.copy() if found is rows else found
 
     def _read(
-        self, session: Session, state: State, plan: Plan, positions: np.ndarray, layout: Layout
+        self,
+        session: Session,
+        state: State,
+        keys: KeySources,
+        positions: np.ndarray,
+        layout: Layout,
+        window: Window | None,
     ) -> dict[str, dict[str, np.ndarray]]:
         """Read what is not in memory, by source."""
         found: dict[str, dict[str, np.ndarray]] = {}
-        if plan.stored:
-            flat = layout.rows.reshape(-1)
-            found["stored"] = self._stored(session, state, plan.stored, flat, layout.mask)
-        if plan.of_episodes:
+        if keys.stored:
+            flat = _rows("row", window, layout).reshape(-1)
+            stored = self._stored(session, state, keys.stored, flat, layout.mask)
+            shape = layout.rows.shape
+            found["stored"] = {
+                name: array.reshape(*shape, *array.shape[1:]) for name, array in stored.items()
+            }
+        if keys.of_episodes:
             found["episode_stored"] = self._of_episodes(
-                session, state, plan.of_episodes, positions, layout
+                session, state, keys.of_episodes, positions, layout
             )
-        if plan.following:
-            found["next_stored"] = self._stored_after(session, state, plan.following, layout)
-        if plan.last:
+        if keys.following:
+            found["next_stored"] = self._stored_after(session, state, keys.following, layout)
+        if keys.last:
             assert layout.last_rows is not None
-            found["last_stored"] = self._stored(session, state, plan.last, layout.last_rows, None)
-        if plan.frames:
-            frames = self._frames(session, state, plan.frames, layout)
+            found["last_stored"] = self._stored(session, state, keys.last, layout.last_rows, None)
+        if keys.frames:
+            frames = self._frames(session, state, keys.frames, layout)
             found["stack_stored"], found["next_stack_stored"] = frames
         return found
 
@@ -239,6 +263,12 @@ class Collator:
         return out
 
 
+def _rows(source: str, window: Window | None, layout: Layout) -> np.ndarray:
+    """Return the rows of one kind, the zero row where there is no step."""
+    rows: np.ndarray = layout.rows if source == "row" else getattr(layout, _ROWS[source])
+    return window.filled if window is not None and rows is window.rows else rows
+
+
 def _spread(array: np.ndarray, places: np.ndarray, count: int) -> np.ndarray:
     """Return an array of `count` entries with some values at their places.
 
@@ -257,50 +287,20 @@ def _spread(array: np.ndarray, places: np.ndarray, count: int) -> np.ndarray:
     return out
 
 
-class _Taken:
-    """Columns of drawn rows, in arrays of the caller's own making if need be.
-
-    Of what is packed, each set of rows is taken once.
-    """
-
-    def __init__(self, resident: Resident, empty: Empty):
-        self._resident, self._empty = resident, empty
-        self._records: dict[str, np.ndarray] = {}
-
-    def column(self, name: str, which: str, rows: np.ndarray) -> np.ndarray:
-        """Return a column of rows; `which` tells these from other rows of the batch."""
-        if name not in self._resident.packed.names:
-            return self._gathered(self._resident.columns[name], rows)
-        records = self._records.get(which)
-        if records is None:
-            records = self._records[which] = self._resident.packed.take(rows, self._resident.arrays)
-        found = records[name]
-        if self._empty is np.empty:
-            return found.copy()
-        out = _made(self._empty, found.shape, found.dtype)
-        out[...] = found
-        return out
-
-    def _gathered(self, column: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        if self._empty is np.empty:
-            return self._resident.arrays.taken(column, rows)
-        out = _made(self._empty, (*rows.shape, *column.shape[1:]), column.dtype)
-        return column.take(rows, 0, out, "clip")
-
-
-def _made(empty: Empty, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+def _copied(array: np.ndarray, empty: Empty) -> np.ndarray:
     """Return an array of the caller's own making; raise InvalidValue for one of another kind."""
-    out = empty(shape, dtype)
+    out = empty(array.shape, array.dtype)
     if (
         not isinstance(out, np.ndarray)
-        or out.shape != shape
-        or out.dtype != dtype
+        or out.shape != array.shape
+        or out.dtype != array.dtype
         or not out.flags.writeable
     ):
         raise errors.InvalidValue(
-            f"empty{shape, dtype} returned {type(out).__name__}: it is to return an array of that "
-            "shape and dtype that can be written to"
+            f"empty{array.shape, array.dtype} returned {type(out).__name__}: it is to return an "
+            "array of that shape and dtype that can be written to"
         )
+    out[...] = array
     return out
 
 
@@ -311,6 +311,3 @@ def _make_ragged(out: dict[str, np.ndarray], lengths: np.ndarray, mask: np.ndarr
             out[key] = as_objects(
                 [array[k, :length].copy() for k, length in enumerate(lengths.tolist())]
             )
-
-
-_PER_ROW = ("probability", "weight", "length", "episode")

@@ -1,0 +1,421 @@
+"""A sample: settled once for a request, and drawn from as often as it is wanted."""
+
+from __future__ import annotations  # NumPy imports its random module when it is first named
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from expdb import checks
+from expdb.batch import Batch
+from expdb.errors import InvalidValue
+from expdb.memory.resident import Resident
+from expdb.names import EPISODE_COLUMNS, UNKNOWN
+from expdb.replay.layout import Layout
+from expdb.replay.population import Grouped, Interval, Listed, Positions, check_size
+from expdb.replay.samplers import Drawn as Draw
+from expdb.replay.samplers import Prioritized, PriorityTree, Uniform
+from expdb.replay.units import Step
+from expdb.sampling.by_priority import ByPriority
+from expdb.sampling.candidates import Candidates
+from expdb.sampling.drawing import draw_within
+from expdb.sampling.extensions import (
+    checked_assembly,
+    checked_draw,
+    checked_layout,
+    read_only,
+    unknown_column,
+)
+from expdb.sampling.gather import Gatherer
+from expdb.sampling.keys import KeySources, key_sources
+from expdb.sampling.repeatable import least_position, rows_crc
+from expdb.sampling.request import SampleRequest
+from expdb.sampling.window import Window
+from expdb.sql.session import Session
+from expdb.storage.ledger.packed import Drawn
+from expdb.storage.reading import fetch, select
+from expdb.storage.reading.gather import Empty
+from expdb.storage.store import State, Store, evicted
+
+MOST_ROWS_KEPT = 4096  # of a window: of larger ones the rows are what takes the time
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A batch, and what the ledger says of it."""
+
+    batch: Batch
+    drawn: Drawn
+    rows_crc: int  # of which rows it is made of
+    least: int  # position of any of these
+
+
+class SamplePlan:
+    """How the batches of a request are made, as long as memory has the same columns.
+
+    Draw from it under the lock of the rows in memory, once these are up to date.
+    """
+
+    def __init__(
+        self,
+        request: SampleRequest,
+        store: Store,
+        resident: Resident,
+        candidates: Candidates,
+        by_priority: ByPriority,
+        gatherer: Gatherer,
+    ):
+        self.request, self._store, self.resident = request, store, resident
+        self.candidates, self.by_priority, self._gatherer = candidates, by_priority, gatherer
+        self._keys: KeySources
+        # Of the rows in memory, whose columns the keys are of.
+        self._version, self._packed = -1, resident.packed
+        self._offsets = request.unit.window
+        # The positions that may be drawn, and until when.
+        self._positions: Positions | None = None
+        self._epoch = -1, -1
+        # For the next draw; and the one that was loaded with what a draw tries.
+        self._window: Window | None = None
+        self._loaded: Window | None = None
+        self._most_rows_kept = MOST_ROWS_KEPT if request.limits is None else 0
+        # Whether it depends on the rows of steps only: not on queries, episodes or priorities.
+        self._needs_steps_alone = (
+            request.key is None
+            and not request.reads
+            and not request.sampler.uses_priorities
+            and not request.asks_database
+            and request.limits is None
+        )
+        self._assembles = request.unit.assembles
+        # Single steps, uniformly of all: nothing has to be in memory.
+        self.needs_no_rows = (
+            (request.sampler, request.unit) == (Uniform(), Step())
+            and request.key is None
+            and request.shard is None
+            and request.limits is None
+        )
+
+    @property
+    def keys(self) -> KeySources:
+        """Where the keys of a batch come from; raise QueryError for one that there is not."""
+        if self._version != self.resident.version or self._packed is not self.resident.packed:
+            self._set_keys()
+        return self._keys
+
+    def _set_keys(self) -> None:
+        r, request = self.resident, self.request
+        self._keys = key_sources(self._store, r, request.fields, request.unit, request.sampler)
+        self._version, self._packed = r.version, r.packed
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether a batch can be drawn without a look at the database."""
+        r = self.resident
+        if not (r.complete and r.size):
+            return False
+        if self._version != r.version or self._packed is not r.packed:
+            self._set_keys()
+        if not self._keys.in_memory:
+            return False
+        return self._needs_steps_alone or self.candidates.are_current(self.request)
+
+    # -- drawing -----------------------------------------------------------------------------------
+
+    def draw(
+        self,
+        rng: np.random.Generator,
+        empty: Empty = np.empty,
+        session: Session | None = None,
+        state: State | None = None,
+    ) -> Batch:
+        """Draw a batch; what is not in memory needs a session."""
+        if state is not None and not self.resident.complete:
+            assert session is not None
+            return self._draw_stored(rng, session, state)
+        positions, rows, columns = self._choose(rng, session)
+        layout, window = self._lay_out(positions, rows, rng)
+        return self._made(positions, columns, layout, window, rng, empty, session, state)
+
+    def draw_recorded(
+        self,
+        rng: np.random.Generator,
+        layout_rng: np.random.Generator,
+        number: int,
+        empty: Empty,
+        session: Session | None,
+        state: State | None,
+    ) -> Recorded:
+        """Draw the batch of a lease: the one of a consumer that has this number."""
+        positions, rows, columns = self._choose(rng, session, number)
+        return self._record(positions, rows, columns, layout_rng, empty, session, state)
+
+    def draw_given(
+        self, drawn: Drawn, layout_rng: np.random.Generator, session: Session, state: State
+    ) -> Recorded:
+        """Make the batch of what was drawn before; raise Evicted where some of that is gone."""
+        r, items = self.resident, drawn.items
+        if not (held := r.held(items)).all():
+            raise evicted(np.unique(items[~held]))
+        self.candidates.read_owners(session, self.request)
+        there = drawn.positions >= 0
+        positions = np.where(there, drawn.positions, r.low)
+        rows = np.where(there, r.rows(positions), UNKNOWN)
+        names = positions if positions.ndim == 1 else positions[:, 0]
+        return self._record(names, rows, drawn.columns, layout_rng, np.empty, session, state)
+
+    def _record(
+        self,
+        positions: np.ndarray,
+        rows: np.ndarray,
+        columns: dict[str, np.ndarray],
+        layout_rng: np.random.Generator,
+        empty: Empty,
+        session: Session | None,
+        state: State | None,
+    ) -> Recorded:
+        r = self.resident
+        layout, window = self._lay_out(positions, rows, layout_rng)
+        if window is not None and layout.rows is window.rows:
+            crc, least = (
+                of(r, replace(layout, rows=window.filled)) for of in (rows_crc, least_position)
+            )
+        else:
+            crc, least = rows_crc(r, layout), least_position(r, layout)
+        batch = self._made(positions, columns, layout, window, layout_rng, empty, session, state)
+        items = np.where(rows >= 0, r.positions(rows), UNKNOWN)
+        return Recorded(batch, Drawn(items, columns, layout.kept), crc, least)
+
+    def _draw_stored(self, rng: np.random.Generator, session: Session, state: State) -> Batch:
+        """Draw single steps from the database, before all of them are in memory."""
+        store, size = self._store, self.request.size
+
+        def held(positions: np.ndarray) -> np.ndarray:
+            return fetch.alive(store, session, positions)
+
+        allowed = None if state.size == state.added - state.oldest else held
+        every = Interval(
+            state.oldest, state.added, allowed, lambda: select.positions(store, session, None)
+        )
+        positions = every.draw(size, True, rng)
+        fields = self.request.fields
+        return Batch(fetch.steps(store, session, state, positions, fields, last=True), size)
+
+    # -- what is drawn -----------------------------------------------------------------------------
+
+    def _choose(
+        self, rng: np.random.Generator, session: Session | None, number: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        """Have the sampler draw; return positions, all rows of each, and the sampler's columns.
+
+        For a consumer it is the batch of a number, within its limits.
+        """
+        request = self.request
+        if request.reads or self.resident.owners:
+            self.candidates.read_owners(session, request)
+        population = MatchingPopulation(self, session, rng, number)
+        if request.limits is not None:
+            return draw_within(
+                self.resident,
+                request,
+                lambda size: self._draw_from(population, size, rng),
+                lambda positions: self.candidates.rows(session, request, positions),
+            )
+        if request.sampler_is_checked:
+            positions, columns = self._draw_from(population, request.size, rng)
+        else:
+            positions, columns = request.sampler.draw(population, request.size, rng)
+        if request.lists_anchors:
+            return positions, self.candidates.rows(session, request, positions), columns
+        return positions, self.resident.rows(positions), columns
+
+    def _draw_from(
+        self, population: MatchingPopulation, size: int, rng: np.random.Generator
+    ) -> Draw:
+        sampler = self.request.sampler
+        if not self.request.sampler_is_checked:
+            return sampler.draw(population, size, rng)
+        check_size(population.size, 1, self.request.unit.what, replace=True)
+        return checked_draw(sampler, size, sampler.draw(population, size, rng), population.holds)
+
+    def drawable(self, session: Session | None) -> Positions:
+        """Return the positions that the query matches and the unit may start from."""
+        request = self.request
+        epoch = self.resident.epoch, -1 if request.limits is None else request.limits.usage.epoch
+        if self._positions is None or epoch != self._epoch or request.asks_priorities:
+            found = self.candidates.positions(session, request, self._fit)
+            self._positions, self._epoch = found, epoch
+        return self._positions
+
+    def _fit(self, positions: np.ndarray) -> np.ndarray:
+        """Return which positions the unit may start from, and keep the window around them."""
+        r, request, offsets = self.resident, self.request, self._offsets
+        if self._loaded is not None:
+            self._window, self._loaded = self._loaded, None
+        if offsets is None or len(positions) != request.size:
+            return request.may_start(r, r.rows(positions))
+        self._loaded = window = self._load(offsets, positions, r.rows(positions))
+        if request.asks_unit_alone:
+            return request.unit.may_start(window, window.drawn)
+        return request.may_start(r, window.drawn, window)
+
+    def _load(self, offsets: range, positions: np.ndarray, rows: np.ndarray) -> Window:
+        """Return the window around steps; nobody else has it while it is used."""
+        window, self._window, r = self._window, None, self.resident
+        if window is None or window.packed is not r.packed or window.size != len(rows):
+            window = Window(r, offsets, len(rows))
+        window.load(positions, read_only(rows) if self.request.unit_is_checked else rows)
+        return window
+
+    # -- what it becomes ---------------------------------------------------------------------------
+
+    def _lay_out(
+        self, positions: np.ndarray, rows: np.ndarray, rng: np.random.Generator
+    ) -> tuple[Layout, Window | None]:
+        """Return what the unit makes of drawn rows, and the window that it looked at."""
+        r, unit = self.resident, self.request.unit
+        window, self._loaded = self._loaded, None
+        if window is None or window.positions_drawn is not positions:
+            if window is not None:
+                self._window = window
+            offsets = self._offsets if rows.ndim == 1 else None
+            window = None if offsets is None else self._load(offsets, positions, rows)
+        if self.request.unit_is_checked:
+            layout = self._checked(rows, window, rng)
+        elif window is None:
+            layout = unit.layout(r, rows, rng)
+        else:
+            layout = unit.layout(window, window.drawn, rng)
+        if layout.mask is not None and (window is None or layout.rows is not window.rows):
+            layout.rows = np.where(layout.mask, layout.rows, r.zero)
+        return layout, window
+
+    def _checked(self, rows: np.ndarray, window: Window | None, rng: np.random.Generator) -> Layout:
+        """Return what a unit of a user makes of drawn rows, if it can be."""
+        r, unit = self.resident, self.request.unit
+        if window is None:
+            return checked_layout(unit, unit.layout(r, read_only(rows), rng), rows, r, None)
+        given = unit.layout(window, window.drawn, rng)
+        return checked_layout(unit, given, rows, r, window.rows)
+
+    def _made(
+        self,
+        positions: np.ndarray,
+        columns: dict[str, np.ndarray],
+        layout: Layout,
+        window: Window | None,
+        rng: np.random.Generator,
+        empty: Empty,
+        session: Session | None,
+        state: State | None,
+    ) -> Batch:
+        """Make a batch of what was drawn."""
+        if layout.kept is not None:
+            positions = positions[layout.kept]
+            columns = {name: array[layout.kept] for name, array in columns.items()}
+        batch = self._gatherer.gather(
+            self._keys, window, positions, layout, columns, session, state, empty
+        )
+        if window is not None and window.rows.size <= self._most_rows_kept:
+            self._window = window
+        if not self._assembles:
+            return Batch(batch, len(positions))
+        unit, count = self.request.unit, len(positions)
+        given = unit.assemble(Batch(batch, count), rng)
+        arrays, size = checked_assembly(unit, given, count)
+        for name, array in {"position": positions, **columns}.items():
+            arrays.setdefault(name, array[arrays["drawn"]])
+        return Batch(arrays, size)
+
+
+STEP_COLUMNS = ("episode", "step", "reward", "terminated", "truncated")
+
+
+class MatchingPopulation:
+    """The steps that one sample draws from, as replay/samplers.py describes a `Population`."""
+
+    __slots__ = ("_number", "_plan", "_rng", "_session")
+
+    def __init__(
+        self,
+        plan: SamplePlan,
+        session: Session | None,
+        rng: np.random.Generator,
+        number: int | None = None,
+    ):
+        self._plan, self._session, self._rng, self._number = plan, session, rng, number
+
+    def _known(self) -> Positions:
+        return self._plan.drawable(self._session)
+
+    @property
+    def positions(self) -> np.ndarray:
+        """All positions, ascending."""
+        return read_only(self._known().listed())
+
+    @property
+    def size(self) -> int:
+        """How many positions there are."""
+        return self._known().count()
+
+    def at(self, places: np.ndarray) -> np.ndarray:
+        """Return the positions at places, counted from 0, the oldest."""
+        known, places = self._known(), np.asarray(places)
+        if places.size and not 0 <= places.min() <= places.max() < known.count():
+            raise InvalidValue(
+                f"a place is {places.min()} or {places.max()}, of {known.count()}: places count "
+                "from 0"
+            )
+        return known.at(places)
+
+    def holds(self, positions: np.ndarray) -> np.ndarray:
+        """Return which of some positions may be drawn."""
+        return self._known().holds(np.asarray(positions))
+
+    def uniform(self, size: int, rng: np.random.Generator, replace: bool = True) -> np.ndarray:
+        """Return positions, each as likely as every other."""
+        return self._plan.drawable(self._session).draw(size, replace, rng)
+
+    def newest(self, k: int) -> Listed:
+        """Return the newest positions."""
+        checks.whole(k, "k", 1)
+        return self._known().newest(k)
+
+    def by(self, over: Literal["episode", "task"]) -> Grouped:
+        """Return the positions by episode or task."""
+        checks.choice(over, "over", "episode", "task")
+        return self._plan.candidates.grouped(self._session, self._plan.request, over)
+
+    def column(self, name: str) -> np.ndarray:
+        """Return a column of each position's step or episode."""
+        positions, r = self.positions, self._plan.resident
+        rows = r.rows(positions) if len(positions) else positions
+        if name in STEP_COLUMNS:
+            return read_only(r.columns[name][rows])
+        if name not in EPISODE_COLUMNS:
+            raise unknown_column(name)
+        return read_only(r.of_episodes(name, rows))
+
+    def ordered(self, column: str, descending: bool, size: int) -> np.ndarray:
+        """Return the first positions in the order of a column of the view."""
+        if not self._plan.request.sampler.asks_database:
+            raise InvalidValue("ordered() asks the database: set asks_database = True")
+        assert self._session is not None
+        return self._plan.candidates.ordered(
+            self._session, self._plan.request, column, descending, size
+        )
+
+    def priorities(self, sampler: Prioritized) -> PriorityTree:
+        """Return the weights that a sampler gives to the steps."""
+        if not self._plan.request.sampler.uses_priorities:
+            raise InvalidValue("priorities() has to be announced: set uses_priorities = True")
+        return self._plan.by_priority.tree(self._session, self._plan.request, sampler, self._rng)
+
+    def calls(self, sampler: Prioritized) -> int:
+        """Count a call of a sampler, and return how many there were before.
+
+        Those of a consumer are its batches, so that one that is drawn again is the same.
+        """
+        if self._number is not None:
+            return self._number
+        return self._plan.by_priority.count_call(self._plan.request, sampler)

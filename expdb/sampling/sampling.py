@@ -1,0 +1,382 @@
+"""What a process holds to sample one buffer: rows in memory, plans, priorities."""
+
+from __future__ import annotations  # NumPy imports its random module when it is first named
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from expdb import checks, errors
+from expdb.batch import Batch
+from expdb.locks import locked
+from expdb.memory.budget import Budget
+from expdb.memory.refresh import refresh
+from expdb.memory.resident import Resident
+from expdb.replay.population import check_size
+from expdb.replay.units import Unit
+from expdb.sampling.by_priority import ByPriority
+from expdb.sampling.candidates import Candidates, remember
+from expdb.sampling.drawing import Given
+from expdb.sampling.extensions import check_sampler, check_unit
+from expdb.sampling.gather import Gatherer
+from expdb.sampling.plan import Recorded, SamplePlan
+from expdb.sampling.request import Limits, SampleRequest, check_instances, field_names
+from expdb.sampling.saved import Saved
+from expdb.sql.query import Where, key_of, plain_where
+from expdb.sql.session import Session
+from expdb.storage import priorities
+from expdb.storage.ledger.packed import Drawn
+from expdb.storage.reading.gather import Empty
+from expdb.storage.store import State, Store
+
+Result = TypeVar("Result")
+
+FILL_SECONDS = 0.01  # of loading at each sample that can do without what is not loaded yet
+
+
+class Sampling:
+    """What a process holds to sample one buffer.
+
+    These are its rows in memory, and what was worked out from them.
+    """
+
+    def __init__(self, store: Store, budget: Budget):
+        self._store, self._budget = store, budget
+        self._held: threading.RLock | None = None  # by the thread that forks
+        self.start_anew()
+
+    def start_anew(self) -> None:
+        """Hold nothing, as at the beginning."""
+        self.resident = Resident(self._budget)
+        self._candidates = Candidates(self._store, self.resident)
+        self._by_priority = ByPriority(self._store, self.resident, self._candidates)
+        self._gatherer = Gatherer(self._store, self.resident)
+        self._plans: dict[Any, SamplePlan] = {}  # by what was asked for
+        self._seen: object = None
+        # A program that draws one sample of a large file does not wait until that is loaded.
+        self._loads_rows = False
+
+    # -- forks: a child goes on with the rows that its parent has in memory, of which it shares the
+
+    def before_fork(self, deadline: float) -> None:
+        """Wait until no thread is at the rows, or until `deadline` on the monotonic clock."""
+        lock = self.resident.lock  # another thread may close the handle meanwhile
+        got = lock.acquire(timeout=max(deadline - time.monotonic(), 0.0))
+        self._held = lock if got else None
+
+    def after_fork(self) -> None:
+        """Go on, in the parent."""
+        lock, self._held = self._held, None
+        if lock is not None:
+            lock.release()
+
+    def forked(self) -> None:
+        """Go on, in the child: with the same rows, unless a thread of the parent was at them."""
+        if self._held is not self.resident.lock:
+            self.start_anew()
+            return
+        self.resident.lock = threading.RLock()
+        self._seen = None  # the child asks by connections of its own
+        self._by_priority.forked()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is held in memory.
+
+        It counts columns, links, sum trees, lists of positions, chunks, and the memory of batches.
+        """
+        return self._nbytes + self._gatherer.cache.nbytes + self.resident.arrays.nbytes
+
+    @property
+    def _nbytes(self) -> int:
+        """Bytes beside the chunks, that the budget is for."""
+        return self.resident.nbytes + self._by_priority.nbytes + self._candidates.nbytes
+
+    def sample(
+        self,
+        size: Any,
+        where: Where,
+        sampler: Any,
+        unit: Any,
+        fields: Any,
+        shard: Any,
+        rng: np.random.Generator,
+        empty: Empty,
+    ) -> Batch:
+        """Draw a batch from what is stored at this moment; the arguments are those of a user.
+
+        Where it fails the generator is left as it was.
+        """
+        asked = size, where, sampler, unit, fields, shard, rng, empty
+        with self.resident.lock: return self._sample(*asked)  # fmt: skip
+
+    def sample_for(
+        self,
+        asked: tuple[Any, ...],
+        rng: np.random.Generator,
+        layout_rng: np.random.Generator,
+        number: int,
+        empty: Empty,
+        session: Session | None,
+    ) -> Recorded:
+        """Draw the batch of a consumer that has a number, and what the ledger says of it.
+
+        `asked` are the arguments of `_plan`. A session that is given sees one snapshot, and is
+        asked in place of another one.
+        """
+        arguments = asked, rng, layout_rng, number, empty, session
+        with self.resident.lock: return self._safely(self._sample_for, *arguments)  # fmt: skip
+
+    def again(
+        self,
+        drawn: Drawn,
+        unit: Unit,
+        fields: tuple[str, ...] | None,
+        rng: np.random.Generator,
+    ) -> Recorded:
+        """Return the batch of what was drawn before; raise Evicted where some of that is gone."""
+        asked = drawn, unit, fields, rng
+        with self.resident.lock: return self._safely(self._again, *asked)  # fmt: skip
+
+    def _plan(
+        self,
+        size: Any,
+        where: Where,
+        sampler: Any,
+        unit: Any,
+        fields: Any,
+        shard: Any,
+        limits: Limits | None = None,
+        known: dict[Any, SamplePlan] | None = None,
+    ) -> SamplePlan:
+        """Return the plan of a request, made where none of its kind is in `known`."""
+        if type(size) is not int:
+            size = checks.rows(size, "the size of a sample")
+        known = self._plans if known is None else known
+        where = plain_where(where)
+        key = None if where is None else key_of(where)
+        part = None if shard is None else checks.shard(shard)
+        names = tuple(fields) if type(fields) in (list, tuple) else fields
+        asked: Any = size, key, sampler, unit, names, part, limits
+        try:
+            plan = known.get(asked)
+        except TypeError:  # something that cannot be remembered by its value
+            plan = asked = None
+        if plan is None or plan.resident is not self.resident:
+            if limits is None:
+                checks.rows(size, "the size of a sample")
+            check_instances(sampler, unit)
+            names = None if fields is None else field_names(fields)
+            check_sampler(sampler, self._store.fields.types)
+            check_unit(unit, sampler, self._store.fields.types)
+            condition = None if key is None else self._candidates.condition(key, where)
+            if isinstance(where, np.ndarray):
+                where = where.copy()  # the caller may write to it
+            plan = self._planned(
+                SampleRequest(size, key, where, condition, sampler, unit, names, part, limits)
+            )
+            if asked is not None:
+                remember(known, asked, plan)
+        return plan
+
+    def _planned(self, request: SampleRequest) -> SamplePlan:
+        return SamplePlan(
+            request, self._store, self.resident, self._candidates, self._by_priority, self._gatherer
+        )
+
+    def _safely(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Do something to the rows.
+
+        Where an interrupt or a bug leaves it half done, the rows are forgotten and read again.
+        """
+        try:
+            return work(*arguments)
+        except errors.ExpDBError:
+            raise
+        except BaseException:
+            self.resident.forget()
+            raise
+
+    def _sample(
+        self,
+        size: Any,
+        where: Where,
+        sampler: Any,
+        unit: Any,
+        fields: Any,
+        shard: Any,
+        rng: np.random.Generator,
+        empty: Empty,
+    ) -> Batch:
+        try:
+            plan = self._plan(size, where, sampler, unit, fields, shard)
+            if self._by_priority.unsaved:
+                self._save_for(plan)
+            changed = self._store.engine.changed_since(self._seen)
+            if changed is None and plan.is_in_memory:
+                return plan.draw(rng, empty)
+            return self._sample_from(plan, changed, rng, empty)
+        except errors.ExpDBError:
+            raise
+        except BaseException:
+            self.resident.forget()  # see _safely
+            raise
+
+    def _sample_from(
+        self, plan: SamplePlan, changed: object, rng: np.random.Generator, empty: Empty
+    ) -> Batch:
+        """Draw a batch once the rows in memory are up to date with the database."""
+        r, before = self.resident, rng.bit_generator.state
+        try:
+            with self._store.engine.reading() as session:
+                state = self._store.state(session)
+                if r.complete or not plan.needs_no_rows:
+                    self._refresh(session, state, changed)
+                elif self._loads_rows:
+                    self._refresh(session, state, changed, FILL_SECONDS)
+                self._loads_rows = True
+                if r.complete:
+                    self._make_room(plan, state)
+                return plan.draw(rng, empty, session, state)
+        except errors.ExpDBError:
+            rng.bit_generator.state = before
+            raise
+
+    def _save_for(self, plan: SamplePlan) -> None:
+        """Write changed priorities: all that the database is asked for, or if it is time."""
+        fields = plan.request.fields or ()
+        asks = self.resident.priorities is None and "priority" in fields
+        if plan.request.asks_database or asks:
+            self._by_priority.save()
+        else:
+            self._by_priority.save_if_due()
+
+    def _sample_for(
+        self,
+        asked: tuple[Any, ...],
+        rng: np.random.Generator,
+        layout_rng: np.random.Generator,
+        number: int,
+        empty: Empty,
+        session: Session | None,
+    ) -> Recorded:
+        plan, store = self._plan(*asked), self._store
+        if session is not None:
+            state = self._prepared(session, plan, None)
+            return plan.draw_recorded(rng, layout_rng, number, empty, session, state)
+        if self._by_priority.unsaved:
+            self._save_for(plan)
+        changed = store.engine.changed_since(self._seen)
+        if changed is None and plan.is_in_memory:
+            return plan.draw_recorded(rng, layout_rng, number, empty, None, None)
+        with store.engine.reading() as session:
+            state = self._prepared(session, plan, changed)
+            return plan.draw_recorded(rng, layout_rng, number, empty, session, state)
+
+    def _again(
+        self,
+        drawn: Drawn,
+        unit: Unit,
+        fields: tuple[str, ...] | None,
+        rng: np.random.Generator,
+    ) -> Recorded:
+        plan = self._planned(
+            SampleRequest(1, None, None, None, Given(tuple(drawn.columns)), unit, fields)
+        )
+        changed = self._store.engine.changed_since(self._seen)  # before what is read: else it
+        with self._store.engine.reading() as session:  # may tell of later commits
+            state = self._prepared(session, plan, changed)
+            return plan.draw_given(drawn, rng, session, state)
+
+    def _prepared(self, session: Session, plan: SamplePlan, changed: object) -> State:
+        """Bring the rows up to date with a session, for a plan."""
+        state = self._store.state(session)
+        self._refresh(session, state, changed)
+        self._make_room(plan, state)
+        return state
+
+    def _make_room(self, plan: SamplePlan, state: State) -> None:
+        """Keep chunks in as much memory as is left, if the plan reads some."""
+        r = self.resident
+        # Before fields are asked for that nobody has stored yet.
+        check_size(state.size, 1, plan.request.unit.what, replace=True)
+        if not plan.keys.in_memory:
+            self._gatherer.cache.evict(r.low)
+            self._gatherer.cache.limit = max(0, self._budget.left_for(r) - self._nbytes)
+
+    def _refresh(
+        self, session: Session, state: State, changed: object, seconds: float | None = None
+    ) -> None:
+        try:
+            refresh(self._store, session, self.resident, state, seconds)
+        except BaseException:
+            self.resident.forget()  # it may be half of something
+            raise
+        if changed is not None and self.resident.complete:
+            self._seen = changed
+
+    def load(self) -> None:
+        """Have the rows in memory, so that nobody waits for that under a lock."""
+        locked(self.resident.lock, self._safely, self._load)
+
+    def _load(self) -> None:
+        changed = self._store.engine.changed_since(self._seen)
+        if changed is not None or not self.resident.complete:
+            with self._store.engine.reading() as session:
+                self._refresh(session, self._store.state(session), changed)
+
+    # -- priorities --------------------------------------------------------------------------------
+
+    def update_priorities(self, positions: np.ndarray, values: np.ndarray) -> int:
+        """Set the priority of steps and return how many of the updates met a step that is held."""
+        update = self._update_priorities
+        count: int = locked(self.resident.lock, self._safely, update, positions, values)
+        return count
+
+    def _update_priorities(self, positions: np.ndarray, values: np.ndarray) -> int:
+        r, store = self.resident, self._store
+        if r.priorities is not None:
+            if store.engine.read_only:
+                raise errors.DatabaseReadOnly(
+                    f"{store.engine.location} was opened with read_only=True: open it without to "
+                    "write"
+                )
+            changed = store.engine.changed_since(self._seen)
+            if changed is not None:
+                with store.engine.reading() as session:
+                    self._refresh(session, store.state(session), changed)
+        if r.priorities is None:  # nothing here draws by them, or the rows were forgotten
+            self._by_priority.save_kept()  # those that are older
+            return priorities.update(store, positions, values)
+        return self._by_priority.update(positions, values)
+
+    def save(self, wait: bool = False) -> None:
+        """Write the priorities that have changed.
+
+        It does not while somebody else writes, unless it is to `wait`.
+        """
+        self._by_priority.save(wait=wait)
+
+    def state(self) -> dict[str, Any]:
+        """Return priorities and call counts as plain JSON values."""
+        return locked(self.resident.lock, self._safely, self._by_priority.state)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state.
+
+        Raises KeyError, TypeError or ValueError, and changes nothing, where it is none.
+        """
+        saved = Saved.of(state)
+        locked(self.resident.lock, self._safely, self._restore, saved)
+
+    def _restore(self, saved: Saved) -> None:
+        if not saved.has_priorities:
+            self._by_priority.restore(saved, None)
+            return
+        changed = self._store.engine.changed_since(self._seen)
+        with self._store.engine.reading() as session:
+            self._refresh(session, self._store.state(session), changed)
+            self._by_priority.restore(saved, session)

@@ -1,0 +1,195 @@
+"""The rows around drawn steps, and their records: read once, for the unit and for the batch."""
+
+from __future__ import annotations  # NumPy imports its random module when it is first named
+
+from typing import Any
+
+import numpy as np
+
+from expdb.memory.columns import AFTER, ORDINAL
+from expdb.memory.packed import Records
+from expdb.memory.resident import Resident
+from expdb.names import UNKNOWN
+from expdb.sampling.extensions import read_only
+
+
+class Window:
+    """The rows at some offsets from drawn steps on their episodes; the `Trajectories` of a unit.
+
+    Steps of an episode mostly lie side by side in memory, so the records of rows side by side are
+    taken first, and say themselves whether one follows the other. Where they do not, the steps are
+    followed one by one. The arrays are used again for later draws, and read-only for units. `max`
+    and `any` are avoided: NumPy implements them in Python, which costs cache misses that `argmax`
+    and `count_nonzero` do not have.
+    """
+
+    def __init__(self, resident: Resident, offsets: range, size: int):
+        self._resident, self.packed, self.size, self._offsets = (
+            resident, resident.packed, size, offsets,
+        )  # fmt: skip
+        self._before, self._ahead = -offsets.start, offsets.stop - 1
+        self._steps = np.arange(offsets.start, offsets.stop)
+        self._rows = np.empty((size, len(offsets)), np.int64)
+        self.rows = read_only(self._rows)
+        # Where a step is not followed by the one beside it, and where the window ends.
+        self._ends = np.ones((size, len(offsets)), np.bool_)
+        self._back = np.ones((size, self._before + 1), np.bool_)  # of those before, nearest first
+        self._records = Records(self.packed, self._rows.shape, resident.arrays)
+        self._take, self._flat = self.packed.records.take, self._records.raw.reshape(-1)
+        self._columns = self._records.columns
+        self._of_drawn = {name: column[:, self._before] for name, column in self._columns.items()}
+        self._items = self._records.items
+        self.of_drawn = {name: column[:, self._before] for name, column in self._items.items()}
+        self._others: dict[str, Records] = {}
+
+    def load(self, positions: np.ndarray, rows: np.ndarray) -> None:
+        """Take the records around steps, given by position and by row."""
+        self.positions_drawn, self.drawn = positions, rows
+        self._is_beside = True  # all side by side
+        self._broken: np.ndarray | None = None  # drawn steps that have none at some place
+        self._parts: list[tuple[np.ndarray, slice]] = []  # of the rows, that a unit has
+        if not self._ahead and not self._before:
+            self.rows = rows[:, None]
+            self._take(rows, 0, self._flat, "clip")
+            return
+        found, slots = self._rows, self._resident.slots
+        np.add(rows[:, None], self._steps, out=found)
+        lowest, highest = rows[rows.argmin()], rows[rows.argmax()]
+        if lowest < self._before or highest + self._ahead >= slots:
+            found %= slots
+        self._take(found.reshape(-1), 0, self._flat, "clip")
+        after, ends = self._columns[AFTER], self._ends
+        np.not_equal(after[:, :-1], found[:, 1:], out=ends[:, :-1])
+        if self._before:
+            self._settle()
+            return
+        last = ends.argmax(1)
+        (broken,) = (last < self._ahead).nonzero()
+        if len(broken):
+            self._cut(broken, last[broken], None)
+
+    def _settle(self) -> None:
+        """Find where an episode has no step, before the drawn one or after it."""
+        before, ends, positions = self._before, self._ends, self.positions_drawn
+        if positions[positions.argmin()] - before < self._resident.low:  # evicted, still linked
+            ends[:, :before] |= positions[:, None] + self._steps[:before] < self._resident.low
+        self._back[:, :before] = ends[:, before - 1 :: -1]
+        ahead, behind = ends[:, before:].argmax(1), self._back.argmax(1)
+        (broken,) = ((ahead < self._ahead) | (behind < before)).nonzero()
+        if len(broken):
+            self._cut(broken, ahead[broken], behind[broken])
+
+    def _cut(self, broken: np.ndarray, ahead: np.ndarray, behind: np.ndarray | None) -> None:
+        """Put UNKNOWN, and the record for that, where an episode has no step.
+
+        Of some drawn steps so many are side by side ahead of them, and behind.
+        """
+        r, before = self._resident, self._before
+        rows = self._rows[broken]
+        goes_on = self._columns[AFTER][broken, ahead + before].view(np.uint64) < r.slots
+        missing = self._steps > ahead[:, None]
+        if behind is not None:
+            missing |= self._steps < -behind[:, None]
+            first = r.ordinals(rows[np.arange(len(rows)), before - behind])
+            goes_on &= ahead < self._ahead
+            goes_on |= (behind < before) & (first != 0)
+        rows[missing] = UNKNOWN
+        if np.count_nonzero(goes_on):  # elsewhere, or from what is gone
+            self._is_beside = False
+            rows[goes_on] = r.around(self.drawn[broken[goes_on]], self._offsets)
+        self._rows[broken], self._broken = rows, broken
+        self._records.raw[broken] = self.packed.records[rows]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is a step at every place."""
+        return self._broken is None
+
+    def items(self) -> dict[str, np.ndarray]:
+        """Return the packed columns of all rows, zeros where there is no step."""
+        if self._broken is not None:
+            rows = self._rows[self._broken]
+            rows[rows < 0] = self._resident.zero
+            self._records.raw[self._broken] = self.packed.records[rows]
+        return self._items
+
+    @property
+    def filled(self) -> np.ndarray:
+        """The rows, the zero row where there is no step."""
+        rows = self.rows
+        return rows if self.is_whole else np.where(rows < 0, self._resident.zero, rows)
+
+    def items_of(self, rows: np.ndarray, source: str) -> dict[str, np.ndarray]:
+        """Return the packed columns of rows of a batch: of a part of its own, or taken now."""
+        if rows is self.rows:
+            return self._items
+        for known, part in self._parts:
+            if known is rows:
+                return {name: column[:, part] for name, column in self._items.items()}
+        records = self._others.get(source)
+        if records is None or records.raw.shape != rows.shape:
+            records = self._others[source] = Records(self.packed, rows.shape, self._resident.arrays)
+        records.take(rows)
+        return records.items
+
+    # -- Trajectories ------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._resident, name)
+
+    def around(self, rows: np.ndarray, offsets: range) -> np.ndarray:
+        """Return the rows at offsets from steps on their episodes."""
+        mine = self._offsets
+        if rows is not self.drawn or offsets.start < mine.start or offsets.stop > mine.stop:
+            return self._resident.around(rows, offsets)
+        if offsets == mine:
+            return self.rows
+        part = slice(offsets.start - mine.start, offsets.stop - mine.start)
+        found = self.rows[:, part]
+        self._parts.append((found, part))
+        return found
+
+    def _of(self, name: str, rows: np.ndarray) -> np.ndarray:
+        if name in self._columns:
+            if rows is self.drawn:
+                return self._of_drawn[name]
+            if rows is self.rows:
+                return self._columns[name]
+            for known, part in self._parts:
+                if known is rows:
+                    return self._columns[name][:, part]
+        found: np.ndarray = self._resident.columns[name][rows]
+        return found
+
+    def successors(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of what follows."""
+        return self._of_drawn[AFTER] if rows is self.drawn else self._of(AFTER, rows)
+
+    def positions(self, rows: np.ndarray) -> np.ndarray:
+        """Return the positions of rows."""
+        if rows is not self.rows or not self._is_beside:
+            return self._resident.positions(rows)
+        found = self.positions_drawn[:, None] + self._steps
+        if not self.is_whole:
+            found[rows < 0] = UNKNOWN
+        return found
+
+    def episodes(self, rows: np.ndarray) -> np.ndarray:
+        """Return the episode of each step."""
+        return self._of("episode", rows)
+
+    def ordinals(self, rows: np.ndarray) -> np.ndarray:
+        """Return how many steps of the episode were written before each."""
+        return self._of(ORDINAL, rows)
+
+    def rewards(self, rows: np.ndarray) -> np.ndarray:
+        """Return the reward of each step."""
+        return self._of("reward", rows)
+
+    def terminated(self, rows: np.ndarray) -> np.ndarray:
+        """Return which steps terminated their episode."""
+        return self._of("terminated", rows)
+
+    def truncated(self, rows: np.ndarray) -> np.ndarray:
+        """Return at which steps their episode was truncated."""
+        return self._of("truncated", rows)
