@@ -35,8 +35,7 @@ from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
 from expdb.retention import Retention
 from expdb.sampling.request import check_empty
-from expdb.sampling.sampling import Sampling
-from expdb.sampling.shortage import explained
+from expdb.sampling.sampling import Sampling, explained
 from expdb.sampling.tasks import sample_tasks
 from expdb.sql.conditions import Condition
 from expdb.sql.engine import Attempts, retry_on_restart

@@ -7,9 +7,8 @@ import numpy as np
 from expdb.chunks.column import Buffer
 from expdb.chunks.fields import SYSTEM
 from expdb.memory.columns import LINKS, ORDINAL, PRESENT, PRIORITY, UNSAVED, WHOLE
-from expdb.memory.incoming import Incoming
 from expdb.memory.journal import Change
-from expdb.memory.links import Details, link, load_finals, settle_loose_ends
+from expdb.memory.links import Details, Incoming, link, load_finals, settle_loose_ends
 from expdb.memory.resident import Resident
 from expdb.names import UNKNOWN
 from expdb.sql.session import Session

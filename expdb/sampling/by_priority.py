@@ -5,6 +5,7 @@ It writes changed priorities to the database as well.
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
+import base64
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import numpy as np
 from expdb import errors
 from expdb.locks import locked
 from expdb.memory import priorities as held
+from expdb.memory.followers import Follower
 from expdb.memory.journal import NONE, Change
 from expdb.memory.priorities import load_priorities
 from expdb.memory.resident import Resident
@@ -27,7 +29,6 @@ from expdb.sampling.candidates import Candidates, remembered
 from expdb.sampling.drawing import surplus
 from expdb.sampling.extensions import is_builtin
 from expdb.sampling.request import SampleRequest
-from expdb.sampling.saved import Saved, encoded
 from expdb.sql.session import Session
 from expdb.storage import priorities
 from expdb.storage.store import Store
@@ -36,24 +37,20 @@ MANY_UPDATES = 1000  # that a sum tree may lag behind, before it is made anew
 SAVE_SECONDS = 1.0  # after which changed priorities are written
 
 
-@dataclass
-class Draws:
+class Draws(Follower):
     """What a prioritized sampler knows of one population: the sum tree.
 
     It is a function of the rows, of `priority` and `:start`, whatever came before: it may be
     forgotten and made again.
     """
 
-    sampler: Prioritized
-    tree: SumTree = field(default_factory=lambda: SumTree(0))
-    member: np.ndarray = field(default_factory=lambda: np.zeros(0, np.bool_))  # by row
-    epoch: int = -1  # of the resident, at which the tree is right
-    used: int = -1  # epoch of what a consumer has used, likewise
-    slots: int = 0
-    low: int = 0
-    high: int = 0
-    # Positions given a priority while the tree was behind.
-    again: list[np.ndarray] = field(default_factory=list)
+    def __init__(self, resident: Resident, sampler: Prioritized):
+        super().__init__(resident)
+        self.sampler, self.tree = sampler, SumTree(0)
+        self.member = np.zeros(0, np.bool_)  # by row
+        self.used = -1  # epoch of what a consumer has used, at which it is right
+        self.slots = self.low = self.high = 0
+        self.again: list[np.ndarray] = []  # positions given a priority while the tree was behind
 
     @property
     def nbytes(self) -> int:
@@ -98,7 +95,7 @@ class ByPriority:
             load_priorities(self._store, session, r, self._store.state(session))
         if r.started < r.high:
             held.start_new_steps(r)
-        draws = remembered(self._draws, _name_of(request, sampler), lambda: Draws(sampler))
+        draws = remembered(self._draws, _name_of(request, sampler), lambda: Draws(r, sampler))
         if request.asks_priorities:
             draws.epoch = -1  # whatever was updated since may match or not
         if (draws.epoch, draws.used) != request.epoch(r) or draws.again:
@@ -120,7 +117,7 @@ class ByPriority:
     def _follow(self, session: Session | None, request: SampleRequest, draws: Draws) -> None:
         """Bring a sum tree up to date with the rows."""
         r = self._resident
-        changes = r.since(draws.epoch) if draws.epoch >= 0 else None
+        changes = draws.changes()
         self._lay_out(draws, changes is None)
         looked = self._looked_at(session, request, draws.epoch)
         used = NONE if request.limits is None else request.limits.usage.since(draws.used)
@@ -379,3 +376,61 @@ class TreeByPosition:
     def minimum(self) -> float:
         """Return the least weight above 0."""
         return self._tree.minimum()
+
+
+@dataclass
+class Saved:
+    """What `ByPriority.state` returned, read again."""
+
+    greatest: float
+    calls: dict[str, int]
+    ends: set[str]  # fields that an end() was ever given: batches have `next_<field>` of them
+    has_priorities: bool = False
+    first: int = 0  # position of the first step
+    values: np.ndarray = field(default_factory=lambda: np.empty(0))  # priorities
+    starts: np.ndarray = field(default_factory=lambda: np.empty(0))
+    started: int = 0
+    slots: int = 0
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> Saved:
+        """Return the state as it was; raise KeyError, TypeError or ValueError where it is none."""
+        saved = cls(
+            float(state["greatest"]),
+            {str(name): int(count) for name, count in state["calls"].items()},
+            set(map(str, state.get("ends", []))),
+        )
+        if not 0.0 <= saved.greatest < float("inf"):
+            raise ValueError(f"greatest {saved.greatest}")
+        given = state["priorities"]
+        if given is None:
+            return saved
+        saved.has_priorities, saved.first, saved.values = (
+            True,
+            int(given["first"]),
+            decoded(given["values"]),
+        )
+        # States of earlier versions do not say what steps without a priority weighed: they weigh
+        # what new ones do.
+        saved.starts = (
+            decoded(given["starts"])
+            if "starts" in given
+            else np.full(len(saved.values), saved.greatest or 1.0)
+        )
+        saved.started, saved.slots = (
+            int(given.get("started", saved.first + len(saved.values))),
+            int(given.get("slots", 0)),
+        )
+        if len(saved.starts) != len(saved.values):
+            raise ValueError(f"{len(saved.starts)} starts of {len(saved.values)} steps")
+        return saved
+
+
+def encoded(values: np.ndarray) -> str:
+    """Return float64 as text."""
+    return base64.b64encode(values.astype("<f8").tobytes()).decode()
+
+
+def decoded(text: str) -> np.ndarray:
+    """Return the float64 of a text; raise ValueError where it is none."""
+    return np.frombuffer(base64.b64decode(text, validate=True), "<f8").astype(np.float64)

@@ -8,11 +8,9 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from expdb.memory.followers import Matches, Owners, StepVersions
 from expdb.memory.journal import NONE
-from expdb.memory.matches import Matches
-from expdb.memory.owners import Owners
 from expdb.memory.resident import Resident
-from expdb.memory.versions import StepVersions
 from expdb.names import UNKNOWN
 from expdb.replay.population import Grouped, Interval, Listed, Positions, check_size
 from expdb.sampling.extensions import checked_anchors, read_only
@@ -88,14 +86,14 @@ class Candidates:
             return False
         if request.condition is not None and not isinstance(request.where, np.ndarray):
             known = self._matches.get(request.key or "")
-            if known is None or known.epoch != r.epoch:
+            if known is None or not known.is_current:
                 return False
         if request.sampler.uses_priorities and r.priorities is None:
             return False
         reads, limits = request.reads, request.limits
-        if limits is not None and limits.reads_versions and self._versions.epoch != r.epoch:
+        if limits is not None and limits.reads_versions and not self._versions.is_current:
             return False
-        return not reads or (reads in self._owners and self._owners[reads].epoch == r.epoch)
+        return not reads or (reads in self._owners and self._owners[reads].is_current)
 
     def read_owners(self, session: Session | None, request: SampleRequest) -> None:
         """Have in memory what unit, sampler and consumer look at beside the columns of a batch."""
@@ -104,17 +102,17 @@ class Candidates:
             r.owners = {}
             return
         if request.limits is not None and request.limits.reads_versions:
-            if self._versions.epoch != r.epoch:
+            if not self._versions.is_current:
                 assert session is not None
                 self._versions.follow(self._store, session)
             r.step_versions = self._versions
         owners = self._owners.get(reads)
-        if owners is not None and owners.epoch == r.epoch:
+        if owners is not None and owners.is_current:
             r.owners = owners.by_name
             return
-        owners = remembered(self._owners, reads, lambda: Owners(reads))
+        owners = remembered(self._owners, reads, lambda: Owners(r, reads))
         assert session is not None
-        owners.follow(self._store, session, r)
+        owners.follow(self._store, session)
         r.owners = owners.by_name
 
     def positions(
@@ -228,10 +226,10 @@ class Candidates:
         assert request.key is not None
         assert request.condition is not None
         condition = request.condition
-        known = remembered(self._matches, request.key, lambda: Matches(condition))
-        if known.epoch != self._resident.epoch or request.asks_priorities:
+        known = remembered(self._matches, request.key, lambda: Matches(self._resident, condition))
+        if not known.is_current or request.asks_priorities:
             assert session is not None
-            known.follow(self._store, session, self._resident)
+            known.follow(self._store, session)
         return known
 
     def grouped(

@@ -9,6 +9,7 @@ from __future__ import annotations  # NumPy imports its random module when it is
 import itertools
 import json
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,13 +30,12 @@ from expdb.sampling.repeatable import Philox, checksum
 from expdb.sampling.replaying import Units, shared
 from expdb.sampling.request import Limits, as_text, told
 from expdb.sampling.sampling import Sampling
-from expdb.sampling.waiting import Glance, wait_for_change
 from expdb.sql.engine import Attempts
 from expdb.sql.query import Where
 from expdb.sql.session import Session
 from expdb.storage.ledger import leases
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
-from expdb.storage.ledger.leases import Counters, NewLease
+from expdb.storage.ledger.leases import Counters, NewLease, glance
 from expdb.storage.ledger.packed import Drawn, described
 from expdb.storage.ledger.pins import settle_pins
 from expdb.storage.ledger.rates import check_sample, count_samples
@@ -62,6 +62,18 @@ class LeaseRequest:
         """What tells it from other requests, in the ledger."""
         query = json.dumps(told(self.where), default=repr)
         return repr(self.sampler), self.unit, self.fields, query
+
+
+PAUSE = 0.035  # seconds between two looks at a file: to wake up is most of what one costs
+LONGEST = 1.0  # without a change: a lease may expire, or its process end
+
+
+@dataclass(frozen=True)
+class Glance:
+    """What a consumer looked like."""
+
+    commits: object  # of the file, as its engine tells them
+    counters: list[int]
 
 
 class _Overtaken(Exception):
@@ -455,3 +467,33 @@ def _load(
     for lease in leases.open_leases(session, store, consumer):
         usage.take_in(lease)
     usage.last, usage.begun = counters.handed_out - 1, counters.begun
+
+
+def wait_for_change(
+    store: Store,
+    consumer: ConsumerRecord,
+    seen: Glance | None,
+    deadline: float,
+    cancelled: threading.Event | None,
+) -> Glance:
+    """Wait until a consumer looks otherwise than it did, and return how.
+
+    At once where nothing was seen yet, and after a second in any case. A look asks a file for a
+    number that it has in memory; a server waits itself, in one question. Not by LISTEN: a pooler in
+    between knows no listeners.
+    """
+    until = min(deadline, time.monotonic() + LONGEST)
+    counters = None if seen is None else seen.counters
+    if store.dialect.WAIT_FOR_CHANGE is not None:
+        return Glance(None, glance(store, consumer, counters, until - time.monotonic()))
+    while True:
+        commits = store.engine.changed_since(None if seen is None else seen.commits)
+        if commits is not None:
+            now = Glance(commits, glance(store, consumer, None, 0.0))
+            if seen is None or now.counters != seen.counters:
+                return now
+            seen = now
+        assert seen is not None
+        if time.monotonic() >= until or (cancelled is not None and cancelled.is_set()):
+            return seen
+        time.sleep(PAUSE)

@@ -15,20 +15,23 @@ from expdb.locks import locked
 from expdb.memory.budget import Budget
 from expdb.memory.refresh import refresh
 from expdb.memory.resident import Resident
+from expdb.names import nearest
 from expdb.replay.population import check_size
 from expdb.replay.units import Unit
-from expdb.sampling.by_priority import ByPriority
+from expdb.sampling.by_priority import ByPriority, Saved
 from expdb.sampling.candidates import Candidates, remember
 from expdb.sampling.drawing import Given
 from expdb.sampling.extensions import check_sampler, check_unit
 from expdb.sampling.gather import Gatherer
 from expdb.sampling.plan import Recorded, SamplePlan
 from expdb.sampling.request import Limits, SampleRequest, check_instances, field_names
-from expdb.sampling.saved import Saved
+from expdb.sql.conditions import Condition
 from expdb.sql.query import Where, key_of, plain_where
 from expdb.sql.session import Session
 from expdb.storage import priorities
+from expdb.storage.catalog import list_buffers
 from expdb.storage.ledger.packed import Drawn
+from expdb.storage.reading import select
 from expdb.storage.reading.gather import Empty
 from expdb.storage.store import State, Store
 
@@ -380,3 +383,28 @@ class Sampling:
         with self._store.engine.reading() as session:
             self._refresh(session, self._store.state(session), changed)
             self._by_priority.restore(saved, session)
+
+
+def explained(
+    store: Store, session: Session, condition: Condition | None, error: errors.TooFewRows
+) -> errors.TooFewRows:
+    """Return an error that also says what a buffer holds, what matches and what is missing."""
+    state = store.state(session)
+    if not state.added:
+        other = nearest(store.name, [name for name in list_buffers(session) if name != store.name])
+        meant = f" ({other.removeprefix(', ')})" if other else ""
+        return errors.TooFewRows(
+            f"buffer {store.name!r} holds no step, and never did: {error}{meant}"
+        )
+    if not state.size:
+        return errors.TooFewRows(
+            f"buffer {store.name!r} holds no step, all were evicted or deleted: {error}"
+        )
+    found = f"buffer {store.name!r} holds {state.size:,} step{'s' * (state.size != 1)}"
+    if condition is not None:
+        found += f", {select.count(store, session, condition):,} of which match the query"
+    open_ones = select.open_episodes(store, session, condition)
+    if open_ones:
+        whose, are = "its" if state.size == 1 else "their", "is" if open_ones == 1 else "are"
+        found += f", and {open_ones:,} of {whose} episodes {are} open"
+    return errors.TooFewRows(f"{found}: {error}")

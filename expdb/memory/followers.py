@@ -1,0 +1,271 @@
+"""What is worked out from the rows in memory, and follows their changes."""
+
+from __future__ import annotations  # NumPy imports its random module when it is first named
+
+from collections import deque
+from collections.abc import Hashable
+
+import numpy as np
+
+from expdb.memory.journal import ENTRY_BYTES, JOURNAL, NONE, Change
+from expdb.memory.resident import Resident
+from expdb.sql.conditions import Condition
+from expdb.sql.session import Session
+from expdb.storage.reading import select
+from expdb.storage.store import Store
+
+
+class Follower:
+    """Something that is right at one epoch of the rows in memory, and can be brought up to date."""
+
+    def __init__(self, resident: Resident):
+        self._resident = resident
+        self.epoch = -1  # at which it is right
+
+    @property
+    def is_current(self) -> bool:
+        """Whether nothing has changed since."""
+        return self.epoch == self._resident.epoch
+
+    def changes(self) -> list[Change] | None:
+        """Return what has changed since; None where that is not known, and all may have."""
+        return self._resident.since(self.epoch) if self.epoch >= 0 else None
+
+
+# Columns of an episode that change with every step it gets: its other columns change by an update
+# only.
+PROGRESS = frozenset(
+    ("status", "length", "episode_return", "ended", "first_policy_version", "last_policy_version")
+)
+
+
+def _size(positions: np.ndarray | None) -> int:
+    return ENTRY_BYTES + (0 if positions is None else positions.nbytes)
+
+
+class Matches(Follower):
+    """The positions held by a resident that match a condition, ascending."""
+
+    def __init__(self, resident: Resident, condition: Condition):
+        super().__init__(resident)
+        self.condition = condition
+        self._found = np.empty(0, np.int64)  # with room at the end
+        self._begin = self._end = 0
+        # Epoch, known positions looked at again.
+        self._looked: deque[tuple[int, np.ndarray | None]] = deque(maxlen=JOURNAL)
+        self._looked_bytes = 0
+
+    @property
+    def positions(self) -> np.ndarray:
+        """The matching positions, ascending; not to be written to."""
+        return self._found[self._begin : self._end]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self._found.nbytes + self._looked_bytes
+
+    def contain(self, positions: np.ndarray) -> np.ndarray:
+        """Return which of the positions match, bool."""
+        mine = self.positions
+        place = mine.searchsorted(positions)
+        found = place < len(mine)
+        found[found] = mine[place[found]] == positions[found]
+        return found
+
+    def looked_at(self, epoch: int) -> np.ndarray | None:
+        """Return the positions that may match otherwise than they did at an epoch, new ones aside.
+
+        Returns None if that is not known.
+        """
+        since = [positions for at, positions in self._looked if at > epoch]
+        if any(positions is None for positions in since) or (
+            self._looked and self._looked[0][0] > epoch
+        ):
+            return None
+        return np.concatenate([NONE, *[positions for positions in since if positions is not None]])
+
+    def changes(self) -> list[Change] | None:
+        """Return what has changed since; a query of priorities follows none."""
+        return None if "priority" in self.condition.names else super().changes()
+
+    def follow(self, store: Store, session: Session) -> None:
+        """Bring them up to date with the rows, which are up to date with the session."""
+        changes = self.changes()
+        again: np.ndarray | None = None
+        if changes is None:
+            self._set(select.positions(store, session, self.condition))
+        else:
+            again = self._advance(store, session, changes)
+        self._looked_bytes += _size(again) - (
+            _size(self._looked[0][1]) if len(self._looked) == JOURNAL else 0
+        )
+        self.epoch = self._resident.epoch
+        self._looked.append((self.epoch, again))
+
+    def _set(self, found: np.ndarray) -> None:
+        self._found, self._begin, self._end = found, 0, len(found)
+
+    def _advance(self, store: Store, session: Session, changes: list[Change]) -> np.ndarray:
+        resident = self._resident
+        self._begin += int(self.positions.searchsorted(resident.low))
+        if any(change.deleted for change in changes):
+            self._set(self.positions[resident.held(self.positions)])
+        known = min(
+            [change.begin for change in changes if change.end > change.begin], default=resident.high
+        )
+        again = self._again(store, session, changes, known)
+        if len(again):
+            cut = int(self.positions.searchsorted(again[0]))
+            rest = self.positions[cut:]
+            kept = rest[~np.isin(rest, again, assume_unique=True)]
+            matching = select.positions(store, session, self.condition, among=again)
+            self._end = self._begin + cut
+            self._append(np.sort(np.concatenate((kept, matching))))
+        if known < resident.high:
+            self._append(select.positions(store, session, self.condition, after=known - 1))
+        return again
+
+    def _again(
+        self, store: Store, session: Session, changes: list[Change], known: int
+    ) -> np.ndarray:
+        """Return the known positions that have to be looked at again, ascending."""
+        episodes = [change.episodes for change in changes]
+        if self.condition.names & PROGRESS:
+            episodes += [change.advanced for change in changes]
+        ids = np.unique(np.concatenate(episodes)) if episodes else np.empty(0, np.int64)
+        found = [change.revised for change in changes]
+        if len(ids) and self.condition.of_episodes:
+            found.append(select.positions_of_episodes(store, session, ids, known))
+        again = np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+        return again[self._resident.held(again) & (again < known)]
+
+    def _append(self, found: np.ndarray) -> None:
+        if self._end + len(found) > len(self._found):
+            grown = np.empty((self._end - self._begin + len(found)) * 5 // 4 + 64, np.int64)
+            grown[: self._end - self._begin] = self.positions
+            self._found, self._begin, self._end = grown, 0, self._end - self._begin
+        self._found[self._end : self._end + len(found)] = found
+        self._end += len(found)
+
+
+MANY = 4096
+VALUE_BYTES = 200  # about, of a text and its code in a dict
+
+
+class Owners(Follower):
+    """Some columns of the episodes that are held, one entry per episode.
+
+    Numbers are kept as they are, texts as codes.
+    """
+
+    def __init__(self, resident: Resident, names: tuple[str, ...]):
+        super().__init__(resident)
+        self.names = names
+        self.by_name = dict.fromkeys(names, self)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._ids = np.empty(0, np.int64)  # ascending
+        self._values = {name: np.empty(0) for name in self.names}
+        self._codes: dict[str, dict[Hashable, int]] = {
+            name: {} for name in self.names if name not in select.NUMBERS_OF_EPISODES
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        texts = sum(map(len, self._codes.values()))
+        return self._ids.nbytes * (1 + len(self.names)) + VALUE_BYTES * texts
+
+    def follow(self, store: Store, session: Session) -> None:
+        """Bring them up to date with the rows, which are up to date with the session."""
+        changes = self.changes()
+        if changes is None or len(self._ids) > 2 * self._resident.size + MANY:  # most are evicted
+            changes = None
+            self._forget()
+        last = int(self._ids[-1]) if len(self._ids) else -1
+        changed = [ids for change in changes or () for ids in (change.episodes, change.advanced)]
+        again = np.unique(np.concatenate(changed)) if changed else self._ids[:0]
+        found = select.columns_of_episodes(store, session, self.names, last, again[again <= last])
+        found.sort(key=lambda row: int(row[0]))
+        ids = np.array([row[0] for row in found], np.int64)
+        known = ids <= last
+        place = self._ids.searchsorted(ids[known])
+        for k, name in enumerate(self.names, 1):
+            fresh = self._encoded(name, [row[k] for row in found])
+            self._values[name][place] = fresh[known]
+            self._values[name] = np.concatenate((self._values[name], fresh[~known]))
+        self._ids = np.concatenate((self._ids, ids[~known]))
+        self.epoch = self._resident.epoch
+
+    def _encoded(self, name: str, values: list[Hashable]) -> np.ndarray:
+        if name not in self._codes:
+            return np.array([np.nan if value is None else value for value in values], np.float64)
+        codes = self._codes[name]
+        return np.array(
+            [-1 if value is None else codes.setdefault(value, len(codes)) for value in values],
+            np.float64,
+        )
+
+    def of(self, name: str, episodes: np.ndarray) -> np.ndarray:
+        """Return a column of episodes: float64, or codes of texts in the order in which they come.
+
+        So whoever looks gets the same codes, whatever was read before.
+        """
+        found: np.ndarray = self._values[name].take(self._ids.searchsorted(episodes))
+        if name not in self._codes:
+            return found
+        codes = found.astype(np.int64).reshape(-1)
+        count = len(self._codes[name]) + 1  # the last one, at -1, stands for none
+        first = np.full(count, len(codes))
+        first[codes[::-1]] = np.arange(len(codes))[::-1]  # of several the last counts: the first
+        first[-1] = len(codes) + 1
+        rank = np.empty(count, np.int64)
+        rank[first.argsort(kind="stable")] = np.arange(count)
+        rank[-1] = -1
+        return rank[codes].reshape(episodes.shape)
+
+
+class StepVersions(Follower):
+    """The `policy_version` of each step that differs from that of its episode; few do."""
+
+    def __init__(self, resident: Resident):
+        super().__init__(resident)
+        self._positions, self._versions = NONE, NONE  # ascending by position
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self._positions.nbytes + self._versions.nbytes
+
+    def follow(self, store: Store, session: Session) -> None:
+        """Bring them up to date with the rows, which are up to date with the session."""
+        resident, changes = self._resident, self.changes()
+        if changes is None:
+            known, again = resident.low, NONE
+        else:
+            begun = [change.begin for change in changes if change.end > change.begin]
+            known = max(resident.low, min(begun, default=resident.high))
+            again = np.unique(np.concatenate([NONE, *[change.revised for change in changes]]))
+            again = again[(again >= resident.low) & (again < known)]
+        kept = (self._positions >= resident.low) & (self._positions < known)
+        kept &= ~np.isin(self._positions, again)
+        new_positions, new_versions = select.own_versions(store, session, known, again)
+        positions = np.concatenate((self._positions[kept], new_positions))
+        order = positions.argsort()
+        versions = np.concatenate((self._versions[kept], new_versions))
+        self._positions, self._versions = positions[order], versions[order]
+        self.epoch = resident.epoch
+
+    def of(self, rows: np.ndarray) -> np.ndarray:
+        """Return the version of steps, float64: their own, or their episode's; NaN for none."""
+        resident = self._resident
+        found = resident.of_episodes("policy_version", rows)
+        if len(self._positions):
+            positions = resident.positions(rows)
+            place = self._positions.searchsorted(positions)
+            place[place == len(self._positions)] = 0
+            own = self._positions[place] == positions
+            found = np.where(own, self._versions[place], found)
+        return found
