@@ -4,7 +4,8 @@ from expdb.batch import Batch
 from expdb.buffer import ReplayBuffer
 from expdb.checks import KEEP
 from expdb.chunks.fields import Field
-from expdb.consumer import Consumer
+from expdb.consumers.consumer import Consumer
+from expdb.consumers.lease import Lease
 from expdb.database import ExperienceDB, copy, grant, open, upgrade
 from expdb.errors import (
     AccessDenied,
@@ -48,8 +49,6 @@ from expdb.errors import (
     UnknownConsumer,
     UnknownEpisode,
 )
-from expdb.lease import Lease
-from expdb.registration import register
 from expdb.replay.layout import Layout, Trajectories
 from expdb.replay.rate_limiters import MinSize, Pace, Queue, RateLimiter, SampleToInsertRatio
 from expdb.replay.samplers import Newest, Ordered, Population, Prioritized, Sampler, Uniform
@@ -57,9 +56,10 @@ from expdb.replay.sequences import Episode, Group, Sequence
 from expdb.replay.transitions import NStep, Stack
 from expdb.replay.units import Step, Unit
 from expdb.sql.query import QueryBuilder
-from expdb.step_writer import StepWriter
+from expdb.storage.reading.registration import register
 from expdb.storage.upkeep.eviction import Eviction
-from expdb.writer import EpisodeWriter
+from expdb.writers.episode_writer import EpisodeWriter
+from expdb.writers.step_writer import StepWriter
 
 __all__ = [
     "KEEP",

@@ -6,53 +6,60 @@ Storage finds and reads, replay chooses; this file joins the two.
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any, Literal, NoReturn, TypeAlias
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
 
-from expdb import checks, errors, exits
+from expdb import checks, errors
+from expdb.archive.retention import Retention
 from expdb.batch import Batch
-from expdb.changes import checked_changes, tags_of
-from expdb.consumption import Consumption
+from expdb.checks import KEEP, Keep
+from expdb.consumers.admission import Admission, admit, admit_async
+from expdb.consumers.consumer import Consumer
+from expdb.consumers.leasing import Leasing
+from expdb.consumers.replaying import replayed
 from expdb.memory.budget import Budget
 from expdb.names import (
     BUFFER_HINTS,
     COLUMN_KINDS,
     DEFAULT_TASK,
     EPISODE_COLUMNS,
-    EPISODE_KEYS,
     STEP_COLUMNS,
-    STEP_KEYS,
     STORE_CALL,
     TaskReminder,
     build_attribute_error,
+    nearest,
 )
-from expdb.open_writers import OpenWriters
+from expdb.process import exits
+from expdb.replay.rate_limiters import Pace, RateLimiter
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
-from expdb.retention import Retention
-from expdb.sampling.request import check_empty
+from expdb.sampling.request import check_empty, check_instances
 from expdb.sampling.sampling import Sampling, explained
 from expdb.sampling.tasks import sample_tasks
 from expdb.sql.conditions import Condition
-from expdb.sql.engine import Attempts, retry_on_restart
+from expdb.sql.engine import Attempts, Engine, retry_on_restart
 from expdb.sql.query import Where, shown
-from expdb.step_writer import StepWriter
+from expdb.storage.ledger import admissions, consumers, rates, waiters
 from expdb.storage.reading import fetch, select
 from expdb.storage.store import Store, evicted
 from expdb.storage.upkeep.check import check_buffer
 from expdb.storage.upkeep.eviction import Eviction
 from expdb.storage.upkeep.stats import buffer_stats
 from expdb.storage.upkeep.why import why
-from expdb.storage.writing import change, episodes, transaction
+from expdb.storage.writing import change, episodes
 from expdb.storage.writing.batches import columns_of, rows_of
-from expdb.storage.writing.gathering import Gathering
 from expdb.storage.writing.open_episodes import OpenEpisodes
-from expdb.storage.writing.pending import Pending
-from expdb.writer import EpisodeWriter
+from expdb.storage.writing.requested_changes import checked_changes, tags_of
+from expdb.writers.episode_writer import EpisodeWriter
+from expdb.writers.open_writers import OpenWriters
+from expdb.writers.sinks import EpisodeSink, StepSink, parted
+from expdb.writers.step_writer import StepWriter
 
 Seed: TypeAlias = "int | np.random.Generator | None"
 
@@ -61,7 +68,7 @@ Empty: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 SCANNED_AT_ONCE = 4096
 
 
-class ReplayBuffer(Consumption):
+class ReplayBuffer:
     """Hold experience under a name.
 
     Bounded, durable, shared by every process that opens the database.
@@ -79,13 +86,30 @@ class ReplayBuffer(Consumption):
         return super().__new__(cls)
 
     def __init__(self, store: Store, run: str, database: Any, budget: Budget):
-        super().__init__(store, Sampling(store, budget))
-        self._database = database
+        self._store, self._sampling, self._database = store, Sampling(store, budget), database
+        # A `Leasing` lives as long as a `Consumer` refers to it. The latest ones live on, so that a
+        # loop around `buffer.consumer(name).lease(...)` reads the ledger once.
+        self._consumers: WeakValueDictionary[int, Leasing] = WeakValueDictionary()
+        self._latest: deque[Leasing] = deque(maxlen=16)
         self._open_episodes = OpenEpisodes(store, run)
         self._rng: np.random.Generator | None = None
         self._writers = OpenWriters(store)
         self._task_reminder = TaskReminder()
         self._retention = Retention(store, self._scan_at, self._sampling.save)
+
+    @property
+    def _engine(self) -> Engine:
+        return self._store.engine
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse a misspelt setting, such as `buffer.policy_verison = 7`."""
+        if not name.startswith("_") and not hasattr(type(self), name):
+            settings = "policy_version", "rate_limiter", "pace", "eviction"
+            raise AttributeError(
+                f"a buffer has no {name!r}{nearest(name, settings) or ':'} settings are "
+                f"{', '.join(settings)}"
+            )
+        super().__setattr__(name, value)
 
     def __repr__(self) -> str:
         return f"<ReplayBuffer {self.name!r}: {len(self)} steps, capacity {self.capacity}>"
@@ -183,7 +207,7 @@ class ReplayBuffer(Consumption):
         columns = columns_of(rows)
         positions = None if columns is None else self._open_episodes.write_columns(columns)
         if positions is None:
-            pending = [_parted(row) for row in rows_of(rows if columns is None else columns)]
+            pending = [parted(row) for row in rows_of(rows if columns is None else columns)]
             positions = self._open_episodes.write(pending)
         self._retention.look()
         return positions
@@ -232,7 +256,7 @@ class ReplayBuffer(Consumption):
             )
         episode = self._open_episodes.new(task_id, agent_id, episode_id, given)
         return self._writers.add(
-            EpisodeWriter(_Sink(self), episode, flush_steps, flush_bytes, flush_seconds)
+            EpisodeWriter(EpisodeSink(self), episode, flush_steps, flush_bytes, flush_seconds)
         )
 
     def writer(
@@ -247,7 +271,7 @@ class ReplayBuffer(Consumption):
         """
         self._check_writable()
         flush_steps, flush_bytes, flush_seconds = _limits(flush_steps, flush_bytes, flush_seconds)
-        sink = _StepSink(self, OpenEpisodes(self._store, self._open_episodes.run))
+        sink = StepSink(self, OpenEpisodes(self._store, self._open_episodes.run))
         return self._writers.add(StepWriter(sink, flush_steps, flush_bytes, flush_seconds))
 
     def _check_writable(self) -> None:
@@ -774,6 +798,199 @@ class ReplayBuffer(Consumption):
 
         return self._engine.retry(draw)
 
+    # -- consumers, rate limiter and pace ----------------------------------------------------------
+
+    @retry_on_restart
+    def consumer(
+        self,
+        name: str,
+        *,
+        max_times_sampled: int | Keep | None = KEEP,
+        max_staleness: int | Keep | None = KEEP,
+        min_size: int | Keep = KEEP,
+        new_only: bool | Keep = KEEP,
+        seed: int | Keep = KEEP,
+    ) -> Consumer:
+        """Return the consumer of a name, made where there is none.
+
+        It hands out batches to learners that share the work. `max_times_sampled` is how often a
+        step, an episode or a group may be handed out at most, None for ever again. `max_staleness`
+        is how far its `policy_version` may be behind that of the buffer, the oldest one of what is
+        drawn whole, None for any. Nothing is handed out before the buffer holds `min_size` steps.
+        With `new_only` it sees only what is stored after it was made. `seed` decides what is drawn.
+        A setting that is left out stays as it is stored; raises ConsumerMismatch for one that is
+        stored otherwise.
+        """
+        given = {
+            "max_times_sampled": None
+            if max_times_sampled is None
+            else checks.kept(max_times_sampled, checks.whole, "max_times_sampled", 1),
+            "max_staleness": None
+            if max_staleness is None
+            else checks.kept(max_staleness, checks.whole, "max_staleness", 0),
+            "min_size": checks.kept(min_size, checks.whole, "min_size", 1),
+            "new_only": checks.kept(new_only, checks.flag, "new_only"),
+            "seed": checks.kept(seed, checks.whole, "seed", 0),
+        }
+        record = consumers.open_consumer(
+            self._store,
+            checks.name(name, "a consumer"),
+            {key: value for key, value in given.items() if value is not KEEP},
+            int(np.random.default_rng().integers(2**63)),
+        )
+        known = self._consumers.get(record.id)
+        if known is None or known.name != record.name:
+            known = self._consumers[record.id] = Leasing(self._store, self._sampling, record)
+        if not self._latest or self._latest[-1] is not known:
+            self._latest.append(known)
+        return Consumer(known, record.name, self)
+
+    @property
+    @retry_on_restart
+    def policy_version(self) -> int | None:
+        """The version of the policy that is trained now; None before it was ever set.
+
+        Consumers measure by it how stale experience is. It never goes back: setting a smaller one
+        raises InvalidValue.
+        """
+        with self._store.engine.reading() as session:
+            return consumers.policy_version(session, self._store)
+
+    @policy_version.setter
+    def policy_version(self, version: int) -> None:
+        wanted, in_doubt = checks.whole(version, "policy_version"), False
+
+        def attempt() -> None:
+            nonlocal in_doubt
+            try:
+                consumers.set_policy_version(self._store, wanted)
+            except errors.CommitUnknown:
+                in_doubt = True
+                raise
+            except errors.InvalidValue:
+                if not in_doubt:  # else another process has set a later version since
+                    raise
+
+        self._engine.retry(attempt)
+
+    @property
+    @retry_on_restart
+    def rate_limiter(self) -> RateLimiter | None:
+        """How far writers and learners may be ahead of each other; None for any distance.
+
+        Set `expdb.SampleToInsertRatio(...)`, `Queue(...)` or `MinSize(...)`, and it counts from
+        then on, over all writers and the leases of all consumers. A write that it holds back waits
+        up to the handle's `timeout`, and raises RateLimited then; a lease waits as its `wait` says.
+        `sample` is not counted.
+        """
+        with self._store.engine.reading() as session:
+            return rates.rate_limiter(session, self._store)[0]
+
+    @rate_limiter.setter
+    def rate_limiter(self, limiter: RateLimiter | None) -> None:
+        if limiter is not None and not isinstance(limiter, RateLimiter):
+            raise errors.InvalidValue(
+                f"rate_limiter is {limiter!r}: give one such as expdb.Queue(1000), or None"
+            )
+        self._engine.retry(rates.set_rate_limiter, self._store, limiter)
+
+    @property
+    @retry_on_restart
+    def pace(self) -> Pace | None:
+        """How far actors may be ahead of the training; None for any distance.
+
+        Set `expdb.Pace(max_staleness, groups_per_version)`, and `admit` holds new groups back that
+        would be stale when they are trained on. It counts from the `policy_version` of then on, so
+        that has to be set before. Another one that is set later goes on with what has begun.
+        """
+        with self._store.engine.reading() as session:
+            return admissions.pace(session, self._store)[0]
+
+    @pace.setter
+    def pace(self, pace: Pace | None) -> None:
+        if pace is not None and not isinstance(pace, Pace):
+            raise errors.InvalidValue(f"pace is {pace!r}: give expdb.Pace(...), or None")
+        self._engine.retry(admissions.set_pace, self._store, pace)
+
+    def admit(
+        self, *, wait: float | None = None, required: bool = True, seconds: float = 3600.0
+    ) -> Admission | None:
+        """Wait until a new group of episodes may begin, and return its admission.
+
+        With a `pace`, a group is let in once it can be trained on before it is too stale; without
+        one, at once. Use it with `with`: leaving the block finishes the group, an exception takes
+        it back, so that another may begin in its place. So does the end of its process, or of its
+        `seconds`. Raises RateLimited after `wait` seconds, never by default; with `required=False`
+        it returns None then.
+
+        >>> with buffer.admit() as group:  # doctest: +SKIP
+        ...     for _ in range(8):
+        ...         roll_out(buffer, policy_version=group.policy_version)
+        """
+        return admit(self._store, wait, required, seconds)
+
+    async def admit_async(
+        self, *, wait: float | None = None, required: bool = True, seconds: float = 3600.0
+    ) -> Admission | None:
+        """Do what `admit` does, while other tasks run."""
+        return await admit_async(self._store, wait, required, seconds)
+
+    @retry_on_restart
+    def waiting(self) -> list[dict[str, Any]]:
+        """Return the learners, writers and actors that have waited for more than a second.
+
+        One dict for each: `who`, the process by machine and number; `seconds`; and `for`, what is
+        missing. `db.doctor()` names them too.
+        """
+        return waiters.waiting(self._store)
+
+    @retry_on_restart
+    def consumers(self) -> list[str]:
+        """Return the names of all consumers, oldest first."""
+        with self._store.engine.reading() as session:
+            return consumers.list_consumers(session, self._store)
+
+    def drop_consumer(self, name: str) -> None:
+        """Delete a consumer and its ledger; raise UnknownConsumer where there is none."""
+        consumers.drop_consumer(self._store, checks.name(name, "a consumer"))
+
+    def replay(
+        self,
+        consumer: str,
+        steps: Iterable[int] | None = None,
+        *,
+        last: int | None = None,
+        unit: Unit | None = None,
+        units: Iterable[type[Unit]] = (),
+    ) -> Iterator[Batch]:
+        """Yield the batches again that a consumer's learners have acknowledged, as they were.
+
+        In the order of their acknowledgement: those of the trainer's `steps`, the `last` so many,
+        or all. Raises Evicted, which names the positions, if steps of a batch are gone, and
+        ReplayMismatch if its rewards or episodes have changed since. Warns if no batch was
+        acknowledged with any of the given `steps`.
+
+        A unit of your own is found by its name if its module is imported, or its class is among
+        `units`. `unit` replaces the units of all batches.
+
+        >>> buffer.replay("trainer", units=[Pairs])  # doctest: +SKIP
+        """
+        if steps is not None and not isinstance(steps, Iterable):
+            raise errors.InvalidValue(f"steps is {steps!r}: give several, such as range(900, 1000)")
+        wanted = None if steps is None else {checks.whole(step, "step") for step in steps}
+        newest = None if last is None else checks.whole(last, "last", 1)
+        if unit is not None:
+            check_instances(Uniform(), unit)
+        classes = tuple(units) if isinstance(units, Iterable) else (units,)
+        for kind in classes:
+            if not isinstance(kind, type) or not issubclass(kind, Unit):
+                raise errors.InvalidValue(f"units has {kind!r}: give classes, such as [Pairs]")
+        consumer = checks.name(consumer, "a consumer")
+        used = classes if unit is None else unit
+        return self._engine.retry(
+            replayed, self._store, self._sampling, consumer, wanted, newest, used
+        )
+
     def _generator(self, rng: Seed) -> np.random.Generator:
         if rng is not None:
             try:
@@ -787,80 +1004,10 @@ class ReplayBuffer(Consumption):
         return self._rng
 
 
-class _Sink:
-    """What an EpisodeWriter writes into.
-
-    It holds the buffer, so that a database lives as long as its writers.
-    """
-
-    def __init__(self, buffer: ReplayBuffer):
-        self._buffer, self._store = buffer, buffer._store
-
-    def gathering(self) -> Pending:
-        return Pending(self._store.fields)
-
-    def rows(self, columns: Any) -> list[Mapping[str, Any]]:
-        found = columns_of(columns)
-        return list(rows_of(columns if found is None else found))
-
-    def write(self, steps: Pending) -> np.ndarray:
-        positions = transaction.write(self._store, steps)
-        self._buffer._retention.look()
-        return positions
-
-    def collected(self, writer: EpisodeWriter) -> None:
-        self._buffer._writers.collected(writer)
-
-
-class _StepSink:
-    """What a StepWriter writes into: episodes of its own, and the buffer, which it keeps alive."""
-
-    def __init__(self, buffer: ReplayBuffer, episodes: OpenEpisodes):
-        self._buffer, self._episodes = buffer, episodes
-
-    def gathering(self) -> Gathering:
-        return self._episodes.gathering()
-
-    def gather(
-        self, whose: Any, fields: Mapping[str, Any], columns: tuple[Any, ...], steps: Gathering
-    ) -> None:
-        self._episodes.gather(whose, fields, columns, steps)
-
-    def gather_many(self, given: Any, steps: Gathering) -> None:
-        columns = columns_of(given)
-        if columns is None or not self._episodes.gather_columns(columns, steps):
-            rows = rows_of(given if columns is None else columns)
-            self._episodes.gather_rows([_parted(row) for row in rows], steps)
-
-    def write(self, steps: Gathering) -> np.ndarray:
-        positions = self._episodes.write_gathered(steps)
-        self._buffer._retention.look()
-        return positions
-
-    def end_all(self, status: str) -> None:
-        with suppress(errors.UnknownBuffer):  # dropped by somebody else
-            self._episodes.end_all(status)
-
-    def collected(self, writer: StepWriter) -> None:
-        self._buffer._writers.collected(writer)
-
-
 _LEFT_OUT = ("length", "episode_return", "episode_tags", "started", "ended", "priority")  # of pages
 _ALL = dict.fromkeys((*STEP_COLUMNS[:2], *EPISODE_COLUMNS, *STEP_COLUMNS[2:]))
 _PAGE = [name for name in _ALL if name not in _LEFT_OUT]
 _ARROW_TYPES = {"integer": pa.int64(), "integer?": pa.int64(), "real": pa.float64()}
-
-
-_STORED_AS_COLUMNS = frozenset((*EPISODE_KEYS, *STEP_KEYS))
-
-
-def _parted(step: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the columns of a step, and its fields."""
-    columns: dict[str, Any] = {}
-    fields: dict[str, Any] = {}
-    for name, value in step.items():
-        (columns if name in _STORED_AS_COLUMNS else fields)[name] = value
-    return columns, fields
 
 
 def _limits(steps: Any, nbytes: Any, seconds: Any) -> tuple[int, int, float]:

@@ -16,14 +16,16 @@ from typing import Any, Literal, NoReturn
 
 import pyarrow as pa
 
-from expdb import checks, errors, exits
+from expdb import checks, errors
 from expdb.buffer import ReplayBuffer, checked_capacity
 from expdb.checks import KEEP, Keep
 from expdb.chunks.fields import Field
-from expdb.living import Living
-from expdb.locks import locked
 from expdb.memory.budget import Budget, process_budget
 from expdb.names import DATABASE_HINTS, build_attribute_error
+from expdb.process import exits
+from expdb.process.living import Living
+from expdb.process.locks import locked
+from expdb.process.temporary import Folder
 from expdb.sql import opening
 from expdb.sql.engine import Engine, retry_on_restart
 from expdb.storage import catalog
@@ -32,7 +34,6 @@ from expdb.storage.store import Store
 from expdb.storage.upkeep import copying
 from expdb.storage.upkeep.check import check_owners, check_schema
 from expdb.storage.writing import change
-from expdb.temporary import Folder
 
 
 def open(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from expdb import parquet
+from expdb.archive import parquet
 from expdb.buffer import ReplayBuffer
 from expdb.errors import (
     DatabaseMissing,

@@ -10,7 +10,7 @@ from behind import writing
 from test_eviction import archived, held
 
 import expdb
-from expdb import archive_folder, retention
+from expdb.archive import archive_folder, retention
 from expdb.sql.dialects.sqlite import statements as sqlite
 from expdb.storage.ledger import evictions
 

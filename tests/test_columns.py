@@ -226,3 +226,53 @@ def test_an_interrupt_leaves_all_of_the_columns_or_none(buffer, at, monkeypatch)
     read = buffer.get(range(held + 2), fields=["obs", "agent_id"])
     assert read["obs"][-2:].tolist() == [[1, 1], [1, 1]]
     assert buffer.check() == []
+
+
+def test_extend_adds_all_steps_of_an_episode_or_none(open_db):
+    buffer = open_db().buffer("b")
+    obs = np.arange(12.0).reshape(6, 2)
+    with buffer.episode("t") as episode:
+        episode.extend({"obs": obs, "reward": np.ones(6)})
+        for wrong, match in (
+            ({"obs": np.ones((3, 4)), "reward": np.ones(3)}, "obs"),
+            ({"obs": obs, "reward": [0.0] * 5 + ["much"]}, "reward"),
+            ({"obs": obs, "task_id": ["other"] * 6}, "task_id"),
+            ([{"obs": obs[0]}, {"obs": "text"}], "obs"),
+            ([{"obs": obs[0]}, 7], "row of the batch"),
+        ):
+            with pytest.raises(expdb.ExpDBError, match=match):
+                episode.extend(wrong)
+            assert episode.length == 6
+        with pytest.raises(expdb.EpisodeEnded, match="step 2 of 6 ends episode"):
+            episode.extend({"obs": obs, "terminated": np.arange(6) == 2})
+        episode.extend([{"obs": obs[0]}, {"obs": obs[1]}])
+        episode.extend([])
+        episode.extend({"obs": obs, "terminated": np.arange(6) == 5})
+        with pytest.raises(expdb.EpisodeEnded):
+            episode.extend({"obs": obs})
+    batch = buffer.get(np.arange(len(buffer)))
+    assert batch["obs"].tolist() == [*obs.tolist(), *obs[:2].tolist(), *obs.tolist()]
+    assert batch["step"].tolist() == list(range(14))
+    assert batch["terminated"].tolist() == [False] * 13 + [True]
+    assert set(buffer.episodes().to_pydict()["status"]) == {"complete"}
+
+
+@pytest.mark.parametrize("flush_steps", [1, 4, 256])
+def test_extend_stores_what_append_stores(open_db, flush_steps):
+    n = np.arange(50)
+    columns = {
+        "obs": np.random.default_rng(0).random((50, 3), np.float32), "n": n, "reward": n / 3,
+        "truncated": n == 49,
+    }  # fmt: skip
+    one, other = (open_db().buffer(name) for name in ("one", "other"))
+    for _ in range(2):  # the second time the fields are known, and go by arrays
+        with one.episode("t", flush_steps=flush_steps) as episode:
+            for k in range(50):
+                episode.append(**{name: column[k] for name, column in columns.items()})
+        with other.episode("t", flush_steps=flush_steps) as episode:
+            episode.extend({name: column[:20] for name, column in columns.items()})
+            episode.extend({name: column[20:] for name, column in columns.items()})
+    stored = [buffer.get(np.arange(100)) for buffer in (one, other)]
+    assert list(stored[0]) == list(stored[1])
+    for key in stored[0]:
+        np.testing.assert_array_equal(stored[0][key], stored[1][key])

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import expdb
-from expdb import retention
+from expdb.archive import retention
 from expdb.storage.ledger.evictions import begin
 
 ORDERED = expdb.Ordered("position")
@@ -203,7 +203,7 @@ def test_a_write_does_not_fail_of_an_eviction(db, monkeypatch):
     def full(*_):
         raise expdb.StorageFull("the disk is full")
 
-    monkeypatch.setattr("expdb.retention.evict", full)
+    monkeypatch.setattr("expdb.archive.retention.evict", full)
     monkeypatch.setattr(buffer._retention, "_next_look", 0.0)
     with pytest.warns(expdb.ExpDBWarning, match="not evicted: the disk is full"):
         rows = [{"task_id": f"t{k}", "truncated": True} for k in range(9)]
@@ -399,7 +399,7 @@ def test_an_eviction_that_nobody_goes_on_with_is_finished(db, tmp_path, monkeypa
     assert buffer.evict() == 0  # a process of another machine is at it
     with pytest.raises(expdb.DatabaseBusy, match="another process archives"):
         buffer.eviction = None
-    monkeypatch.setattr("expdb.retention.EXPIRE_SECONDS", -1.0)
+    monkeypatch.setattr("expdb.archive.retention.EXPIRE_SECONDS", -1.0)
     assert buffer.evict() == 7
     assert archived(tmp_path) == list(range(7))
 

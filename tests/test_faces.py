@@ -187,7 +187,7 @@ def test_a_demo_that_is_given_no_time_plays_until_it_can_tell(tmp_path):
 
 
 def test_the_warm_up_of_the_demo_is_bounded_by_the_time_given(tmp_path, monkeypatch):
-    from expdb import demo
+    from expdb.cli import demo_agent as demo
 
     demo.run(str(tmp_path / "demo.db"), seconds=1.0, say=lambda _: None)
     clock, real = [0.0], demo.Learner.learn
@@ -208,7 +208,7 @@ def test_the_warm_up_of_the_demo_is_bounded_by_the_time_given(tmp_path, monkeypa
 
 
 def test_the_demo_judges_by_the_first_and_the_last_episodes():
-    from expdb import demo
+    from expdb.cli import demo_agent as demo
 
     assert demo.verdict([70.0] * 20, [20.0] * 40)
     assert not demo.verdict([50.0] * 20, [20.0] * 40)
@@ -567,7 +567,8 @@ def test_export_writes_what_matches_as_parquet_that_others_read(traces, tmp_path
 def test_export_is_written_batch_by_batch_with_one_schema(tmp_path, monkeypatch):
     import pyarrow.parquet
 
-    from expdb import export, parquet
+    from expdb import export
+    from expdb.archive import parquet
 
     monkeypatch.setattr(parquet, "BATCH_STEPS", 4)
     with expdb.open(tmp_path / "runs.db") as db:

@@ -276,7 +276,7 @@ def test_an_admission_serves_one_group(paced):
 
 
 def test_who_waits_for_long_is_told_why(paced, monkeypatch):
-    monkeypatch.setattr("expdb.admission.PATIENCE", 0.05)
+    monkeypatch.setattr("expdb.consumers.admission.PATIENCE", 0.05)
     for _ in range(4):
         paced.admit(wait=0).finish()
     threading.Timer(1.5, lambda: setattr(paced, "policy_version", 6)).start()
@@ -313,7 +313,7 @@ def test_many_coroutines_that_wait_leave_others_their_threads(paced):
 def test_an_end_that_the_database_refuses_can_be_tried_again(paced, open_db, monkeypatch):
     group = paced.admit(wait=0)
     with monkeypatch.context() as patch:
-        patch.setattr("expdb.admission.admissions.end", lambda *_, **__: 1 / 0)
+        patch.setattr("expdb.consumers.admission.admissions.end", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             group.cancel()
     group.cancel()

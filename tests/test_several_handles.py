@@ -10,7 +10,7 @@ from behind import dialect_of, reading, writing
 import expdb
 from expdb.storage import catalog
 from expdb.storage.writing import episodes, transaction
-from expdb.storage.writing import known_episodes as intake
+from expdb.storage.writing import open_episodes as intake
 
 
 def statuses(buffer):

@@ -257,7 +257,7 @@ def show(
 
     Example: expdb show runs.db --worst --where "task_name = refund"
     """
-    from expdb import show as conversation
+    import expdb.cli.show as conversation
 
     if (episode is None) == (not which and not where) or len(which) > 1:
         raise click.UsageError(

@@ -40,7 +40,7 @@ def demo(path: str, seconds: float, as_json: bool) -> None:
 
     Example: expdb demo --file demo.db
     """
-    from expdb import demo as learner
+    import expdb.cli.demo_agent as learner
 
     say = (lambda _: None) if as_json else click.echo
     figures = learner.run(path, seconds=seconds, say=say)

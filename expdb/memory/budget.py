@@ -6,7 +6,7 @@ from collections.abc import Container
 from typing import Protocol
 
 from expdb.chunks.fields import Field
-from expdb.living import Living
+from expdb.process.living import Living
 from expdb.storage.catalog import Fields
 
 

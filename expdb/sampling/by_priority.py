@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from expdb import errors
-from expdb.locks import locked
 from expdb.memory import priorities as held
 from expdb.memory.followers import Follower
 from expdb.memory.journal import NONE, Change
 from expdb.memory.priorities import load_priorities
 from expdb.memory.resident import Resident
 from expdb.memory.usage import Usage
+from expdb.process.locks import locked
 from expdb.replay.population import check_size
 from expdb.replay.samplers import Prioritized, PriorityTree
 from expdb.replay.sumtree import SumTree

@@ -11,11 +11,11 @@ import numpy as np
 
 from expdb import checks, errors
 from expdb.batch import Batch
-from expdb.locks import locked
 from expdb.memory.budget import Budget
 from expdb.memory.refresh import refresh
 from expdb.memory.resident import Resident
 from expdb.names import nearest
+from expdb.process.locks import locked
 from expdb.replay.population import check_size
 from expdb.replay.units import Unit
 from expdb.sampling.by_priority import ByPriority, Saved

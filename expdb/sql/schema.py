@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 from expdb import errors
-from expdb.locks import locked
+from expdb.process.locks import locked
 from expdb.sql import tables
 from expdb.sql.dialects.base import Dialect
 from expdb.sql.engine import Engine

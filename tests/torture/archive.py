@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow.parquet as pq  # before forks: actors would be killed while they import it
 
 import expdb
-from expdb import retention
+from expdb.archive import retention
 from expdb.sql.dialects.sqlite import statements as sqlite
 from torture.kills import FORK, killed
 from torture.learners import Notes

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 import sqlalchemy as sa
 
 from expdb import errors
-from expdb.processes import Others, named
+from expdb.process.processes import Others, named
 from expdb.replay.rate_limiters import Pace
 from expdb.sql import tables
 from expdb.sql.session import Session

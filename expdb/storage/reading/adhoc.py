@@ -18,8 +18,8 @@ from expdb.names import nearest, suggest_for_sql_error
 from expdb.sql.dialects.base import QueryFailed
 from expdb.sql.engine import Engine
 from expdb.storage.catalog import Fields
-from expdb.timestamps import COLUMNS as TIME_COLUMNS
-from expdb.timestamps import to_timestamps
+from expdb.storage.reading.timestamps import COLUMNS as TIME_COLUMNS
+from expdb.storage.reading.timestamps import to_timestamps
 
 _CHUNKS_KEPT = 16
 

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from expdb.locks import locked
+from expdb.process.locks import locked
 from expdb.sql.dialects.sqlite.open_files import open_files
 from expdb.sql.dialects.sqlite.wal_index import WalIndex
 

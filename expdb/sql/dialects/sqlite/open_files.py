@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Protocol
 
 from expdb import errors
-from expdb.living import Living
+from expdb.process.living import Living
 from expdb.sql.dialects.sqlite.files import identity
 
 

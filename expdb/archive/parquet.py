@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from expdb import timestamps
 from expdb.batch import Batch
 from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, STEP_COLUMNS
+from expdb.storage.reading import timestamps
 
 BATCH_STEPS = 4096
 _TYPES = {

@@ -8,8 +8,8 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from expdb.left_open import LeftOpen, Unwritten
-from expdb.locks import locked
+from expdb.process.locks import locked
+from expdb.writers.left_open import LeftOpen, Unwritten
 
 
 class Gathered(Protocol):
@@ -118,6 +118,15 @@ class GatheringWriter(ABC):
             self._write()
         positions, self._untold = self._untold, np.empty(0, np.int64)
         return positions
+
+    def _flush_if_due(self) -> None:
+        steps = self._steps
+        if (
+            len(steps) >= self._flush_steps
+            or steps.nbytes >= self._flush_bytes
+            or time.monotonic() - self._flushed_at >= self._flush_seconds
+        ):
+            self._flush()
 
     def _write_in_doubt(self) -> None:
         """Write again, as they were, the steps of which nobody knows whether they are stored."""

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Any
 
 from expdb import checks, errors
-from expdb.awaiting import obtain
-from expdb.processes import Others
+from expdb.process.awaiting import obtain
+from expdb.process.processes import Others
 from expdb.storage.ledger import admissions
 from expdb.storage.ledger.admissions import Admitted
 from expdb.storage.ledger.waiters import Waiter

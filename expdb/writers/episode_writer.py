@@ -1,22 +1,15 @@
 """EpisodeWriter: one episode's steps, gathered and written in chunks."""
 
 import os
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from expdb import errors
-from expdb.gathering_writer import GatheringWriter, Sink
-from expdb.left_open import LeftOpen
-from expdb.locks import locked
-
-
-class EpisodeSink(Sink, Protocol):
-    """Where the steps of an `EpisodeWriter` go."""
-
-    def rows(self, columns: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-        """Return columns as rows."""
+from expdb.process.locks import locked
+from expdb.writers.gathering_writer import GatheringWriter
+from expdb.writers.left_open import LeftOpen
+from expdb.writers.sinks import EpisodeSink
 
 
 class EpisodeWriter(GatheringWriter):
@@ -110,23 +103,29 @@ class EpisodeWriter(GatheringWriter):
     def _append(self, fields: Mapping[str, Any], columns: tuple[Any, ...]) -> None:
         if not self._takes_steps:
             self._resume()
-        steps = self._steps
-        if steps.add(self._episode, fields, columns):
+        if self._steps.add(self._episode, fields, columns):
             self._whole, self._takes_steps = True, False
-        if (
-            len(steps.taken) >= self._flush_steps
-            or steps.nbytes >= self._flush_bytes
-            or time.monotonic() - self._flushed_at >= self._flush_seconds
-        ):
-            self._flush()
+        self._flush_if_due()
 
-    def extend(self, columns: Mapping[str, Any]) -> None:
+    def extend(self, columns: Any) -> None:
         """Add many steps given as columns: sequences or arrays [steps, ...] of one length.
 
-        Scalars are broadcast.
+        Scalars are broadcast, and what `store_batch` takes will do. All or none are added: raises
+        as `append` does, and adds nothing then. Arrays of fields that are known cost a fraction of
+        as many calls of `append`.
+
+        >>> episode.extend({"obs": obs, "action": actions, "reward": rewards})  # doctest: +SKIP
         """
-        for row in self._sink.rows(columns):
-            self.append(**row)
+        if self._pid != os.getpid():
+            self._refuse()
+        locked(self._lock, self._extend, columns)
+
+    def _extend(self, columns: Any) -> None:
+        if not self._takes_steps:
+            self._resume()
+        if self._sink.gather_many(self._episode, columns, self._steps):
+            self._whole, self._takes_steps = True, False
+        self._flush_if_due()
 
     def end(self, **last: Any) -> None:
         """Complete the episode, keeping the observation after its last step.

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from expdb import checks, errors
-from expdb.awaiting import in_thread, obtain
 from expdb.batch import Batch
-from expdb.lease import GONE, Lease
+from expdb.consumers.lease import GONE, Lease
+from expdb.consumers.leasing import LeaseRequest, Leasing
+from expdb.process.awaiting import in_thread, obtain
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.sequences import Group
 from expdb.replay.units import Step, Unit
-from expdb.sampling.leasing import LeaseRequest, Leasing
 from expdb.sampling.request import check_empty, check_instances, field_names
 from expdb.sql.query import Where
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from expdb.errors import ExpDBError
-from expdb.locks import locked
+from expdb.process.locks import locked
 
 Result = TypeVar("Result")
 

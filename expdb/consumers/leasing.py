@@ -19,15 +19,15 @@ import numpy as np
 
 from expdb import errors
 from expdb.batch import Batch
-from expdb.locks import locked
+from expdb.consumers.replaying import Units, shared
 from expdb.memory.usage import Usage
-from expdb.processes import Others, named
+from expdb.process.locks import locked
+from expdb.process.processes import Others, named
 from expdb.replay.samplers import Sampler
 from expdb.replay.units import Unit
 from expdb.sampling.candidates import remember
 from expdb.sampling.plan import Recorded, SamplePlan
 from expdb.sampling.repeatable import Philox, checksum
-from expdb.sampling.replaying import Units, shared
 from expdb.sampling.request import Limits, as_text, told
 from expdb.sampling.sampling import Sampling
 from expdb.sql.engine import Attempts

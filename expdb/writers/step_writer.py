@@ -1,16 +1,16 @@
 """StepWriter: steps of any episodes, gathered and written in chunks."""
 
 import os
-import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn
 
 from expdb import errors
-from expdb.gathering_writer import GatheringWriter, Sink
-from expdb.left_open import Unwritten
-from expdb.locks import locked
 from expdb.names import DEFAULT_TASK, TaskReminder
+from expdb.process.locks import locked
+from expdb.writers.gathering_writer import GatheringWriter
+from expdb.writers.left_open import Unwritten
+from expdb.writers.sinks import StepSink
 
 
 class Whose(NamedTuple):
@@ -22,21 +22,6 @@ class Whose(NamedTuple):
     group_id: str | None
     policy_version: int | None
     episode_tags: Mapping[str, Any] | None
-
-
-class StepSink(Sink, Protocol):
-    """Where the steps of a `StepWriter` go."""
-
-    def gather(
-        self, whose: Whose, fields: Mapping[str, Any], columns: tuple[Any, ...], steps: Any
-    ) -> None:
-        """Add a step, or raise and change nothing; `columns` are those of `STEP_KEYS`."""
-
-    def gather_many(self, given: Any, steps: Any) -> None:
-        """Add steps given as columns, or as rows: all of them, or raise and change nothing."""
-
-    def end_all(self, status: str) -> None:
-        """End the episodes that were begun without a name."""
 
 
 class StepWriter(GatheringWriter):
@@ -129,15 +114,6 @@ class StepWriter(GatheringWriter):
             self._refuse()
         self._sink.gather(whose, fields, columns, self._steps)
         self._flush_if_due()
-
-    def _flush_if_due(self) -> None:
-        steps = self._steps
-        if (
-            len(steps) >= self._flush_steps
-            or steps.nbytes >= self._flush_bytes
-            or time.monotonic() - self._flushed_at >= self._flush_seconds
-        ):
-            self._flush()
 
     def close(self) -> None:
         """Flush, and complete the episodes that were begun without an `episode_id`."""

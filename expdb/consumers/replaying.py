@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -120,16 +121,15 @@ def _setting(value: Any, units: Iterable[type[Unit]], what: str) -> Any:
 
 
 def _class_of(name: str, units: Iterable[type[Unit]]) -> type[Unit] | None:
-    given = list(units)
-    known = given + [kind for kind in _all_units(Unit) if kind not in given]
-    for kind in known:
-        if public_name(kind) == name:
+    given, (module, _, short) = list(units), name.rpartition(".")
+    # Of several definitions under one name, as a notebook leaves them, the newest one.
+    newest = getattr(sys.modules.get(module), short, None)
+    for kind in (*given, newest, *reversed(_subclasses(Unit))):
+        if isinstance(kind, type) and issubclass(kind, Unit) and public_name(kind) == name:
             return kind
-    short = name.rpartition(".")[2]
     return next((kind for kind in given if kind.__name__ == short), None)
 
 
-def _all_units(base: type[Unit]) -> Iterator[type[Unit]]:
-    for kind in base.__subclasses__():
-        yield kind
-        yield from _all_units(kind)
+def _subclasses(base: type[Unit]) -> list[type[Unit]]:
+    found = base.__subclasses__()
+    return found + [one for kind in found for one in _subclasses(kind)]

@@ -7,11 +7,12 @@ import sys
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
-from expdb import errors, exits
-from expdb.living import Living
-from expdb.step_writer import StepWriter
+from expdb import errors
+from expdb.process import exits
+from expdb.process.living import Living
 from expdb.storage.store import Store
-from expdb.writer import EpisodeWriter
+from expdb.writers.episode_writer import EpisodeWriter
+from expdb.writers.step_writer import StepWriter
 
 Kind = TypeVar("Kind", EpisodeWriter, StepWriter)
 

@@ -22,10 +22,11 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
-from expdb import archive_folder, errors, parquet
+from expdb import errors
+from expdb.archive import archive_folder, parquet
 from expdb.batch import Batch
-from expdb.locks import locked
-from expdb.processes import has_ended, named
+from expdb.process.locks import locked
+from expdb.process.processes import has_ended, named
 from expdb.sql.session import Session
 from expdb.storage.ledger import evictions
 from expdb.storage.ledger.evictions import NOBODY, Archiving

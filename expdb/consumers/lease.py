@@ -10,7 +10,7 @@ from typing import Any
 
 from expdb import checks, errors
 from expdb.batch import Batch
-from expdb.sampling.leasing import Leased, Leasing
+from expdb.consumers.leasing import Leased, Leasing
 
 GONE = (errors.DatabaseClosed, errors.UnknownBuffer, errors.UnknownConsumer)
 

@@ -1,0 +1,1 @@
+"""Eviction by a policy, and the Parquet files that it leaves."""

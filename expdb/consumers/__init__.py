@@ -1,0 +1,1 @@
+"""Consumer, Lease and Admission: batches for learners that share the work."""

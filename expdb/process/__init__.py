@@ -1,0 +1,1 @@
+"""What concerns the process: locks, forks, exit, other processes."""

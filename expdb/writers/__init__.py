@@ -1,0 +1,1 @@
+"""EpisodeWriter and StepWriter: steps are gathered, and written once whatever happens."""

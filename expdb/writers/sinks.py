@@ -1,0 +1,119 @@
+"""Where the steps of writers go: into the buffer, which lives as long as its writers."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from expdb import errors
+from expdb.names import EPISODE_KEYS, STEP_KEYS
+from expdb.storage.records import EpisodeRecord
+from expdb.storage.writing import transaction
+from expdb.storage.writing.batches import columns_of, rows_of
+from expdb.storage.writing.columnar import columnar
+from expdb.storage.writing.gathering import Gathering, step_columns
+from expdb.storage.writing.open_episodes import OpenEpisodes
+from expdb.storage.writing.pending import Pending
+
+EPISODE_NAMES, STEP_NAMES = frozenset(EPISODE_KEYS), frozenset(STEP_KEYS)
+
+
+def parted(step: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the columns of a step, and its fields."""
+    columns: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
+    for name, value in step.items():
+        (columns if name in EPISODE_NAMES or name in STEP_NAMES else fields)[name] = value
+    return columns, fields
+
+
+class EpisodeSink:
+    """What an EpisodeWriter writes into.
+
+    It holds the buffer, so that a database lives as long as its writers.
+    """
+
+    def __init__(self, buffer: Any):
+        self._buffer, self._store = buffer, buffer._store
+
+    def gathering(self) -> Pending:
+        """Return an empty collection of steps."""
+        return Pending(self._store.fields)
+
+    def gather_many(self, episode: EpisodeRecord, given: Any, steps: Pending) -> bool:
+        """Add steps given as columns or rows, all or none; return whether the last ends it."""
+        columns = columns_of(given)
+        at_once = columns is not None and steps.rows.takes_arrays
+        at_once = at_once and EPISODE_NAMES.isdisjoint(columns or ())
+        many = columnar(columns, steps.types) if columns is not None and at_once else None
+        mark = steps.mark()
+        try:
+            if many is not None:
+                steps.extend([episode] * many.size, many)
+                ends = many.ends
+            else:
+                rows = rows_of(given if columns is None else columns)
+                ends = [self._add(episode, row, steps) for row in rows]
+            if True in ends[:-1]:
+                raise errors.EpisodeEnded(
+                    f"step {ends.index(True)} of {len(ends)} ends episode {episode.episode_id!r}: "
+                    "give the steps after it to another episode; nothing was added"
+                )
+        except BaseException:
+            steps.back_to(mark)
+            raise
+        return bool(ends) and ends[-1]
+
+    def _add(self, episode: EpisodeRecord, row: Mapping[str, Any], steps: Pending) -> bool:
+        fields = {name: value for name, value in row.items() if name not in STEP_NAMES}
+        return steps.add(episode, fields, step_columns(row))
+
+    def write(self, steps: Pending) -> np.ndarray:
+        """Write steps, and what they say of their episodes; return their positions."""
+        positions = transaction.write(self._store, steps)
+        self._buffer._retention.look()
+        return positions
+
+    def collected(self, writer: Any) -> None:
+        """Take care of a writer that is open and that nobody can use any more, at any moment."""
+        self._buffer._writers.collected(writer)
+
+
+class StepSink:
+    """What a StepWriter writes into: episodes of its own, and the buffer, which it keeps alive."""
+
+    def __init__(self, buffer: Any, episodes: OpenEpisodes):
+        self._buffer, self._episodes = buffer, episodes
+
+    def gathering(self) -> Gathering:
+        """Return an empty collection of steps."""
+        return self._episodes.gathering()
+
+    def gather(
+        self, whose: Any, fields: Mapping[str, Any], columns: tuple[Any, ...], steps: Gathering
+    ) -> None:
+        """Add a step, or raise and change nothing."""
+        self._episodes.gather(whose, fields, columns, steps)
+
+    def gather_many(self, given: Any, steps: Gathering) -> None:
+        """Add steps given as columns or rows, all or none."""
+        columns = columns_of(given)
+        if columns is None or not self._episodes.gather_columns(columns, steps):
+            rows = rows_of(given if columns is None else columns)
+            self._episodes.gather_rows([parted(row) for row in rows], steps)
+
+    def write(self, steps: Gathering) -> np.ndarray:
+        """Write steps, and what they say of their episodes; return their positions."""
+        positions = self._episodes.write_gathered(steps)
+        self._buffer._retention.look()
+        return positions
+
+    def end_all(self, status: str) -> None:
+        """End the episodes that were begun without a name."""
+        with suppress(errors.UnknownBuffer):  # dropped by somebody else
+            self._episodes.end_all(status)
+
+    def collected(self, writer: Any) -> None:
+        """Take care of a writer that is open and that nobody can use any more, at any moment."""
+        self._buffer._writers.collected(writer)
