@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from expdb import checks, errors
+from expdb.archive.eviction import Eviction
 from expdb.archive.retention import Retention
 from expdb.batch import Batch
 from expdb.checks import KEEP, Keep
@@ -49,7 +50,6 @@ from expdb.storage.ledger import admissions, consumers, rates, waiters
 from expdb.storage.reading import fetch, select
 from expdb.storage.store import Store, evicted
 from expdb.storage.upkeep.check import check_buffer
-from expdb.storage.upkeep.eviction import Eviction
 from expdb.storage.upkeep.stats import buffer_stats
 from expdb.storage.upkeep.why import why
 from expdb.storage.writing import change, episodes

@@ -1,5 +1,7 @@
 """Steps given as columns are what they are row by row, and are added all or none."""
 
+import gc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -179,6 +181,7 @@ def test_nested_arrays_are_columns_of_their_leaves(buffer):
 def test_columns_whose_names_say_nothing_or_two_things_are_refused(buffer):
     itself = {"image": np.arange(3)}
     itself["itself"] = itself
+    gc.collect()  # not in the depth of the recursion, where finalizers of other tests would fail
     for wrong, told in (
         ({"seen": {"x": np.arange(3)}, "seen.x": np.arange(3)}, "'seen.x' is given twice"),
         ({1: np.arange(3)}, "may not be called 1: use text"),

@@ -216,7 +216,7 @@ def test_a_tag_that_nobody_has_stored_is_warned_of_once_with_the_cure(buffer):
         ({"tags.difficulty": "hard"}, r"episode_tags\.difficulty is there"),
         ({"episode_tags.kind": "a"}, r"tags\.kind is there"),
         ({"tags.kinds": "a"}, r"did you mean 'kind'\? there are kind, level"),
-        ({"exp_meta.tags.unheard": "a"}, "there are kind, level"),
+        ({"tags.unheard": "a"}, "there are kind, level"),
     ):
         with pytest.warns(WARNING, match=said) as caught:
             assert buffer.count(query) == 0

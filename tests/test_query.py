@@ -80,11 +80,11 @@ def tag_leaf(name):
 
 
 LEAVES = st.one_of(
-    *(text_leaf(name) for name in ("task_id", "exp_meta.task_name", "pre_agent", "agent_id")),
-    *(leaf(name, NUMBERS) for name in ("reward", "step", "exp_meta.policy_version", "position")),
+    *(text_leaf(name) for name in ("task_id", "task_name", "pre_agent", "agent_id")),
+    *(leaf(name, NUMBERS) for name in ("reward", "step", "policy_version", "position")),
     leaf("terminated", st.booleans(), ("eq", "ne")),
     tag_leaf("tags.d"),
-    tag_leaf("exp_meta.episode_tags.d"),
+    tag_leaf("episode_tags.d"),
 )
 QUERIES = st.recursive(
     st.lists(st.tuples(st.sampled_from(["and_", "or_"]), LEAVES), min_size=1, max_size=4),
@@ -139,8 +139,7 @@ def alike(found, value):
 
 
 def holds(row, name, op, value):
-    plain = name.removeprefix("exp_meta.")
-    head, _, key = plain.partition(".")
+    head, _, key = name.partition(".")
     found = (row[head] or {}).get(key) if key else row[head]
     negated = {"ne": "eq", "not_in": "in_", "not_like": "like"}
     if op in negated:

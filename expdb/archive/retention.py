@@ -23,7 +23,8 @@ import numpy as np
 import pyarrow as pa
 
 from expdb import errors
-from expdb.archive import archive_folder, parquet
+from expdb.archive import archive_folder, eviction, parquet
+from expdb.archive.eviction import NOTHING, Eviction, Plan, evict, pinned_from, plan_eviction
 from expdb.batch import Batch
 from expdb.process.locks import locked
 from expdb.process.processes import has_ended, named
@@ -35,10 +36,6 @@ from expdb.storage.outcome import WriteOutcome
 from expdb.storage.reading.columns import read_columns
 from expdb.storage.reading.fetch import alive
 from expdb.storage.store import Store
-from expdb.storage.upkeep import eviction
-from expdb.storage.upkeep.eviction import Eviction
-from expdb.storage.upkeep.plan_eviction import NOTHING, Plan, pinned_from, plan_eviction
-from expdb.storage.writing.evict import evict
 
 LOOK_SECONDS = 1.0  # between two looks of a handle that writes, at least
 LOOK_SHARE = 20.0  # a look waits this many times the duration of the last one: 5 % of the time

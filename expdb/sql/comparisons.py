@@ -73,15 +73,14 @@ def column_test(
     dialect: Dialect, name: str, column: sa.ColumnElement[Any], op: str, value: Any
 ) -> sa.ColumnElement[bool]:
     """Compare a column with a value of its own kind; raise QueryError for another kind."""
-    head = name.removeprefix("exp_meta.")
-    kind = COLUMN_KINDS.get(head, "text")
+    kind = COLUMN_KINDS.get(name, "text")
     numeric, is_flag = kind in _NUMERIC, kind == "flag"
     if op == "in":
-        values = [_fitting(name, head, one) for one in _values(name, value)]
+        values = [_fitting(name, one) for one in _values(name, value)]
         if is_flag:
             return column.in_([sa.literal(bool(one), column.type) for one in values])
         if numeric:
-            exact = [_exact(head, "eq", one) for one in values]
+            exact = [_exact(name, "eq", one) for one in values]
             values = [one for op, one in exact if op == "eq"]
         kinds = {type(one) for one in values}
         if len(values) > MANY and kinds == {int if numeric else str}:
@@ -92,21 +91,21 @@ def column_test(
         if numeric or is_flag:
             raise QueryError(f"like compares text, and {name!r} is not text: use eq, gte, lte")
         return dialect.like(column, _pattern(name, checked))
-    fitted = _fitting(name, head, checked)
+    fitted = _fitting(name, checked)
     if is_flag:
         if op != "eq":
             raise QueryError(f"{name!r} is True or False: use eq or ne")
         return _compared(column, op, sa.literal(bool(fitted), column.type))
     if numeric:
-        op, fitted = _exact(head, op, fitted)
+        op, fitted = _exact(name, op, fitted)
         if op in ("all", "none"):
             return column.is_not(None) if op == "all" else sa.false()
     return _compared(column, op, dialect.bound(fitted))
 
 
-def _fitting(name: str, head: str, value: Any) -> Any:
+def _fitting(name: str, value: Any) -> Any:
     """Return a value that a column can be compared with; raise QueryError for another kind."""
-    kind = COLUMN_KINDS.get(head, "text")
+    kind = COLUMN_KINDS.get(name, "text")
     if kind == "flag":
         fits, what = isinstance(value, (bool, int)) and value in (0, 1), "True and False"
     elif kind in _NUMERIC:

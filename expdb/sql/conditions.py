@@ -127,7 +127,7 @@ def resolve(name: Any) -> tuple[ViewColumn, str | None]:
 
     Raise QueryError for an unknown one.
     """
-    plain = name.removeprefix("exp_meta.") if isinstance(name, str) else ""
+    plain = name if isinstance(name, str) else ""
     head, dot, key = plain.partition(".")
     if plain == "buffer":
         name_of = (
@@ -185,7 +185,6 @@ def _comparison(node: Any, dialect: Dialect) -> Condition:
             sql = tag_test(dialect, name, column, key, base, value)
         if base != op:
             sql = sql.is_not(sa.true())
-    plain = name.removeprefix("exp_meta.")
-    named, tags = frozenset((plain.split(".")[0],)), frozenset(() if key is None else (plain,))
+    named, tags = frozenset((name.split(".")[0],)), frozenset(() if key is None else (name,))
     of_steps, of_episodes = resolved.of_steps, resolved.of_episodes
     return Condition(sql, of_steps, of_episodes, None if of_steps else sql, named, tags)

@@ -68,10 +68,10 @@ class QueryBuilder:
     `and_()` and `or_()` join what stands before them with what follows.
 
     There is no precedence: `a or b and c` is `(a or b) and c`; use `nested` for anything else.
-    Names are the columns of the view `experience`, `tags.<key>` and `episode_tags.<key>`, all also
-    with the prefix `exp_meta.`. `ne`, `not_in` and `not_like` match rows where the column is NULL,
-    the other comparisons do not. `like` is case-sensitive, with `%` for any text, `_` for one
-    character and backslash to escape them.
+    Names are the columns of the view `experience`, `tags.<key>` and `episode_tags.<key>`. `ne`,
+    `not_in` and `not_like` match rows where the column is NULL, the other comparisons do not.
+    `like` is case-sensitive, with `%` for any text, `_` for one character and backslash to escape
+    them.
 
     >>> QueryBuilder().eq("reward", 1).or_().gt("step", 9).build()["or_"]
     [{'field': 'reward', 'value': 1, 'op': 'eq'}, {'field': 'step', 'value': 9, 'op': 'gt'}]

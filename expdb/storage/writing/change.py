@@ -358,10 +358,10 @@ def index(store: Store, name: str) -> None:
             f"{name!r} cannot be indexed: choose a column of the tables, or a tag"
         )
     if key is not None:
-        store.tags.warn_of_unknown([name.removeprefix("exp_meta.")])
+        store.tags.warn_of_unknown([name])
     table = tables.steps if resolved.of_steps else tables.episodes
     expression = column if key is None else store.dialect.tag_value(column, key)
-    label = f"{table.name}_by_{name.removeprefix('exp_meta.').replace('.', '_')}"
+    label = f"{table.name}_by_{name.replace('.', '_')}"
     if len(label.encode()) > LONGEST_IDENTIFIER:
         label = f"{table.name}_by_{zlib.crc32(label.encode()):08x}"
     with store.writing() as (session, _):

@@ -1,0 +1,342 @@
+"""Eviction: policies, what one would have go now, and the deletion of that.
+
+Where no policy is set, or one that the database can follow, the trigger `buffers_capacity` evicts.
+"""
+
+from __future__ import annotations  # NumPy imports its random module when it is first named
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import sqlalchemy as sa
+
+from expdb import checks, errors
+from expdb.sql import tables
+from expdb.sql.session import Session
+from expdb.storage.outcome import WriteOutcome
+from expdb.storage.store import State, Store
+from expdb.storage.writing.change import delete_positions
+
+B, C, E, G, P, S, V = (
+    one.c
+    for one in (
+        tables.buffers, tables.chunks, tables.episodes, tables.segments, tables.priorities,
+        tables.steps, tables.evictions,
+    )
+)  # fmt: skip
+
+MARKER = "archive_id"  # in the stored policy
+
+
+@dataclass(frozen=True)
+class Eviction:
+    """Say what a buffer keeps, beside the newest steps up to its capacity.
+
+    Evicted is, oldest first: what is older than `max_age` seconds; of each task what is over
+    `max_steps_per_task`; and what is over `max_bytes` of stored fields, or over the capacity. With
+    `whole_episodes` only episodes that have ended go, each at once, by the time of their last step.
+    With an `archive`, a folder, what is evicted is written there first, as Parquet files in
+    `buffer=<name>/date=<day>/`. Handles that write evict, or with ``by="archiver"`` only calls of
+    `evict()` and ``expdb evict --follow``.
+    """
+
+    max_bytes: int | None = None
+    max_age: float | None = None
+    max_steps_per_task: int | None = None
+    whole_episodes: bool = False
+    archive: str | os.PathLike[str] | None = None
+    by: Literal["writers", "archiver"] = "writers"
+
+    def __post_init__(self) -> None:
+        for name in ("max_bytes", "max_steps_per_task"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, checks.whole(getattr(self, name), name, 1))
+        if self.max_age is not None:
+            object.__setattr__(self, "max_age", checks.number(self.max_age, "max_age", 0))
+        checks.flag(self.whole_episodes, "whole_episodes")
+        checks.choice(self.by, "by", "writers", "archiver")
+        if self.archive is not None:
+            given = os.fspath(self.archive) if isinstance(self.archive, (str, os.PathLike)) else ""
+            if not isinstance(given, str) or not given or "\0" in given:
+                raise errors.InvalidValue(f"archive is {self.archive!r}: name a folder")
+            object.__setattr__(self, "archive", os.path.abspath(os.path.expanduser(given)))
+        if not self.whole_episodes and all(
+            one is None
+            for one in (self.max_bytes, self.max_age, self.max_steps_per_task, self.archive)
+        ):
+            raise errors.InvalidValue(
+                "a policy that says nothing: give max_bytes, max_age, max_steps_per_task, "
+                "whole_episodes or archive (by= alone evicts nothing), or set None"
+            )
+
+    @property
+    def is_done_by_trigger(self) -> bool:
+        """Whether the capacity is still kept by the database's trigger, step by step."""
+        return not self.whole_episodes and self.archive is None
+
+
+def read_policy(session: Session, store: Store) -> Eviction | None:
+    """Return the policy of a buffer, None for none."""
+    stored = _read(session, store)
+    if stored is None:
+        return None
+    stored.pop(MARKER, None)
+    try:
+        return Eviction(**stored)
+    except (ValueError, TypeError) as error:
+        raise _unreadable(store, error) from error
+
+
+def read_marker(session: Session, store: Store) -> str | None:
+    """Return the id that the policy's folder must hold, None for any folder."""
+    stored = _read(session, store)
+    return None if stored is None else stored.get(MARKER)
+
+
+def _read(session: Session, store: Store) -> dict[str, Any] | None:
+    found = session.rows(sa.select(B.eviction).where(B.id == store.id))
+    if not found:
+        raise store.dropped()
+    if found[0][0] is None:
+        return None
+    try:
+        return dict(json.loads(found[0][0]))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _unreadable(store, error) from error
+
+
+def _unreadable(store: Store, error: Exception) -> errors.DatabaseDamaged:
+    return errors.DatabaseDamaged(
+        f"the eviction policy of buffer {store.name!r} cannot be read ({error}); restore a backup"
+    )
+
+
+def set_policy(
+    session: Session, store: Store, policy: Eviction | None, marker: str | None = None
+) -> None:
+    """Store the policy, None for none, in a transaction that holds the buffer.
+
+    `marker` is the id of the archive's folder: see archive_folder.py.
+    """
+    if session.rows(sa.select(V.id).where(V.buffer_id == store.id)):
+        raise errors.DatabaseBusy(
+            f"another process archives steps of buffer {store.name!r}; set the policy again when "
+            "it has finished"
+        )
+    values = {
+        "eviction": None if policy is None else json.dumps({**asdict(policy), MARKER: marker}),
+        "trigger_evicts": policy is None or policy.is_done_by_trigger,
+    }
+    session.execute(sa.update(tables.buffers).where(B.id == store.id).values(**values))
+
+
+# -- what goes -------------------------------------------------------------------------------------
+
+FIRST_LOOK = 1024  # runs of steps; four times as many where that is not enough
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What would be evicted: steps in order of position, of each the episode and why."""
+
+    positions: np.ndarray
+    episodes: np.ndarray
+    why: np.ndarray  # texts
+
+    def runs(self) -> list[tuple[int, int, int, str]]:
+        """Return episode, first and last position, and why, of neighbouring steps."""
+        positions = self.positions
+        if not len(positions):
+            return []
+        breaks = (np.diff(positions) != 1) | (np.diff(self.episodes) != 0)
+        breaks |= self.why[1:] != self.why[:-1]
+        starts = np.concatenate(([0], np.flatnonzero(breaks) + 1))
+        ends = np.append(starts[1:], len(positions)) - 1
+        columns = self.episodes[starts], positions[starts], positions[ends], self.why[starts]
+        return list(zip(*[column.tolist() for column in columns], strict=True))
+
+
+NOTHING = Plan(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, object))
+
+
+def plan_eviction(store: Store, session: Session, policy: Eviction, now: float) -> Plan:
+    """Return what the policy would have evicted, as the session sees the buffer."""
+    state = store.state(session)
+    over_steps = 0 if state.capacity is None else state.size - state.capacity
+    over_bytes = 0 if policy.max_bytes is None else state.nbytes - policy.max_bytes
+    pinned = pinned_from(store, session, state)
+    # Single steps go in the order of their positions, so that a look at the oldest is enough.
+    limit: int | None = FIRST_LOOK
+    if policy.max_age is not None or policy.max_steps_per_task is not None:
+        limit = None
+    elif over_steps <= 0 and over_bytes <= 0:
+        return NOTHING
+    elif policy.whole_episodes:
+        limit = None
+    while True:
+        rows = _read_runs(store, session, limit)
+        if not rows:
+            return NOTHING
+        items = _Items(rows, state, pinned, policy.whole_episodes)
+        if policy.max_age is not None:
+            items.evict(_older(store, session, items, policy, now - policy.max_age), "max_age")
+        if policy.max_steps_per_task is not None:
+            items.evict(items.over_by_task(policy.max_steps_per_task), "max_steps_per_task")
+        items.evict_oldest(items.nbytes, over_bytes, "max_bytes")
+        items.evict_oldest(items.steps, over_steps, "capacity")
+        if limit is None or len(rows) < limit or not items.last_goes:
+            return items.plan()
+        limit *= 4
+
+
+def pinned_from(store: Store, session: Session, state: State) -> int | None:
+    """Return the position from which on steps are kept for those who hold leases.
+
+    None where there is none, or where that would be more than twice the capacity.
+    """
+    if state.pinned is None or state.capacity is None:
+        return state.pinned
+    mine = S.buffer_id == store.id, S.position >= state.pinned
+    kept = session.rows(sa.select(sa.func.count()).select_from(tables.steps).where(*mine))[0][0]
+    return state.pinned if kept <= 2 * state.capacity else None
+
+
+def _read_runs(store: Store, session: Session, limit: int | None) -> list[Any]:
+    """Return the oldest runs of neighbouring steps of an episode, and what is known of them."""
+    chunks = sa.and_(C.buffer_id == G.buffer_id, C.id == G.chunk)
+    return list(
+        session.rows(
+            sa.select(
+                G.first, G.last, G.episode, E.task_id, E.status, E.last_position,
+                sa.func.coalesce(E.ended, E.started), C.bytes, C.rows,
+            )
+            .select_from(tables.SEGMENTS_OF_EPISODES.join(tables.chunks, chunks))
+            .where(G.buffer_id == store.id)
+            .order_by(G.last)
+            .limit(limit)
+        )
+    )  # fmt: skip
+
+
+def _older(
+    store: Store, session: Session, items: _Items, policy: Eviction, before: float
+) -> np.ndarray:
+    if policy.whole_episodes:
+        return np.asarray(items.ended < before)
+    found = session.rows(
+        sa.select(S.position)
+        .where(S.buffer_id == store.id, S.position <= int(items.newest.max()))
+        .where(S.execute_time < before)
+    )
+    return np.isin(items.newest, np.fromiter((row[0] for row in found), np.int64, len(found)))
+
+
+class _Items:
+    """What goes by itself, oldest first: single steps, or whole episodes."""
+
+    def __init__(self, rows: list[Any], state: State, pinned: int | None, whole_episodes: bool):
+        first, last, episode, tasks, status, end, ended, nbytes, count = zip(*rows, strict=True)
+        starts = np.maximum(np.array(first, np.int64), state.oldest)
+        lengths = np.array(last, np.int64) - starts + 1
+        run = np.repeat(np.arange(len(rows)), lengths)  # of each step
+        offsets = np.arange(len(run)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        self._positions, self._episodes = starts[run] + offsets, np.array(episode)[run]
+        if whole_episodes:
+            keys = np.array(end, np.int64)[run]  # the last position, which is no other episode's
+            _, of, self._item = np.unique(keys, return_index=True, return_inverse=True)
+            allowed = np.array([one != "open" for one in status])[run][of]
+        else:
+            of = self._item = np.arange(len(run))
+            allowed = np.ones(len(run), np.bool_)
+        each = (np.array(nbytes) / np.array(count))[run]
+        self.steps, self.nbytes = np.bincount(self._item), np.bincount(self._item, each)
+        self.newest = np.zeros(len(of), np.int64)
+        np.maximum.at(self.newest, self._item, self._positions)
+        self.ended = np.array(ended, np.float64)[run][of]
+        self._tasks = np.unique(np.array(tasks, object), return_inverse=True)[1][run][of]
+        if pinned is not None:
+            allowed &= self.newest < pinned
+        self._allowed, self._why = allowed, np.full(len(of), "", object)
+
+    def evict(self, due: np.ndarray, why: str) -> None:
+        """Have items go that may."""
+        self._why[due & self._allowed & (self._why == "")] = why
+
+    def evict_oldest(self, sizes: np.ndarray, over: float, why: str) -> None:
+        """Have the oldest items go until so much less is left."""
+        over -= float(sizes[self._why != ""].sum())
+        free = np.flatnonzero(self._allowed & (self._why == ""))
+        if over > 0 and len(free):
+            before = np.cumsum(sizes[free]) - sizes[free]
+            self._why[free[before < over]] = why
+
+    def over_by_task(self, most: int) -> np.ndarray:
+        """Return which items are more than the newest so many steps of their task."""
+        order = np.lexsort((-np.arange(len(self.steps)), self._tasks))  # newest first
+        steps, tasks = self.steps[order], self._tasks[order]
+        total = np.cumsum(steps)
+        starts = np.flatnonzero(np.diff(tasks, prepend=-1))
+        base = np.repeat(total[starts] - steps[starts], np.diff(np.append(starts, len(tasks))))
+        over = np.empty(len(order), np.bool_)
+        over[order] = total - base > most
+        return over
+
+    @property
+    def last_goes(self) -> bool:
+        """Whether the newest item goes, so that those behind it may have to go as well."""
+        return bool(self._why[-1] != "")
+
+    def plan(self) -> Plan:
+        """Return what goes."""
+        why = self._why[self._item]
+        gone = why != ""
+        return Plan(self._positions[gone], self._episodes[gone], why[gone])
+
+
+# -- deletion --------------------------------------------------------------------------------------
+
+
+def evict(store: Store, session: Session, outcome: WriteOutcome, positions: np.ndarray) -> int:
+    """Evict steps in a transaction that holds the buffer's row; return how many there were."""
+    if not len(positions):
+        return 0
+    oldest = sa.select(sa.func.min(S.position)).where(
+        S.buffer_id == store.id, sa.not_(store.dialect.among(S.position, positions.tolist()))
+    )
+    ((bound,),) = session.rows(oldest)
+    bound = int(store.state(session).added if bound is None else bound)
+    gone = _evict_before(store, session, bound)
+    rest = positions[positions > bound]
+    return gone + delete_positions(store, session, outcome, rest)
+
+
+def _evict_before(store: Store, session: Session, bound: int) -> int:
+    """Evict the oldest steps, as the trigger `buffers_capacity` does; return how many."""
+    buffer = sa.update(tables.buffers).where(B.id == store.id)
+    older = sa.and_(S.buffer_id == store.id, S.position < bound)
+    ((count,),) = session.rows(sa.select(sa.func.count()).select_from(tables.steps).where(older))
+    # `low` moves first, so that the evicted rows do not count as deleted.
+    session.execute(buffer.values(low=sa.case((B.low < bound, bound), else_=B.low)))
+    session.execute(sa.delete(tables.steps).where(older))
+    dead = sa.select(G.episode).where(G.buffer_id == store.id, G.last < bound)
+    ended = sa.and_(E.buffer_id == store.id, E.status != "open", E.last_position < bound)
+    session.execute(sa.delete(tables.episodes).where(ended, E.id.in_(dead)))
+    session.execute(sa.delete(tables.segments).where(G.buffer_id == store.id, G.last < bound))
+    session.execute(sa.delete(tables.chunks).where(C.buffer_id == store.id, C.id < bound))
+    blocks = sa.and_(P.buffer_id == store.id, P.block < bound >> 10)
+    session.execute(sa.delete(tables.priorities).where(blocks))
+    size = B.size - count
+    # Of what a lease pins, the oldest may have been deleted by hand; the others stay pinned.
+    L = tables.leases.c
+    held = sa.and_(L.buffer_id == store.id, L.status == "leased", L.pinned < bound)
+    session.execute(sa.update(tables.leases).where(held).values(pinned=bound))
+    values = {
+        "size": size,
+        "holes": sa.case((B.added - B.low == size, 0), else_=B.holes),
+        "pinned": sa.case((B.pinned < B.low, B.low), else_=B.pinned),
+    }
+    session.execute(buffer.values(**values))
+    return int(count)
