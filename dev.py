@@ -49,15 +49,18 @@ NEEDS = {
 # The groups of pyproject.toml that cannot live with the others, and what is tested with them.
 ECOSYSTEMS = {
     "rllib": [
-        "tests/test_rllib.py",
-        "tests/test_rllib_multi_agent.py",
-        "tests/test_faces.py",
+        "tests/integrations/test_rllib.py",
+        "tests/integrations/test_rllib_multi_agent.py",
+        "tests/cli/test_faces.py",
         "-k",
         "rllib",
     ],
-    "di-engine": ["tests/test_di_engine.py", "tests/test_di_engine_training.py"],
-    "aworld": ["tests/test_aworld_current.py"],
-    "datasette": ["tests/test_datasette.py"],
+    "di-engine": [
+        "tests/integrations/test_di_engine.py",
+        "tests/integrations/test_di_engine_training.py",
+    ],
+    "aworld": ["tests/integrations/test_aworld_current.py"],
+    "datasette": ["tests/integrations/test_datasette.py"],
 }
 
 

@@ -5,7 +5,7 @@
 It runs where the framework is installed: in `.venv-di-engine` or `.venv-rllib`. Both sides have the
 same seed, and draw differently from the first update on: what counts is the spread over seeds.
 Stable-Baselines3 is left out, as the same seed gives the same training to the last bit there
-(`tests/test_stable_baselines3.py`).
+(`tests/integrations/test_stable_baselines3.py`).
 """
 
 import logging

@@ -1,6 +1,5 @@
 """The public names of the package, which `expdb/__init__.py` imports when one is used."""
 
-from expdb.archive.eviction import Eviction
 from expdb.batch import Batch
 from expdb.buffer import ReplayBuffer
 from expdb.checks import KEEP
@@ -58,6 +57,7 @@ from expdb.replay.transitions import NStep, Stack
 from expdb.replay.units import Step, Unit
 from expdb.sql.query import QueryBuilder
 from expdb.storage.reading.registration import register
+from expdb.storage.writing.eviction import Eviction
 from expdb.writers.episode_writer import EpisodeWriter
 from expdb.writers.step_writer import StepWriter
 

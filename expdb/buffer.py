@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from expdb import checks, errors
-from expdb.archive.eviction import Eviction
 from expdb.archive.retention import Retention
 from expdb.batch import Batch
 from expdb.checks import KEEP, Keep
@@ -54,6 +53,7 @@ from expdb.storage.upkeep.stats import buffer_stats
 from expdb.storage.upkeep.why import why
 from expdb.storage.writing import change, episodes
 from expdb.storage.writing.batches import columns_of, rows_of
+from expdb.storage.writing.eviction import Eviction
 from expdb.storage.writing.open_episodes import OpenEpisodes
 from expdb.storage.writing.requested_changes import checked_changes, tags_of
 from expdb.writers.episode_writer import EpisodeWriter

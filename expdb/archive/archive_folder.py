@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from expdb import errors
-from expdb.archive.eviction import Eviction
 from expdb.process.processes import named
+from expdb.storage.writing.eviction import Eviction
 
 MARKER_FILE = "_expdb_archive"  # readers of Parquet folders skip names with an underscore
 

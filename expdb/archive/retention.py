@@ -23,8 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from expdb import errors
-from expdb.archive import archive_folder, eviction, parquet
-from expdb.archive.eviction import NOTHING, Eviction, Plan, evict, pinned_from, plan_eviction
+from expdb.archive import archive_folder, parquet
 from expdb.batch import Batch
 from expdb.process.locks import locked
 from expdb.process.processes import has_ended, named
@@ -36,6 +35,15 @@ from expdb.storage.outcome import WriteOutcome
 from expdb.storage.reading.columns import read_columns
 from expdb.storage.reading.fetch import alive
 from expdb.storage.store import Store
+from expdb.storage.writing import eviction
+from expdb.storage.writing.eviction import (
+    NOTHING,
+    Eviction,
+    Plan,
+    evict,
+    pinned_from,
+    plan_eviction,
+)
 
 LOOK_SECONDS = 1.0  # between two looks of a handle that writes, at least
 LOOK_SHARE = 20.0  # a look waits this many times the duration of the last one: 5 % of the time

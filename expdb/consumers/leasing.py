@@ -26,9 +26,9 @@ from expdb.process.processes import Others, named
 from expdb.replay.samplers import Sampler
 from expdb.replay.units import Unit
 from expdb.sampling.candidates import remember
-from expdb.sampling.plan import Recorded, SamplePlan
 from expdb.sampling.repeatable import Philox, checksum
 from expdb.sampling.request import Limits, as_text, told
+from expdb.sampling.sample_plan import Recorded, SamplePlan
 from expdb.sampling.sampling import Sampling
 from expdb.sql.engine import Attempts
 from expdb.sql.query import Where

@@ -22,9 +22,9 @@ from expdb.sampling.by_priority import ByPriority, Saved
 from expdb.sampling.candidates import Candidates, remember
 from expdb.sampling.drawing import Given
 from expdb.sampling.extensions import check_sampler, check_unit
-from expdb.sampling.gather import Gatherer
-from expdb.sampling.plan import Recorded, SamplePlan
+from expdb.sampling.gatherer import Gatherer
 from expdb.sampling.request import Limits, SampleRequest, check_instances, field_names
+from expdb.sampling.sample_plan import Recorded, SamplePlan
 from expdb.sql.conditions import Condition
 from expdb.sql.query import Where, key_of, plain_where
 from expdb.sql.session import Session

@@ -1,8 +1,8 @@
 """The contract of a dialect: all that the rest of expdb asks of a kind of database.
 
 A dialect is a module with these names (`statements.py` of its folder), an engine beside it, and a
-folder of `migrations/sql/`. mypy holds the modules to this, and tests/test_contracts.py what they
-do. Statements are plain SQL with `?` for each parameter.
+folder of `migrations/sql/`. mypy holds the modules to this, and `check_database` of testing.py what
+they do. Statements are plain SQL with `?` for each parameter.
 """
 
 from collections.abc import Iterable, Sequence

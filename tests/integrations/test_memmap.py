@@ -52,7 +52,7 @@ def tasks(buffer):
 
 def test_the_page_runs_with_the_import_changed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parent / "memmap_page.md").read_text()
+    page = (Path(__file__).parents[1] / "data" / "memmap_page.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == 4
     program = "\n".join(blocks).replace("from memmap_replay_buffer ", f"from {memmap.__name__} ")

@@ -51,7 +51,7 @@ def close():
 
 
 def test_the_page_runs_with_the_import_changed(capsys):
-    page = (Path(__file__).parent / "rllib_page.md").read_text()
+    page = (Path(__file__).parents[1] / "data" / "rllib_page.md").read_text()
     (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     theirs = "ray.rllib.utils.replay_buffers.replay_buffer"
     assert block.count(theirs) == 2

@@ -27,7 +27,7 @@ from expdb.sampling.extensions import (
     read_only,
     unknown_column,
 )
-from expdb.sampling.gather import Gatherer
+from expdb.sampling.gatherer import Gatherer
 from expdb.sampling.keys import KeySources, key_sources
 from expdb.sampling.repeatable import least_position, rows_crc
 from expdb.sampling.request import SampleRequest

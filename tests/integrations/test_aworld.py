@@ -32,13 +32,16 @@ from expdb.integrations.aworld import (
     TaskSampler,
 )
 
+PAGE = Path(__file__).parents[1] / "data" / "aworld_page.md"
 FORK, SPAWN = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
 CODE = [
     code.replace("aworld.core.common", "aworld_models").replace(
         "aworld.replay_buffer", "expdb.integrations.aworld"
     )
     for code in re.findall(
-        r"```python\n(.*?)```", (Path(__file__).parent / "aworld_page.md").read_text(), re.DOTALL
+        r"```python\n(.*?)```",
+        PAGE.read_text(),
+        re.DOTALL,
     )
 ]
 

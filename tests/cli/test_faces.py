@@ -17,7 +17,7 @@ from click.testing import CliRunner
 import expdb
 from expdb.cli import main
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 COMMANDS = (ROOT / "docs" / "command_line.md").read_text()
 SQL = (ROOT / "docs" / "queries_and_sql.md").read_text()
 

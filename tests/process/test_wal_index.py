@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_interrupted import everywhere
+from test_max_lag import drawn, learner, store_in_another_process
 
 import expdb
 from expdb.sql.dialects.sqlite import wal_index
-from tests.test_interrupted import everywhere
-from tests.test_max_lag import drawn, learner, store_in_another_process
 
 pytestmark = pytest.mark.skipif(
     sys.platform not in ("linux", "darwin"), reason="elsewhere SQLite itself is asked"

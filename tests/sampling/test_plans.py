@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import expdb
-from expdb.sampling.gather import Gatherer
-from expdb.sampling.plan import MOST_ROWS_KEPT
+from expdb.sampling.gatherer import Gatherer
+from expdb.sampling.sample_plan import MOST_ROWS_KEPT
 from expdb.sampling.window import Window
 
 UNITS = [

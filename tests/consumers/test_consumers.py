@@ -840,7 +840,7 @@ def test_why_tells_what_has_become_of_a_step(buffer):
         buffer.why(-1)
 
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "resumable_training.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "resumable_training.py"
 
 
 def train(path):
