@@ -319,6 +319,8 @@ class Resident:
             grown[new] = values
             grown[slots : slots + 1 + self.final_rows] = array[self.slots : -1]
             grown[-1] = array[-1]
+            if name in LINKS:  # nothing follows what is no step
+                grown[slots:] = UNKNOWN
             columns[name] = grown
         self.finals.free = [row + shift for row in self.finals.free] + list(
             range(slots + 1 + self.final_rows, slots + 1 + final_rows)

@@ -254,10 +254,10 @@ class NStep(Unit):
             layout.next_stacks = first_repeated(np.concatenate(following, 1))
         return layout if kept is None else _only(layout, kept)
 
-    def _steps_wanted(self, steps: Steps, rng: np.random.Generator) -> np.ndarray:
+    def _steps_wanted(self, steps: Steps, rng: np.random.Generator) -> np.ndarray | int:
         low, high = self.bounds
         if low == high:
-            return np.full(len(steps.taken), low)
+            return low
         if self.end == "redraw":
             return rng.integers(low, steps.taken, endpoint=True)
         return rng.integers(low, high, len(steps.taken), endpoint=True)

@@ -90,7 +90,7 @@ class Gatherer:
     def _items_of_layout(self, window: Window, layout: Layout) -> dict[str, np.ndarray]:
         """Return the packed columns of the rows of a layout."""
         if layout.rows is window.rows:
-            return window.items()
+            return window.items
         if layout.mask is None:
             return {name: column[layout.kept] for name, column in window.of_drawn.items()}
         return self._resident.packed.take(layout.rows, self._resident.arrays).items

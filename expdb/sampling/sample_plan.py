@@ -263,7 +263,7 @@ class SamplePlan:
         """Return the window around steps; nobody else has it while it is used."""
         window, self._window, r = self._window, None, self.resident
         if window is None or window.packed is not r.packed or window.size != len(rows):
-            window = Window(r, offsets, len(rows))
+            window = Window(r, offsets, len(rows), self.request.unit_is_checked)
         window.load(positions, read_only(rows) if self.request.unit_is_checked else rows)
         return window
 

@@ -159,8 +159,10 @@ class Sampling:
         if type(size) is not int:
             size = checks.rows(size, "the size of a sample")
         known = self._plans if known is None else known
-        where = plain_where(where)
-        key = None if where is None else key_of(where)
+        key = None
+        if where is not None:
+            where = plain_where(where)
+            key = key_of(where)
         part = None if shard is None else checks.shard(shard)
         names = tuple(fields) if type(fields) in (list, tuple) else fields
         asked: Any = size, key, sampler, unit, names, part, limits

@@ -18,15 +18,18 @@ class Window:
 
     Steps of an episode mostly lie side by side in memory, so the records of rows side by side are
     taken first, and say themselves whether one follows the other. Where they do not, the steps are
-    followed one by one. The arrays are used again for later draws, and read-only for units. `max`
+    followed one by one. The arrays are used again for later draws, and read-only for units. Where
+    there is no step a unit of a user gets -1, NaN or False (`is_exact`), one of expdb what the zero
+    row has, and UNKNOWN as what follows. `max`
     and `any` are avoided: NumPy implements them in Python, which costs cache misses that `argmax`
     and `count_nonzero` do not have.
     """
 
-    def __init__(self, resident: Resident, offsets: range, size: int):
+    def __init__(self, resident: Resident, offsets: range, size: int, is_exact: bool):
         self._resident, self.packed, self.size, self._offsets = (
             resident, resident.packed, size, offsets,
         )  # fmt: skip
+        self._is_exact = is_exact
         self._before, self._ahead = -offsets.start, offsets.stop - 1
         self._steps = np.arange(offsets.start, offsets.stop)
         self._rows = np.empty((size, len(offsets)), np.int64)
@@ -38,15 +41,14 @@ class Window:
         self._take, self._flat = self.packed.records.take, self._records.raw.reshape(-1)
         self._columns = self._records.columns
         self._of_drawn = {name: column[:, self._before] for name, column in self._columns.items()}
-        self._items = self._records.items
-        self.of_drawn = {name: column[:, self._before] for name, column in self._items.items()}
+        self.items = self._records.items
+        self.of_drawn = {name: column[:, self._before] for name, column in self.items.items()}
         self._others: dict[str, Records] = {}
 
     def load(self, positions: np.ndarray, rows: np.ndarray) -> None:
         """Take the records around steps, given by position and by row."""
         self.positions_drawn, self.drawn = positions, rows
-        self._is_beside = True  # all side by side
-        self._broken: np.ndarray | None = None  # drawn steps that have none at some place
+        self.is_whole = self._is_beside = True  # there is a step at every place; all side by side
         self._parts: list[tuple[np.ndarray, slice]] = []  # of the rows, that a unit has
         if not self._ahead and not self._before:
             self.rows = rows[:, None]
@@ -80,7 +82,7 @@ class Window:
             self._cut(broken, ahead[broken], behind[broken])
 
     def _cut(self, broken: np.ndarray, ahead: np.ndarray, behind: np.ndarray | None) -> None:
-        """Put UNKNOWN, and the record for that, where an episode has no step.
+        """Put UNKNOWN, and the record of the zero row, where an episode has no step.
 
         Of some drawn steps so many are side by side ahead of them, and behind.
         """
@@ -97,21 +99,9 @@ class Window:
         if np.count_nonzero(goes_on):  # elsewhere, or from what is gone
             self._is_beside = False
             rows[goes_on] = r.around(self.drawn[broken[goes_on]], self._offsets)
-        self._rows[broken], self._broken = rows, broken
+        self._rows[broken], self.is_whole = rows, False
+        rows[rows < 0] = r.zero
         self._records.raw[broken] = self.packed.records[rows]
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether there is a step at every place."""
-        return self._broken is None
-
-    def items(self) -> dict[str, np.ndarray]:
-        """Return the packed columns of all rows, zeros where there is no step."""
-        if self._broken is not None:
-            rows = self._rows[self._broken]
-            rows[rows < 0] = self._resident.zero
-            self._records.raw[self._broken] = self.packed.records[rows]
-        return self._items
 
     @property
     def filled(self) -> np.ndarray:
@@ -122,10 +112,10 @@ class Window:
     def items_of(self, rows: np.ndarray, source: str) -> dict[str, np.ndarray]:
         """Return the packed columns of rows of a batch: of a part of its own, or taken now."""
         if rows is self.rows:
-            return self._items
+            return self.items
         for known, part in self._parts:
             if known is rows:
-                return {name: column[:, part] for name, column in self._items.items()}
+                return {name: column[:, part] for name, column in self.items.items()}
         records = self._others.get(source)
         if records is None or records.raw.shape != rows.shape:
             records = self._others[source] = Records(self.packed, rows.shape, self._resident.arrays)
@@ -153,11 +143,12 @@ class Window:
         if name in self._columns:
             if rows is self.drawn:
                 return self._of_drawn[name]
-            if rows is self.rows:
-                return self._columns[name]
-            for known, part in self._parts:
-                if known is rows:
-                    return self._columns[name][:, part]
+            if self.is_whole or not self._is_exact:
+                if rows is self.rows:
+                    return self._columns[name]
+                for known, part in self._parts:
+                    if known is rows:
+                        return self._columns[name][:, part]
         found: np.ndarray = self._resident.columns[name][rows]
         return found
 

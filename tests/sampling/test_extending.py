@@ -1,5 +1,6 @@
 """Samplers and units that users write, with the public names alone: those of docs/extending.md."""
 
+import itertools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -718,28 +719,32 @@ def test_an_assembled_batch_is_leased_shared_and_replayed(answers):
 
 
 def test_a_unit_is_found_by_its_name_or_given(answers, monkeypatch):
-    @dataclass(frozen=True)
-    class Elsewhere(Answers):
-        newest: tuple = (1, 2)
+    name = f"Elsewhere{next(NUMBERS)}"  # classes of other runs of this test are known as well
 
-    with answers.consumer("trainer").lease(2, unit=Elsewhere()) as lease:
+    def define(**settings):
+        kind = type(
+            name, (Answers,), {"__annotations__": dict.fromkeys(settings, tuple), **settings}
+        )
+        return dataclass(frozen=True)(kind)
+
+    elsewhere = define(newest=(1, 2))
+    with answers.consumer("trainer").lease(2, unit=elsewhere()) as lease:
         batch = {key: np.array(lease[key]) for key in lease}
-    for found in (answers.replay("trainer"), answers.replay("trainer", units=[Elsewhere])):
+    for found in (answers.replay("trainer"), answers.replay("trainer", units=[elsewhere])):
         assert all((one == batch[key]).all() for key, one in next(found).items())
-    monkeypatch.setattr(Elsewhere, "__module__", "some_module_of_another_program")
-    with pytest.raises(expdb.InvalidValue, match=r"import its module, or pass units=\[Elsewhere\]"):
+    monkeypatch.setattr(elsewhere, "__module__", "some_module_of_another_program")
+    with pytest.raises(expdb.InvalidValue, match=rf"import its module, or pass units=\[{name}\]"):
         next(answers.replay("trainer"))
-    assert next(answers.replay("trainer", units=[Elsewhere])).size == 4
-    for wrong in (Elsewhere(), [Elsewhere()], "Elsewhere"):
+    assert next(answers.replay("trainer", units=[elsewhere])).size == 4
+    for wrong in (elsewhere(), [elsewhere()], "Elsewhere"):
         with pytest.raises(expdb.InvalidValue, match="give classes"):
             answers.replay("trainer", units=wrong)
-
-    @dataclass(frozen=True)
-    class Elsewhere(Answers):  # its author has removed a setting
-        pass
-
+    define()  # its author has removed a setting
     with pytest.raises(expdb.InvalidValue, match="another version of the unit"):
-        next(answers.replay("trainer", units=[Elsewhere]))
+        next(answers.replay("trainer"))
+
+
+NUMBERS = itertools.count()
 
 
 def test_no_module_is_imported_because_a_file_names_it(answers):
