@@ -58,8 +58,7 @@ from expdb.replay.units import Step, Unit
 from expdb.sql.query import QueryBuilder
 from expdb.storage.reading.registration import register
 from expdb.storage.writing.eviction import Eviction
-from expdb.writers.episode_writer import EpisodeWriter
-from expdb.writers.step_writer import StepWriter
+from expdb.writers.writers import EpisodeWriter, StepWriter
 
 __all__ = [
     "KEEP",

@@ -56,10 +56,9 @@ from expdb.storage.writing.batches import columns_of, rows_of
 from expdb.storage.writing.eviction import Eviction
 from expdb.storage.writing.open_episodes import OpenEpisodes
 from expdb.storage.writing.requested_changes import checked_changes, tags_of
-from expdb.writers.episode_writer import EpisodeWriter
 from expdb.writers.open_writers import OpenWriters
 from expdb.writers.sinks import EpisodeSink, StepSink, parted
-from expdb.writers.step_writer import StepWriter
+from expdb.writers.writers import EpisodeWriter, StepWriter
 
 Seed: TypeAlias = "int | np.random.Generator | None"
 

@@ -40,7 +40,7 @@ from expdb.storage.ledger.packed import Drawn, described
 from expdb.storage.ledger.pins import settle_pins
 from expdb.storage.ledger.rates import check_sample, count_samples
 from expdb.storage.ledger.waiters import Waiter
-from expdb.storage.reading.gather import Empty
+from expdb.storage.reading.chunk_values import Empty
 from expdb.storage.store import Store
 
 

@@ -13,8 +13,8 @@ from expdb.memory.journal import NONE, Change, OpenEpisode
 from expdb.memory.resident import Resident
 from expdb.names import UNKNOWN
 from expdb.sql.session import Session
+from expdb.storage.reading.chunk_values import gather
 from expdb.storage.reading.fetch import alive, read_final_chunks
-from expdb.storage.reading.gather import gather
 from expdb.storage.reading.segments import Segments, Spans, breaks, inconsistent
 from expdb.storage.store import State, Store
 from expdb.storage.stored_json import parse_names

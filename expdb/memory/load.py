@@ -12,15 +12,15 @@ from expdb.memory.links import Details, Incoming, link, load_finals, settle_loos
 from expdb.memory.resident import Resident
 from expdb.names import UNKNOWN
 from expdb.sql.session import Session
-from expdb.storage.reading.bulk import Bulk
-from expdb.storage.reading.fetch import read_chunks
-from expdb.storage.reading.gather import (
+from expdb.storage.reading.chunk_values import (
     WIDE,
+    Bulk,
     blank,
     check_spans,
     joined,
     raw_or_zeros,
 )
+from expdb.storage.reading.fetch import read_chunks
 from expdb.storage.reading.segments import Spans, inconsistent
 from expdb.storage.store import State, Store
 

@@ -45,7 +45,7 @@ from expdb.memory.packed import Packed
 from expdb.names import UNKNOWN
 from expdb.replay import layout
 from expdb.storage.catalog import Fields
-from expdb.storage.reading.gather import blank
+from expdb.storage.reading.chunk_values import blank
 
 
 class Resident:

@@ -16,7 +16,7 @@ from expdb.sampling.window import Window
 from expdb.sql.session import Session
 from expdb.storage.reading import fetch
 from expdb.storage.reading.chunk_cache import ChunkCache
-from expdb.storage.reading.gather import Empty, as_objects, gather
+from expdb.storage.reading.chunk_values import Empty, as_objects, gather
 from expdb.storage.store import State, Store
 
 # Which rows of a layout a key is of.

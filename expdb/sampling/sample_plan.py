@@ -35,7 +35,7 @@ from expdb.sampling.window import Window
 from expdb.sql.session import Session
 from expdb.storage.ledger.packed import Drawn
 from expdb.storage.reading import fetch, select
-from expdb.storage.reading.gather import Empty
+from expdb.storage.reading.chunk_values import Empty
 from expdb.storage.store import State, Store, evicted
 
 MOST_ROWS_KEPT = 4096  # of a window: of larger ones the rows are what takes the time

@@ -32,7 +32,7 @@ from expdb.storage import priorities
 from expdb.storage.catalog import list_buffers
 from expdb.storage.ledger.packed import Drawn
 from expdb.storage.reading import select
-from expdb.storage.reading.gather import Empty
+from expdb.storage.reading.chunk_values import Empty
 from expdb.storage.store import State, Store
 
 Result = TypeVar("Result")

@@ -11,8 +11,7 @@ from expdb import errors
 from expdb.process import exits
 from expdb.process.living import Living
 from expdb.storage.store import Store
-from expdb.writers.episode_writer import EpisodeWriter
-from expdb.writers.step_writer import StepWriter
+from expdb.writers.writers import EpisodeWriter, StepWriter
 
 Kind = TypeVar("Kind", EpisodeWriter, StepWriter)
 

@@ -5,7 +5,7 @@ import pytest
 
 import expdb
 from expdb.storage.reading.chunk_cache import ChunkCache
-from expdb.storage.reading.gather import gather_wide
+from expdb.storage.reading.chunk_values import gather_wide
 
 EPISODES, LENGTH = 24, 25
 SIDE = 40  # of a frame, of which several are in a chunk, compressed

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import expdb
-from expdb.storage.reading import bulk
+from expdb.storage.reading import chunk_values as bulk
 
 
 def steps(first, count, wide):

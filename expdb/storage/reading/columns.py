@@ -9,7 +9,7 @@ from expdb import errors
 from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, STEP_COLUMNS
 from expdb.sql import tables
 from expdb.sql.session import Session
-from expdb.storage.reading.gather import as_objects
+from expdb.storage.reading.chunk_values import as_objects
 from expdb.storage.reading.segments import is_dense
 from expdb.storage.store import Store, evicted
 from expdb.storage.stored_json import damaged, parse_object

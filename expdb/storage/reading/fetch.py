@@ -15,8 +15,7 @@ from expdb.names import COLUMN_KINDS
 from expdb.sql.session import Session
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.reading.chunk_cache import ChunkCache
-from expdb.storage.reading.columns import column_arrays, read_columns, table_column
-from expdb.storage.reading.gather import (
+from expdb.storage.reading.chunk_values import (
     WIDE,
     Empty,
     as_objects,
@@ -26,6 +25,7 @@ from expdb.storage.reading.gather import (
     gather_present,
     gather_wide,
 )
+from expdb.storage.reading.columns import column_arrays, read_columns, table_column
 from expdb.storage.reading.segments import Segments, inconsistent, is_dense, locate
 from expdb.storage.statements import SIGNATURES
 from expdb.storage.store import State, Store

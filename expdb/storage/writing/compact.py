@@ -15,8 +15,8 @@ from expdb.chunks.fields import SYSTEM, Field
 from expdb.sql.dialects.base import Dialect
 from expdb.sql.session import Session
 from expdb.storage.outcome import WriteOutcome
+from expdb.storage.reading.chunk_values import check_spans
 from expdb.storage.reading.fetch import check_final_rows, final_rows, read_chunks
-from expdb.storage.reading.gather import check_spans
 from expdb.storage.reading.segments import Segments
 from expdb.storage.statements import COUNT, DELETE_SEGMENT, INSERT_SEGMENT, KEEP_FINAL
 from expdb.storage.store import Store

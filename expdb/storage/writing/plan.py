@@ -7,8 +7,7 @@ from typing import Any
 from expdb.chunks.codec import Block
 from expdb.chunks.message import Templates
 from expdb.storage.records import EpisodeRecord
-from expdb.storage.writing.pending import Pending
-from expdb.storage.writing.steps import Steps
+from expdb.storage.writing.pending import Pending, Steps
 
 
 @dataclass(frozen=True)

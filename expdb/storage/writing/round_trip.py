@@ -17,9 +17,8 @@ from expdb.chunks.chunk import Decoder, crc_of
 from expdb.names import COLUMN_KINDS
 from expdb.storage.store import Store
 from expdb.storage.writing import compact
-from expdb.storage.writing.pending import Pending
+from expdb.storage.writing.pending import Pending, Steps
 from expdb.storage.writing.plan import EpisodeWrite, WritePlan, make_plan
-from expdb.storage.writing.steps import Steps
 
 
 def write_at_once(store: Store, pending: Pending, again: bool) -> bool:
