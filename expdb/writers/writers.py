@@ -374,9 +374,9 @@ class Whose(NamedTuple):
 
     key: tuple[str, str]  # task and agent
     episode_id: str | None
+    policy_version: int | None
     task_name: str | None
     group_id: str | None
-    policy_version: int | None
     episode_tags: Mapping[str, Any] | None
 
 
@@ -437,7 +437,7 @@ class StepWriter(GatheringWriter):
                 errors.warn(warning)
             task_id = "default"
         whose = Whose(
-            (task_id, agent_id), episode_id, task_name, group_id, policy_version, episode_tags
+            (task_id, agent_id), episode_id, policy_version, task_name, group_id, episode_tags
         )
         columns = (
             step, pre_agent, execute_time, reward, terminated, truncated, tags,

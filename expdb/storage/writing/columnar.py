@@ -52,11 +52,17 @@ def columnar(given: Mapping[str, Sequence[Any]], types: Mapping[str, Field]) -> 
         or not all(set(map(type, column)) <= {bool} for column in flags)
     ):
         return None
-    nothing, now = repeat(None), repeat(time.time())
+    taken = dict.fromkeys(STEP_KEYS, repeat(None)) | {
+        "step": steps,
+        "execute_time": repeat(time.time()),
+        "reward": rewards,
+        "terminated": flags[0],
+        "truncated": flags[1],
+    }
     return Columnar(
         size,
         list(zip(*named.values(), strict=True)),
-        (steps, nothing, now, rewards, *flags, nothing, nothing, nothing),
+        tuple(taken.values()),
         [one or other for one, other in zip(*flags, strict=True)],
         fields,
     )

@@ -62,8 +62,8 @@ class Gathering:
 
     def known(self, whose: Any) -> EpisodeRecord | None:
         """Return the episode of a step that says nothing new of one that has steps here already."""
-        key, name, task_name, group_id, _, tags = whose
-        if task_name is not None or group_id is not None or tags is not None:
+        key, name, _, *details = whose  # a step has a policy version of its own
+        if details.count(None) < len(details):
             return None
         try:
             episode = self.opened.get(key) if name is None else self.named.get(name)

@@ -145,7 +145,7 @@ class OpenEpisodes:
         for whose, ends in zip(many.whose, many.ends, strict=True):
             record = known.get(whose)
             if record is None:
-                record = found.known((whose[:2], whose[2], None, None, None, None))
+                record = found.known((whose[:2], whose[2], None))
                 record = record or self._open_episode_of(row_of[whose], found)
                 known[whose] = record
             records.append(record)
@@ -389,7 +389,7 @@ class OpenEpisodes:
             known = told.get(name, getattr(episode, name))
             if known is None or (name == "episode_tags" and known != value):
                 told[name] = value
-            elif name in ("task_name", "group_id") and known != value:
+            elif known != value:
                 raise errors.EpisodeMismatch(
                     f"episode {episode.episode_id!r} has the {name} {known!r}, not {value!r}: "
                     "start another one"
