@@ -327,11 +327,15 @@ TAG_KEYS: dict[str, str] = {
 
 ROUND_TRIP_STEPS: int | None = 4096  # a write of more goes by COPY
 
+_ARRAYS = {int: "bigint[]", float: "float8[]", str: "text[]", bool: "boolean[]"}
 # The types of the parameters of the function `append`, in its order.
 _APPEND = (
     *("bigint",) * 3, "text", "boolean", "float8", "json",
-    "bigint[]", "bigint[]", "text[]", "float8[]", "float8[]", "boolean[]", "boolean[]", "text[]",
     "bigint[]", "bigint[]",
+    *[
+        _ARRAYS[tables.steps.c[name].type.python_type]
+        for name in tables.WRITTEN_STEP_COLUMNS[4:]
+    ],
     "bigint[]", "bigint[]", "bytea[]", "bigint", "bigint", "text",
 )  # fmt: skip
 # Planned once per connection: else the statement that inserts segments is planned for each write.
