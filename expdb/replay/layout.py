@@ -126,12 +126,11 @@ class Layout:
 
 def around(trajectories: Trajectories, rows: np.ndarray, offsets: range) -> np.ndarray:
     """Return what `Trajectories.around` does, step by step where steps are not side by side."""
-    before, ahead = max(-offsets.start, 0), max(offsets.stop, 1)
+    before, ahead = -min(0, 0, *offsets), max(0, 0, *offsets) + 1
     found = forward(trajectories, rows, ahead)
     if before:
         found = np.concatenate((backward(trajectories, rows, before), found), 1)
-    first = offsets.start + before
-    return found[:, first : first + len(offsets)]
+    return found.take(np.array(offsets, np.int64) + before, 1)
 
 
 def along(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.ndarray:

@@ -53,6 +53,12 @@ def check_unit(unit: Unit, sampler: Sampler, fields: dict[str, Any]) -> None:
         except TypeError as error:
             raise InvalidValue(f"{_name(unit)}: {error}: use a tuple for its list") from None
         _check_names(unit, fields)
+        window: Any = unit.window
+        if window is not None and not (isinstance(window, range) and window.step == 1):
+            raise InvalidValue(
+                f"{_name(unit)}.window is {window!r}: give neighbouring offsets as a range, such "
+                "as range(-3, 1), or None"
+            )
     if both := set(unit.keys()) & set(sampler.keys()):
         raise InvalidValue(
             f"{_name(unit)} and {_name(sampler)} both have the key {min(both)!r}: rename one"

@@ -71,7 +71,9 @@ class SamplePlan:
         self._keys: KeySources
         # Of the rows in memory, whose columns the keys are of.
         self._version, self._packed = -1, resident.packed
-        self._offsets = request.unit.window
+        window = request.unit.window
+        # With the drawn step, which the unit may leave out.
+        self._offsets = None if window is None else range(min(window.start, 0), max(window.stop, 1))
         # The positions that may be drawn, and until when.
         self._positions: Positions | None = None
         self._epoch = -1, -1

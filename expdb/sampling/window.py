@@ -130,7 +130,8 @@ class Window:
     def around(self, rows: np.ndarray, offsets: range) -> np.ndarray:
         """Return the rows at offsets from steps on their episodes."""
         mine = self._offsets
-        if rows is not self.drawn or offsets.start < mine.start or offsets.stop > mine.stop:
+        is_part = mine.start <= offsets.start <= offsets.stop <= mine.stop and offsets.step == 1
+        if rows is not self.drawn or not is_part:
             return self._resident.around(rows, offsets)
         if offsets == mine:
             return self.rows

@@ -739,7 +739,7 @@ def test_a_unit_is_found_by_its_name_or_given(answers, monkeypatch):
     for wrong in (elsewhere(), [elsewhere()], "Elsewhere"):
         with pytest.raises(expdb.InvalidValue, match="give classes"):
             answers.replay("trainer", units=wrong)
-    define()  # its author has removed a setting
+    elsewhere = define()  # its author has removed a setting
     with pytest.raises(expdb.InvalidValue, match="another version of the unit"):
         next(answers.replay("trainer"))
 
@@ -831,3 +831,40 @@ def test_lists_are_shared_by_units_that_mean_the_same(buffer, sampler):
                 assert set(batch["step"] % 2) == {half}
                 play(buffer, "hard", [1.0], length=5)
     assert len(buffer._sampling._by_priority._draws) in (0, 6)
+
+
+@dataclass(frozen=True)
+class Offsets(expdb.Unit):
+    """The steps at some offsets, whatever the window is."""
+
+    window: range | None = None
+    offsets: tuple[int, int, int] = (0, 1, 1)
+
+    def keys(self):
+        return ("mask",)
+
+    def layout(self, trajectories, rows, rng):
+        found = trajectories.around(rows, range(*self.offsets))
+        return expdb.Layout(found, mask=found >= 0)
+
+
+@pytest.mark.parametrize(
+    "offsets", [(1, 3, 1), (-2, 0, 1), (0, 0, 1), (0, 3, 2), (2, -2, -1), (-1, 2, 1)]
+)
+@pytest.mark.parametrize("window", [None, range(1, 3), range(-2, 0), range(0), range(-2, 3)])
+def test_offsets_are_those_that_are_asked_for_whatever_the_window(buffer, window, offsets):
+    batch = buffer.sample(40, unit=Offsets(window, offsets), fields=["position", "mask"], rng=0)
+    drawn = buffer.sample(40, fields=["position", "episode", "step"], rng=0)
+    length = {row["episode"]: row["length"] for row in buffer.episodes().to_pylist()}
+    assert batch["position"].shape == (40, len(range(*offsets)))
+    for k, offset in enumerate(range(*offsets)):
+        steps = drawn["step"] + offset
+        there = (steps >= 0) & (steps < [length[one] for one in drawn["episode"].tolist()])
+        assert (batch["mask"][:, k] == there).all()
+        assert (batch["position"][:, k] == np.where(there, drawn["position"] + offset, -1)).all()
+
+
+@pytest.mark.parametrize("window", [range(0, 6, 2), (0, 1), 3, range(2, -2, -1)])
+def test_a_window_that_is_no_range_of_neighbours_is_refused(buffer, window):
+    with pytest.raises(expdb.InvalidValue, match=r"Offsets.window is .*: give neighbouring"):
+        buffer.sample(2, unit=Offsets(window, (0, 1, 1)))
