@@ -107,8 +107,8 @@ def check_unit(
 ) -> None:
     """Check that a unit makes the same of a step whatever is asked for, and follows what changes.
 
-    Of a unit with `assemble` each row has to name what was drawn. Where the buffer is made here, a
-    batch is leased and replayed as well.
+    If the unit overrides `assemble`, `drawn` must be valid for each row. If no `buffer` is given,
+    each batch is also leased and replayed.
 
     It draws from a `buffer` of yours, where it needs fields of its own, or from one made by `fill`.
     """

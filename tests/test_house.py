@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import expdb
@@ -13,15 +14,22 @@ FILES = sorted(path for path in PACKAGE.rglob("*.py"))
 NAMES = [str(path.relative_to(PACKAGE)) for path in FILES]
 
 
-def imports(path: Path) -> set[str]:
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """Every node of a file, parsed once for all rules."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+@cache
+def imports(path: Path) -> frozenset[str]:
     """Every module a file imports, at any depth, in full."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    found: set[str] = set()
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
-    return found
+    return frozenset(found)
 
 
 def test_the_walk_finds_the_package():
@@ -135,7 +143,7 @@ def test_randomness_stays_in_replay_and_sampling():
 
 def test_only_memory_assigns_to_its_arrays():
     def rule(path, relative, named):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             targets = node.targets if isinstance(node, ast.Assign) else ()
             outside = relative.parts[0] not in ("memory", "chunks")
             for target in map(ast.unparse, targets):
@@ -149,7 +157,7 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
     def rule(path, relative, named):
         if relative.name == "living.py":  # weak references to what cannot be hashed
             return
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "id" and node.args:
                 yield f"line {node.lineno}: id()"
             is_dict = isinstance(node, ast.Attribute) and node.attr == "__dict__"
@@ -270,7 +278,7 @@ def test_nothing_stored_can_be_executed():
 
 def test_no_error_is_swallowed():
     def rule(path, relative, named):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.ExceptHandler) and (
                 node.type is None or (len(node.body) == 1 and isinstance(node.body[0], ast.Pass))
             ):
@@ -298,7 +306,7 @@ def test_work_under_a_lock_goes_through_locked():
     def rule(path, relative, named):
         if relative.name == "locks.py" or relative.parts[0] == "integrations":
             return
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.With) and any(
                 ast.unparse(item.context_expr).endswith(("lock", "_watching"))
                 for item in node.items

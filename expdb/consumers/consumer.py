@@ -243,8 +243,8 @@ class Consumer:
 
         For the ranks of one training: the first one leases with `pin=True`, tells the others
         `lease.id`, and acknowledges when all are done. With `shard=(k, n)` every n-th row is
-        returned, from the k-th on. A `unit` of your own has to be given again. Raises LeaseLost
-        where the lease is not held, and Evicted where rows are gone.
+        returned, from the k-th on. If the module of your own unit is not imported, pass `unit`.
+        Raises LeaseLost if the lease is not held, and Evicted if steps of the batch are gone.
 
         >>> consumer.shared(id, shard=(rank, ranks))  # doctest: +SKIP
         """

@@ -458,7 +458,7 @@ def follow(
 def _load(
     usage: Usage, session: Session, store: Store, consumer: ConsumerRecord, counters: Counters
 ) -> None:
-    """Read the ledger, as far as it tells of what is held."""
+    """Read the leases that affect which steps may be drawn."""
     oldest = store.state(session).oldest
     usage.begin_at(oldest)
     if usage.most is not None:
@@ -476,11 +476,11 @@ def wait_for_change(
     deadline: float,
     cancelled: threading.Event | None,
 ) -> Glance:
-    """Wait until a consumer looks otherwise than it did, and return how.
+    """Wait until the counters of a consumer differ from `seen`, and return them.
 
-    At once where nothing was seen yet, and after a second in any case. A look asks a file for a
-    number that it has in memory; a server waits itself, in one question. Not by LISTEN: a pooler in
-    between knows no listeners.
+    Return at once if `seen` is None, and after `LONGEST` seconds in any case. A file is polled
+    every `PAUSE` seconds; a server waits within one statement. LISTEN is not used because a
+    connection pooler may not forward notifications.
     """
     until = min(deadline, time.monotonic() + LONGEST)
     counters = None if seen is None else seen.counters

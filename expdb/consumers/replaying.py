@@ -51,7 +51,7 @@ def _each(
     def batch_of(id: int) -> Batch:
         with store.engine.reading() as session:
             entry = entries.read_entry(session, store, consumer, id)
-        return made_again(store, sampling, consumer, entry, units)
+        return rebuild_batch(store, sampling, consumer, entry, units)
 
     for id in ids:
         yield store.engine.retry(batch_of, id)
@@ -65,10 +65,10 @@ def shared(
         if leases.status(session, store, consumer, id)[0] != "leased":
             raise leases.lost(session, store, consumer, id)
         entry = entries.read_entry(session, store, consumer, id)
-    return made_again(store, sampling, consumer, entry, units)
+    return rebuild_batch(store, sampling, consumer, entry, units)
 
 
-def made_again(
+def rebuild_batch(
     store: Store, sampling: Sampling, consumer: ConsumerRecord, entry: Entry, units: Units
 ) -> Batch:
     """Return the batch of a row of the ledger, bit for bit.
@@ -101,16 +101,16 @@ def _unit(settings: Mapping[str, Any], units: Iterable[type[Unit]], what: str) -
     kind = _class_of(name, units)
     if kind is None:
         raise errors.InvalidValue(
-            f"{what} was made by the unit {name}, which is not known here: import its module, or "
-            f"pass units=[{name.rpartition('.')[2]}]"
+            f"{what} was made by the unit {name}, which is not defined in this process; import its "
+            f"module, or pass units=[{name.rpartition('.')[2]}] to replay() or unit= to shared()"
         )
     given = {key: _setting(value, units, what) for key, value in settings.items() if key != "name"}
     try:
         return kind(**given)
     except TypeError as error:
         raise errors.InvalidValue(
-            f"{what} was made by another version of the unit {name} ({error}): pass unit=, as it "
-            "was then"
+            f"{what} was made by another version of the unit {name} ({error}); pass unit= with "
+            "the settings that were used"
         ) from None
 
 

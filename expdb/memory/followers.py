@@ -1,4 +1,4 @@
-"""What is worked out from the rows in memory, and follows their changes."""
+"""Caches derived from the rows in memory, updated from the journal of changes."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -16,7 +16,7 @@ from expdb.storage.store import Store
 
 
 class Follower:
-    """Something that is right at one epoch of the rows in memory, and can be brought up to date."""
+    """A cache that is valid at one epoch of the rows in memory and can be updated."""
 
     def __init__(self, resident: Resident):
         self._resident = resident
@@ -28,7 +28,7 @@ class Follower:
         return self.epoch == self._resident.epoch
 
     def changes(self) -> list[Change] | None:
-        """Return what has changed since; None where that is not known, and all may have."""
+        """Return the changes since `epoch`, or None if the journal no longer has all of them."""
         return self._resident.since(self.epoch) if self.epoch >= 0 else None
 
 
@@ -211,7 +211,7 @@ class Owners(Follower):
     def of(self, name: str, episodes: np.ndarray) -> np.ndarray:
         """Return a column of episodes: float64, or codes of texts in the order in which they come.
 
-        So whoever looks gets the same codes, whatever was read before.
+        The codes therefore depend only on the arguments, not on earlier reads.
         """
         found: np.ndarray = self._values[name].take(self._ids.searchsorted(episodes))
         if name not in self._codes:

@@ -41,8 +41,9 @@ class Trajectories(Protocol):
     def around(self, rows: np.ndarray, offsets: range) -> np.ndarray:
         """Return the rows at offsets from steps [B] on their episodes, [B, len(offsets)].
 
-        UNKNOWN where the episode has no such step, or it is not held. The offsets of the unit's
-        `window` cost nothing: these rows are read together with the drawn ones.
+        A row is UNKNOWN if the episode has no step at the offset, or the step is not in memory.
+        For the drawn rows and neighbouring offsets within the unit's `window`, the rows have
+        already been read.
         """
 
     def is_live(self, rows: np.ndarray) -> np.ndarray:
@@ -81,9 +82,9 @@ class Trajectories(Protocol):
 class Layout:
     """Say what drawn steps become: the rows of each, and what the unit adds or replaces.
 
-    `rows` are the drawn ones, [B], or any rows [B, ..., T] with `mask`, which is False where there
-    is no step, whatever `rows` says there. `columns` are the arrays of the unit's `keys()`, the
-    first axis [B].
+    Without `mask`, `rows` are the drawn rows [B]. With `mask`, `rows` are any rows [B, ..., T];
+    where `mask` is False, the row is ignored. `columns` has an array [B, ...] for each key in the
+    unit's `keys()`.
     """
 
     SEQUENCE_KEYS: ClassVar[tuple[str, ...]] = ("is_first", "length", "mask")
@@ -130,7 +131,8 @@ def around(trajectories: Trajectories, rows: np.ndarray, offsets: range) -> np.n
     found = forward(trajectories, rows, ahead)
     if before:
         found = np.concatenate((backward(trajectories, rows, before), found), 1)
-    return found.take(np.array(offsets, np.int64) + before, 1)
+    chosen: np.ndarray = found.take(np.array(offsets, np.int64) + before, 1)
+    return chosen
 
 
 def along(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.ndarray:

@@ -28,7 +28,7 @@ class Unit:
     by_episode: ClassVar[bool] = False  # drawn are complete episodes of which any step matches
 
     def __init_subclass__(cls) -> None:
-        # What a base says of its own `may_start` and `anchors` is not true of others.
+        # If a subclass overrides `may_start` or `anchors`, the inherited cache hints do not apply.
         if "may_start" in vars(cls) or "anchors" in vars(cls):
             for name in ("anchor_key", "reach", "lookback"):
                 if name not in vars(cls):
@@ -41,11 +41,11 @@ class Unit:
 
     @property
     def window(self) -> range | None:
-        """The offsets from a drawn step, on its episode, of the rows that `layout` looks at.
+        """The offsets of the steps that the unit reads around a drawn step, within its episode.
 
         `range(0, 3)` are the step and the two after it, `range(-3, 1)` those before it and the step
         itself. These rows are read in one go, and `trajectories.around(rows, self.window)` returns
-        them. None is for units that find their rows in another way.
+        them. If it is None, the unit finds its rows by other methods.
         """
         return None
 
@@ -135,24 +135,24 @@ class Unit:
     def assemble(
         self, batch: Mapping[str, np.ndarray], rng: np.random.Generator
     ) -> Mapping[str, np.ndarray]:
-        """Return the arrays of the batch, made of those that the layout came to.
+        """Return the arrays of a batch, computed from the batch that `layout` produced.
 
-        Override it to look at values: to pad and concatenate tokens, say, or to leave out rows.
+        Override it to compute with values, for example to concatenate tokens or to drop rows.
 
         Parameters
         ----------
         batch : mapping of str to ndarray
-            The batch as it is without this method, with B drawn items. With `fields` it has these
-            keys, and those of the unit.
+            The batch that `layout` produced, with B items. If `fields` was passed to `sample`, it
+            has these fields and the keys of the unit.
         rng : numpy.random.Generator
             The source of all randomness, so that a batch can be made again.
 
         Returns
         -------
         mapping of str to ndarray
-            Arrays of equal length R. Where R is not B, or rows are not in the order of the items,
-            `drawn`, integers [R] from 0 to B - 1, names the drawn item of each row. `position` of
-            that item, and the keys of the sampler, are added where they are missing.
+            Arrays of equal length R. If R differs from B, or the rows are in another order, also
+            return `drawn`, integers [R] from 0 to B - 1: the item of each row. Missing arrays of
+            `position` and of the sampler's keys are added.
         """
         return batch
 

@@ -45,8 +45,8 @@ def check_unit(unit: Unit, sampler: Sampler, fields: dict[str, Any]) -> None:
     if not is_builtin(type(unit)):
         if not dataclasses.is_dataclass(unit) or not unit.__dataclass_params__.frozen:
             raise InvalidValue(
-                f"{_name(unit)} is not frozen: make it a @dataclass(frozen=True), as the steps it "
-                "can draw are remembered by it"
+                f"{_name(unit)} must be frozen because expdb caches by its value; decorate it with "
+                "@dataclass(frozen=True)"
             )
         try:
             hash(unit)
@@ -56,8 +56,8 @@ def check_unit(unit: Unit, sampler: Sampler, fields: dict[str, Any]) -> None:
         window: Any = unit.window
         if window is not None and not (isinstance(window, range) and window.step == 1):
             raise InvalidValue(
-                f"{_name(unit)}.window is {window!r}: give neighbouring offsets as a range, such "
-                "as range(-3, 1), or None"
+                f"{_name(unit)}.window must be None or a range with step 1, such as range(-3, 1), "
+                f"got {window!r}"
             )
     if both := set(unit.keys()) & set(sampler.keys()):
         raise InvalidValue(
@@ -69,17 +69,17 @@ def _check_names(one: Sampler | Unit, fields: dict[str, Any]) -> None:
     reads: Any = one.reads
     if callable(reads) or isinstance(reads, str) or not _are_names(reads):
         raise InvalidValue(
-            f"{_name(one)}.reads is to be a tuple of names of columns of episodes, such as "
+            f"{_name(one)}.reads must be a tuple of names of columns of episodes, such as "
             "('task_id',), or a property"
         )
     for name in reads:
         if name not in EPISODE_COLUMNS:
             raise unknown_column(name)
     if not callable(one.keys):
-        raise InvalidValue(f"{_name(one)}.keys is to be a method: def keys(self): return (...)")
+        raise InvalidValue(f"{_name(one)}.keys must be a method: def keys(self): return (...)")
     keys: Any = one.keys()
     if not isinstance(keys, tuple) or not _are_names(keys):
-        raise InvalidValue(f"{_name(one)}.keys() is to return a tuple of names")
+        raise InvalidValue(f"{_name(one)}.keys() must return a tuple of names")
     kinds: list[Any] = [kind for kind in type(one).__mro__ if is_builtin(kind)]
     known = {key for kind in kinds for key in kind.keys(one)}
     if taken := [key for key in keys if (key in FIXED or key in fields) and key not in known]:
@@ -118,7 +118,7 @@ def checked_draw(
     if not sound:
         keys = ", ".join(sampler.keys())
         raise InvalidValue(
-            f"{_name(sampler)}.draw is to return positions, integers [{size}], and a dict "
+            f"{_name(sampler)}.draw must return positions, integers [{size}], and a dict "
             + (f"of arrays [{size}, ...] named {keys}" if keys else "that is empty, as keys() is")
         )
     if not holds(positions).all():
@@ -133,7 +133,7 @@ def checked_draw(
 def checked_starts(unit: Unit, found: Any, count: int) -> np.ndarray:
     """Return which steps a unit of a user can start from."""
     if not isinstance(found, np.ndarray) or found.dtype != bool or found.shape != (count,):
-        raise InvalidValue(f"{_name(unit)}.may_start is to return an array of bool, one per row")
+        raise InvalidValue(f"{_name(unit)}.may_start must return an array of bool, one per row")
     return found
 
 
@@ -149,7 +149,7 @@ def checked_anchors(unit: Unit, found: Any, rows: np.ndarray) -> np.ndarray:
         sound = sound and bool(np.isin(found, (*rows, -1)).all())
     if not sound:
         raise InvalidValue(
-            f"{_name(unit)}.anchors is to return integers [A] or [A, n], some of the "
+            f"{_name(unit)}.anchors must return integers [A] or [A, n], some of the "
             "rows it was given, each with a first row that no other has"
         )
     return found  # type: ignore[no-any-return]
@@ -162,7 +162,7 @@ def checked_layout(
 
     `window` are the rows that it got around them, which are known to be right.
     """
-    what = f"{_name(unit)}.layout is to return"
+    what = f"{_name(unit)}.layout must return"
     if not isinstance(layout, Layout):
         raise InvalidValue(f"{what} an expdb.Layout, not {type(layout).__name__}")
     if layout.kept is not None:
@@ -213,11 +213,11 @@ def _are_steps(rows: np.ndarray, mask: np.ndarray, r: Resident, window: np.ndarr
 
 
 def checked_assembly(unit: Unit, found: Any, count: int) -> tuple[dict[str, np.ndarray], int]:
-    """Return the arrays that a unit assembled, `drawn` among them, and their length.
+    """Check the arrays that `assemble` returned; return them with `drawn`, and their length.
 
-    Raise InvalidValue where they do not say what each row was drawn as.
+    Raise InvalidValue if the lengths differ, or `drawn` is missing or out of range.
     """
-    what = f"{_name(unit)}.assemble is to return"
+    what = f"{_name(unit)}.assemble must return"
     if not isinstance(found, Mapping) or not all(
         isinstance(name, str) and isinstance(array, np.ndarray) and array.ndim
         for name, array in found.items()
@@ -235,8 +235,8 @@ def checked_assembly(unit: Unit, found: Any, count: int) -> tuple[dict[str, np.n
     drawn = arrays.get("drawn")
     if drawn is None and rows != count:
         raise InvalidValue(
-            f"{what} 'drawn', the item from 0 to {count - 1} of each row: it has {rows} rows for "
-            f"{count} items"
+            f"{what} 'drawn' if the number of rows changes; got {rows} rows for {count} items; "
+            f"set drawn[k] to the item of row k, from 0 to {count - 1}"
         )
     if drawn is None:
         drawn = np.arange(count)

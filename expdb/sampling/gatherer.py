@@ -297,7 +297,7 @@ def _copied(array: np.ndarray, empty: Empty) -> np.ndarray:
         or not out.flags.writeable
     ):
         raise errors.InvalidValue(
-            f"empty{array.shape, array.dtype} returned {type(out).__name__}: it is to return an "
+            f"empty{array.shape, array.dtype} returned {type(out).__name__}: it must return an "
             "array of that shape and dtype that can be written to"
         )
     out[...] = array

@@ -1,4 +1,4 @@
-"""What a sample asks for: checked, compiled, and equal to every other request for the same."""
+"""SampleRequest: the checked arguments of a sample, and their JSON form for the ledger."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -152,7 +152,7 @@ class SampleRequest:
         return found if self.shard is None else found & self.in_shard(resident, rows)
 
     @cached_property
-    def asks_unit_alone(self) -> bool:
+    def only_unit_decides(self) -> bool:
         """Whether the unit alone says which steps may be drawn, and is not checked."""
         return self.limits is None and self.shard is None and not self.unit_is_checked
 
@@ -182,9 +182,9 @@ def _anchor_key(unit: Unit) -> tuple[Any, ...]:
 def check_instances(sampler: Any, unit: Any) -> None:
     """Raise InvalidValue for what is no sampler, or no unit."""
     if not isinstance(unit, Unit):
-        raise InvalidValue(f"unit is {unit!r}: give one such as expdb.Step() or expdb.NStep(1)")
+        raise InvalidValue(f"unit must be a Unit such as expdb.Step(), got {unit!r}")
     if not isinstance(sampler, Sampler):
-        raise InvalidValue(f"sampler is {sampler!r}: give one such as expdb.Uniform()")
+        raise InvalidValue(f"sampler must be a Sampler such as expdb.Uniform(), got {sampler!r}")
 
 
 def check_empty(empty: Any) -> None:

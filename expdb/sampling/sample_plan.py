@@ -38,7 +38,7 @@ from expdb.storage.reading import fetch, select
 from expdb.storage.reading.chunk_values import Empty
 from expdb.storage.store import State, Store, evicted
 
-MOST_ROWS_KEPT = 4096  # of a window: of larger ones the rows are what takes the time
+MOST_ROWS_KEPT = 4096  # windows with more rows are not reused: reading dominates their cost
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,15 @@ class SamplePlan:
         self.request, self._store, self.resident = request, store, resident
         self.candidates, self.by_priority, self._gatherer = candidates, by_priority, gatherer
         self._keys: KeySources
-        # Of the rows in memory, whose columns the keys are of.
+        # Version and records of the resident for which `_keys` was built.
         self._version, self._packed = -1, resident.packed
         window = request.unit.window
-        # With the drawn step, which the unit may leave out.
+        # Always with offset 0, even if the unit's window is without it.
         self._offsets = None if window is None else range(min(window.start, 0), max(window.stop, 1))
-        # The positions that may be drawn, and until when.
+        # Drawable positions, and the epoch for which they are valid.
         self._positions: Positions | None = None
         self._epoch = -1, -1
-        # For the next draw; and the one that was loaded with what a draw tries.
+        # `_window` can be reused by the next draw; `_loaded` holds the steps that were just tried.
         self._window: Window | None = None
         self._loaded: Window | None = None
         self._most_rows_kept = MOST_ROWS_KEPT if request.limits is None else 0
@@ -90,7 +90,7 @@ class SamplePlan:
             and request.limits is None
         )
         self._assembles = request.unit.assembles
-        # Single steps, uniformly of all: nothing has to be in memory.
+        # Uniform samples of single steps can be read without loading the rows.
         self.needs_no_rows = (
             (request.sampler, request.unit) == (Uniform(), Step())
             and request.key is None
@@ -148,14 +148,14 @@ class SamplePlan:
         session: Session | None,
         state: State | None,
     ) -> Recorded:
-        """Draw the batch of a lease: the one of a consumer that has this number."""
+        """Draw batch `number` of a consumer, with the data that the ledger records."""
         positions, rows, columns = self._choose(rng, session, number)
         return self._record(positions, rows, columns, layout_rng, empty, session, state)
 
     def draw_given(
         self, drawn: Drawn, layout_rng: np.random.Generator, session: Session, state: State
     ) -> Recorded:
-        """Make the batch of what was drawn before; raise Evicted where some of that is gone."""
+        """Rebuild a batch from recorded positions; raise Evicted if any of them is gone."""
         r, items = self.resident, drawn.items
         if not (held := r.held(items)).all():
             raise evicted(np.unique(items[~held]))
@@ -208,9 +208,9 @@ class SamplePlan:
     def _choose(
         self, rng: np.random.Generator, session: Session | None, number: int | None = None
     ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-        """Have the sampler draw; return positions, all rows of each, and the sampler's columns.
+        """Draw with the sampler; return positions, rows of each, and the sampler's columns.
 
-        For a consumer it is the batch of a number, within its limits.
+        For a consumer, `number` is the number of its batch, and its limits apply.
         """
         request = self.request
         if request.reads or self.resident.owners:
@@ -257,12 +257,12 @@ class SamplePlan:
         if offsets is None or len(positions) != request.size:
             return request.may_start(r, r.rows(positions))
         self._loaded = window = self._load(offsets, positions, r.rows(positions))
-        if request.asks_unit_alone:
+        if request.only_unit_decides:
             return request.unit.may_start(window, window.drawn)
         return request.may_start(r, window.drawn, window)
 
     def _load(self, offsets: range, positions: np.ndarray, rows: np.ndarray) -> Window:
-        """Return the window around steps; nobody else has it while it is used."""
+        """Load the window around steps; a nested draw gets another window."""
         window, self._window, r = self._window, None, self.resident
         if window is None or window.packed is not r.packed or window.size != len(rows):
             window = Window(r, offsets, len(rows), self.request.unit_is_checked)
@@ -365,8 +365,8 @@ class MatchingPopulation:
         known, places = self._known(), np.asarray(places)
         if places.size and not 0 <= places.min() <= places.max() < known.count():
             raise InvalidValue(
-                f"a place is {places.min()} or {places.max()}, of {known.count()}: places count "
-                "from 0"
+                f"places must be from 0 to {known.count() - 1}, got {places.min()} to "
+                f"{places.max()}"
             )
         return known.at(places)
 
@@ -401,7 +401,7 @@ class MatchingPopulation:
     def ordered(self, column: str, descending: bool, size: int) -> np.ndarray:
         """Return the first positions in the order of a column of the view."""
         if not self._plan.request.sampler.asks_database:
-            raise InvalidValue("ordered() asks the database: set asks_database = True")
+            raise InvalidValue("ordered() reads the database; set asks_database = True")
         assert self._session is not None
         return self._plan.candidates.ordered(
             self._session, self._plan.request, column, descending, size
@@ -410,7 +410,7 @@ class MatchingPopulation:
     def priorities(self, sampler: Prioritized) -> PriorityTree:
         """Return the weights that a sampler gives to the steps."""
         if not self._plan.request.sampler.uses_priorities:
-            raise InvalidValue("priorities() has to be announced: set uses_priorities = True")
+            raise InvalidValue("priorities() requires uses_priorities = True")
         return self._plan.by_priority.tree(self._session, self._plan.request, sampler, self._rng)
 
     def calls(self, sampler: Prioritized) -> int:

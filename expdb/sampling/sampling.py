@@ -111,7 +111,7 @@ class Sampling:
     ) -> Batch:
         """Draw a batch from what is stored at this moment; the arguments are those of a user.
 
-        Where it fails the generator is left as it was.
+        If reading from the database fails with an ExpDBError, the state of `rng` is restored.
         """
         asked = size, where, sampler, unit, fields, shard, rng, empty
         with self.resident.lock: return self._sample(*asked)  # fmt: skip

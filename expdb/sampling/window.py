@@ -14,15 +14,14 @@ from expdb.sampling.extensions import read_only
 
 
 class Window:
-    """The rows at some offsets from drawn steps on their episodes; the `Trajectories` of a unit.
+    """Rows and records around drawn steps, read together; implements `Trajectories` for a unit.
 
-    Steps of an episode mostly lie side by side in memory, so the records of rows side by side are
-    taken first, and say themselves whether one follows the other. Where they do not, the steps are
-    followed one by one. The arrays are used again for later draws, and read-only for units. Where
-    there is no step a unit of a user gets -1, NaN or False (`is_exact`), one of expdb what the zero
-    row has, and UNKNOWN as what follows. `max`
-    and `any` are avoided: NumPy implements them in Python, which costs cache misses that `argmax`
-    and `count_nonzero` do not have.
+    Steps of an episode are usually adjacent in memory. `load` reads adjacent records first and
+    checks their successor links. If a link is broken, it follows the steps one by one. The arrays
+    are reused by later draws and are read-only for units. Where an episode has no step, a user's
+    unit (`is_exact`) gets -1, NaN or False; a built-in unit gets the values of the zero row and
+    UNKNOWN as successor. `argmax` and `count_nonzero` replace `max` and `any`, which NumPy
+    implements in Python.
     """
 
     def __init__(self, resident: Resident, offsets: range, size: int, is_exact: bool):
@@ -35,8 +34,9 @@ class Window:
         self._rows = np.empty((size, len(offsets)), np.int64)
         self.rows = read_only(self._rows)
         # Where a step is not followed by the one beside it, and where the window ends.
-        self._ends = np.ones((size, len(offsets)), np.bool_)
-        self._back = np.ones((size, self._before + 1), np.bool_)  # of those before, nearest first
+        self._breaks = np.ones((size, len(offsets)), np.bool_)
+        # Of the steps before the drawn one, the nearest first.
+        self._breaks_before = np.ones((size, self._before + 1), np.bool_)
         self._records = Records(self.packed, self._rows.shape, resident.arrays)
         self._take, self._flat = self.packed.records.take, self._records.raw.reshape(-1)
         self._columns = self._records.columns
@@ -60,31 +60,33 @@ class Window:
         if lowest < self._before or highest + self._ahead >= slots:
             found %= slots
         self._take(found.reshape(-1), 0, self._flat, "clip")
-        after, ends = self._columns[AFTER], self._ends
+        after, ends = self._columns[AFTER], self._breaks
         np.not_equal(after[:, :-1], found[:, 1:], out=ends[:, :-1])
         if self._before:
-            self._settle()
+            self._find_ends()
             return
         last = ends.argmax(1)
         (broken,) = (last < self._ahead).nonzero()
         if len(broken):
-            self._cut(broken, last[broken], None)
+            self._mask_missing(broken, last[broken], None)
 
-    def _settle(self) -> None:
+    def _find_ends(self) -> None:
         """Find where an episode has no step, before the drawn one or after it."""
-        before, ends, positions = self._before, self._ends, self.positions_drawn
+        before, ends, positions = self._before, self._breaks, self.positions_drawn
         if positions[positions.argmin()] - before < self._resident.low:  # evicted, still linked
             ends[:, :before] |= positions[:, None] + self._steps[:before] < self._resident.low
-        self._back[:, :before] = ends[:, before - 1 :: -1]
-        ahead, behind = ends[:, before:].argmax(1), self._back.argmax(1)
+        self._breaks_before[:, :before] = ends[:, before - 1 :: -1]
+        ahead, behind = ends[:, before:].argmax(1), self._breaks_before.argmax(1)
         (broken,) = ((ahead < self._ahead) | (behind < before)).nonzero()
         if len(broken):
-            self._cut(broken, ahead[broken], behind[broken])
+            self._mask_missing(broken, ahead[broken], behind[broken])
 
-    def _cut(self, broken: np.ndarray, ahead: np.ndarray, behind: np.ndarray | None) -> None:
-        """Put UNKNOWN, and the record of the zero row, where an episode has no step.
+    def _mask_missing(
+        self, broken: np.ndarray, ahead: np.ndarray, behind: np.ndarray | None
+    ) -> None:
+        """Set missing steps to UNKNOWN, and their records to the record of the zero row.
 
-        Of some drawn steps so many are side by side ahead of them, and behind.
+        `ahead` and `behind` count the adjacent steps after and before each of the `broken` steps.
         """
         r, before = self._resident, self._before
         rows = self._rows[broken]

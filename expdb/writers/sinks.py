@@ -57,8 +57,8 @@ class EpisodeSink:
                 ends = [self._add(episode, row, steps) for row in rows]
             if True in ends[:-1]:
                 raise errors.EpisodeEnded(
-                    f"step {ends.index(True)} of {len(ends)} ends episode {episode.episode_id!r}: "
-                    "give the steps after it to another episode; nothing was added"
+                    f"step {ends.index(True) + 1} of {len(ends)} ends episode "
+                    f"{episode.episode_id!r}; no step was added; pass only the steps up to this one"
                 )
         except BaseException:
             steps.back_to(mark)

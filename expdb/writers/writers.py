@@ -237,9 +237,9 @@ class EpisodeWriter(GatheringWriter):
     def extend(self, columns: Any) -> None:
         """Add many steps given as columns: sequences or arrays [steps, ...] of one length.
 
-        Scalars are broadcast, and what `store_batch` takes will do. All or none are added: raises
-        as `append` does, and adds nothing then. Arrays of fields that are known cost a fraction of
-        as many calls of `append`.
+        Scalars are broadcast, and a list of rows is accepted, as by `store_batch`. If any step is
+        invalid, no step is added and the error of `append` is raised. Raises EpisodeEnded if a
+        step before the last one ends the episode. Arrays of known fields are encoded together.
 
         >>> episode.extend({"obs": obs, "action": actions, "reward": rewards})  # doctest: +SKIP
         """

@@ -186,7 +186,7 @@ class Wrong(expdb.Sampler):
 
 def test_a_draw_that_cannot_be_is_refused(buffer):
     for result in ("one too many", "floats", "no columns", "unknown key"):
-        with pytest.raises(expdb.InvalidValue, match=r"Wrong.draw is to return positions"):
+        with pytest.raises(expdb.InvalidValue, match=r"Wrong.draw must return positions"):
             buffer.sample(4, sampler=Wrong(result))
     with pytest.raises(expdb.InvalidValue, match="not of the population"):
         buffer.sample(4, sampler=Wrong("elsewhere"))
@@ -213,7 +213,7 @@ class Twice(expdb.Unit):
 
 
 def test_anchors_that_cannot_be_are_refused(buffer):
-    with pytest.raises(expdb.InvalidValue, match=r"Twice.anchors is to return integers"):
+    with pytest.raises(expdb.InvalidValue, match=r"Twice.anchors must return integers"):
         buffer.sample(2, unit=Twice())
     with pytest.raises(NotImplementedError, match="write layout"):
         buffer.sample(2, unit=Unwritten())
@@ -302,13 +302,13 @@ class Makes(expdb.Unit):
 @pytest.mark.parametrize("where", [None, {"reward": 0.0}])
 def test_a_unit_that_returns_what_cannot_be_is_refused(buffer, where):
     for wrong in ("ints", "few", "list"):
-        with pytest.raises(expdb.InvalidValue, match=r"Makes.may_start is to return an array"):
+        with pytest.raises(expdb.InvalidValue, match=r"Makes.may_start must return an array"):
             buffer.sample(6, where, unit=Makes(wrong))
     for wrong in (
         "array", "no mask", "few rows", "other rows", "next rows", "mask", "unknown", "length",
         "unnamed", "key", "a list", "unknown next", "far next", "few next",
     ):  # fmt: skip
-        with pytest.raises(expdb.InvalidValue, match=r"Makes.layout is to return"):
+        with pytest.raises(expdb.InvalidValue, match=r"Makes.layout must return"):
             buffer.sample(6, where, unit=Makes(wrong), rng=0)
     assert buffer.sample(6, where, unit=Makes("nothing")).size == 6
 
@@ -330,9 +330,9 @@ class Says(expdb.Sampler):
 @pytest.mark.parametrize(
     ("said", "match"),
     [
-        (("task_id", ()), "reads is to be a tuple"),
+        (("task_id", ()), "reads must be a tuple"),
         ((("taskid",), ()), "did you mean 'task_id'"),
-        (((), "age"), "is to return a tuple of names"),
+        (((), "age"), "must return a tuple of names"),
         (((), ("reward",)), "which is a column or a field"),
         (((), ("obs",)), "which is a column or a field"),
         (((), ("position",)), "which is a column or a field"),
@@ -358,7 +358,7 @@ class Listing(Unwritten):
 
 
 def test_a_unit_that_could_change_is_refused(buffer):
-    with pytest.raises(expdb.InvalidValue, match="Changing is not frozen: make it a @dataclass"):
+    with pytest.raises(expdb.InvalidValue, match="Changing must be frozen"):
         buffer.sample(2, unit=Changing())
     with pytest.raises(expdb.InvalidValue, match="use a tuple"):
         buffer.sample(2, unit=Listing([1]))
@@ -608,7 +608,7 @@ class AroundOneByOne(Around):
 
 @pytest.mark.parametrize("sampler", [expdb.Uniform(), expdb.Prioritized(), Curriculum()])
 @pytest.mark.parametrize("where", [None, {"task_id": "hard"}])
-def test_a_window_of_ones_own_holds_the_steps_around_a_drawn_one(buffer, where, sampler):
+def test_user_window_holds_the_steps_around_each_drawn_step(buffer, where, sampler):
     buffer.delete([13])
     for steps in (1, 4):
         one, other = (
@@ -621,7 +621,7 @@ def test_a_window_of_ones_own_holds_the_steps_around_a_drawn_one(buffer, where, 
         assert not one["mask"].all()
 
 
-def test_what_a_window_has_where_there_is_no_step(buffer):
+def test_window_returns_missing_values_where_there_is_no_step(buffer):
     seen = {}
 
     @dataclass(frozen=True)
@@ -783,12 +783,12 @@ class Assembles(Answers):
         ("a list", "a mapping of names to arrays"),
         ("no array", "a mapping of names to arrays"),
         ("lengths", "arrays of one length: 'input_ids' has 8 rows, 'mask' has 1"),
-        ("no drawn", "'drawn', the item from 0 to 3 of each row: it has 8 rows for 4 items"),
+        ("no drawn", "'drawn' if the number of rows changes; got 8 rows for 4 items"),
         ("far", "'drawn' as integers"),
         ("floats", "'drawn' as integers"),
     ],
 )
-def test_arrays_that_do_not_say_what_was_drawn_are_refused(answers, wrong, match):
+def test_invalid_assembled_arrays_are_rejected(answers, wrong, match):
     with pytest.raises(expdb.InvalidValue, match=match):
         answers.sample(4, unit=Assembles(wrong), rng=0)
 
@@ -823,7 +823,7 @@ class OtherHalves(expdb.Unit):
 
 
 @pytest.mark.parametrize("sampler", [expdb.Uniform(), expdb.Prioritized()])
-def test_lists_are_shared_by_units_that_mean_the_same(buffer, sampler):
+def test_anchor_key_is_shared_only_within_one_class(buffer, sampler):
     for where in (None, {"task_id": "hard"}):
         for unit, half in ((Halves(0), 0), (OtherHalves(0), 1), (Halves(1), 1)):
             for _ in range(2):
@@ -866,5 +866,5 @@ def test_offsets_are_those_that_are_asked_for_whatever_the_window(buffer, window
 
 @pytest.mark.parametrize("window", [range(0, 6, 2), (0, 1), 3, range(2, -2, -1)])
 def test_a_window_that_is_no_range_of_neighbours_is_refused(buffer, window):
-    with pytest.raises(expdb.InvalidValue, match=r"Offsets.window is .*: give neighbouring"):
+    with pytest.raises(expdb.InvalidValue, match=r"Offsets.window must be None or a range"):
         buffer.sample(2, unit=Offsets(window, (0, 1, 1)))

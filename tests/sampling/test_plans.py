@@ -50,7 +50,7 @@ OTHER_SAMPLERS = [
 QUERIES = [{"task_id": "task1"}, expdb.QueryBuilder().gt("reward", 4), [3, 20, 21, 22, 40]]
 
 
-def one_by_one(buffer, size, **how):
+def sample_without_window(buffer, size, **how):
     """Return the sample of a plan without a window: memory is asked for each row."""
     sampling = buffer._sampling
     known, sampling._plans = sampling._plans, {}
@@ -79,7 +79,7 @@ def both(buffer, size, seed=0, **how):
     """Return the same sample, made both ways."""
     return tuple(
         sample(buffer, size, rng=np.random.default_rng(seed), **how)
-        for sample in (one_by_one, expdb.ReplayBuffer.sample)
+        for sample in (sample_without_window, expdb.ReplayBuffer.sample)
     )
 
 
@@ -123,7 +123,7 @@ def buffer(request, tmp_path):
 @pytest.mark.parametrize(
     "fields", [None, ["obs", "reward"], ("image", "position", "episode", "note", "n")]
 )
-def test_a_window_makes_the_batch_of_rows_that_are_followed_one_by_one(buffer, sampler, fields):
+def test_window_and_stepwise_sampling_give_equal_batches(buffer, sampler, fields):
     buffer.sample(1, unit=expdb.NStep(1))  # loads all; single steps do not wait for that
     for unit in UNITS:
         for size in (1, 300):
@@ -134,14 +134,14 @@ def test_a_window_makes_the_batch_of_rows_that_are_followed_one_by_one(buffer, s
 
 @pytest.mark.parametrize("query", [None, *QUERIES], ids=str)
 @pytest.mark.parametrize("sampler", [SAMPLERS[0], SAMPLERS[1], *OTHER_SAMPLERS])
-def test_with_every_query_sampler_and_unit_it_is_the_same(buffer, sampler, query):
+def test_window_and_stepwise_sampling_give_equal_batches_for_every_request(buffer, sampler, query):
     for unit in [*UNITS, *OTHER_UNITS]:
         how = {"where": query, "unit": unit, "sampler": sampler}
         for seed in range(3):
             try:
                 other, one = (
                     sample(buffer, 2, rng=np.random.default_rng(seed), **how)
-                    for sample in (expdb.ReplayBuffer.sample, one_by_one)
+                    for sample in (expdb.ReplayBuffer.sample, sample_without_window)
                 )
             except expdb.TooFewRows:
                 continue
@@ -191,7 +191,7 @@ def test_a_query_follows_what_another_sample_has_loaded(buffer):
 
 
 @pytest.mark.parametrize("width", [2, 50])
-def test_a_successor_that_was_stored_is_that_of_the_last_step_taken(tmp_path, width):
+def test_stored_next_field_comes_from_the_last_step(tmp_path, width):
     with expdb.open(tmp_path / "runs.db") as db:
         buffer = db.buffer("b", capacity=90)
         for k in range(8):
@@ -208,7 +208,7 @@ def test_a_successor_that_was_stored_is_that_of_the_last_step_taken(tmp_path, wi
             assert (other["next_obs"][:, 0] == other["n"] + taken).all()
 
 
-def test_steps_of_episodes_that_were_written_in_turns(tmp_path):
+def test_interleaved_episodes_give_equal_batches(tmp_path):
     """They do not stand side by side, so they are walked along."""
     with expdb.open(tmp_path / "runs.db") as db:
         buffer = db.buffer("b")
@@ -247,7 +247,13 @@ def test_a_batch_stays_what_it_is_and_may_be_written_to(buffer):
             assert all((batch[key] == k % 2).all() for key in batch)
 
 
-@pytest.mark.parametrize("unit", [*UNITS, *OTHER_UNITS])
+@pytest.mark.parametrize(
+    "unit",
+    [
+        expdb.Step(), expdb.NStep(1), expdb.NStep(3, gamma=0.9), expdb.NStep(2, stack=2),
+        expdb.NStep(3, end="drop"), expdb.Stack(3), expdb.Sequence(4, burn_in=2), expdb.Episode(),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("where", [(Gatherer, "gather"), (Window, "load")])
 def test_a_batch_drawn_in_the_midst_of_another_changes_nothing(buffer, monkeypatch, unit, where):
     """A signal's handler may draw, in the same thread, which holds the lock already."""
@@ -313,7 +319,7 @@ def test_a_new_field_is_in_every_batch_from_then_on(tmp_path):
             n = np.arange(count)
             buffer.store_batch({"obs": np.ones((count, 2), np.float32), "n": n, "new": n})
             found = [buffer.sample(64, rng=np.random.default_rng(1)) for _ in range(3)]
-            one = one_by_one(buffer, 64, rng=np.random.default_rng(1))
+            one = sample_without_window(buffer, 64, rng=np.random.default_rng(1))
             for other in found:
                 assert_same(one, other)
                 assert (other["new"] == other["n"])[other["has_new"]].all()
@@ -348,7 +354,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_happens_it_is_the_same(tmp_path, seed):
+def test_window_and_stepwise_sampling_agree_after_random_changes(tmp_path, seed):
     rng = np.random.default_rng(seed)
     with expdb.open(tmp_path / "runs.db") as db, expdb.open(tmp_path / "runs.db") as other:
         buffer, n = db.buffer("b", capacity=int(rng.integers(20, 200))), 0
@@ -383,7 +389,7 @@ def test_whatever_happens_it_is_the_same(tmp_path, seed):
                     ]
                 except expdb.TooFewRows:
                     continue
-                expected = one_by_one(buffer, 16, rng=np.random.default_rng(n), **how)
+                expected = sample_without_window(buffer, 16, rng=np.random.default_rng(n), **how)
                 for batch in found:
                     assert_same(expected, batch)
 

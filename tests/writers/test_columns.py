@@ -246,7 +246,7 @@ def test_extend_adds_all_steps_of_an_episode_or_none(open_db):
             with pytest.raises(expdb.ExpDBError, match=match):
                 episode.extend(wrong)
             assert episode.length == 6
-        with pytest.raises(expdb.EpisodeEnded, match="step 2 of 6 ends episode"):
+        with pytest.raises(expdb.EpisodeEnded, match="step 3 of 6 ends episode"):
             episode.extend({"obs": obs, "terminated": np.arange(6) == 2})
         episode.extend([{"obs": obs[0]}, {"obs": obs[1]}])
         episode.extend([])

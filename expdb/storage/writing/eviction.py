@@ -1,4 +1,4 @@
-"""Eviction: policies, what one would have go now, and the deletion of that.
+"""Eviction: policies, the steps that a policy evicts now, and their deletion.
 
 Where no policy is set, or one that the database can follow, the trigger `buffers_capacity` evicts.
 """
@@ -68,8 +68,8 @@ class Eviction:
             for one in (self.max_bytes, self.max_age, self.max_steps_per_task, self.archive)
         ):
             raise errors.InvalidValue(
-                "a policy that says nothing: give max_bytes, max_age, max_steps_per_task, "
-                "whole_episodes or archive (by= alone evicts nothing), or set None"
+                "an Eviction must have a limit, got none; set max_bytes, max_age, "
+                "max_steps_per_task, whole_episodes or archive, or set the policy to None"
             )
 
     @property
@@ -235,7 +235,7 @@ def _older(
 
 
 class _Items:
-    """What goes by itself, oldest first: single steps, or whole episodes."""
+    """The items of eviction, oldest first: single steps or whole episodes."""
 
     def __init__(self, rows: list[Any], state: State, pinned: int | None, whole_episodes: bool):
         first, last, episode, tasks, status, end, ended, nbytes, count = zip(*rows, strict=True)
@@ -262,11 +262,11 @@ class _Items:
         self._allowed, self._why = allowed, np.full(len(of), "", object)
 
     def evict(self, due: np.ndarray, why: str) -> None:
-        """Have items go that may."""
+        """Mark the items in `due` as evicted, except pinned items and open episodes."""
         self._why[due & self._allowed & (self._why == "")] = why
 
     def evict_oldest(self, sizes: np.ndarray, over: float, why: str) -> None:
-        """Have the oldest items go until so much less is left."""
+        """Mark the oldest items as evicted until `over` is removed."""
         over -= float(sizes[self._why != ""].sum())
         free = np.flatnonzero(self._allowed & (self._why == ""))
         if over > 0 and len(free):
@@ -274,7 +274,7 @@ class _Items:
             self._why[free[before < over]] = why
 
     def over_by_task(self, most: int) -> np.ndarray:
-        """Return which items are more than the newest so many steps of their task."""
+        """Return which items exceed the newest `most` steps of their task."""
         order = np.lexsort((-np.arange(len(self.steps)), self._tasks))  # newest first
         steps, tasks = self.steps[order], self._tasks[order]
         total = np.cumsum(steps)

@@ -26,7 +26,7 @@ MANY_NAMED = 4096  # episodes known by name; others are looked up
 # episodes without a name that are known although the store has swept them away: their next step
 # continues them
 MANY_OPEN = 16_384
-# Others may begin, or end, another episode of the same write each time.
+# Other processes may begin or end an episode of this write before each attempt.
 ATTEMPTS = 8
 
 
@@ -377,9 +377,9 @@ class OpenEpisodes:
     def _add_details(
         self, episode: EpisodeRecord, given: Mapping[str, Any], pending: Pending
     ) -> None:
-        """Note what a step tells of its episode and was not known.
+        """Record episode details that a step adds.
 
-        Raise EpisodeMismatch where it differs. Not the policy version: an episode has that of its
+        Raise EpisodeMismatch if a detail differs. Skip policy_version: an episode has that of its
         first step, and a later step stores its own, because steps before it had none.
         """
         told = dict(pending.details.get(episode, {}))
@@ -410,7 +410,7 @@ class OpenEpisodes:
 def _caller() -> tuple[object, object]:
     """Return the thread and the asyncio task that is running.
 
-    Their numbers would be given again to later ones.
+    Objects are compared because ids of ended threads and tasks are reused.
     """
     asyncio = sys.modules.get("asyncio")
     loop = asyncio._get_running_loop() if asyncio is not None else None
