@@ -242,16 +242,18 @@ class Consumer:
         """Return the batch of a lease that another process holds, bit for bit, or a part of it.
 
         For the ranks of one training: the first one leases with `pin=True`, tells the others
-        `lease.id`, and acknowledges when all are done. With `shard=(k, n)` every n-th row is
-        returned, from the k-th on. If the module of your own unit is not imported, pass `unit`.
-        Raises LeaseLost if the lease is not held, and Evicted if steps of the batch are gone.
+        `lease.id`, and acknowledges when all are done. With `shard=(k, n)` the rows of every n-th
+        drawn item are returned, from the k-th on. If the module of your own unit is not imported,
+        pass `unit`. Raises LeaseLost if the lease is not held, and Evicted if steps of the batch
+        are gone.
 
         >>> consumer.shared(id, shard=(rank, ranks))  # doctest: +SKIP
         """
         id = checks.whole(lease.id if isinstance(lease, Lease) else lease, "lease", 0)
         k, n = (0, 1) if shard is None else checks.shard(shard)
-        batch = self._leasing.shared(id, () if unit is None else unit)
-        return Batch({name: array[k::n].copy() for name, array in batch.items()})
+        batch, items = self._leasing.shared(id, () if unit is None else unit)
+        mine = items % n == k
+        return Batch({name: array[mine] for name, array in batch.items()})
 
     def acknowledge(self, lease: Lease, step: int | None = None) -> None:
         """Acknowledge a lease; see `Lease.acknowledge`."""

@@ -418,8 +418,8 @@ class Leasing:
             self._take_in(replace(lease, status="returned"), counters.version)
         return bool(found)
 
-    def shared(self, id: int, units: Units) -> Batch:
-        """Return the batch of a lease that any process holds; raise LeaseLost where none does."""
+    def shared(self, id: int, units: Units) -> tuple[Batch, np.ndarray]:
+        """Return the batch of a lease that any process holds, and the drawn item of each row."""
         return shared(self._store, self._sampling, self._consumer, id, units)
 
     # -- what others do --------------------------------------------------------------------------

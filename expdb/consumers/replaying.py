@@ -6,11 +6,13 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from expdb import errors
 from expdb.batch import Batch
 from expdb.replay.units import Unit
 from expdb.sampling.repeatable import Philox, matches
-from expdb.sampling.request import public_name
+from expdb.sampling.request import REPR, public_name
 from expdb.sampling.sampling import Sampling
 from expdb.storage.ledger import entries, leases
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
@@ -51,7 +53,7 @@ def _each(
     def batch_of(id: int) -> Batch:
         with store.engine.reading() as session:
             entry = entries.read_entry(session, store, consumer, id)
-        return rebuild_batch(store, sampling, consumer, entry, units)
+        return rebuild_batch(store, sampling, consumer, entry, units)[0]
 
     for id in ids:
         yield store.engine.retry(batch_of, id)
@@ -59,19 +61,23 @@ def _each(
 
 def shared(
     store: Store, sampling: Sampling, consumer: ConsumerRecord, id: int, units: Units
-) -> Batch:
-    """Return the batch of a lease that any process holds; raise LeaseLost where none does."""
+) -> tuple[Batch, np.ndarray]:
+    """Return the batch of a lease that any process holds, and the drawn item of each row.
+
+    Raise LeaseLost if no process holds it.
+    """
     with store.engine.reading() as session:
         if leases.status(session, store, consumer, id)[0] != "leased":
             raise leases.lost(session, store, consumer, id)
         entry = entries.read_entry(session, store, consumer, id)
-    return rebuild_batch(store, sampling, consumer, entry, units)
+    batch, unit = rebuild_batch(store, sampling, consumer, entry, units)
+    return batch, batch["drawn"] if unit.assembles else np.arange(batch.size)
 
 
 def rebuild_batch(
     store: Store, sampling: Sampling, consumer: ConsumerRecord, entry: Entry, units: Units
-) -> Batch:
-    """Return the batch of a row of the ledger, bit for bit.
+) -> tuple[Batch, Unit]:
+    """Return the batch of a row of the ledger, bit for bit, and its unit.
 
     Raise Evicted or ReplayMismatch where that cannot be.
     """
@@ -86,9 +92,9 @@ def rebuild_batch(
     if not matches(made.batch, store, made.rows_crc, entry.checksum):
         raise errors.ReplayMismatch(
             f"{what} differs from what was handed out: rewards or other columns were changed, "
-            "steps around it were deleted, or its episodes went on since"
+            "steps around it were deleted, its episodes went on since, or its unit works otherwise"
         )
-    return made.batch
+    return made.batch, unit
 
 
 def _unit(settings: Mapping[str, Any], units: Iterable[type[Unit]], what: str) -> Unit:
@@ -101,8 +107,9 @@ def _unit(settings: Mapping[str, Any], units: Iterable[type[Unit]], what: str) -
     kind = _class_of(name, units)
     if kind is None:
         raise errors.InvalidValue(
-            f"{what} was made by the unit {name}, which is not defined in this process; import its "
-            f"module, or pass units=[{name.rpartition('.')[2]}] to replay() or unit= to shared()"
+            f"{what} was made by the unit {name}, which is not defined in this process; import "
+            f"its module, pass units=[{name.rpartition('.')[2]}] to replay(), or pass the unit "
+            "itself as unit="
         )
     given = {key: _setting(value, units, what) for key, value in settings.items() if key != "name"}
     try:
@@ -117,6 +124,11 @@ def _unit(settings: Mapping[str, Any], units: Iterable[type[Unit]], what: str) -
 def _setting(value: Any, units: Iterable[type[Unit]], what: str) -> Any:
     if isinstance(value, list):
         return tuple(_setting(one, units, what) for one in value)
+    if isinstance(value, dict) and value.keys() == {REPR}:
+        raise errors.InvalidValue(
+            f"{what} was made by a unit with the setting {value[REPR]}, which JSON cannot hold; "
+            "pass the unit itself as unit="
+        )
     return _unit(value, units, what) if isinstance(value, dict) and "name" in value else value
 
 

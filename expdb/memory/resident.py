@@ -160,14 +160,15 @@ class Resident:
 
     def previous_steps(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows of the steps before; UNKNOWN where there is none, or it is gone."""
-        before = self._of(BEFORE, rows)
+        flat = rows.reshape(-1)
+        before = self._of(BEFORE, flat)
         behind = np.flatnonzero(before >= 0)
         candidates = before[behind]
         # Its slot may hold another step by now, which does not lead here; or still itself, evicted
         # and outside.
-        leads_here = self.columns[AFTER][candidates] == rows[behind]
+        leads_here = self.columns[AFTER][candidates] == flat[behind]
         before[behind[~(leads_here & self.is_live(candidates))]] = UNKNOWN
-        return before
+        return before.reshape(rows.shape)
 
     def around(self, rows: np.ndarray, offsets: range) -> np.ndarray:
         """Return the rows at offsets from steps on their episodes; UNKNOWN where there is none."""

@@ -10,6 +10,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
+from expdb.errors import InvalidValue
 from expdb.names import UNKNOWN
 
 
@@ -127,6 +128,13 @@ class Layout:
 
 def around(trajectories: Trajectories, rows: np.ndarray, offsets: range) -> np.ndarray:
     """Return what `Trajectories.around` does, step by step where steps are not side by side."""
+    if rows.ndim != 1:
+        raise InvalidValue(f"around() takes rows [B], got an array of shape {rows.shape}")
+    there = rows >= 0
+    if not there.all():
+        known = np.full((len(rows), len(offsets)), UNKNOWN)
+        known[there] = around(trajectories, rows[there], offsets)
+        return known
     before, ahead = -min(0, 0, *offsets), max(0, 0, *offsets) + 1
     found = forward(trajectories, rows, ahead)
     if before:

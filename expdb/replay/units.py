@@ -151,8 +151,8 @@ class Unit:
         -------
         mapping of str to ndarray
             Arrays of equal length R. If R differs from B, or the rows are in another order, also
-            return `drawn`, integers [R] from 0 to B - 1: the item of each row. Missing arrays of
-            `position` and of the sampler's keys are added.
+            return `drawn`, integers [R] from 0 to B - 1: the item of each row. `position` [R] is
+            always that of the drawn item; the sampler's keys are added if they are missing.
         """
         return batch
 

@@ -218,13 +218,22 @@ def checked_assembly(unit: Unit, found: Any, count: int) -> tuple[dict[str, np.n
     Raise InvalidValue if the lengths differ, or `drawn` is missing or out of range.
     """
     what = f"{_name(unit)}.assemble must return"
-    if not isinstance(found, Mapping) or not all(
-        isinstance(name, str) and isinstance(array, np.ndarray) and array.ndim
-        for name, array in found.items()
-    ):
-        raise InvalidValue(f"{what} a mapping of names to arrays")
+    if not isinstance(found, Mapping):
+        raise InvalidValue(f"{what} a mapping of names to arrays, got {type(found).__name__}")
+    for name, array in found.items():
+        if not isinstance(name, str):
+            raise InvalidValue(f"{what} names that are text, got {name!r}")
+        if not isinstance(array, np.ndarray) or not array.ndim:
+            raise InvalidValue(
+                f"{what} NumPy arrays with a row for each row of the batch; {name!r} is "
+                f"{type(array).__name__}"
+            )
+    if not found.keys() - {"drawn"}:
+        raise InvalidValue(f"{what} at least one array beside 'drawn', got none")
     lengths = {name: len(array) for name, array in found.items()}
-    rows = next(iter(lengths.values()), count)
+    rows = next(iter(lengths.values()))
+    if not rows:
+        raise InvalidValue(f"{what} at least one row, got none for {count} items")
     for name, length in lengths.items():
         if length != rows:
             first = next(iter(lengths))

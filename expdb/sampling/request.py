@@ -238,7 +238,7 @@ def settings_of(one: Sampler | Unit) -> dict[str, Any]:
     settings: dict[str, Any] = {"name": public_name(type(one))}
     for name in _names_of_fields(one):
         value = getattr(one, name)
-        settings[name] = settings_of(value) if isinstance(value, (Sampler, Unit)) else value
+        settings[name] = settings_of(value) if isinstance(value, Unit) else value
     return settings
 
 
@@ -251,5 +251,8 @@ def public_name(kind: type) -> str:
     return kind.__name__ if is_builtin(kind) else f"{kind.__module__}.{kind.__qualname__}"
 
 
+REPR = "repr"  # the key of a value that JSON cannot hold
+
+
 def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else repr(value)
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else {REPR: repr(value)}

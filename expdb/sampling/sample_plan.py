@@ -323,10 +323,18 @@ class SamplePlan:
         if not self._assembles:
             return Batch(batch, len(positions))
         unit, count = self.request.unit, len(positions)
-        given = unit.assemble(Batch(batch, count), rng)
+        try:
+            given = unit.assemble(Batch(batch, count), rng)
+        except KeyError as error:
+            if self.request.fields is None:
+                raise
+            raise InvalidValue(
+                f"{type(unit).__name__}.assemble needs a key that fields= does not name: {error}"
+            ) from error
         arrays, size = checked_assembly(unit, given, count)
-        for name, array in {"position": positions, **columns}.items():
+        for name, array in columns.items():
             arrays.setdefault(name, array[arrays["drawn"]])
+        arrays["position"] = positions[arrays["drawn"]]
         return Batch(arrays, size)
 
 

@@ -67,6 +67,11 @@ class EpisodeSink:
 
     def _add(self, episode: EpisodeRecord, row: Mapping[str, Any], steps: Pending) -> bool:
         fields = {name: value for name, value in row.items() if name not in STEP_NAMES}
+        for name in fields.keys() & EPISODE_NAMES:
+            raise errors.InvalidValue(
+                f"extend() got {name!r}, which belongs to the whole episode; pass it to "
+                "buffer.episode()"
+            )
         return steps.add(episode, fields, step_columns(row))
 
     def write(self, steps: Pending) -> np.ndarray:

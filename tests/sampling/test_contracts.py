@@ -104,3 +104,23 @@ def test_a_database_that_answers_otherwise_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(expdb.ReplayBuffer, "count", lambda *a: real(*a) + next(calls) % 2)
     with pytest.raises(AssertionError, match="every step: 91 steps match, and 90 on SQLite"):
         check_database(str(tmp_path / "new.db"))
+
+
+def test_units_of_texts_and_tokens_are_checked_in_a_buffer_that_stays_as_it_is(db):
+    tokens = expdb.Field("int32", shape=(None,))
+    buffer = db.buffer("b", fields={"obs": expdb.Field("float32", shape=(3,)), "tokens": tokens})
+    with buffer.episode("x") as episode:
+        for t in range(9):
+            episode.append(
+                obs=np.full(3, t, np.float32),
+                tokens=np.arange(t + 1, dtype=np.int32),
+                terminated=t == 8,
+            )
+    buffer.update_priorities(np.arange(9), np.arange(9) + 1.0)
+    before = buffer.sample(9, sampler=expdb.Ordered("position"), fields=["priority"])["priority"]
+    for unit in (expdb.Step(), expdb.Episode(), Shuffled(3)):
+        check_unit(unit, buffer)
+    check_sampler(expdb.Newest(5), buffer)
+    after = buffer.sample(9, sampler=expdb.Ordered("position"), fields=["priority"])["priority"]
+    assert (after == before).all()
+    assert buffer.consumers() == []

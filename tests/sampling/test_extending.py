@@ -733,7 +733,7 @@ def test_a_unit_is_found_by_its_name_or_given(answers, monkeypatch):
     for found in (answers.replay("trainer"), answers.replay("trainer", units=[elsewhere])):
         assert all((one == batch[key]).all() for key, one in next(found).items())
     monkeypatch.setattr(elsewhere, "__module__", "some_module_of_another_program")
-    with pytest.raises(expdb.InvalidValue, match=rf"import its module, or pass units=\[{name}\]"):
+    with pytest.raises(expdb.InvalidValue, match=rf"import its module, pass units=\[{name}\]"):
         next(answers.replay("trainer"))
     assert next(answers.replay("trainer", units=[elsewhere])).size == 4
     for wrong in (elsewhere(), [elsewhere()], "Elsewhere"):
@@ -770,6 +770,8 @@ class Assembles(Answers):
         return {
             "a list": list(good),
             "no array": good | {"mask": 3},
+            "nothing": {"drawn": good["drawn"]},
+            "no rows": {name: array[:0] for name, array in good.items()},
             "lengths": good | {"mask": good["mask"][:1]},
             "no drawn": {"mask": good["mask"]},
             "far": good | {"drawn": good["drawn"] + 100},
@@ -780,8 +782,10 @@ class Assembles(Answers):
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        ("a list", "a mapping of names to arrays"),
-        ("no array", "a mapping of names to arrays"),
+        ("a list", "a mapping of names to arrays, got list"),
+        ("no array", "'mask' is int"),
+        ("nothing", "at least one array beside 'drawn'"),
+        ("no rows", "at least one row, got none for 4 items"),
         ("lengths", "arrays of one length: 'input_ids' has 8 rows, 'mask' has 1"),
         ("no drawn", "'drawn' if the number of rows changes; got 8 rows for 4 items"),
         ("far", "'drawn' as integers"),
@@ -868,3 +872,78 @@ def test_offsets_are_those_that_are_asked_for_whatever_the_window(buffer, window
 def test_a_window_that_is_no_range_of_neighbours_is_refused(buffer, window):
     with pytest.raises(expdb.InvalidValue, match=r"Offsets.window must be None or a range"):
         buffer.sample(2, unit=Offsets(window, (0, 1, 1)))
+
+
+def test_the_rows_of_a_drawn_item_go_to_one_rank(answers):
+    lease = answers.consumer("trainer").lease(4, unit=Answers(), pin=True)
+    parts = [answers.consumer("trainer").shared(lease.id, shard=(k, 2)) for k in range(2)]
+    assert [part["drawn"].tolist() for part in parts] == [[0, 0, 2, 2], [1, 1, 3, 3]]
+    for part in parts:
+        for key in part:
+            rows = np.isin(lease.batch["drawn"], part["drawn"])
+            np.testing.assert_array_equal(part[key], lease.batch[key][rows])
+
+
+def test_a_position_that_is_assembled_stays_that_of_the_drawn_item(answers):
+    @dataclass(frozen=True)
+    class Moved(Answers):
+        def assemble(self, batch, rng):
+            found = super().assemble(batch, rng)
+            return {**found, "position": np.arange(len(found["mask"]))[::-1]}
+
+    one, other = (answers.sample(5, unit=unit, rng=0) for unit in (Answers(), Moved()))
+    assert (one["position"] == other["position"]).all()
+
+
+def test_a_key_that_assemble_lacks_is_told_with_the_cure(answers):
+    with pytest.raises(expdb.InvalidValue, match=r"Answers.assemble needs a key that fields="):
+        answers.sample(2, unit=Answers(), fields=["reward"])
+
+
+@dataclass(frozen=True)
+class Chosen(Answers):
+    names: frozenset = frozenset("a")
+
+
+def test_a_setting_that_json_cannot_hold_has_to_be_given_again(answers):
+    with answers.consumer("trainer").lease(2, unit=Chosen()):
+        pass
+    with pytest.raises(expdb.InvalidValue, match=r"frozenset\(\{'a'\}\), which JSON cannot hold"):
+        next(answers.replay("trainer"))
+    assert next(answers.replay("trainer", unit=Chosen())).size == 4
+
+
+@dataclass(frozen=True)
+class AfterNext(expdb.Unit):
+    """The steps around the next one, where there is one."""
+
+    def keys(self):
+        return ("mask",)
+
+    def layout(self, trajectories, rows, rng):
+        found = trajectories.around(trajectories.next_steps(rows), range(-1, 2))
+        back = trajectories.previous_steps(found)
+        assert back.shape == found.shape
+        assert (back[:, 1:][found[:, 1:] >= 0] >= 0).all()
+        return expdb.Layout(found, mask=found >= 0)
+
+
+def test_nothing_lies_around_a_row_that_is_no_step(open_db):
+    buffer = open_db().buffer("train", capacity=20)
+    for _ in range(9):  # over the end of the ring
+        play(buffer, "t", [1.0])
+        buffer.sample(2, unit=expdb.NStep(1))
+    batch = buffer.sample(90, unit=AfterNext(), fields=["step", "mask"], rng=0)
+    assert set(map(tuple, batch["mask"].tolist())) == {
+        (True, True, True),
+        (True, True, False),
+        (False,) * 3,
+    }
+    with pytest.raises(expdb.InvalidValue, match=r"around\(\) takes rows \[B\]"):
+        buffer.sample(2, unit=Flat())
+
+
+@dataclass(frozen=True)
+class Flat(expdb.Unit):
+    def layout(self, trajectories, rows, rng):
+        return trajectories.around(rows[:, None], range(2))

@@ -239,7 +239,10 @@ def test_extend_adds_all_steps_of_an_episode_or_none(open_db):
         for wrong, match in (
             ({"obs": np.ones((3, 4)), "reward": np.ones(3)}, "obs"),
             ({"obs": obs, "reward": [0.0] * 5 + ["much"]}, "reward"),
-            ({"obs": obs, "task_id": ["other"] * 6}, "task_id"),
+            (
+                {"obs": obs, "task_id": ["other"] * 6},
+                "'task_id', which belongs to the whole episode",
+            ),
             ([{"obs": obs[0]}, {"obs": "text"}], "obs"),
             ([{"obs": obs[0]}, 7], "row of the batch"),
         ):
