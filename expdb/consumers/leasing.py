@@ -7,12 +7,10 @@ it draws is what nobody else holds; the rows are read before.
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 import itertools
-import json
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,9 +23,8 @@ from expdb.process.locks import locked
 from expdb.process.processes import Others, named
 from expdb.replay.samplers import Sampler
 from expdb.replay.units import Unit
-from expdb.sampling.candidates import remember
 from expdb.sampling.repeatable import Philox, checksum
-from expdb.sampling.request import Limits, as_text, told
+from expdb.sampling.request import Limits, as_text
 from expdb.sampling.sample_plan import Recorded, SamplePlan
 from expdb.sampling.sampling import Sampling
 from expdb.sql.engine import Attempts
@@ -56,12 +53,6 @@ class LeaseRequest:
     fields: tuple[str, ...] | None
     empty: Empty
     pin: bool = False  # whether what is leased is kept, whatever the capacity
-
-    @cached_property
-    def key(self) -> tuple[Any, ...]:
-        """What tells it from other requests, in the ledger."""
-        query = json.dumps(told(self.where), default=repr)
-        return repr(self.sampler), self.unit, self.fields, query
 
 
 PAUSE = 0.035  # seconds between two looks at a file: to wake up is most of what one costs
@@ -109,7 +100,6 @@ class Leasing:
         self._random, self._layout_random = Philox(settings.seed, 0), Philox(settings.seed, 1)
         self._serial = next(_serials)
         self._given: set[int] = set()  # leases that a caller got
-        self._requests: dict[Any, int] = {}  # ids, by what was asked for
         self._stored: set[int] = set()  # ids of requests
         self._others = Others()
         self._lock = threading.RLock()
@@ -351,15 +341,11 @@ class Leasing:
 
     def _request_id(self, request: LeaseRequest, drawn: Drawn) -> tuple[int, str | None]:
         """Return the id of what is asked for, and what that is unless it is stored."""
-        columns = described(drawn.columns)
-        key = request.key, tuple((name, *kind) for name, kind in columns.items())
-        id = self._requests.get(key)
-        if id is not None and id in self._stored:
-            return id, None
-        text = as_text(request.where, request.sampler, request.unit, request.fields, columns)
+        text = as_text(
+            request.where, request.sampler, request.unit, request.fields, described(drawn.columns)
+        )
         id = leases.request_id(text)
-        remember(self._requests, key, id)
-        return id, text
+        return id, None if id in self._stored else text
 
     def acknowledge(self, lease: int, step: int | None) -> None:
         """Have a batch count as trained on, for ever; raise LeaseLost where it is not held."""

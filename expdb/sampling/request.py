@@ -246,6 +246,19 @@ def _names_of_fields(one: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(one)] if is_dataclass(one) else []
 
 
+def have_same_settings(one: Sampler | Unit, other: Sampler | Unit) -> bool:
+    """Return whether all settings are identical, or equal and of the same type."""
+    if one is other:
+        return True
+    if type(one) is not type(other) or not is_dataclass(one):
+        return False
+    for name in _names_of_fields(one):
+        mine, theirs = getattr(one, name), getattr(other, name)
+        if mine is not theirs and (type(mine) is not type(theirs) or repr(mine) != repr(theirs)):
+            return False
+    return True
+
+
 def public_name(kind: type) -> str:
     """Return the name of a class of expdb, or the module and name of another one."""
     return kind.__name__ if is_builtin(kind) else f"{kind.__module__}.{kind.__qualname__}"

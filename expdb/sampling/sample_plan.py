@@ -15,8 +15,8 @@ from expdb.names import EPISODE_COLUMNS, UNKNOWN
 from expdb.replay.layout import Layout
 from expdb.replay.population import Grouped, Interval, Listed, Positions, check_size
 from expdb.replay.samplers import Drawn as Draw
-from expdb.replay.samplers import Prioritized, PriorityTree, Uniform
-from expdb.replay.units import Step
+from expdb.replay.samplers import Prioritized, PriorityTree, Sampler, Uniform
+from expdb.replay.units import Step, Unit
 from expdb.sampling.by_priority import ByPriority
 from expdb.sampling.candidates import Candidates
 from expdb.sampling.drawing import draw_within
@@ -30,7 +30,7 @@ from expdb.sampling.extensions import (
 from expdb.sampling.gatherer import Gatherer
 from expdb.sampling.keys import KeySources, key_sources
 from expdb.sampling.repeatable import least_position, rows_crc
-from expdb.sampling.request import SampleRequest
+from expdb.sampling.request import SampleRequest, have_same_settings
 from expdb.sampling.window import Window
 from expdb.sql.session import Session
 from expdb.storage.ledger.packed import Drawn
@@ -96,6 +96,16 @@ class SamplePlan:
             and request.key is None
             and request.shard is None
             and request.limits is None
+        )
+
+    def serves(self, sampler: Sampler, unit: Unit) -> bool:
+        """Return whether a sampler and a unit that are equal to those of the request act as they.
+
+        Classes of users may have settings that are not compared, or are equal but of other types.
+        """
+        r = self.request
+        return (not r.unit_is_checked or have_same_settings(r.unit, unit)) and (
+            not r.sampler_is_checked or have_same_settings(r.sampler, sampler)
         )
 
     @property
@@ -256,10 +266,13 @@ class SamplePlan:
             self._window, self._loaded = self._loaded, None
         if offsets is None or len(positions) != request.size:
             return request.may_start(r, r.rows(positions))
-        self._loaded = window = self._load(offsets, positions, r.rows(positions))
+        window = self._load(offsets, positions, r.rows(positions))
         if request.only_unit_decides:
-            return request.unit.may_start(window, window.drawn)
-        return request.may_start(r, window.drawn, window)
+            fit = request.unit.may_start(window, window.drawn)
+        else:
+            fit = request.may_start(r, window.drawn, window)
+        self._loaded = window  # not before: a signal's handler may draw while the unit looks at it
+        return fit
 
     def _load(self, offsets: range, positions: np.ndarray, rows: np.ndarray) -> Window:
         """Load the window around steps; a nested draw gets another window."""
@@ -323,6 +336,11 @@ class SamplePlan:
         if not self._assembles:
             return Batch(batch, len(positions))
         unit, count = self.request.unit, len(positions)
+        if "drawn" in batch:
+            raise InvalidValue(
+                f"{type(unit).__name__}.assemble returns 'drawn', which is a key of this batch; "
+                "rename it, or leave the field out with fields="
+            )
         try:
             given = unit.assemble(Batch(batch, count), rng)
         except KeyError as error:

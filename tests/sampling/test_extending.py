@@ -3,7 +3,7 @@
 import itertools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -947,3 +947,61 @@ def test_nothing_lies_around_a_row_that_is_no_step(open_db):
 class Flat(expdb.Unit):
     def layout(self, trajectories, rows, rng):
         return trajectories.around(rows[:, None], range(2))
+
+
+@dataclass(frozen=True)
+class Scaled(expdb.Unit):
+    """Has a setting that is not compared, as of a tokenizer or a model."""
+
+    k: object = 1
+    scale: float = field(default=1.0, compare=False)
+
+    def keys(self):
+        return ("scaled", "kind")
+
+    def layout(self, trajectories, rows, rng):
+        kinds = np.full(len(rows), repr(self.k))
+        return expdb.Layout(rows, {"scaled": np.full(len(rows), self.scale), "kind": kinds})
+
+
+@dataclass(frozen=True)
+class Pick(expdb.Sampler):
+    place: int = field(default=0, compare=False)
+
+    def draw(self, population, size, rng):
+        return population.at(np.full(size, self.place)), {}
+
+
+def test_units_and_samplers_that_are_equal_and_differ_are_told_apart(buffer):
+    for _ in range(2):
+        for scale in (1.0, 2.0):
+            assert set(buffer.sample(3, unit=Scaled(scale=scale))["scaled"]) == {scale}
+        for k in (1, True, 1.0):
+            assert set(buffer.sample(3, unit=Scaled(k))["kind"]) == {repr(k)}
+        for place in (0, 7):
+            assert set(buffer.sample(3, sampler=Pick(place))["position"]) == {place}
+    consumer = buffer.consumer("trainer")
+    for scale in (1.0, 2.0):
+        with consumer.lease(2, unit=Scaled(scale=scale)) as batch:
+            assert set(batch["scaled"]) == {scale}
+    assert [set(batch["scaled"]) for batch in buffer.replay("trainer")] == [{1.0}, {2.0}]
+
+
+@dataclass(frozen=True)
+class Passing(expdb.Unit):
+    def layout(self, trajectories, rows, rng):
+        return expdb.Layout(rows)
+
+    def assemble(self, batch, rng):
+        return dict(batch)
+
+
+def test_a_field_called_drawn_is_not_taken_for_the_drawn_items(open_db):
+    buffer = open_db().buffer("b")
+    buffer.store_batch({"x": np.arange(10), "drawn": np.arange(10) % 2})
+    with pytest.raises(
+        expdb.InvalidValue, match=r"Passing.assemble returns 'drawn'"
+    ):
+        buffer.sample(6, unit=Passing())
+    batch = buffer.sample(6, unit=Passing(), fields=["x"])
+    assert (batch["x"] == batch["position"]).all()
