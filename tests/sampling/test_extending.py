@@ -999,9 +999,7 @@ class Passing(expdb.Unit):
 def test_a_field_called_drawn_is_not_taken_for_the_drawn_items(open_db):
     buffer = open_db().buffer("b")
     buffer.store_batch({"x": np.arange(10), "drawn": np.arange(10) % 2})
-    with pytest.raises(
-        expdb.InvalidValue, match=r"Passing.assemble returns 'drawn'"
-    ):
+    with pytest.raises(expdb.InvalidValue, match=r"Passing.assemble returns 'drawn'"):
         buffer.sample(6, unit=Passing())
     batch = buffer.sample(6, unit=Passing(), fields=["x"])
     assert (batch["x"] == batch["position"]).all()

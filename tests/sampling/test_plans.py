@@ -260,23 +260,29 @@ def test_a_batch_stays_what_it_is_and_may_be_written_to(buffer):
 def test_a_batch_drawn_in_the_midst_of_another_changes_nothing(buffer, monkeypatch, unit, where):
     """A signal's handler may draw, in the same thread, which holds the lock already."""
     kind, name = where[0] or type(unit), where[1]
-    method, within = getattr(kind, name), []
+    method, within, busy = getattr(kind, name), [], []
+
+    def draw_in_between():
+        if within and not busy:
+            busy.append(True)
+            buffer.sample(40, rng=np.random.default_rng(within.pop()), unit=unit)
+            busy.clear()
 
     def interrupted(*arguments):
-        if within:
-            buffer.sample(5, rng=np.random.default_rng(within.pop()), unit=unit)
+        draw_in_between()
         found = method(*arguments)
-        if within:
-            buffer.sample(5, rng=np.random.default_rng(within.pop()), unit=unit)
+        draw_in_between()
         return found
 
     monkeypatch.setattr(kind, name, interrupted)
     for _ in range(3):
-        buffer.sample(5, unit=unit)
-    expected = buffer.sample(5, rng=np.random.default_rng(1), unit=unit)
-    within += [2, 3]
-    found = buffer.sample(5, rng=np.random.default_rng(1), unit=unit)
-    assert_same(found, expected)
+        buffer.sample(40, unit=unit)
+    for seed in range(4):
+        expected = buffer.sample(40, rng=np.random.default_rng(seed), unit=unit)
+        within += [seed + 4, seed + 8]
+        found = buffer.sample(40, rng=np.random.default_rng(seed), unit=unit)
+        assert_same(found, expected)
+        within.clear()
 
 
 def test_equal_units_of_numbers_of_other_types_make_the_same(buffer):
