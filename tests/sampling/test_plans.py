@@ -251,7 +251,7 @@ def test_a_batch_stays_what_it_is_and_may_be_written_to(buffer):
     "unit",
     [
         expdb.Step(), expdb.NStep(1), expdb.NStep(3, gamma=0.9), expdb.NStep(2, stack=2),
-        expdb.NStep(3, end="drop"), expdb.Stack(3), expdb.Sequence(4, burn_in=2), expdb.Episode(),
+        expdb.NStep(3, end="redraw"), expdb.Stack(3), expdb.Sequence(4, burn_in=2), expdb.Episode(),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(
@@ -260,18 +260,17 @@ def test_a_batch_stays_what_it_is_and_may_be_written_to(buffer):
 def test_a_batch_drawn_in_the_midst_of_another_changes_nothing(buffer, monkeypatch, unit, where):
     """A signal's handler may draw, in the same thread, which holds the lock already."""
     kind, name = where[0] or type(unit), where[1]
-    method, within, busy = getattr(kind, name), [], []
+    method, seeds = getattr(kind, name), {}
 
-    def draw_in_between():
-        if within and not busy:
-            busy.append(True)
-            buffer.sample(40, rng=np.random.default_rng(within.pop()), unit=unit)
-            busy.clear()
+    def draw_in_between(moment):
+        seed = seeds.pop(moment, None)
+        if seed is not None:
+            buffer.sample(40, rng=np.random.default_rng(seed), unit=unit)
 
     def interrupted(*arguments):
-        draw_in_between()
+        draw_in_between("before")
         found = method(*arguments)
-        draw_in_between()
+        draw_in_between("after")
         return found
 
     monkeypatch.setattr(kind, name, interrupted)
@@ -279,10 +278,11 @@ def test_a_batch_drawn_in_the_midst_of_another_changes_nothing(buffer, monkeypat
         buffer.sample(40, unit=unit)
     for seed in range(4):
         expected = buffer.sample(40, rng=np.random.default_rng(seed), unit=unit)
-        within += [seed + 4, seed + 8]
-        found = buffer.sample(40, rng=np.random.default_rng(seed), unit=unit)
-        assert_same(found, expected)
-        within.clear()
+        for moment in ("before", "after"):
+            seeds[moment] = seed + 4
+            found = buffer.sample(40, rng=np.random.default_rng(seed), unit=unit)
+            assert_same(found, expected)
+            seeds.clear()
 
 
 def test_equal_units_of_numbers_of_other_types_make_the_same(buffer):
