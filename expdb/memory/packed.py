@@ -97,11 +97,11 @@ class Records:
     def __init__(self, packed: Packed, shape: tuple[int, ...], arrays: BatchArrays):
         self.packed = packed
         self.raw = arrays.empty(shape, packed.records.dtype)
-        self._flat = self.raw.reshape(-1)
+        self.flat = self.raw.reshape(-1)
 
     def take(self, rows: np.ndarray) -> None:
         """Copy the records of as many rows as there is room for; none of them is negative."""
-        self.packed.records.take(rows.reshape(-1), out=self._flat, mode="clip")
+        self.packed.records.take(rows.reshape(-1), out=self.flat, mode="clip")
 
     @cached_property
     def columns(self) -> dict[str, np.ndarray]:

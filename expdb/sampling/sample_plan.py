@@ -73,6 +73,7 @@ class SamplePlan:
         self._version, self._packed = -1, resident.packed
         window = request.unit.window
         # Always with offset 0, even if the unit's window is without it.
+        self.is_checked = request.unit_is_checked or request.sampler_is_checked
         self._offsets = None if window is None else range(min(window.start, 0), max(window.stop, 1))
         # Drawable positions, and the epoch for which they are valid.
         self._positions: Positions | None = None
@@ -239,7 +240,8 @@ class SamplePlan:
             positions, columns = request.sampler.draw(population, request.size, rng)
         if request.lists_anchors:
             return positions, self.candidates.rows(session, request, positions), columns
-        return positions, self.resident.rows(positions), columns
+        r = self.resident
+        return positions, positions if r.high <= r.slots else r.rows(positions), columns
 
     def _draw_from(
         self, population: MatchingPopulation, size: int, rng: np.random.Generator
@@ -264,9 +266,10 @@ class SamplePlan:
         r, request, offsets = self.resident, self.request, self._offsets
         if self._loaded is not None:
             self._window, self._loaded = self._loaded, None
+        rows = positions if r.high <= r.slots else r.rows(positions)
         if offsets is None or len(positions) != request.size:
-            return request.may_start(r, r.rows(positions))
-        window = self._load(offsets, positions, r.rows(positions))
+            return request.may_start(r, rows)
+        window = self._load(offsets, positions, rows)
         if request.only_unit_decides:
             fit = request.unit.may_start(window, window.drawn)
         else:

@@ -170,7 +170,11 @@ class Sampling:
             plan = known.get(asked)
         except TypeError:  # something that cannot be remembered by its value
             plan = asked = None
-        if plan is None or plan.resident is not self.resident or not plan.serves(sampler, unit):
+        if (
+            plan is None
+            or plan.resident is not self.resident
+            or (plan.is_checked and not plan.serves(sampler, unit))
+        ):
             if limits is None:
                 checks.rows(size, "the size of a sample")
             check_instances(sampler, unit)

@@ -38,7 +38,7 @@ class Window:
         # Of the steps before the drawn one, the nearest first.
         self._breaks_before = np.ones((size, self._before + 1), np.bool_)
         self._records = Records(self.packed, self._rows.shape, resident.arrays)
-        self._take, self._flat = self.packed.records.take, self._records.raw.reshape(-1)
+        self._take, self._flat = self.packed.records.take, self._records.flat
         self._columns = self._records.columns
         self._of_drawn = {name: column[:, self._before] for name, column in self._columns.items()}
         self.items = self._records.items
@@ -121,7 +121,7 @@ class Window:
         records = self._others.get(source)
         if records is None or records.raw.shape != rows.shape:
             records = self._others[source] = Records(self.packed, rows.shape, self._resident.arrays)
-        records.take(rows)
+        self._take(rows.reshape(-1), 0, records.flat, "clip")
         return records.items
 
     # -- Trajectories ------------------------------------------------------------------------------
