@@ -127,7 +127,7 @@ class NStep(Unit):
         sound = len(bounds) == 2 and all(
             isinstance(one, (int, np.integer)) and not isinstance(one, bool) for one in bounds
         )
-        if not sound or not 1 <= bounds[0] <= bounds[1]:
+        if not sound or not 1 <= bounds[0] <= bounds[1] < 2**63:
             raise InvalidValue(
                 f"n is {self.n!r}: give a number of steps from 1, or a range such as (1, 5), "
                 "bounds inclusive"

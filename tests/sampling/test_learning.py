@@ -611,6 +611,12 @@ def test_a_steps_priority_follows_its_links(db):
 # -- units -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("n", [2**63, (1, 2**63), 0, (2, 1)])
+def test_a_number_of_steps_that_no_episode_has_is_refused(n):
+    with pytest.raises(expdb.InvalidValue, match="give a number of steps from 1"):
+        expdb.NStep(n)
+
+
 def test_a_range_of_steps_includes_both_bounds(filled):
     long = QueryBuilder().eq("episode_id", "e4").and_().lt("reward", 3)
     batch = filled.sample(600, long, unit=NStep((2, 4)), rng=0)
