@@ -137,7 +137,7 @@ def test_window_and_stepwise_sampling_give_equal_batches(buffer, sampler, fields
 def test_window_and_stepwise_sampling_give_equal_batches_for_every_request(buffer, sampler, query):
     for unit in [*UNITS, *OTHER_UNITS]:
         how = {"where": query, "unit": unit, "sampler": sampler}
-        for seed in range(3):
+        for seed in (0,):
             try:
                 other, one = (
                     sample(buffer, 2, rng=np.random.default_rng(seed), **how)

@@ -125,12 +125,13 @@ def test_steps_that_cannot_be_stored_any_more_are_named_as_lost(open_db):
     assert held(open_db)[0] == [0]
 
 
-def test_writers_that_append_while_another_thread_closes_lose_and_double_nothing(open_db):
+@pytest.mark.parametrize("rounds", [2, pytest.param(6, marks=pytest.mark.slow)])
+def test_writers_that_append_while_another_thread_closes_lose_and_double_nothing(open_db, rounds):
     """What `append` has taken is stored once, or the warning counts it."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        for number in range(4):
+        for number in range(rounds):
             db, taken = open_db(), {}
             buffer = db.buffer(f"x{number}")
 
