@@ -39,7 +39,7 @@ from expdb.process import exits
 from expdb.replay.rate_limiters import Pace, RateLimiter
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
-from expdb.sampling.request import check_empty, check_instances
+from expdb.sampling.request import check_empty, check_instances, field_names
 from expdb.sampling.sampling import Sampling, explained
 from expdb.sampling.tasks import sample_tasks
 from expdb.sql.conditions import Condition
@@ -707,6 +707,8 @@ class ReplayBuffer:
             check_empty(empty)
         generator = self._rng if rng is None and self._rng is not None else self._generator(rng)
         deadline = None if wait is None else time.monotonic() + checks.number(wait, "wait", 0)
+        if fields is not None and type(fields) not in (list, tuple):
+            fields = field_names(fields)  # once: it may be an iterator
         attempts, pause = None, 0.001
         while True:
             try:

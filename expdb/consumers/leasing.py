@@ -103,7 +103,7 @@ class Leasing:
         self._stored: set[int] = set()  # ids of requests
         self._others = Others()
         self._lock = threading.RLock()
-        self._plans: dict[Any, SamplePlan] = {}  # by what was asked for
+        self._plans: dict[Any, SamplePlan] = {}  # by the arguments of `Sampling._plan`
 
     def record(self) -> ConsumerRecord:
         """Return the consumer as it is stored now."""

@@ -5,6 +5,7 @@ that are taken. refresh.py fills the arrays, links.py links them.
 """
 
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -48,7 +49,43 @@ from expdb.storage.catalog import Fields
 from expdb.storage.reading.chunk_values import blank
 
 
-class Resident:
+class RowColumns(ABC):
+    """The columns of rows that units look at, as `Trajectories` describes them."""
+
+    @abstractmethod
+    def _of(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """Return a column of rows."""
+
+    def successors(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of what follows: a step, a final observation, zero; UNKNOWN for none."""
+        return self._of(AFTER, rows)
+
+    def episodes(self, rows: np.ndarray) -> np.ndarray:
+        """Return the episode of each step."""
+        return self._of("episode", rows)
+
+    def ordinals(self, rows: np.ndarray) -> np.ndarray:
+        """Return how many steps of the episode were written before each."""
+        return self._of(ORDINAL, rows)
+
+    def episode_lengths(self, rows: np.ndarray) -> np.ndarray:
+        """Return the lengths of the complete episodes that begin at rows; 0 for other steps."""
+        return self._of(WHOLE, rows)
+
+    def rewards(self, rows: np.ndarray) -> np.ndarray:
+        """Return the reward of each step, NaN for none."""
+        return self._of("reward", rows)
+
+    def terminated(self, rows: np.ndarray) -> np.ndarray:
+        """Return which steps terminated their episode."""
+        return self._of("terminated", rows)
+
+    def truncated(self, rows: np.ndarray) -> np.ndarray:
+        """Return at which steps their episode was truncated."""
+        return self._of("truncated", rows)
+
+
+class Resident(RowColumns):
     """What is held in memory of one buffer: positions `low` to `high`. Use it under its lock.
 
     Row `position % slots` of every array holds a step: the arrays are a ring. Behind it lies the
@@ -148,10 +185,6 @@ class Resident:
         positions = self.positions(rows)
         return np.sort(positions[(positions >= self.low) & (positions < self.high)])
 
-    def successors(self, rows: np.ndarray) -> np.ndarray:
-        """Return the rows of what follows: a step, a final observation, zero; UNKNOWN for none."""
-        return self._of(AFTER, rows)
-
     def next_steps(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows of the steps after; UNKNOWN where there is none in the ring."""
         after = self._of(AFTER, rows)
@@ -185,30 +218,6 @@ class Resident:
     def _of(self, name: str, rows: np.ndarray) -> np.ndarray:
         found: np.ndarray = self.columns[name][rows]  # not `take`, which copies what is packed
         return found
-
-    def episodes(self, rows: np.ndarray) -> np.ndarray:
-        """Return the episode of each step."""
-        return self._of("episode", rows)
-
-    def ordinals(self, rows: np.ndarray) -> np.ndarray:
-        """Return how many steps of the episode were written before each."""
-        return self._of(ORDINAL, rows)
-
-    def episode_lengths(self, rows: np.ndarray) -> np.ndarray:
-        """Return the lengths of the complete episodes that begin at rows; 0 for other steps."""
-        return self._of(WHOLE, rows)
-
-    def rewards(self, rows: np.ndarray) -> np.ndarray:
-        """Return the reward of each step, NaN for none."""
-        return self._of("reward", rows)
-
-    def terminated(self, rows: np.ndarray) -> np.ndarray:
-        """Return which steps terminated their episode."""
-        return self._of("terminated", rows)
-
-    def truncated(self, rows: np.ndarray) -> np.ndarray:
-        """Return at which steps their episode was truncated."""
-        return self._of("truncated", rows)
 
     def of_episodes(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return a column of the episode of each step, one that a unit or sampler reads."""

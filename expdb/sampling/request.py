@@ -252,11 +252,24 @@ def have_same_settings(one: Sampler | Unit, other: Sampler | Unit) -> bool:
         return True
     if type(one) is not type(other) or not is_dataclass(one):
         return False
-    for name in _names_of_fields(one):
-        mine, theirs = getattr(one, name), getattr(other, name)
-        if mine is not theirs and (type(mine) is not type(theirs) or repr(mine) != repr(theirs)):
-            return False
-    return True
+    pairs = [(getattr(one, name), getattr(other, name)) for name in _names_of_fields(one)]
+    return all(_are_same(mine, theirs) for mine, theirs in pairs)
+
+
+def _are_same(one: Any, other: Any) -> bool:
+    """Return whether two settings are identical, or plain values of one type that look the same.
+
+    0.0 and -0.0 are equal and look different; of other objects nobody knows what `==` compares.
+    """
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(_are_same, one, other))
+    if isinstance(one, (Sampler, Unit)):
+        return have_same_settings(one, other)
+    return isinstance(one, (bool, int, float, complex, str, bytes)) and repr(one) == repr(other)
 
 
 def public_name(kind: type) -> str:

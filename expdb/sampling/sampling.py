@@ -57,7 +57,7 @@ class Sampling:
         self._candidates = Candidates(self._store, self.resident)
         self._by_priority = ByPriority(self._store, self.resident, self._candidates)
         self._gatherer = Gatherer(self._store, self.resident)
-        self._plans: dict[Any, SamplePlan] = {}  # by what was asked for
+        self._plans: dict[Any, SamplePlan] = {}  # by the arguments of `_plan`
         self._seen: object = None
         # A program that draws one sample of a large file does not wait until that is loaded.
         self._loads_rows = False
@@ -113,8 +113,8 @@ class Sampling:
 
         If reading from the database fails with an ExpDBError, the state of `rng` is restored.
         """
-        asked = size, where, sampler, unit, fields, shard, rng, empty
-        with self.resident.lock: return self._sample(*asked)  # fmt: skip
+        asked = size, where, sampler, unit, fields, shard
+        with self.resident.lock: return self._sample(asked, rng, empty)  # fmt: skip
 
     def sample_for(
         self,
@@ -164,7 +164,7 @@ class Sampling:
             where = plain_where(where)
             key = key_of(where)
         part = None if shard is None else checks.shard(shard)
-        names = tuple(fields) if type(fields) in (list, tuple) else fields
+        names = tuple(fields) if type(fields) is list else fields
         asked: Any = size, key, sampler, unit, names, part, limits
         try:
             plan = known.get(asked)
@@ -178,7 +178,7 @@ class Sampling:
             if limits is None:
                 checks.rows(size, "the size of a sample")
             check_instances(sampler, unit)
-            names = None if fields is None else field_names(fields)
+            names = None if names is None else field_names(names)
             check_sampler(sampler, self._store.fields.types)
             check_unit(unit, sampler, self._store.fields.types)
             condition = None if key is None else self._candidates.condition(key, where)
@@ -209,19 +209,9 @@ class Sampling:
             self.resident.forget()
             raise
 
-    def _sample(
-        self,
-        size: Any,
-        where: Where,
-        sampler: Any,
-        unit: Any,
-        fields: Any,
-        shard: Any,
-        rng: np.random.Generator,
-        empty: Empty,
-    ) -> Batch:
+    def _sample(self, asked: tuple[Any, ...], rng: np.random.Generator, empty: Empty) -> Batch:
         try:
-            plan = self._plan(size, where, sampler, unit, fields, shard)
+            plan = self._plan(*asked)
             if self._by_priority.unsaved:
                 self._save_for(plan)
             changed = self._store.engine.changed_since(self._seen)

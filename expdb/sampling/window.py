@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from expdb.memory.columns import AFTER, ORDINAL
+from expdb.memory.columns import AFTER
 from expdb.memory.packed import Records
-from expdb.memory.resident import Resident
+from expdb.memory.resident import Resident, RowColumns
 from expdb.names import UNKNOWN
 from expdb.sampling.extensions import read_only
 
 
-class Window:
+class Window(RowColumns):
     """Rows and records around drawn steps, read together; implements `Trajectories` for a unit.
 
     Steps of an episode are usually adjacent in memory. `load` reads adjacent records first and
@@ -167,23 +167,3 @@ class Window:
         if not self.is_whole:
             found[rows < 0] = UNKNOWN
         return found
-
-    def episodes(self, rows: np.ndarray) -> np.ndarray:
-        """Return the episode of each step."""
-        return self._of("episode", rows)
-
-    def ordinals(self, rows: np.ndarray) -> np.ndarray:
-        """Return how many steps of the episode were written before each."""
-        return self._of(ORDINAL, rows)
-
-    def rewards(self, rows: np.ndarray) -> np.ndarray:
-        """Return the reward of each step."""
-        return self._of("reward", rows)
-
-    def terminated(self, rows: np.ndarray) -> np.ndarray:
-        """Return which steps terminated their episode."""
-        return self._of("terminated", rows)
-
-    def truncated(self, rows: np.ndarray) -> np.ndarray:
-        """Return at which steps their episode was truncated."""
-        return self._of("truncated", rows)

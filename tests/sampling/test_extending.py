@@ -2,6 +2,8 @@
 
 import itertools
 import sys
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -739,9 +741,13 @@ def test_a_unit_is_found_by_its_name_or_given(answers, monkeypatch):
     for wrong in (elsewhere(), [elsewhere()], "Elsewhere"):
         with pytest.raises(expdb.InvalidValue, match="give classes"):
             answers.replay("trainer", units=wrong)
-    elsewhere = define()  # its author has removed a setting
+    monkeypatch.undo()
+    newest = define()  # its author has removed a setting
     with pytest.raises(expdb.InvalidValue, match="another version of the unit"):
         next(answers.replay("trainer"))
+    with pytest.raises(expdb.InvalidValue, match="another version of the unit"):
+        next(answers.replay("trainer", units=[newest]))
+    assert next(answers.replay("trainer", units=[elsewhere])).size == 4
 
 
 NUMBERS = itertools.count()
@@ -985,6 +991,53 @@ def test_units_and_samplers_that_are_equal_and_differ_are_told_apart(buffer):
         with consumer.lease(2, unit=Scaled(scale=scale)) as batch:
             assert set(batch["scaled"]) == {scale}
     assert [set(batch["scaled"]) for batch in buffer.replay("trainer")] == [{1.0}, {2.0}]
+
+
+@dataclass(frozen=True)
+class Table(expdb.Sampler):
+    """Draws by a table that is too long to be shown."""
+
+    places: np.ndarray = field(compare=False)
+
+    def draw(self, population, size, rng):
+        return population.at(self.places[600 : 600 + size]), {}
+
+
+def test_settings_that_look_the_same_are_told_apart(buffer):
+    for place in (0, 7, 0):
+        places = np.zeros(2000, int)
+        places[600:700] = place
+        assert set(buffer.sample(3, sampler=Table(places))["position"]) == {place}
+
+
+def test_fields_of_an_object_that_changes_are_those_of_the_moment(buffer):
+    class Names:
+        def __init__(self):
+            self.names = ["reward"]
+
+        def __iter__(self):
+            return iter(self.names)
+
+    fields = Names()
+    assert list(buffer.sample(2, fields=fields)) == ["reward"]
+    fields.names.append("step")
+    assert list(buffer.sample(2, fields=fields)) == ["reward", "step"]
+
+
+def test_an_iterator_of_fields_serves_all_attempts_of_a_sample(open_db):
+    buffer = open_db().buffer("b")
+
+    def store():
+        time.sleep(0.05)
+        open_db().buffer("b").store(x=1, y=2)
+
+    thread = threading.Thread(target=store)
+    thread.start()
+    try:
+        batch = buffer.sample(2, fields=iter(["y", "x"]), wait=20.0)
+    finally:
+        thread.join()
+    assert list(batch) == ["y", "x"]
 
 
 @dataclass(frozen=True)

@@ -416,3 +416,24 @@ def test_threads_draw_each_their_own(buffer):
     for thread in threads:
         thread.join(60)
     assert wrong == []
+
+
+@pytest.mark.parametrize("unit", [expdb.Sequence(4), expdb.NStep(3), expdb.Sequence(3, burn_in=2)])
+def test_an_episode_ends_in_the_last_row_of_the_ring(tmp_path, unit):
+    """Behind it lies the row that follows a terminated step, which is no step of the episode."""
+    with expdb.open(tmp_path / "runs.db") as db:
+        buffer = db.buffer("b", capacity=64)
+        for _ in range(8):
+            with buffer.episode("t") as episode:
+                for k in range(8):
+                    episode.append(n=k, reward=1.0, terminated=k == 7)
+        buffer.sample(1, unit=unit)
+        assert buffer._sampling.resident.slots == buffer._sampling.resident.high == 64
+        last = buffer.sample(9, [61, 62, 63], unit=unit)
+        one, other = both(buffer, 90, unit=unit)
+        assert_same(one, other)
+        if "mask" in last:
+            assert (last["position"][last["mask"]] < 64).all()
+            assert (last["n"][last["mask"]] >= 3).all()
+        else:
+            assert (last["n_steps"] == 64 - last["position"]).all()
