@@ -214,9 +214,11 @@ class Sampling:
             plan = self._plan(*asked)
             if self._by_priority.unsaved:
                 self._save_for(plan)
-            changed = self._store.engine.changed_since(self._seen)
-            if changed is None and plan.is_in_memory:
-                return plan.draw(rng, empty)
+            changed: object = None
+            if self._loads_rows or not plan.needs_no_rows:  # else no commit is watched for yet
+                changed = self._store.engine.changed_since(self._seen)
+                if changed is None and plan.is_in_memory:
+                    return plan.draw(rng, empty)
             return self._sample_from(plan, changed, rng, empty)
         except errors.ExpDBError:
             raise
