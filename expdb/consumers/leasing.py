@@ -7,10 +7,12 @@ it draws is what nobody else holds; the rows are read before.
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 import itertools
+import json
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,8 +25,9 @@ from expdb.process.locks import locked
 from expdb.process.processes import Others, named
 from expdb.replay.samplers import Sampler
 from expdb.replay.units import Unit
+from expdb.sampling.candidates import remember
 from expdb.sampling.repeatable import Philox, checksum
-from expdb.sampling.request import Limits, as_text
+from expdb.sampling.request import Limits, as_text, have_same_settings, told
 from expdb.sampling.sample_plan import Recorded, SamplePlan
 from expdb.sampling.sampling import Sampling
 from expdb.sql.engine import Attempts
@@ -53,6 +56,12 @@ class LeaseRequest:
     fields: tuple[str, ...] | None
     empty: Empty
     pin: bool = False  # whether what is leased is kept, whatever the capacity
+
+    @cached_property
+    def key(self) -> tuple[Any, ...]:
+        """What tells it from most other requests of the ledger."""
+        query = json.dumps(told(self.where), default=repr)
+        return repr(self.sampler), repr(self.unit), self.fields, query
 
 
 PAUSE = 0.035  # seconds between two looks at a file: to wake up is most of what one costs
@@ -100,6 +109,8 @@ class Leasing:
         self._random, self._layout_random = Philox(settings.seed, 0), Philox(settings.seed, 1)
         self._serial = next(_serials)
         self._given: set[int] = set()  # leases that a caller got
+        # Sampler, unit and id in the ledger of requests, by their keys.
+        self._requests: dict[Any, tuple[Sampler, Unit, int]] = {}
         self._stored: set[int] = set()  # ids of requests
         self._others = Others()
         self._lock = threading.RLock()
@@ -315,7 +326,7 @@ class Leasing:
             counters.now + seconds,
             checksum(made.batch, self._store, made.rows_crc),
             drawn,
-            made.least if request.pin else None,
+            made.least,
         )
         return made.batch, new, text
 
@@ -333,18 +344,26 @@ class Leasing:
         writes_alone = self._store.dialect.WRITES_ALONE
         try:
             return self._sampling.sample_for(
-                asked, rng, layout_rng, number, request.empty, session if writes_alone else None
-            )
+                asked, rng, layout_rng, number, request.empty, session if writes_alone else None,
+                request.pin,
+            )  # fmt: skip
         except errors.TooFewRows as error:
             explained = limits.explained(self._consumer.settings.new_only)
             raise errors.TooFewRows(f"{error}{explained}") from None
 
     def _request_id(self, request: LeaseRequest, drawn: Drawn) -> tuple[int, str | None]:
         """Return the id of what is asked for, and what that is unless it is stored."""
-        text = as_text(
-            request.where, request.sampler, request.unit, request.fields, described(drawn.columns)
-        )
+        columns = described(drawn.columns)
+        key = request.key, tuple((name, *kind) for name, kind in columns.items())
+        known = self._requests.get(key)
+        if known is not None:
+            sampler, unit, id = known
+            is_same = have_same_settings(request.sampler, sampler)
+            if id in self._stored and is_same and have_same_settings(request.unit, unit):
+                return id, None
+        text = as_text(request.where, request.sampler, request.unit, request.fields, columns)
         id = leases.request_id(text)
+        remember(self._requests, key, (request.sampler, request.unit, id))
         return id, None if id in self._stored else text
 
     def acknowledge(self, lease: int, step: int | None) -> None:

@@ -48,7 +48,7 @@ class Recorded:
     batch: Batch
     drawn: Drawn
     rows_crc: int  # of which rows it is made of
-    least: int  # position of any of these
+    least: int | None  # position of any of these, where it was wanted
 
 
 class SamplePlan:
@@ -158,10 +158,13 @@ class SamplePlan:
         empty: Empty,
         session: Session | None,
         state: State | None,
+        wants_least: bool = False,
     ) -> Recorded:
         """Draw batch `number` of a consumer, with the data that the ledger records."""
         positions, rows, columns = self._choose(rng, session, number)
-        return self._record(positions, rows, columns, layout_rng, empty, session, state)
+        return self._record(
+            positions, rows, columns, layout_rng, empty, session, state, wants_least
+        )
 
     def draw_given(
         self, drawn: Drawn, layout_rng: np.random.Generator, session: Session, state: State
@@ -186,15 +189,15 @@ class SamplePlan:
         empty: Empty,
         session: Session | None,
         state: State | None,
+        wants_least: bool = False,
     ) -> Recorded:
         r = self.resident
         layout, window = self._lay_out(positions, rows, layout_rng)
+        whole = layout
         if window is not None and layout.rows is window.rows:
-            crc, least = (
-                of(r, replace(layout, rows=window.filled)) for of in (rows_crc, least_position)
-            )
-        else:
-            crc, least = rows_crc(r, layout), least_position(r, layout)
+            whole = replace(layout, rows=window.filled)
+        crc = rows_crc(r, whole)
+        least = least_position(r, whole) if wants_least else None
         batch = self._made(positions, columns, layout, window, layout_rng, empty, session, state)
         items = np.where(rows >= 0, r.positions(rows), UNKNOWN)
         return Recorded(batch, Drawn(items, columns, layout.kept), crc, least)

@@ -124,13 +124,14 @@ class Sampling:
         number: int,
         empty: Empty,
         session: Session | None,
+        wants_least: bool,
     ) -> Recorded:
         """Draw the batch of a consumer that has a number, and what the ledger says of it.
 
         `asked` are the arguments of `_plan`. A session that is given sees one snapshot, and is
         asked in place of another one.
         """
-        arguments = asked, rng, layout_rng, number, empty, session
+        arguments = asked, rng, layout_rng, number, empty, session, wants_least
         with self.resident.lock: return self._safely(self._sample_for, *arguments)  # fmt: skip
 
     def again(
@@ -263,19 +264,20 @@ class Sampling:
         number: int,
         empty: Empty,
         session: Session | None,
+        wants_least: bool,
     ) -> Recorded:
         plan, store = self._plan(*asked), self._store
         if session is not None:
             state = self._prepared(session, plan, None)
-            return plan.draw_recorded(rng, layout_rng, number, empty, session, state)
+            return plan.draw_recorded(rng, layout_rng, number, empty, session, state, wants_least)
         if self._by_priority.unsaved:
             self._save_for(plan)
         changed = store.engine.changed_since(self._seen)
         if changed is None and plan.is_in_memory:
-            return plan.draw_recorded(rng, layout_rng, number, empty, None, None)
+            return plan.draw_recorded(rng, layout_rng, number, empty, None, None, wants_least)
         with store.engine.reading() as session:
             state = self._prepared(session, plan, changed)
-            return plan.draw_recorded(rng, layout_rng, number, empty, session, state)
+            return plan.draw_recorded(rng, layout_rng, number, empty, session, state, wants_least)
 
     def _again(
         self,

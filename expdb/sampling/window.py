@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,11 +40,25 @@ class Window(RowColumns):
         self._breaks_before = np.ones((size, self._before + 1), np.bool_)
         self._records = Records(self.packed, self._rows.shape, resident.arrays)
         self._take, self._flat = self.packed.records.take, self._records.flat
-        self._columns = self._records.columns
-        self._of_drawn = {name: column[:, self._before] for name, column in self._columns.items()}
-        self.items = self._records.items
-        self.of_drawn = {name: column[:, self._before] for name, column in self.items.items()}
         self._others: dict[str, Records] = {}
+
+    @cached_property
+    def _columns(self) -> dict[str, np.ndarray]:
+        return self._records.columns
+
+    @cached_property
+    def _of_drawn(self) -> dict[str, np.ndarray]:
+        return {name: column[:, self._before] for name, column in self._columns.items()}
+
+    @cached_property
+    def items(self) -> dict[str, np.ndarray]:
+        """The packed columns of all rows, as `Records.items`."""
+        return self._records.items
+
+    @cached_property
+    def of_drawn(self) -> dict[str, np.ndarray]:
+        """The packed columns of the drawn rows, as `Records.items`."""
+        return {name: column[:, self._before] for name, column in self.items.items()}
 
     def load(self, positions: np.ndarray, rows: np.ndarray) -> None:
         """Take the records around steps, given by position and by row."""
