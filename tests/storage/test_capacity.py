@@ -253,3 +253,21 @@ def test_the_trigger_guards_writers_that_are_not_expdb(tmp_path):
     with expdb.open(path) as db:
         assert values(db.buffer("b")) == [6, 7, 8, 9]
         assert db.check() == []
+
+
+def test_whoever_moves_low_evicts_what_lies_before_it(db):
+    """Policies, the capacity and `clear` share the one trigger that deletes."""
+    buffer = db.buffer("b")
+    with buffer.episode("old", flush_steps=4) as episode:
+        episode.extend({"x": np.arange(2048)})
+    with buffer.episode("new") as episode:
+        episode.extend({"x": np.arange(3)})
+    buffer.update_priorities(np.array([0, 2049]), np.array([1.0, 2.0]))
+    with writing(db) as session:
+        session.ask("UPDATE buffers SET low = 2048, size = 3")
+    assert values(buffer) == [0, 1, 2]
+    with reading(db) as session:
+        for table in ("steps", "episodes", "segments", "chunks", "priorities"):
+            ((count,),) = session.ask(f"SELECT count(*) FROM {table}")
+            assert count == {"steps": 3}.get(table, 1), table
+    assert db.check() == []

@@ -1,6 +1,7 @@
 """Eviction: policies, the steps that a policy evicts now, and their deletion.
 
-Where no policy is set, or one that the database can follow, the trigger `buffers_capacity` evicts.
+Where no policy is set, or one that the database can follow, the trigger `buffers_capacity` decides
+what is evicted. The trigger `buffers_evicted` deletes it, whoever has decided.
 """
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
@@ -20,10 +21,10 @@ from expdb.storage.outcome import WriteOutcome
 from expdb.storage.store import State, Store
 from expdb.storage.writing.change import delete_positions
 
-B, C, E, G, P, S, V = (
+B, C, E, G, S, V = (
     one.c
     for one in (
-        tables.buffers, tables.chunks, tables.episodes, tables.segments, tables.priorities,
+        tables.buffers, tables.chunks, tables.episodes, tables.segments,
         tables.steps, tables.evictions,
     )
 )  # fmt: skip
@@ -314,29 +315,23 @@ def evict(store: Store, session: Session, outcome: WriteOutcome, positions: np.n
 
 
 def _evict_before(store: Store, session: Session, bound: int) -> int:
-    """Evict the oldest steps, as the trigger `buffers_capacity` does; return how many."""
-    buffer = sa.update(tables.buffers).where(B.id == store.id)
-    older = sa.and_(S.buffer_id == store.id, S.position < bound)
-    ((count,),) = session.rows(sa.select(sa.func.count()).select_from(tables.steps).where(older))
-    # `low` moves first, so that the evicted rows do not count as deleted.
-    session.execute(buffer.values(low=sa.case((B.low < bound, bound), else_=B.low)))
-    session.execute(sa.delete(tables.steps).where(older))
-    dead = sa.select(G.episode).where(G.buffer_id == store.id, G.last < bound)
-    ended = sa.and_(E.buffer_id == store.id, E.status != "open", E.last_position < bound)
-    session.execute(sa.delete(tables.episodes).where(ended, E.id.in_(dead)))
-    session.execute(sa.delete(tables.segments).where(G.buffer_id == store.id, G.last < bound))
-    session.execute(sa.delete(tables.chunks).where(C.buffer_id == store.id, C.id < bound))
-    blocks = sa.and_(P.buffer_id == store.id, P.block < bound >> 10)
-    session.execute(sa.delete(tables.priorities).where(blocks))
-    size = B.size - count
+    """Evict the steps before a position, by the trigger `buffers_evicted`; return how many."""
+    ((count,),) = session.rows(
+        sa.select(sa.func.count())
+        .select_from(tables.steps)
+        .where(S.buffer_id == store.id, S.position < bound)
+    )
     # Of what a lease pins, the oldest may have been deleted by hand; the others stay pinned.
     L = tables.leases.c
     held = sa.and_(L.buffer_id == store.id, L.status == "leased", L.pinned < bound)
     session.execute(sa.update(tables.leases).where(held).values(pinned=bound))
+    size = B.size - count
     values = {
+        "low": bound,
         "size": size,
-        "holes": sa.case((B.added - B.low == size, 0), else_=B.holes),
-        "pinned": sa.case((B.pinned < B.low, B.low), else_=B.pinned),
+        "holes": sa.case((B.added - bound == size, 0), else_=B.holes),
+        "pinned": sa.case((B.pinned < bound, bound), else_=B.pinned),
     }
-    session.execute(buffer.values(**values))
+    here = B.id == store.id, B.low < bound
+    session.execute(sa.update(tables.buffers).where(*here).values(**values))
     return int(count)

@@ -1,0 +1,39 @@
+"""One trigger that evicts: whoever moves `low` of a buffer has what lies before it deleted."""
+
+from pathlib import Path
+
+from alembic import op
+
+revision = "0009"
+down_revision = "0008"
+branch_labels = None
+depends_on = None
+
+SQL = Path(__file__).parent.parent / "sql"
+
+
+def upgrade() -> None:
+    _drop_trigger("buffers_capacity")
+    _make_trigger("buffers_evicted", revision)
+    _make_trigger("buffers_capacity", revision)
+
+
+def downgrade() -> None:
+    _drop_trigger("buffers_capacity")
+    _drop_trigger("buffers_evicted")
+    _make_trigger("buffers_capacity", "0007")
+
+
+def _drop_trigger(name: str) -> None:
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute(f"DROP TRIGGER {name} ON buffers")
+        op.execute(f"DROP FUNCTION {name}")
+    else:
+        op.execute(f"DROP TRIGGER {name}")
+
+
+def _make_trigger(name: str, made: str) -> None:
+    connection = op.get_bind()
+    sql = (SQL / connection.dialect.name / f"{made}_{name}.sql").read_text()
+    for statement in sql.split("$$;\n"):  # a function, and the trigger that calls it
+        connection.exec_driver_sql(statement + "$$" * (statement.count("$$") % 2))
