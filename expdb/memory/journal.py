@@ -2,7 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,42 +19,28 @@ ENTRY_BYTES = 250  # of memory, about, that Python takes for a small object and 
 JOURNAL, JOURNAL_BYTES = 4096, 1 << 20
 
 
-def _none() -> np.ndarray:
-    return NONE
-
-
-@dataclass
-class Change:
+class Change(NamedTuple):
     """What a refresh has brought. Positions and episode ids; `begin` to `end` are new."""
 
     begin: int
     end: int
     # Rows that were loaded before and say something else now.
-    revised: np.ndarray = field(default_factory=_none)
+    revised: np.ndarray = NONE
     # Rows that were loaded before and have another successor, or whose episode has ended.
-    relinked: np.ndarray = field(default_factory=_none)
+    relinked: np.ndarray = NONE
     # Rows whose priority another process has set.
-    prioritised: np.ndarray = field(default_factory=_none)
-    episodes: np.ndarray = field(default_factory=_none)  # episodes whose own columns were changed
-    advanced: np.ndarray = field(default_factory=_none)  # episodes that have new steps
+    prioritised: np.ndarray = NONE
+    episodes: np.ndarray = NONE  # episodes whose own columns were changed
+    advanced: np.ndarray = NONE  # episodes that have new steps
     # Rows held of which the step before was evicted.
-    orphaned: np.ndarray = field(default_factory=_none)
+    orphaned: np.ndarray = NONE
     deleted: bool = False
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory, about."""
-        arrays = (
-            self.revised,
-            self.relinked,
-            self.prioritised,
-            self.episodes,
-            self.advanced,
-            self.orphaned,
-        )
-        return ENTRY_BYTES + sum(
-            array.nbytes + ENTRY_BYTES // 2 for array in arrays if array is not NONE
-        )
+        arrays = [one for one in self[2:8] if one is not NONE]
+        return ENTRY_BYTES + sum([array.nbytes + ENTRY_BYTES // 2 for array in arrays])
 
 
 @dataclass

@@ -204,7 +204,7 @@ def _link_to_open(r: Resident, found: "Ends", ordinal: np.ndarray, rows: np.ndar
             continue
         found.count[k] += known.count
         found.first[k] = known.first if known.first >= r.low else -1
-        if known.ordinal == ordinal[k] and r.held(np.array([known.last]))[0]:
+        if known.ordinal == ordinal[k] and r.holds(known.last):
             mine = known.last % r.slots
             r.columns[AFTER][mine], r.columns[BEFORE][rows[k]] = rows[k], mine
             relinked.append(known.last)

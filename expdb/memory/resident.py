@@ -171,6 +171,12 @@ class Resident(RowColumns):
         found[inside] = self.columns[PRESENT][self.rows(positions[inside])]
         return found
 
+    def holds(self, position: int) -> bool:
+        """Return whether a position holds a step."""
+        if not self.low <= position < self.high:
+            return False
+        return not self.gaps or bool(self.columns[PRESENT][position % self.slots])
+
     def all_positions(self) -> np.ndarray:
         """Return all positions held, ascending."""
         positions = np.arange(self.low, self.high)

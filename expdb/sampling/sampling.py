@@ -14,6 +14,7 @@ from expdb.batch import Batch
 from expdb.memory.budget import Budget
 from expdb.memory.refresh import refresh
 from expdb.memory.resident import Resident
+from expdb.memory.write_through import take_in
 from expdb.names import nearest
 from expdb.process.locks import locked
 from expdb.replay.population import check_size
@@ -30,6 +31,7 @@ from expdb.sql.query import Where, key_of, plain_where
 from expdb.sql.session import Session
 from expdb.storage import priorities
 from expdb.storage.catalog import list_buffers
+from expdb.storage.commits import Commit
 from expdb.storage.ledger.packed import Drawn
 from expdb.storage.reading import select
 from expdb.storage.reading.chunk_values import Empty
@@ -217,7 +219,7 @@ class Sampling:
                 self._save_for(plan)
             changed: object = None
             if self._loads_rows or not plan.needs_no_rows:  # else no commit is watched for yet
-                changed = self._store.engine.changed_since(self._seen)
+                changed = self._changed()
                 if changed is None and plan.is_in_memory:
                     return plan.draw(rng, empty)
             return self._sample_from(plan, changed, rng, empty)
@@ -272,7 +274,7 @@ class Sampling:
             return plan.draw_recorded(rng, layout_rng, number, empty, session, state, wants_least)
         if self._by_priority.unsaved:
             self._save_for(plan)
-        changed = store.engine.changed_since(self._seen)
+        changed = self._changed()
         if changed is None and plan.is_in_memory:
             return plan.draw_recorded(rng, layout_rng, number, empty, None, None, wants_least)
         with store.engine.reading() as session:
@@ -289,7 +291,7 @@ class Sampling:
         plan = self._planned(
             SampleRequest(1, None, None, None, Given(tuple(drawn.columns)), unit, fields)
         )
-        changed = self._store.engine.changed_since(self._seen)  # before what is read: else it
+        changed = self._changed()  # before what is read: else it
         with self._store.engine.reading() as session:  # may tell of later commits
             state = self._prepared(session, plan, changed)
             return plan.draw_given(drawn, rng, session, state)
@@ -313,6 +315,7 @@ class Sampling:
     def _refresh(
         self, session: Session, state: State, changed: object, seconds: float | None = None
     ) -> None:
+        self._store.commits.is_wanted = self._loads_rows or seconds is None
         try:
             refresh(self._store, session, self.resident, state, seconds)
         except BaseException:
@@ -321,12 +324,30 @@ class Sampling:
         if changed is not None and self.resident.complete:
             self._seen = changed
 
+    def _changed(self) -> object | None:
+        """Take in what this process has committed; see `Engine.changed_since` for the rest."""
+        store = self._store
+        if store.commits.waiting:
+            self._take_in(store.commits.take())
+        return store.engine.changed_since(self._seen)
+
+    def _take_in(self, commits: list[Commit]) -> None:
+        r, advanced = self.resident, self._store.engine.advanced
+        for commit in commits:
+            if commit.first < r.high:
+                continue  # a refresh has read it
+            if not take_in(r, commit):
+                self._seen = None  # read what is left
+                break
+            if commit.span is not None:
+                self._seen = advanced(self._seen, commit.span) or self._seen
+
     def load(self) -> None:
         """Have the rows in memory, so that nobody waits for that under a lock."""
         locked(self.resident.lock, self._safely, self._load)
 
     def _load(self) -> None:
-        changed = self._store.engine.changed_since(self._seen)
+        changed = self._changed()
         if changed is not None or not self.resident.complete:
             with self._store.engine.reading() as session:
                 self._refresh(session, self._store.state(session), changed)
@@ -347,7 +368,7 @@ class Sampling:
                     f"{store.engine.location} was opened with read_only=True: open it without to "
                     "write"
                 )
-            changed = store.engine.changed_since(self._seen)
+            changed = self._changed()
             if changed is not None:
                 with store.engine.reading() as session:
                     self._refresh(session, store.state(session), changed)
@@ -379,7 +400,7 @@ class Sampling:
         if not saved.has_priorities:
             self._by_priority.restore(saved, None)
             return
-        changed = self._store.engine.changed_since(self._seen)
+        changed = self._changed()
         with self._store.engine.reading() as session:
             self._refresh(session, self._store.state(session), changed)
             self._by_priority.restore(saved, session)

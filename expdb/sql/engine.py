@@ -81,6 +81,13 @@ class Engine(ABC):
         None if nothing was committed since that was `seen`.
         """
 
+    @abstractmethod
+    def advanced(self, seen: object, span: Any) -> object | None:
+        """Return what stands for the database after a commit of this handle.
+
+        None if `seen` is not what stood for it just before. `span` is that of the transaction.
+        """
+
     def retry(
         self, work: Callable[..., Result], *arguments: Any, at_most_once: bool = False
     ) -> Result:

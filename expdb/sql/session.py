@@ -103,6 +103,9 @@ class Transaction(AbstractContextManager[Session]):
     """
 
     committed = False  # whether the database has said so, whatever was raised since
+    # What stood for the database before and after the commit, for `Engine.advanced`; None if
+    # another commit may have come between.
+    span: Any = None
 
     def __enter__(self) -> Session:
         try:

@@ -18,7 +18,14 @@ KEEP_FINAL = (
 )
 
 
-COUNT = "UPDATE buffers SET size = size + ?, bytes = bytes + ? WHERE id = ?"
+COUNT = (
+    "UPDATE buffers SET size = size + ?, bytes = bytes + ? WHERE id = ? "
+    "RETURNING low, size, revision, deleted, capacity"
+)
+
+
+# After `COUNT` has evicted: what it returns was read before that.
+COUNTERS = "SELECT low, size, revision, deleted FROM buffers WHERE id = ?"
 
 
 INSERT_SEGMENT = (

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -22,6 +23,7 @@ from expdb.sql.engine import Engine
 from expdb.sql.query import Where
 from expdb.sql.session import Session
 from expdb.storage.catalog import Fields, find_buffer
+from expdb.storage.commits import Commits
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.signatures import Signatures
 from expdb.storage.statements import INSERT_CHUNK
@@ -95,6 +97,11 @@ class Writing(AbstractContextManager[tuple[Session, WriteOutcome]]):
         """Whether the database has said so, whatever was raised since."""
         return self._transaction.committed
 
+    @property
+    def span(self) -> Any:
+        """See `Transaction.span`."""
+        return self._transaction.span
+
     def _learn(self) -> None:
         if self.committed:
             self._store.learn(self._news)
@@ -111,6 +118,7 @@ class Store:
         self.begun = 0  # episodes, since the last sweep: see write.py
         self.swept = self.sweep_from = 0
         self.tags = Tags(engine, id, name)
+        self.commits = Commits()
 
     def writing(self, timeout: float | None = None) -> "Writing":
         """Return a context with a transaction that holds the buffer's row.

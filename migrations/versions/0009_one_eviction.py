@@ -1,4 +1,7 @@
-"""One trigger that evicts: whoever moves `low` of a buffer has what lies before it deleted."""
+"""One trigger that evicts; `append` tells the counters of the buffer.
+
+Whoever moves `low` of a buffer has what lies before it deleted.
+"""
 
 from pathlib import Path
 
@@ -16,12 +19,14 @@ def upgrade() -> None:
     _drop_trigger("buffers_capacity")
     _make_trigger("buffers_evicted", revision)
     _make_trigger("buffers_capacity", revision)
+    _replace_append(revision)
 
 
 def downgrade() -> None:
     _drop_trigger("buffers_capacity")
     _drop_trigger("buffers_evicted")
     _make_trigger("buffers_capacity", "0007")
+    _replace_append("0005")
 
 
 def _drop_trigger(name: str) -> None:
@@ -30,6 +35,13 @@ def _drop_trigger(name: str) -> None:
         op.execute(f"DROP FUNCTION {name}")
     else:
         op.execute(f"DROP TRIGGER {name}")
+
+
+def _replace_append(made: str) -> None:
+    connection = op.get_bind()
+    if connection.dialect.name == "postgresql":
+        sql = (SQL / "postgresql" / f"{made}_append.sql").read_text()
+        connection.exec_driver_sql(sql.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1))
 
 
 def _make_trigger(name: str, made: str) -> None:

@@ -108,3 +108,14 @@ def test_gaps_in_what_is_pinned_are_counted(buffer, db):
     lease.acknowledge()
     assert (len(buffer), buffer.stats()["oldest"]) == (100, 90)
     assert db.check() == []
+
+
+def test_clear_lets_go_of_pins(db):
+    """Else the capacity would be kept up to twice until the lease is over."""
+    buffer = db.buffer("b", capacity=10)
+    buffer.store_batch({"x": np.arange(10)})
+    db.buffer("b").consumer("learner").lease(2, pin=True)
+    buffer.clear()
+    assert buffer.stats()["pinned"] is None
+    buffer.store_batch({"x": np.arange(15)})
+    assert len(buffer) == 10

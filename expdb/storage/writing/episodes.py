@@ -17,8 +17,8 @@ from expdb.sql.session import Session
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.records import BEGINNING, EpisodeRecord
 from expdb.storage.store import Store
+from expdb.storage.write_plan import EpisodeWrite, WritePlan
 from expdb.storage.writing import compact
-from expdb.storage.writing.plan import EpisodeWrite, WritePlan
 
 E = tables.episodes.c
 

@@ -15,42 +15,48 @@ import numpy as np
 from expdb import errors
 from expdb.chunks.chunk import Decoder, crc_of
 from expdb.names import COLUMN_KINDS
+from expdb.storage.commits import Commit, Counters
 from expdb.storage.store import Store
+from expdb.storage.write_plan import EpisodeWrite, WritePlan
 from expdb.storage.writing import compact
 from expdb.storage.writing.pending import Pending, Steps
-from expdb.storage.writing.plan import EpisodeWrite, WritePlan, make_plan
+from expdb.storage.writing.plan import make_plan
 
 
-def write_at_once(store: Store, pending: Pending, again: bool) -> bool:
+def write_at_once(store: Store, pending: Pending, again: bool) -> Commit | None:
     """Write the pending steps, and set `pending.stored`.
 
-    Return False where it takes more than one statement. `again` says that an earlier call with this
+    Return None where it takes more than one statement. `again` says that an earlier call with this
     write id may have succeeded unseen; then its positions are taken.
     """
     if len(pending) > (store.dialect.ROUND_TRIP_STEPS or 0) or pending.details:
-        return False
+        return None
     if pending.final and not pending.final_is_in_block:
-        return False
+        return None
     decoders = _known_decoders(store, pending)
     if decoders is None:
-        return False
+        return None
     plan = make_plan(pending)
     if not all(write.gained is None or isfinite(write.gained) for write in plan.episodes):
-        return False  # JSON has no word for it
+        return None  # JSON has no word for it
+    transaction = store.engine.appending()
     try:
-        with store.engine.appending() as session:
+        with transaction as session:
             params = _parameters(store, pending, plan, decoders, again)
             if not plan.is_current:
-                return False
-            (((first, *ids),),) = session.ask(store.dialect.APPEND, *params)
+                return None
+            (((first, low, size, revision, deleted, *ids),),) = session.ask(
+                store.dialect.APPEND, *params
+            )
     except errors.OutOfDate:
-        return False
+        return None
     for write, number in zip(plan.episodes, ids, strict=True):
         write.after.id, write.after.last_position = number, first + write.rows[-1]
         write.record.become(write.after)
     pending.stored = np.arange(first, first + plan.count, dtype=np.int64)
     _compact_ended(store, plan)
-    return True
+    counters = Counters(low, size, revision, deleted)
+    return Commit(first, plan, store.fields, counters, transaction.span)
 
 
 def _known_decoders(store: Store, pending: Pending) -> list[Decoder] | None:

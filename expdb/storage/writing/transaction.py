@@ -18,14 +18,16 @@ from expdb.chunks.fields import Field
 from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.catalog import Fields
+from expdb.storage.commits import Commit, Counters
 from expdb.storage.ledger.rates import wait_to_insert
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.records import EpisodeRecord
-from expdb.storage.statements import COUNT, INSERT_SEGMENT, KEEP_FINAL, TAKE, TAKE_EPISODE
+from expdb.storage.statements import COUNT, COUNTERS, INSERT_SEGMENT, KEEP_FINAL, TAKE, TAKE_EPISODE
 from expdb.storage.store import Store, Writing
+from expdb.storage.write_plan import ChunkWrite, EpisodeWrite, WritePlan
 from expdb.storage.writing import compact, episodes
 from expdb.storage.writing.pending import Pending
-from expdb.storage.writing.plan import ChunkWrite, EpisodeWrite, WritePlan, make_plan
+from expdb.storage.writing.plan import make_plan
 from expdb.storage.writing.round_trip import write_at_once
 
 E, B = tables.episodes.c, tables.buffers.c
@@ -51,8 +53,11 @@ def write(store: Store, pending: Pending) -> np.ndarray:
             try:
                 if not len(pending):
                     _end_only(store, pending, again)
-                elif not write_at_once(store, pending, again):
-                    _in_transaction(store, pending, again)
+                else:
+                    commit = write_at_once(store, pending, again)
+                    commit = commit or _in_transaction(store, pending, again)
+                    if not again:
+                        _pass_on(store, pending, commit)
             except errors.FieldMismatch:
                 if pending.fields.version == store.fields.version:
                     raise
@@ -81,22 +86,38 @@ def write(store: Store, pending: Pending) -> np.ndarray:
     return pending.stored
 
 
-def _in_transaction(store: Store, pending: Pending, again: bool) -> None:
+def _pass_on(store: Store, pending: Pending, commit: Commit | None) -> None:
+    """Pass a commit on to the rows in memory, unless only the database has all of it.
+
+    The observation after an episode may be in a chunk of its own, and a step may have changed
+    columns of its episode.
+    """
+    if commit is None or not store.commits.is_wanted:
+        return
+    if pending.final and commit.plan.final is None:
+        return
+    if not any(write.details for write in commit.plan.episodes):
+        store.commits.put(commit, pending.nbytes)
+
+
+def _in_transaction(store: Store, pending: Pending, again: bool) -> Commit | None:
     """Write the pending steps statement by statement.
 
-    Anything may be new here, or different from what is known.
+    Anything may be new here, or different from what is known. Return None where that changed more
+    than the steps and their episodes, or where they had been written before.
     """
     draft = _drafted(store, pending)  # before other writers are kept waiting
-    writing, positions = (
-        Writing(store, WriteOutcome(write_id=pending.write_id or None), locked=again),
-        None,
-    )
+    writing = Writing(store, WriteOutcome(write_id=pending.write_id or None), locked=again)
+    positions, plan, counters = None, None, None
     try:
         with writing as (session, outcome):
             positions = _written(store, session, pending) if again else None
             if positions is None:
-                positions = _write(store, session, pending, draft, outcome)
+                positions, plan, counters = _write(store, session, pending, draft, outcome)
         pending.stored = positions
+        if plan is None or counters is None or outcome.fields is not None:
+            return None
+        return Commit(int(positions[0]), plan, store.fields, counters, writing.span)
     except BaseException as error:
         # An interrupt may have come just before that, or just after the commit.
         writing.__exit__(type(error), error, None)
@@ -193,7 +214,7 @@ def _drafted(store: Store, pending: Pending) -> _Draft:
 
 def _write(
     store: Store, session: Session, pending: Pending, draft: _Draft, outcome: WriteOutcome
-) -> np.ndarray:
+) -> tuple[np.ndarray, WritePlan, Counters]:
     count, now = len(pending), time.time()
     plan = draft.plan if draft.plan.is_current else make_plan(pending)
     new = sum(write.before.id is None for write in plan.episodes)
@@ -219,12 +240,14 @@ def _write(
         for last, begin, place, ordinal, chunk_id, row in plan.segments
     ]
     session.many(INSERT_SEGMENT, segments)
-    session.tell(COUNT, count, nbytes, store.id)
+    ((*counters, capacity),) = session.ask(COUNT, count, nbytes, store.id)
+    if capacity is not None and counters[1] > capacity:
+        (counters,) = session.ask(COUNTERS, store.id)
 
     for write in plan.episodes:
         if write.status != "open":
             _end(store, session, pending, plan, write, first, outcome)
-    return np.arange(first, added, dtype=np.int64)
+    return np.arange(first, added, dtype=np.int64), plan, Counters(*counters)
 
 
 def _insert_chunk(

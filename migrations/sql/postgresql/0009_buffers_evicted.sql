@@ -1,17 +1,19 @@
 -- Whoever moves `low` evicts: delete the steps before it, then what only they needed. Who moves
 -- `low` sets `size`, `holes` and `pinned`. Scans begin at the old `low`: before it lie rows that are
 -- dead and not yet vacuumed. These deletions are at trigger depth 1, so that other triggers do not
--- count them.
+-- count them. Episodes are looked up by a list: a join scans all segments for each episode where the
+-- statistics do not know the buffer yet.
 CREATE FUNCTION buffers_evicted() RETURNS trigger LANGUAGE plpgsql
 SET search_path = expdb, pg_temp AS $$
         DECLARE
             freed bigint;
+            dead bigint[];
         BEGIN
             DELETE FROM steps WHERE buffer_id = NEW.id AND position >= OLD.low AND position < NEW.low;
-            DELETE FROM episodes
-             WHERE buffer_id = NEW.id AND status <> 'open' AND last_position < NEW.low
-               AND id IN (SELECT episode FROM segments
+            dead := ARRAY(SELECT DISTINCT episode FROM segments
                            WHERE buffer_id = NEW.id AND last >= OLD.low AND last < NEW.low);
+            DELETE FROM episodes
+             WHERE buffer_id = NEW.id AND status <> 'open' AND last_position < NEW.low AND id = ANY(dead);
             DELETE FROM segments WHERE buffer_id = NEW.id AND last >= OLD.low AND last < NEW.low;
             WITH gone AS (
                 DELETE FROM chunks c WHERE buffer_id = NEW.id AND id >= OLD.low AND id < NEW.low RETURNING c.bytes

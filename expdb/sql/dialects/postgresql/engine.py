@@ -8,13 +8,16 @@ their own.
 """
 
 import os
+import threading
 import time
 import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
 from expdb import errors
+from expdb.process.locks import locked
 from expdb.sql.dialects.base import Finding
 from expdb.sql.dialects.postgresql import statements as postgresql
 from expdb.sql.dialects.postgresql.connection import pooled
@@ -61,7 +64,8 @@ class PostgresqlTransaction(Transaction):
             return
         session.abandon()
         if self._closing != "ROLLBACK":
-            self._engine.count_commit()
+            count = self._engine.count_commit()
+            self.span = count - 1, count
         self._session = None  # before it is given back, which must not be done twice
         session.release(self._unlock)
 
@@ -80,6 +84,7 @@ class PostgresqlEngine(Engine):
     ):
         self.dialect, self.max_lag = postgresql, max_lag
         self._commits = 0  # of this process
+        self._counting = threading.Lock()
         shown = {name: "***" if "password" in name else value for name, value in url.query.items()}
         self.location = url.set(drivername="postgresql", query=shown).render_as_string(
             hide_password=True
@@ -178,9 +183,23 @@ class PostgresqlEngine(Engine):
                 f"{self.location} was opened with read_only=True: open it without to write"
             )
 
-    def count_commit(self) -> None:
-        """Note that this process may have written."""
+    def count_commit(self) -> int:
+        """Note that this process may have written; return how often it may have."""
+        return locked(self._counting, self._count_commit)
+
+    def _count_commit(self) -> int:
         self._commits += 1
+        return self._commits
+
+    def advanced(self, seen: object, span: Any) -> object | None:
+        """Return what stands for the database after a commit of this handle.
+
+        None if `seen` is not what stood for it just before. What others have committed is asked
+        for as soon as without that commit.
+        """
+        if not isinstance(seen, tuple) or seen[0] != span[0]:
+            return None
+        return span[1], seen[1]
 
     def changed_since(self, seen: object) -> object | None:
         """Return what stands for the database as it is now.

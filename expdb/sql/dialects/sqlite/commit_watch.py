@@ -40,6 +40,19 @@ class CommitWatch:
         # as other threads read it.
         self._known: tuple[float, object, LastCommit] = (-math.inf, None, _NOTHING)
 
+    def advance(self, seen: object, before: bytes, after: bytes, own: object) -> object | None:
+        """Return the version after a commit of this process, if `seen` is the one before it.
+
+        `before` and `after` are the headers of the log's index around that commit, and `own` is
+        what stands for it.
+        """
+        at, _, last = self._known
+        if last.log is None or last.version != seen or last.header != before:
+            return None
+        version = "commit", after
+        self._known = at, own, LastCommit(version, last.log, after)
+        return version
+
     def version(self, now: float) -> object:
         """Return what differs from one commit to the next, at a time of the monotonic clock."""
         own = open_files.commits.get(self._path)

@@ -9,6 +9,7 @@ import threading
 import time
 from contextlib import suppress
 from types import ModuleType
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -29,6 +30,7 @@ from expdb.sql.dialects.sqlite.open_files import (
 )
 from expdb.sql.dialects.sqlite.session import SqliteSession, connecting
 from expdb.sql.dialects.sqlite.translate import translated
+from expdb.sql.dialects.sqlite.wal_index import is_next_commit
 from expdb.sql.engine import Engine
 from expdb.sql.schema import newer_schema
 from expdb.sql.session import Kind, Session, Transaction
@@ -49,6 +51,7 @@ class SqliteTransaction(Transaction):
         self._writes = kind in ("write", "unsynced")
         self._session: SqliteSession | None = None
         self._ending = False  # whether COMMIT was sent
+        self._header: bytes | None = None  # of the log's index, before what this one writes
         self._is_over = False
 
     def _begin(self) -> Session:
@@ -59,6 +62,7 @@ class SqliteTransaction(Transaction):
         if self._writes:
             connection_to.begin(session.driver, self._timeout)
             engine.check_file(writing=True)
+            self._header = session.log_header()  # nobody else commits from here on
         elif kind == "read":
             session.driver.execute("BEGIN")
         return session
@@ -98,7 +102,11 @@ class SqliteTransaction(Transaction):
             error is None or isinstance(error, errors.ExpDBError)
         ) and not session.in_transaction
         if self.committed and self._writes:
-            open_files.note_commit(self._engine.path)
+            own = open_files.note_commit(self._engine.path)
+            if self._header is not None:
+                after = session.log_header()
+                if after is not None and is_next_commit(self._header, after):
+                    self.span = self._header, after, own
         self._session = None  # before it is given back, which must not be done twice
         self._engine.give_back(self._kind, session, usable)
 
@@ -236,6 +244,13 @@ class SqliteEngine(Engine):
         if now - self._watched > WATCH_SECONDS:
             self.check_file()
         return None if (found := self._commits.version(now)) == seen else found
+
+    def advanced(self, seen: object, span: Any) -> object | None:
+        """Return what stands for the database after a commit of this handle.
+
+        None if `seen` is not what stood for it just before.
+        """
+        return self._commits.advance(seen, *span)
 
     def _last_commit(self) -> LastCommit:
         # By a connection of its own: SQLite does not tell a connection of its own writes.

@@ -53,9 +53,13 @@ class OpenFiles:
         # Never closed: that would drop the parent's locks, or wait for a thread that is not there.
         self.inherited: list[Inherited] = []
 
-    def note_commit(self, path: str) -> None:
-        """Note that this process has committed something to a file, by whatever handle."""
-        self.commits[path] = object()  # not a number: threads would count past each other
+    def note_commit(self, path: str) -> object:
+        """Note that this process has committed something to a file, by whatever handle.
+
+        Return what stands for that commit.
+        """
+        noted = self.commits[path] = object()  # not a number: threads would count past each other
+        return noted
 
     def before(self) -> None:
         """Close what nobody uses."""

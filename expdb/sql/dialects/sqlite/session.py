@@ -38,6 +38,13 @@ class SqliteSession(Session):
             # Closed: SQLAlchemy does that to a connection that an interrupt met.
             return False
 
+    def log_header(self) -> bytes | None:
+        """Return the header of the log's index in a transaction that writes; None if unknown."""
+        if self._wal_index is None:
+            assert self._use is not None
+            self._wal_index = WalIndex(self._use.path)
+        return self._wal_index.header()
+
     def last_commit(self) -> LastCommit:
         """Return what stands for the last commit of any other connection."""
         if self._wal_index is None:

@@ -16,6 +16,7 @@ import sys
 from contextlib import suppress
 
 HEADER = 48  # bytes
+CHANGES = slice(8, 12)  # where the header counts commits, in the byte order of the machine
 IS_READY = 12  # where the header says that it can be used
 _KNOWN_TO_WORK = sys.platform in ("linux", "darwin")  # elsewhere locks hinder reading
 
@@ -43,6 +44,12 @@ class WalIndex:
     def close(self) -> None:
         """Tell nothing from now on: the connection is closed, and what follows is another file."""
         self._descriptor = None
+
+
+def is_next_commit(before: bytes, after: bytes) -> bool:
+    """Return whether one commit lies between two headers."""
+    counts = [int.from_bytes(header[CHANGES], sys.byteorder) for header in (before, after)]
+    return counts[1] == (counts[0] + 1) % 2**32
 
 
 def _descriptor(path: str) -> int | None:
