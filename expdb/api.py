@@ -55,6 +55,7 @@ from expdb.replay.samplers import Newest, Ordered, Population, Prioritized, Samp
 from expdb.replay.sequences import Episode, Group, Sequence
 from expdb.replay.transitions import NStep, Stack
 from expdb.replay.units import Step, Unit
+from expdb.sampling.epochs import Epochs
 from expdb.sql.query import QueryBuilder
 from expdb.storage.reading.registration import register
 from expdb.storage.writing.eviction import Eviction
@@ -83,6 +84,7 @@ __all__ = [
     "EpisodeEnded",
     "EpisodeMismatch",
     "EpisodeWriter",
+    "Epochs",
     "Evicted",
     "Eviction",
     "ExpDBError",

@@ -39,6 +39,7 @@ from expdb.process import exits
 from expdb.replay.rate_limiters import Pace, RateLimiter
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
+from expdb.sampling.epochs import Epochs
 from expdb.sampling.request import check_empty, check_instances, field_names
 from expdb.sampling.sampling import Sampling, explained
 from expdb.sampling.tasks import sample_tasks
@@ -405,6 +406,9 @@ class ReplayBuffer:
         Raises Evicted, which names those that are not held.
         """
         wanted = _positions(positions)
+        found = self._sampling.get(wanted, fields)
+        if found is not None:
+            return found
         self._sampling.save()
         with self._store.engine.reading() as session:
             state = self._store.state(session)
@@ -571,6 +575,7 @@ class ReplayBuffer:
         Positions go on where they were, and consumers keep their ledgers.
         """
         self._open_episodes.forget()
+        self._writers.forget_episodes()
         return self._engine.retry(change.clear, self._store, at_most_once=True)
 
     def set_capacity(self, capacity: int | None) -> None:
@@ -728,6 +733,62 @@ class ReplayBuffer:
                 raise
             time.sleep(pause)
             pause = min(pause * 2, 0.05)
+
+    def epochs(
+        self,
+        batch_size: int,
+        n: int | None = 1,
+        where: Where = None,
+        *,
+        unit: Unit = Step(),  # noqa: B008 (frozen)
+        fields: Sequence[str] | None = None,
+        seed: int = 0,
+        shard: tuple[int, int] | None = None,
+        drop_last: bool = False,
+        follow: bool = False,
+        empty: Empty = np.empty,
+    ) -> Epochs:
+        """Yield every item once per epoch, in minibatches and in an order that `seed` gives.
+
+        The items are those that may be drawn when the first batch is. What is evicted, deleted or
+        changed before its turn, so that it may not be drawn any more, is left out with an
+        ExpDBWarning.
+
+        Parameters
+        ----------
+        batch_size : int
+            Items of a batch. The last batch of an epoch may have fewer.
+        n : int or None
+            Number of epochs; None for no end.
+        where, unit, fields, shard, empty
+            As of `sample`.
+        seed : int
+            Decides the order, together with the number of the epoch.
+        drop_last : bool
+            Whether to leave out the last batch of an epoch if it has fewer items than the others.
+        follow : bool
+            Whether each epoch has the items that may be drawn when it begins, instead of those of
+            the first epoch.
+
+        Returns
+        -------
+        Epochs
+            An iterator over batches, with `state_dict` and `load_state_dict`.
+
+        Raises
+        ------
+        TooFewRows
+            By the first batch of an epoch, if there is no item.
+
+        Examples
+        --------
+        >>> for batch in buffer.epochs(256, n=10, unit=expdb.NStep(1)):  # doctest: +SKIP
+        ...     loss = learner(batch["obs"], batch["action"])
+        """
+        names = None if fields is None else field_names(fields)  # once: it may be an iterator
+        asked = where, unit, names, shard
+        retry = self._engine.retry
+        return Epochs(self._sampling, retry, batch_size, n, asked, seed, drop_last, follow, empty)
 
     def _explained(self, where: Where, error: errors.TooFewRows) -> errors.TooFewRows:
         """Return the error with what the buffer holds."""

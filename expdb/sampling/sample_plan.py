@@ -180,6 +180,22 @@ class SamplePlan:
         names = positions if positions.ndim == 1 else positions[:, 0]
         return self._record(names, rows, drawn.columns, layout_rng, np.empty, session, state)
 
+    def draw_at(
+        self,
+        positions: np.ndarray,
+        rng: np.random.Generator,
+        empty: Empty,
+        session: Session | None = None,
+        state: State | None = None,
+    ) -> Batch:
+        """Make a batch of positions that may be drawn."""
+        request, r = self.request, self.resident
+        if request.reads or r.owners:
+            self.candidates.read_owners(session, request)
+        rows = self.candidates.rows(session, request, positions)
+        layout, window = self._lay_out(positions, rows, rng)
+        return self._made(positions, {}, layout, window, rng, empty, session, state)
+
     def _record(
         self,
         positions: np.ndarray,

@@ -18,7 +18,8 @@ from expdb.memory.write_through import take_in
 from expdb.names import nearest
 from expdb.process.locks import locked
 from expdb.replay.population import check_size
-from expdb.replay.units import Unit
+from expdb.replay.samplers import Uniform
+from expdb.replay.units import Step, Unit
 from expdb.sampling.by_priority import ByPriority, Saved
 from expdb.sampling.candidates import Candidates, remember
 from expdb.sampling.drawing import Given
@@ -35,7 +36,7 @@ from expdb.storage.commits import Commit
 from expdb.storage.ledger.packed import Drawn
 from expdb.storage.reading import select
 from expdb.storage.reading.chunk_values import Empty
-from expdb.storage.store import State, Store
+from expdb.storage.store import State, Store, evicted
 
 Result = TypeVar("Result")
 
@@ -61,6 +62,7 @@ class Sampling:
         self._gatherer = Gatherer(self._store, self.resident)
         self._plans: dict[Any, SamplePlan] = {}  # by the arguments of `_plan`
         self._seen: object = None
+        self._rng = np.random.default_rng(0)  # for units that draw nothing with it
         # A program that draws one sample of a large file does not wait until that is loaded.
         self._loads_rows = False
 
@@ -146,6 +148,99 @@ class Sampling:
         """Return the batch of what was drawn before; raise Evicted where some of that is gone."""
         asked = drawn, unit, fields, rng
         with self.resident.lock: return self._safely(self._again, *asked)  # fmt: skip
+
+    def check(self, *asked: Any) -> None:
+        """Raise the error of a request that makes no sense."""
+        with self.resident.lock: self._plan(*asked)  # fmt: skip
+
+    def list_items(self, asked: tuple[Any, ...]) -> tuple[np.ndarray, object]:
+        """Return the positions that may be drawn, ascending, and what stands for the rows."""
+        with self.resident.lock: return self._safely(self._list_items, asked)  # fmt: skip
+
+    def _list_items(self, asked: tuple[Any, ...]) -> tuple[np.ndarray, object]:
+        plan = self._plan(*asked)
+        changed = self._changed()
+        with self._store.engine.reading() as session:
+            self._prepared(session, plan, changed)
+            if plan.request.reads:
+                self._candidates.read_owners(session, plan.request)
+            found = plan.drawable(session).listed().copy()
+        return found, (self.resident, self.resident.epoch)
+
+    def draw_in_order(
+        self,
+        asked: tuple[Any, ...],
+        order: np.ndarray,
+        start: int,
+        known: object,
+        rng: np.random.Generator,
+        empty: Empty,
+    ) -> tuple[Batch | None, int, int]:
+        """Make a batch of the next positions of an order, those that may still be drawn.
+
+        `known` stands for the rows at which all of them could be drawn. Return the batch, None if
+        there is nothing left; where the next one starts; and how many positions were left out.
+        """
+        arguments = asked, order, start, known, rng, empty
+        with self.resident.lock: return self._safely(self._draw_in_order, *arguments)  # fmt: skip
+
+    def _draw_in_order(
+        self,
+        asked: tuple[Any, ...],
+        order: np.ndarray,
+        start: int,
+        known: object,
+        rng: np.random.Generator,
+        empty: Empty,
+    ) -> tuple[Batch | None, int, int]:
+        plan = self._plan(*asked)
+        changed = self._changed()
+        if changed is None and plan.is_in_memory:
+            if known == (self.resident, self.resident.epoch):
+                stop = min(start + plan.request.size, len(order))
+                return plan.draw_at(order[start:stop].copy(), rng, empty), stop, 0
+            return self._draw_drawable(plan, order, start, rng, empty)
+        with self._store.engine.reading() as session:
+            state = self._prepared(session, plan, changed)
+            return self._draw_drawable(plan, order, start, rng, empty, session, state)
+
+    def _draw_drawable(
+        self,
+        plan: SamplePlan,
+        order: np.ndarray,
+        start: int,
+        rng: np.random.Generator,
+        empty: Empty,
+        session: Session | None = None,
+        state: State | None = None,
+    ) -> tuple[Batch | None, int, int]:
+        drawable, parts = plan.drawable(session), list[np.ndarray]()
+        count, stop = 0, start
+        while count < plan.request.size and stop < len(order):
+            some = order[stop : stop + plan.request.size - count]
+            parts.append(some[drawable.holds(some)])
+            count, stop = count + len(parts[-1]), stop + len(some)
+        left_out = stop - start - count
+        if not count:
+            return None, stop, left_out
+        return plan.draw_at(np.concatenate(parts), rng, empty, session, state), stop, left_out
+
+    def get(self, positions: np.ndarray, fields: Any) -> Batch | None:
+        """Return steps by position; None where the database has to be asked.
+
+        Raise Evicted where one is not held.
+        """
+        if not self._loads_rows or not len(positions):
+            return None
+        with self.resident.lock: return self._safely(self._get, positions, fields)  # fmt: skip
+
+    def _get(self, positions: np.ndarray, fields: Any) -> Batch | None:
+        plan, r = self._plan(1, None, Uniform(), Step(), fields, None), self.resident
+        if self._changed() is not None or not plan.is_in_memory:
+            return None
+        if not (held := r.held(positions)).all():
+            raise evicted(positions[~held])
+        return plan.draw_at(positions.copy(), self._rng, np.empty)
 
     def _plan(
         self,

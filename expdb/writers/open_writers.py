@@ -57,6 +57,12 @@ class OpenWriters:
         for message in told:
             errors.warn(message)
 
+    def forget_episodes(self) -> None:
+        """Have all later steps begin other episodes: the buffer was cleared."""
+        for writer in self._open.list():
+            if isinstance(writer, StepWriter):
+                writer.forget_episodes()
+
     def unwritten(self) -> int:
         """Return how many steps were appended and are not written."""
         return sum(writer.unwritten for writer in self._open.list())

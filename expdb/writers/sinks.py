@@ -114,6 +114,10 @@ class StepSink:
         self._buffer._retention.look()
         return positions
 
+    def forget_episodes(self) -> None:
+        """Know no open episode any more: they were deleted."""
+        self._episodes.forget()
+
     def end_all(self, status: str) -> None:
         """End the episodes that were begun without a name."""
         with suppress(errors.UnknownBuffer):  # dropped by somebody else

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
 
@@ -15,6 +15,7 @@ import numpy as np
 from expdb import errors
 from expdb.names import DEFAULT_TASK, TaskReminder
 from expdb.process.locks import locked
+from expdb.storage.writing.batches import steps_of_agents
 from expdb.writers.left_open import LeftOpen, Unwritten
 from expdb.writers.sinks import EpisodeSink, StepSink
 
@@ -447,17 +448,43 @@ class StepWriter(GatheringWriter):
             self._refuse()
         with self._lock: self._append(whose, fields, columns)  # fmt: skip
 
-    def extend(self, columns: Any) -> None:
-        """Add many steps given as columns: sequences or arrays [steps, ...] of one length.
+    def extend(self, columns: Any, agents: Sequence[str] | None = None) -> None:
+        """Add many steps given as columns; they are durable after the next flush.
 
-        What `store_batch` takes will do. All or none are added: raises as `store` does, and adds
-        nothing then. Arrays of fields that are known cost a fraction of as many calls of `append`.
+        All or none are added. Arrays of fields that are known cost a fraction of as many calls of
+        `append`.
 
+        Parameters
+        ----------
+        columns : mapping, table or list of mappings
+            What `store_batch` takes: sequences or arrays [steps, ...] of one length, scalars for
+            all steps.
+        agents : sequence of str, optional
+            The `agent_id` of each of N agents. Columns are then [T, N, ...]: T steps of each, such
+            as the rollout of a vectorised environment. The steps of an agent get neighbouring
+            positions, and the step after one that is terminated or truncated begins another
+            episode.
+
+        Raises
+        ------
+        InvalidValue
+            If a column is not [T, N, ...]; and the errors of `ReplayBuffer.store`.
+
+        Examples
+        --------
         >>> writer.extend({"agent_id": names, "obs": obs, "action": actions})  # doctest: +SKIP
+        >>> rollout = {"obs": obs, "reward": rewards}  # doctest: +SKIP
+        >>> writer.extend(rollout, agents=["env0", "env1"])  # doctest: +SKIP
         """
         if self._pid != os.getpid():
             self._refuse()
+        if agents is not None:
+            columns = steps_of_agents(columns, agents)
         locked(self._lock, self._extend, columns)
+
+    def forget_episodes(self) -> None:
+        """Begin other episodes with all later steps: those that are open were deleted."""
+        self._sink.forget_episodes()
 
     def _extend(self, columns: Any) -> None:
         if self._has_ended:

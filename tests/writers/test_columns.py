@@ -282,3 +282,66 @@ def test_extend_stores_what_append_stores(open_db, flush_steps):
     assert list(stored[0]) == list(stored[1])
     for key in stored[0]:
         np.testing.assert_array_equal(stored[0][key], stored[1][key])
+
+
+AGENTS = ["env0", "env1", "env2"]
+
+
+def rollout(steps):
+    """Return columns [steps, 3, ...] of a vectorised environment."""
+    count = steps * 3
+    return {
+        "obs": np.arange(count * 2, dtype=np.float32).reshape(steps, 3, 2),
+        "action": np.arange(count).reshape(steps, 3),
+        "reward": np.arange(count, dtype=np.float32).reshape(steps, 3) / 2,
+        "terminated": np.arange(count).reshape(steps, 3) == 4,
+        "info": {"score": np.ones((steps, 3))},
+        "text": [[f"{k}.{n}" for n in range(3)] for k in range(steps)],
+        "task_id": "CartPole",
+    }
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_a_rollout_of_several_agents_is_stored_agent_by_agent(buffer, repeats):
+    steps = 5
+    with buffer.writer() as writer:
+        for _ in range(repeats):
+            writer.extend(rollout(steps), agents=AGENTS)
+            writer.flush()
+    found = buffer.get(np.arange(15 * repeats)[-15:], fields=None)
+    columns = rollout(steps)
+    for name in ("obs", "action", "reward", "terminated"):
+        expected = np.swapaxes(columns[name], 0, 1).reshape(found[name].shape)
+        np.testing.assert_array_equal(found[name], expected)
+    assert found["text"].tolist() == [f"{k}.{n}" for n in range(3) for k in range(steps)]
+    agents = buffer.get(np.arange(15), fields=["agent_id", "task_id"])
+    assert agents["agent_id"].tolist() == [name for name in AGENTS for _ in range(steps)]
+    assert set(agents["task_id"]) == {"CartPole"}
+    lengths = sorted(buffer.episodes()["length"].to_pylist())
+    assert lengths == sorted([5 * repeats, 5 * repeats, 2, *([5, 3] if repeats == 2 else [3])])
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({"x": np.ones((4, 2))}, r"'x' must be \[T, 3"),
+        ({"x": np.ones(4)}, "'x' must be"),
+        ({"x": [[1, 2], [3, 4]]}, "'x' must be"),
+        ({"x": np.ones((4, 3)), "y": np.ones((5, 3))}, "x 4, y 5"),
+        ({"x": 1}, "got none"),
+        ({"x": np.ones((4, 3)), "agent_id": "a"}, "agent_id is given twice"),
+        ([{"x": 1}], "mapping of columns"),
+    ],
+)
+def test_a_rollout_of_another_shape_is_refused(buffer, columns, told):
+    with buffer.writer() as writer, pytest.raises(expdb.InvalidValue, match=told):
+        writer.extend(columns, agents=AGENTS)
+    assert len(buffer) == 0
+
+
+def test_rewards_of_four_bytes_are_stored_exactly(buffer):
+    rewards = np.array([0.1, -3.5, 7e-5], np.float32)
+    with buffer.writer() as writer:
+        for _ in range(2):
+            writer.extend({"x": np.arange(3), "reward": rewards})
+    assert buffer.get(range(6))["reward"].tolist() == rewards.astype(np.float64).tolist() * 2

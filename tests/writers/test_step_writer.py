@@ -88,6 +88,17 @@ def test_an_episode_that_was_ended_or_cleared_meanwhile_goes_on_as_another(buffe
     assert [(row["obs"], row["tags"]) for row in read] == [(2, {"k": 3})]
 
 
+def test_after_clear_a_writer_begins_other_episodes_at_once(buffer, monkeypatch):
+    with buffer.writer() as writer:
+        writer.append(obs=0)
+        writer.flush()
+        buffer.clear()
+        monkeypatch.setattr(type(writer._sink._episodes), "_look_again", None)
+        writer.append(obs=1)
+        writer.flush()
+    assert buffer.episodes()["length"].to_pylist() == [1]
+
+
 def test_an_ended_episode_of_a_name_is_refused(buffer):
     with buffer.writer() as writer:
         writer.append(obs=0, episode_id="e")

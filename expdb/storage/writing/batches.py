@@ -37,6 +37,44 @@ def columns_of(given: Any) -> Mapping[str, Sequence[Any]] | None:
     )
 
 
+def steps_of_agents(given: Any, agents: Sequence[str]) -> dict[str, Any]:
+    """Return columns [T, N, ...] of N agents as columns of T * N steps, agent by agent."""
+    if not isinstance(given, Mapping):
+        raise InvalidValue(
+            "with agents=, extend() takes a mapping of columns [T, N, ...], not "
+            f"{type(given).__name__}"
+        )
+    names = [agents] if isinstance(agents, str) else list(agents)
+    if "agent_id" in given:
+        raise InvalidValue("agent_id is given twice: as a column and by agents=")
+    found: dict[str, Any] = {}
+    lengths: dict[str, int] = {}
+    count = len(names)
+    for name, value in _leaves(given):
+        if is_array(value):
+            array = as_array(value, name)
+            is_sound = array.ndim >= 2 and array.shape[1] == count
+            found[name] = np.swapaxes(array, 0, 1).reshape(-1, *array.shape[2:]) if is_sound else []
+        elif isinstance(value, (list, tuple)):
+            is_sound = all(hasattr(row, "__len__") and len(row) == count for row in value)
+            found[name] = [row[k] for k in range(count) for row in value] if is_sound else []
+        else:
+            found[name] = value
+            continue
+        if not is_sound:
+            raise InvalidValue(
+                f"column {name!r} must be [T, {count}, ...] with {count} agents; for all agents "
+                "together leave agents= out"
+            )
+        lengths[name] = len(value)
+    if len(set(lengths.values())) != 1:
+        shown = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise InvalidValue(f"columns of one number of steps T are wanted, got {shown or 'none'}")
+    steps = next(iter(lengths.values()))
+    found["agent_id"] = [name for name in names for _ in range(steps)]
+    return found
+
+
 def rows_of(batch: Any) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of columns, or of a list of mappings."""
     if isinstance(batch, Mapping):

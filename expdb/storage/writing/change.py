@@ -289,9 +289,7 @@ def clear(store: Store) -> int:
         ((size,),) = session.rows(sa.select(B.size).where(B.id == store.id))
         # As if evicted: with `low` past every position no trigger takes the rows from the count one
         # by one.
-        session.execute(
-            buffer.values(low=B.added, holes=0, pinned=None, revision=B.revision + 1)
-        )
+        session.execute(buffer.values(low=B.added, holes=0, pinned=None, revision=B.revision + 1))
         for table in tables.EXPERIENCE:
             session.execute(sa.delete(table).where(table.c.buffer_id == store.id))
         session.execute(buffer.values(size=0, bytes=0))

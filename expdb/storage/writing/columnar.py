@@ -90,11 +90,10 @@ def _rewards(given: Mapping[str, Any], count: int) -> list[float | None] | None:
     if not isinstance(column, np.ndarray):
         values = _column(given, "reward", None, count)
         return values if set(map(type, values)) <= {type(None)} else None
-    if (
-        column.dtype != np.float64
-        or column.ndim != 1
-        or not (np.abs(column) <= LARGEST_REWARD).all()
-    ):
+    if column.dtype.kind != "f" or column.dtype.itemsize > 8 or column.ndim != 1:
         return None
-    found: list[float | None] = (column + 0.0).tolist()  # SQL has one zero
+    exact = column.astype(np.float64)
+    if not (np.abs(exact) <= LARGEST_REWARD).all():
+        return None
+    found: list[float | None] = (exact + 0.0).tolist()  # SQL has one zero
     return found

@@ -106,7 +106,9 @@ class OpenEpisodes:
         """
         pending = found.pending
         if pending.fields.version != self._store.fields.version:
-            return False
+            if len(pending):
+                return False
+            pending.retype(self._store.fields, None)
         many = columnar(columns, pending.types) if pending.rows.takes_arrays else None
         if many is None:
             return False

@@ -1,0 +1,188 @@
+"""Epochs: every item once, in an order that a seed gives, resumed where they were left."""
+
+import json
+
+import numpy as np
+import pytest
+
+import expdb
+
+UNITS = [
+    expdb.Step(),
+    expdb.NStep(1),
+    expdb.NStep((1, 3)),
+    expdb.NStep(2, stack=2),
+    expdb.Sequence(4),
+    expdb.Episode(),
+]
+
+
+def fill(buffer, episodes=7, length=9, first=0):
+    """Store whole episodes of which the field x counts the steps."""
+    rng = np.random.default_rng(first)
+    for k in range(first, first + episodes):
+        with buffer.episode(f"task-{k % 3}") as episode:
+            episode.extend(
+                {"x": np.arange(length) + 100 * k, "obs": rng.random((length, 2)),
+                 "reward": rng.random(length)}
+            )  # fmt: skip
+            if k % 2:
+                episode.end(obs=rng.random(2))
+            else:
+                episode.append(x=100 * k + length, obs=rng.random(2), terminated=True)
+
+
+@pytest.fixture
+def filled(db):
+    buffer = db.buffer("b")
+    fill(buffer)
+    return buffer
+
+
+def items_of(batch):
+    """Return the positions of the items: of several steps, the first."""
+    positions = batch["position"]
+    return positions if positions.ndim == 1 else positions[:, 0]
+
+
+def drawn(epochs):
+    return [items_of(batch).tolist() for batch in epochs]
+
+
+def drawable(buffer, unit, **options):
+    """Return the positions that a large sample draws."""
+    return np.unique(items_of(buffer.sample(4000, unit=unit, rng=0, **options))).tolist()
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("options", [{}, {"where": {"task_id": "task-1"}}, {"shard": (1, 2)}])
+def test_every_item_comes_once_per_epoch(filled, unit, options):
+    batches = drawn(filled.epochs(8, n=2, unit=unit, **options))
+    half = len(batches) // 2
+    first, second = (np.concatenate(some).tolist() for some in (batches[:half], batches[half:]))
+    assert sorted(first) == sorted(second) == drawable(filled, unit, **options)
+    assert first != second or len(first) < 5
+    assert all(len(batch) == 8 for batch in batches[: half - 1])
+
+
+def test_a_batch_has_what_its_items_become(filled):
+    for batch in filled.epochs(8, unit=expdb.NStep(1)):
+        steps = filled.get(batch["position"])
+        for key in ("obs", "x", "episode", "reward"):
+            np.testing.assert_array_equal(batch[key], steps[key])
+        inside = ~batch["terminated"] & (steps["x"] % 100 < 8)
+        following = filled.get(batch["position"][inside] + 1)["obs"]
+        np.testing.assert_array_equal(batch["next_obs"][inside], following)
+
+
+def test_the_order_is_given_by_the_seed(open_db, filled):
+    one = drawn(filled.epochs(8, n=2, seed=5))
+    assert one == drawn(open_db().buffer("b").epochs(8, n=2, seed=5))
+    assert one != drawn(filled.epochs(8, n=2, seed=6))
+
+
+def test_a_last_batch_of_fewer_items_may_be_dropped(filled):
+    count = len(drawable(filled, expdb.Step()))
+    sizes = [len(batch) for batch in drawn(filled.epochs(10, n=3, drop_last=True))]
+    assert count % 10
+    assert sizes == [10] * (3 * (count // 10))
+
+
+def test_new_steps_are_items_of_the_next_epoch_where_epochs_follow(filled):
+    count = len(filled)
+    for follow in (False, True):
+        epochs = filled.epochs(1000, n=2, follow=follow)
+        assert len(next(epochs)["x"]) == count
+        fill(filled, 1, first=20 + follow)
+        assert len(next(epochs)["x"]) == count + (len(filled) - count) * follow
+        count = len(filled)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("batches", [0, 3, 13, 17])
+def test_epochs_resume_where_they_were(open_db, filled, unit, batches):
+    epochs = filled.epochs(5, n=2, unit=unit, seed=1)
+    for _ in range(batches):
+        next(epochs, None)
+    state = json.loads(json.dumps(epochs.state_dict()))
+    rest = list(epochs)
+    fill(filled, 2, first=30)  # these are no items of the epochs that were saved
+    resumed = open_db().buffer("b").epochs(5, n=2, unit=unit, seed=1)
+    resumed.load_state_dict(state)
+    again = list(resumed)
+    if batches:
+        assert len(again) == len(rest)
+    for mine, theirs in zip(rest, again, strict=bool(batches)):
+        if batches:
+            for key in mine:
+                np.testing.assert_array_equal(mine[key], theirs[key])
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [({"batch_size": 6}, "batch_size=5"), ({"seed": 2}, "seed=0"), ({"follow": True}, "follow")],
+)
+def test_a_state_of_other_settings_is_refused(filled, change, told):
+    state = filled.epochs(5).state_dict()
+    with pytest.raises(expdb.InvalidValue, match=told):
+        filled.epochs(**{"batch_size": 5, **change}).load_state_dict(state)
+    with pytest.raises(expdb.InvalidValue, match="state_dict"):
+        filled.epochs(5).load_state_dict({"seed": 0})
+
+
+def test_items_that_are_gone_are_left_out_with_a_warning(db):
+    buffer = db.buffer("b", capacity=100)
+    fill(buffer, 10)
+    before = buffer.get(np.arange(buffer.stats()["oldest"], buffer.stats()["oldest"] + 90))
+    epochs = buffer.epochs(8, unit=expdb.NStep(1))
+    seen = next(epochs)["position"].tolist()
+    fill(buffer, 3, first=40)
+    buffer.delete(np.array([98]))
+    with pytest.warns(expdb.ExpDBWarning, match="left_out"):
+        rest = list(epochs)
+    assert all(len(batch["x"]) == 8 for batch in rest[:-1])
+    seen += np.concatenate([batch["position"] for batch in rest]).tolist()
+    assert len(set(seen)) == len(seen)
+    assert epochs.left_out == len(epochs.items) - len(seen) > 20
+    assert set(seen) <= set(epochs.items.tolist())
+    assert len(before["x"]) == 90
+
+
+def test_a_buffer_without_items_is_told(db):
+    epochs = db.buffer("b").epochs(8, unit=expdb.NStep(1))
+    with pytest.raises(expdb.TooFewRows):
+        next(epochs)
+
+
+@pytest.mark.parametrize(
+    "options", [{"batch_size": 0}, {"n": 0}, {"seed": -1}, {"drop_last": 1}, {"unit": "step"}]
+)
+def test_wrong_arguments_are_refused_at_once(filled, options):
+    with pytest.raises(expdb.InvalidValue):
+        filled.epochs(**{"batch_size": 8, **options})
+
+
+@pytest.mark.parametrize("fields", [None, ["x", "obs"], ["task_id", "x"], ["buffer", "position"]])
+def test_get_is_the_same_from_memory(open_db, filled, fields):
+    wanted = np.array([5, 3, 3, 60, 0])
+    stored = open_db().buffer("b").get(wanted, fields=fields)
+    for _ in range(2):
+        filled.sample(4, unit=expdb.NStep(1))
+    held = filled.get(wanted, fields=fields)
+    assert list(stored) == list(held)
+    for key in stored:
+        np.testing.assert_array_equal(stored[key], held[key])
+        assert stored[key].dtype == held[key].dtype
+    held["position" if fields is None else next(iter(held))][:] = 0  # it is the caller's own
+    assert wanted.tolist() == [5, 3, 3, 60, 0]
+    with pytest.raises(expdb.Evicted, match="1000"):
+        filled.get([3, 1000])
+
+
+def test_groups_are_items(filled):
+    drawn_tasks = [
+        batch["task_id"][:, 0].tolist()
+        for batch in filled.epochs(2, n=2, unit=expdb.Group(2), fields=["task_id", "reward"])
+    ]
+    assert [len(tasks) for tasks in drawn_tasks] == [2, 1, 2, 1]
+    assert sorted(sum(drawn_tasks[:2], [])) == ["task-0", "task-1", "task-2"]  # noqa: RUF017
