@@ -217,14 +217,12 @@ class Rows:
                 )
         nodes: list[Node] = []
         buffers: list[Buffer] = []
-        places: dict[str, int] = {}
-        for name, column in self.columns.items():
+        for column in self.columns.values():
             more_nodes, more_buffers = column.encode()
             nodes += more_nodes
             buffers += more_buffers
-            places[name] = len(buffers) - 1
         fields = {name: column.field for name, column in self.columns.items()}
-        nullable = {name: column.nulls for name, column in self.columns.items() if column.nulls}
+        nullable = {name for name, column in self.columns.items() if column.nulls}
         total = sum(map(len, buffers))
         pays = any(field.varies for field in fields.values()) or total >= _COMPRESS_ROW_BYTES * max(
             self.count, 1
@@ -234,9 +232,7 @@ class Rows:
             packed = [_compress(buffer) for buffer in buffers]
             compressed = sum(map(len, packed)) < _WORTH * total
             buffers = packed if compressed else buffers
-        return Block(
-            fields, self.count, nodes, buffers, places, compressed, nullable, self.has_final
-        )
+        return Block(fields, self.count, nodes, buffers, compressed, nullable, self.has_final)
 
 
 def _compress(buffer: Buffer) -> Buffer:
@@ -257,17 +253,6 @@ def _compress(buffer: Buffer) -> Buffer:
     return struct.pack("<q", -1) + bytes(buffer)
 
 
-def _decompressed(buffer: Buffer) -> Buffer:
-    """Undo `_compress`."""
-    if not buffer:
-        return buffer
-    (size,) = struct.unpack_from("<q", buffer)
-    if size < 0:
-        return memoryview(buffer)[8:]
-    data: bytes = CODEC.decompress(memoryview(buffer)[8:], size, asbytes=True)
-    return data
-
-
 @dataclass
 class Block:
     """Encoded fields that still want their system columns.
@@ -279,30 +264,14 @@ class Block:
     rows: int
     nodes: list[Node]
     buffers: list[Buffer]
-    places: dict[str, int]  # of the last buffer of each field
     compressed: bool
-    nullable: dict[str, list[int]]  # the rows that lack a field, of each that some row lacks
+    nullable: set[str]
     has_final: bool = False
 
     @property
     def steps(self) -> int:
         """Rows that are steps: all but a final observation."""
         return self.rows - self.has_final
-
-    def values(self, name: str, final: bool = False) -> np.ndarray:
-        """Return the values of a field of fixed width [steps, ...], those of `final` included."""
-        field, count = self.fields[name], self.rows if final else self.steps
-        data = self.buffers[self.places[name]]
-        if self.compressed:
-            data = _decompressed(data)
-        if field.dtype == "bool" and not field.shape:
-            bits = np.frombuffer(data, np.uint8)
-            return np.unpackbits(bits, count=count, bitorder="little").view(np.bool_)
-        return np.ndarray((count, *field.fixed_shape), field.numpy, data)
-
-    def missing(self, name: str) -> list[int]:
-        """Return the steps that lack a field of the block."""
-        return [row for row in self.nullable.get(name, ()) if row < self.steps]
 
     def message(
         self,

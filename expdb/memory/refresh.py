@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 
+from expdb.memory.arrivals import add, read_arrival
 from expdb.memory.columns import AFTER, PRESENT, WHOLE
 from expdb.memory.journal import NONE, Change
 from expdb.memory.links import (
@@ -43,6 +44,7 @@ def refresh(
     )
     if r.changing or lacking or state.oldest > r.high or r.high > state.added:
         r.forget()
+    was_complete = r.complete
     # Where an interrupt leaves it half done, it is known to be, whatever else the interrupt hits.
     r.changing, r.complete = True, False
     if r.high == r.low == 0:
@@ -69,6 +71,11 @@ def refresh(
         r.record(Change(r.high, r.high, revised, relinked, episodes=episodes, deleted=deleted))
     if not r.slots:
         r.reserve(state.added, 0, state.capacity)
+    arrival = None
+    if was_complete and r.high < state.added:
+        arrival = read_arrival(store, session, r, state)
+    if arrival is not None:
+        add(r, arrival, store, session, state.revised)
     while r.high < state.added and (deadline is None or time.perf_counter() < deadline):
         r.record(load_more(store, session, r, state))
     complete = r.high == state.added

@@ -11,10 +11,10 @@ import numpy as np
 
 from expdb import checks, errors
 from expdb.batch import Batch
+from expdb.memory.arrivals import take_in
 from expdb.memory.budget import Budget
 from expdb.memory.refresh import refresh
 from expdb.memory.resident import Resident
-from expdb.memory.write_through import take_in
 from expdb.names import nearest
 from expdb.process.locks import locked
 from expdb.replay.population import check_size
@@ -431,7 +431,7 @@ class Sampling:
         for commit in commits:
             if commit.first < r.high:
                 continue  # a refresh has read it
-            if not take_in(r, commit):
+            if not take_in(r, commit, self._store):
                 self._seen = None  # read what is left
                 break
             if commit.span is not None:

@@ -14,7 +14,7 @@ BYTES_PER_STEP = 500  # of memory, about, beside its fields
 
 @dataclass(frozen=True)
 class Counters:
-    """The counters of a buffer at the end of a write."""
+    """The counters of a buffer after a commit."""
 
     oldest: int  # position: every step before it is evicted
     size: int
@@ -24,10 +24,10 @@ class Counters:
 
 @dataclass(frozen=True)
 class Commit:
-    """Steps that this process has committed, with the values that it still holds."""
+    """What this process has committed to a buffer, with the values that it still holds."""
 
-    first: int  # position
-    plan: WritePlan
+    first: int  # position of the first step, or of the next one to be written
+    plan: WritePlan | None  # None: the buffer was cleared
     fields: Fields  # of the buffer, which the write did not change
     counters: Counters
     span: Any  # see Transaction.span
@@ -47,7 +47,8 @@ class Commits:
 
     def put(self, commit: Commit, nbytes: int) -> None:
         """Add a commit whose fields take so many bytes."""
-        self._nbytes += nbytes + BYTES_PER_STEP * commit.plan.count
+        count = 0 if commit.plan is None else commit.plan.count
+        self._nbytes += nbytes + BYTES_PER_STEP * count
         if self._nbytes > MOST_BYTES or len(self.waiting) >= MOST_COMMITS:
             self.is_wanted = False
             self.take()

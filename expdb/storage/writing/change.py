@@ -13,6 +13,7 @@ from expdb.names import EPISODE_COLUMNS
 from expdb.sql import tables
 from expdb.sql.conditions import Condition, resolve
 from expdb.sql.session import Session
+from expdb.storage.commits import Commit, Counters
 from expdb.storage.ledger.consumers import find_consumer, list_consumers, refuse_minimum
 from expdb.storage.ledger.pins import pinned_positions
 from expdb.storage.ledger.rates import rate_limiter
@@ -285,14 +286,21 @@ def clear(store: Store) -> int:
     Positions go on where they were, and consumers keep their ledgers.
     """
     buffer = sa.update(tables.buffers).where(B.id == store.id)
-    with store.writing() as (session, _):
-        ((size,),) = session.rows(sa.select(B.size).where(B.id == store.id))
+    writing = store.writing()
+    with writing as (session, _):
+        columns = B.size, B.added, B.revision, B.deleted
+        ((size, added, revision, deleted),) = session.rows(
+            sa.select(*columns).where(B.id == store.id)
+        )
         # As if evicted: with `low` past every position no trigger takes the rows from the count one
         # by one.
         session.execute(buffer.values(low=B.added, holes=0, pinned=None, revision=B.revision + 1))
         for table in tables.EXPERIENCE:
             session.execute(sa.delete(table).where(table.c.buffer_id == store.id))
         session.execute(buffer.values(size=0, bytes=0))
+    if store.commits.is_wanted:
+        counters = Counters(added, 0, revision + 1, deleted)
+        store.commits.put(Commit(added, None, store.fields, counters, writing.span), 0)
     return int(size)
 
 

@@ -307,7 +307,7 @@ class Pending:
         lacking: set[str] = set()
         for block in self.blocks:
             if block.fields.keys() != known.types.keys() or block.nullable:
-                lacking |= block.nullable.keys() | (known.types.keys() - block.fields.keys())
+                lacking |= block.nullable | (known.types.keys() - block.fields.keys())
             found.update(block.fields)
         found.update(self.final_types)
         for block in self.blocks:

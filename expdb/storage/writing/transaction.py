@@ -92,7 +92,7 @@ def _pass_on(store: Store, pending: Pending, commit: Commit | None) -> None:
     The observation after an episode may be in a chunk of its own, and a step may have changed
     columns of its episode.
     """
-    if commit is None or not store.commits.is_wanted:
+    if commit is None or commit.plan is None or not store.commits.is_wanted:
         return
     if pending.final and commit.plan.final is None:
         return

@@ -134,7 +134,7 @@ class History:
         """Change what is stored."""
         mine, rng = self.mine, self._rng
         positions = np.unique(rng.integers(0, max(self.number, 1), 3))
-        kind = rng.integers(5)
+        kind = rng.integers(6)
         if kind == 0:
             mine.update(positions, reward=1.5)
         elif kind == 1:
@@ -143,6 +143,9 @@ class History:
             mine.update_priorities(positions, np.ones(len(positions)))
         elif kind == 3:
             mine.set_capacity(int(rng.integers(20, 80)))
+        elif kind == 4:
+            self.close()
+            mine.clear()
         else:
             self._theirs.update(positions, terminated=True)
 
@@ -162,6 +165,7 @@ class History:
         """End what is open."""
         for episode in self._open:
             episode.abort()
+        self._open = []
 
 
 @pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
@@ -215,6 +219,25 @@ def test_a_process_does_not_read_what_it_has_written(open_db, location, monkeypa
         held = buffer._sampling.resident
         actions = held.columns["action"][held.rows(held.all_positions())]
         assert actions.tolist() == list(range(60, 120))
+
+
+def test_a_process_that_clears_does_not_read_either(open_db, location, monkeypatch):
+    lag = {"max_lag": 60.0} if "://" in location else {}
+    buffer = open_db(**lag).buffer("b", fields={"action": expdb.Field("int64")})
+    with buffer.writer() as writer:
+        for first in (0, 60, 120, 180):
+            writer.extend({"action": first + np.arange(60)})
+            writer.flush()
+            with monkeypatch.context() as patched:
+                if first:
+                    patched.setattr(sampling, "refresh", never)
+                    patched.setattr(type(buffer._store.engine), "reading", never)
+                assert sorted(np.unique(buffer.sample(999)["action"])) == [
+                    *range(first, first + 60)
+                ]
+            if not first:
+                buffer.sample(1)
+            buffer.clear()
 
 
 def test_what_others_commit_in_between_is_read(open_db):
