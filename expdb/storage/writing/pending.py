@@ -5,6 +5,7 @@ Every value is checked and encoded here, before anything touches the database.
 
 import time
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -178,7 +179,11 @@ class Pending:
             stop = self.rows.extend(many.fields, self._types, stop)
             if self.rows.full:
                 self.cut()
+        is_first = not self.taken
         self.taken.extend(zip(episodes, *many.taken, strict=False))
+        if is_first:  # `steps` need not be made of the rows again
+            columns = [tuple(islice(column, many.size)) for column in many.taken]
+            self._columns = Steps(tuple(episodes), *columns)
 
     def mark(self) -> Mark:
         """Return how far it is, to come back to where the next steps are refused."""
