@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 import expdb
 
-__all__ = ["Episodes", "Loader", "Samples", "pad", "pinned"]
+__all__ = ["Episodes", "Loader", "Minibatches", "Samples", "pad", "pinned"]
 
 MESSAGE_BYTES = 256 << 10  # that a worker of Loader sends at once, rather than a batch
 MESSAGE_BATCHES = 64
@@ -179,6 +179,75 @@ class Samples(IterableDataset[Tensors]):
         )
         dropping = isinstance(unit, expdb.NStep) and unit.end == "drop"
         return independent and not dropping and not isinstance(unit, (expdb.Episode, expdb.Group))
+
+
+class Minibatches(IterableDataset[Tensors]):
+    """Yield every item of a buffer once per pass, as `buffer.epochs` does, as tensors.
+
+    Give it to a `DataLoader` with `batch_size=None`: each item of the dataset is a batch. Workers
+    divide the episodes among them. `torch.manual_seed` decides the order. A pass that was
+    interrupted continues after its last batch: save `state_dict()` with the checkpoint, and call
+    `load_state_dict` before the first pass of the resumed training. With workers, use the
+    `StatefulDataLoader` of torchdata for that.
+
+    Parameters
+    ----------
+    buffer : ReplayBuffer
+        Where the items are.
+    size : int
+        Items of a batch.
+    where, unit, fields, shard, drop_last
+        As of `buffer.epochs`.
+    """
+
+    def __init__(
+        self,
+        buffer: expdb.ReplayBuffer,
+        size: int,
+        where: Any = None,
+        *,
+        unit: Any = expdb.Step(),  # noqa: B008 (frozen)
+        fields: Sequence[str] | None = None,
+        shard: tuple[int, int] = (0, 1),
+        drop_last: bool = False,
+    ):
+        if not isinstance(buffer, expdb.ReplayBuffer):
+            raise expdb.InvalidValue(f"buffer is {buffer!r}: give one such as db.buffer('train')")
+        self.buffer, self.size, self.shard = buffer, size, shard
+        self.options = {"where": where, "unit": unit, "fields": fields, "drop_last": drop_last}
+        self._epochs: expdb.Epochs | None = None
+        self._resumed: dict[str, Any] | None = None
+        buffer.epochs(size, shard=shard, **self.options)  # raises for wrong arguments
+
+    def __iter__(self) -> Iterator[Tensors]:
+        """Begin a pass, or continue the one that was loaded."""
+        info, resumed, self._resumed = get_worker_info(), self._resumed, None
+        seed = int(torch.empty((), dtype=torch.int64).random_()) if info is None else info.seed
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        part, parts = self.shard
+        self._epochs = self.buffer.epochs(
+            self.size,
+            seed=seed if resumed is None else resumed["seed"],
+            shard=(part + parts * worker, parts * workers) if parts * workers > 1 else None,
+            **self.options,
+        )
+        if resumed is not None:
+            self._epochs.load_state_dict(resumed)
+        for batch in self._epochs:
+            yield batch.to_torch()
+        self._epochs = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the progress of the pass of this process; None if no pass is under way."""
+        return {"epochs": None if self._epochs is None else self._epochs.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Have the next pass yield the batches that were left when `state_dict` was called."""
+        if not isinstance(state, Mapping) or "epochs" not in state:
+            raise expdb.InvalidValue(
+                f"expected a state that state_dict() returned, got {type(state).__name__}"
+            )
+        self._resumed = state["epochs"]
 
 
 class Loader(DataLoader[Tensors]):

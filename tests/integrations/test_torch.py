@@ -1,5 +1,7 @@
 """PyTorch: datasets, loaders with workers by fork and spawn, and what is copied."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ torch = pytest.importorskip(
 
 from torch.utils.data import DataLoader  # noqa: E402
 
-from expdb.integrations.torch import Episodes, Loader, Samples, pad, pinned  # noqa: E402
+from expdb.integrations.torch import Episodes, Loader, Minibatches, Samples, pad, pinned  # noqa: E402
 
 
 @pytest.fixture
@@ -353,3 +355,34 @@ def test_a_state_of_other_workers_is_refused(buffer):
     kept = Loader(Samples(buffer, 4, batches=3), num_workers=2, persistent_workers=True)
     with pytest.raises(expdb.InvalidValue, match="persistent_workers=True cannot be resumed"):
         kept.state_dict()
+
+
+def test_minibatches_yield_every_item_once_per_pass(buffer):
+    dataset = Minibatches(buffer, 7, unit=expdb.NStep(1), fields=["position", "obs"])
+    drawable = set(buffer.sample(5000, unit=expdb.NStep(1))["position"].tolist())
+    passes = []
+    for workers in (0, 2, 2):
+        loader = DataLoader(dataset, batch_size=None, num_workers=workers)
+        passes.append(torch.cat([batch["position"] for batch in loader]).tolist())
+        assert sorted(passes[-1]) == sorted(drawable)
+    assert passes[1] != passes[2]
+    torch.manual_seed(3)
+    first = [batch["position"].tolist() for batch in dataset]
+    torch.manual_seed(3)
+    assert [batch["position"].tolist() for batch in dataset] == first
+
+
+def test_a_pass_of_minibatches_continues_where_it_was_interrupted(buffer):
+    dataset = Minibatches(buffer, 7)
+    batches = iter(dataset)
+    next(batches)
+    state = pickle.loads(pickle.dumps(dataset.state_dict()))
+    rest = [batch["position"].tolist() for batch in batches]
+    resumed = Minibatches(buffer, 7)
+    resumed.load_state_dict(state)
+    assert [batch["position"].tolist() for batch in resumed] == rest
+    assert resumed.state_dict() == {"epochs": None}
+    with pytest.raises(expdb.InvalidValue, match="state_dict"):
+        resumed.load_state_dict({})
+    with pytest.raises(expdb.InvalidValue, match="batch_size"):
+        Minibatches(buffer, 0)
