@@ -1,10 +1,11 @@
-"""Time the data handling of training loops: writing and sampling in turns.
+"""Time training loops that alternate between writing and sampling.
 
     python -m benchmarks.loops [--quick] [--only WORD] [--sqlite]    needs cpprb: the group `bench`
 
-Every line compares one iteration of a loop with the same iteration on NumPy arrays, with cpprb, or
-with the sum of its parts, in blocks of calls that alternate. Printed are the ratio of the medians
-and the 99th percentile of an iteration. Rows of PostgreSQL need its programs: a server is started.
+Each line compares one iteration of a loop with the same iteration on NumPy arrays, with cpprb, or
+with the sum of its parts. Blocks of calls alternate between the sides. The output is the ratio of
+the medians and the 99th percentile of an iteration. PostgreSQL lines start a temporary server, so
+its programs must be installed.
 """
 
 import argparse
@@ -30,7 +31,7 @@ KEYS = ["obs", "action", "reward", "next_obs", "terminated"]
 
 
 class Ring:
-    """A replay buffer of NumPy arrays, as tutorials have it."""
+    """A minimal replay buffer of NumPy arrays."""
 
     def __init__(self, capacity: int, **fields: tuple[tuple[int, ...], Any]):
         self._arrays = {
@@ -50,7 +51,7 @@ class Ring:
         rows = self._rng.integers(0, self.size, size)
         return {name: array[rows] for name, array in self._arrays.items()}
 
-    def sequences(self, size: int, length: int) -> dict[str, np.ndarray]:
+    def sample_sequences(self, size: int, length: int) -> dict[str, np.ndarray]:
         """Return random runs of steps."""
         rows = self._rng.integers(0, self.size - length, size)[:, None] + np.arange(length)
         return {name: array[rows] for name, array in self._arrays.items()}
@@ -96,7 +97,7 @@ class Actor:
             self._episode = None
 
 
-def small(step: int) -> dict[str, Any]:
+def small_step_fields(step: int) -> dict[str, Any]:
     """Return the fields of a CartPole-sized step."""
     return {"obs": OBS[step & 255], "action": step & 1, "reward": 1.0}
 
@@ -111,7 +112,7 @@ def fill(buffer: expdb.ReplayBuffer, steps: int) -> None:
             )  # fmt: skip
 
 
-def measured(calls: int, sides: dict[str, Work], rounds: int = 5) -> dict[str, tuple[float, float]]:
+def measure(calls: int, sides: dict[str, Work], rounds: int = 5) -> dict[str, tuple[float, float]]:
     """Return median and 99th percentile of a call of each side, in blocks that alternate.
 
     The first block of each side warms up and does not count.
@@ -132,23 +133,23 @@ def measured(calls: int, sides: dict[str, Work], rounds: int = 5) -> dict[str, t
 
 
 class Report:
-    """Prints lines as they come."""
+    """Print results as they are measured."""
 
     def __init__(self, only: str):
         self._only = only
 
-    def wants(self, work: str) -> bool:
-        """Return whether a line is to be measured."""
+    def is_selected(self, work: str) -> bool:
+        """Return whether a benchmark is selected."""
         return self._only in work
 
-    def line(self, work: str, to: str, ratio: float, mark: float, late: float = 0.0) -> None:
+    def line(self, work: str, to: str, ratio: float, limit: float, p99: float = 0.0) -> None:
         """Print a ratio, its mark and the 99th percentile in seconds."""
-        tail = f"  p99 {late * 1e3:.2f} ms" if late else ""
-        print(f"{work:54} / {to:16} {ratio:6.2f} x  (<= {mark:g} x){tail}", flush=True)
+        tail = f"  p99 {p99 * 1e3:.2f} ms" if p99 else ""
+        print(f"{work:54} / {to:16} {ratio:6.2f} x  (<= {limit:g} x){tail}", flush=True)
 
-    def time(self, work: str, seconds: float, mark: float) -> None:
-        """Print a time that has a mark of its own, in milliseconds."""
-        print(f"{work:54}   {'':16} {seconds * 1e3:6.1f} ms (<= {mark:g} ms)", flush=True)
+    def time(self, work: str, seconds: float, limit: float) -> None:
+        """Print a time in milliseconds and its limit."""
+        print(f"{work:54}   {'':16} {seconds * 1e3:6.1f} ms (<= {limit:g} ms)", flush=True)
 
 
 # -- the loops -------------------------------------------------------------------------------------
@@ -182,18 +183,21 @@ def dqn(report: Report, kind: str, db: expdb.ExperienceDB, calls: int) -> None:
 
     def store(count: int) -> None:
         for k in range(count):
-            buffer.store(task_id="stored", **small(k))
+            buffer.store(task_id="stored", **small_step_fields(k))
 
-    flushing, timed = Actor(buffer, small), Actor(buffer, small, flush_seconds=0.05)
+    flushing, timed = (
+        Actor(buffer, small_step_fields),
+        Actor(buffer, small_step_fields, flush_seconds=0.05),
+    )
 
     def append_flush() -> None:
         flushing.append(4)
         flushing.flush()
 
-    def both(*works: Work) -> Work:
+    def in_sequence(*works: Work) -> Work:
         return lambda: [work() for work in works]
 
-    found = measured(
+    found = measure(
         calls,
         {
             "sample": sample,
@@ -202,12 +206,12 @@ def dqn(report: Report, kind: str, db: expdb.ExperienceDB, calls: int) -> None:
             "numpy": numpy_loop,
             "cpprb": cpprb_loop,
             "store": lambda: store(1),
-            "store, sample": both(lambda: store(1), sample),
+            "store, sample": in_sequence(lambda: store(1), sample),
             "4 store": lambda: store(4),
-            "4 store, sample": both(lambda: store(4), sample),
+            "4 store, sample": in_sequence(lambda: store(4), sample),
             "flush": append_flush,
-            "flush, sample": both(append_flush, sample),
-            "timed": both(lambda: timed.append(4), sample),
+            "flush, sample": in_sequence(append_flush, sample),
+            "timed": in_sequence(lambda: timed.append(4), sample),
         },
     )
     flushing.close()
@@ -255,18 +259,18 @@ def sac(report: Report, kind: str, db: expdb.ExperienceDB, calls: int) -> None:
             nonlocal count
             count += 1
             for k, name in enumerate(names):
-                writer.append(agent_id=name, task_id="sac", **small(count + k))
+                writer.append(agent_id=name, task_id="sac", **small_step_fields(count + k))
             if count % every == 0:
                 writer.flush()
             buffer.sample(BATCH, unit=UNIT, fields=KEYS)
 
         return iteration
 
-    found = measured(calls, {"numpy": numpy_loop} | {str(n): loop(n) for n in (1, 8, 64)})
+    found = measure(calls, {"numpy": numpy_loop} | {str(n): loop(n) for n in (1, 8, 64)})
     for every, mark in ((1, 8.0), (8, 2.0), (64, 2.0)):
-        median, late = found[str(every)]
+        median, p99 = found[str(every)]
         work = f"{kind} SAC: 8 append, flush every {every}, sample"
-        report.line(work, "NumPy", median / found["numpy"][0], mark, late)
+        report.line(work, "NumPy", median / found["numpy"][0], mark, p99)
 
 
 def ppo(report: Report, kind: str, db: expdb.ExperienceDB, rounds: int) -> None:
@@ -347,9 +351,9 @@ def dreamer(report: Report, kind: str, db: expdb.ExperienceDB, calls: int) -> No
 
         def numpy_loop(ring: Any = ring, values: Any = values, action: Any = action) -> None:
             ring.add(obs=values[0], action=action, reward=1.0)
-            ring.sequences(16, 64)
+            ring.sample_sequences(16, 64)
 
-        found = measured(calls, {"ours": loop, "numpy": numpy_loop})
+        found = measure(calls, {"ours": loop, "numpy": numpy_loop})
         actor.close()
         ratio = found["ours"][0] / found["numpy"][0]
         report.line(f"{kind} Dreamer: {name}", "NumPy", ratio, mark, found["ours"][1])
@@ -359,7 +363,7 @@ def updates(report: Report, kind: str, db: expdb.ExperienceDB, calls: int) -> No
     """Append four steps, flush, and sample 20 batches."""
     buffer, ring = db.buffer("updates", capacity=CAPACITY), small_ring()
     fill(buffer, 20_000)
-    actor = Actor(buffer, small)
+    actor = Actor(buffer, small_step_fields)
 
     def loop() -> None:
         actor.append(4)
@@ -373,7 +377,7 @@ def updates(report: Report, kind: str, db: expdb.ExperienceDB, calls: int) -> No
         for _ in range(20):
             ring.sample(BATCH)
 
-    found = measured(max(calls // 5, 20), {"ours": loop, "numpy": numpy_loop})
+    found = measure(max(calls // 5, 20), {"ours": loop, "numpy": numpy_loop})
     actor.close()
     ratio = found["ours"][0] / found["numpy"][0]
     report.line(f"{kind}: one write, 20 samples", "NumPy", ratio, 1.5, found["ours"][1])
@@ -395,14 +399,14 @@ def epoch(report: Report, kind: str, db: expdb.ExperienceDB, steps: int) -> None
             rows = order[start : start + BATCH]
             _ = {name: array[rows] for name, array in arrays.items()}
 
-    found = measured(1, {"ours": ours, "numpy": numpy_epoch})
+    found = measure(1, {"ours": ours, "numpy": numpy_epoch})
     report.line(
         f"{kind}: epoch over {steps:,} steps", "NumPy", found["ours"][0] / found["numpy"][0], 2
     )
 
 
 def commit(location: str, count: int, asked: Any, done: Any) -> None:
-    """Commit `count` steps whenever asked, in a process of its own."""
+    """Commit `count` steps per request, in a separate process."""
     with expdb.open(location) as db:
         buffer = db.buffer("others")
         columns = {"obs": OBS[np.arange(count) & 255], "action": np.ones(count, np.int64)}
@@ -462,23 +466,23 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer calls and steps")
     parser.add_argument("--only", default="", metavar="WORD", help="dqn, sac, ppo, dreamer, ...")
     parser.add_argument("--sqlite", action="store_true", help="leave out PostgreSQL")
-    given = parser.parse_args()
-    report, calls = Report(given.only), 100 if given.quick else 400
+    arguments = parser.parse_args()
+    report, calls = Report(arguments.only), 100 if arguments.quick else 400
     loops: list[tuple[str, Callable[..., None], int]] = [
         ("dqn", dqn, calls),
         ("sac", sac, calls),
-        ("ppo", ppo, 3 if given.quick else 9),
+        ("ppo", ppo, 3 if arguments.quick else 9),
         ("dreamer", dreamer, calls),
         ("updates", updates, calls),
-        ("epoch", epoch, 100_000 if given.quick else 1_000_000),
+        ("epoch", epoch, 100_000 if arguments.quick else 1_000_000),
     ]
     with tempfile.TemporaryDirectory() as folder:
-        for kind, location in locations(Path(folder), given.sqlite):
+        for kind, location in locations(Path(folder), arguments.sqlite):
             for name, loop, amount in loops:
-                if report.wants(name):
+                if report.is_selected(name):
                     with expdb.open(location) as db:
                         loop(report, kind, db, amount)
-            if report.wants("others"):
+            if report.is_selected("others"):
                 others(report, kind, location, calls)
 
 

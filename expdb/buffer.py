@@ -406,9 +406,9 @@ class ReplayBuffer:
         Raises Evicted, which names those that are not held.
         """
         wanted = _positions(positions)
-        found = self._sampling.get(wanted, fields)
-        if found is not None:
-            return found
+        batch = self._sampling.get(wanted, fields)
+        if batch is not None:
+            return batch
         self._sampling.save()
         with self._store.engine.reading() as session:
             state = self._store.state(session)
@@ -745,30 +745,28 @@ class ReplayBuffer:
         seed: int = 0,
         shard: tuple[int, int] | None = None,
         drop_last: bool = False,
-        follow: bool = False,
+        refresh: bool = False,
         empty: Empty = np.empty,
     ) -> Epochs:
-        """Yield every item once per epoch, in minibatches and in an order that `seed` gives.
+        """Yield every item once per epoch, in minibatches, in an order determined by `seed`.
 
-        The items are those that may be drawn when the first batch is. What is evicted, deleted or
-        changed before its turn, so that it may not be drawn any more, is left out with an
-        ExpDBWarning.
+        The items are listed when you request the first batch. If an item is evicted, deleted or
+        changed so that it can no longer be sampled, its epoch skips it with an ExpDBWarning.
 
         Parameters
         ----------
         batch_size : int
-            Items of a batch. The last batch of an epoch may have fewer.
+            Number of items per batch. The last batch of an epoch may have fewer.
         n : int or None
-            Number of epochs; None for no end.
+            Number of epochs. If None, the iterator never ends.
         where, unit, fields, shard, empty
-            As of `sample`.
+            See `sample`.
         seed : int
-            Decides the order, together with the number of the epoch.
+            Seed of the order. Each epoch has another order, derived from `seed` and its number.
         drop_last : bool
-            Whether to leave out the last batch of an epoch if it has fewer items than the others.
-        follow : bool
-            Whether each epoch has the items that may be drawn when it begins, instead of those of
-            the first epoch.
+            Whether to drop the last batch of an epoch if it has fewer than `batch_size` items.
+        refresh : bool
+            Whether to list the items again at the start of each epoch.
 
         Returns
         -------
@@ -777,8 +775,10 @@ class ReplayBuffer:
 
         Raises
         ------
+        InvalidValue
+            If an argument is invalid.
         TooFewRows
-            By the first batch of an epoch, if there is no item.
+            Raised by the iterator if an epoch has no batch.
 
         Examples
         --------
@@ -786,15 +786,29 @@ class ReplayBuffer:
         ...     loss = learner(batch["obs"], batch["action"])
         """
         names = None if fields is None else field_names(fields)  # once: it may be an iterator
-        asked = where, unit, names, shard
+        request_args = where, unit, names, shard
         retry = self._engine.retry
-        return Epochs(self._sampling, retry, batch_size, n, asked, seed, drop_last, follow, empty)
+        return Epochs(
+            self._sampling, retry, self._no_items, batch_size, n, request_args, seed, drop_last,
+            refresh, empty,
+        )  # fmt: skip
+
+    def _no_items(self, where: Where, what: str) -> errors.TooFewRows:
+        """Return the error of epochs without items."""
+        error = errors.TooFewRows(f"no {what} for an epoch; store some first, or widen the query")
+        return self._explained(where, error)
 
     def _explained(self, where: Where, error: errors.TooFewRows) -> errors.TooFewRows:
         """Return the error with what the buffer holds."""
         condition = self._store.compiled(where)
         with self._store.engine.reading() as session:
-            return explained(self._store, session, condition, error)
+            found = explained(self._store, session, condition, error)
+        if unwritten := self._writers.unwritten():
+            return errors.TooFewRows(
+                f"{found}; writers of this process hold {unwritten:,} steps that are not written: "
+                "call flush()"
+            )
+        return found
 
     def sampling_state(self) -> dict[str, Any]:
         """Return what sampling depends on beside the data, as plain JSON values.
@@ -1077,7 +1091,7 @@ def _limits(steps: Any, nbytes: Any, seconds: Any) -> tuple[int, int, float]:
     return (
         checks.whole(steps, "flush_steps", 1),
         checks.whole(nbytes, "flush_bytes", 1),
-        checks.number(seconds, "flush_seconds"),
+        checks.number(seconds, "flush_seconds", 0),
     )
 
 

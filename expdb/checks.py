@@ -113,6 +113,11 @@ def _range(least: float, most: float) -> str:
 
 def reward(value: Any) -> float:
     """Return a float whose sums stay finite: an episode's return has to be one."""
+    if len(getattr(value, "shape", ())) == 1 and len(value) > 1:
+        raise InvalidValue(
+            f"reward is {value!r}: give a number, or for a rollout [T, N] pass agents= to "
+            "writer.extend"
+        )
     found = number(value, "reward")
     if isinstance(value, (int, np.integer)) and int(found) != int(value):
         raise InvalidValue(f"reward is {value}, which a float rounds to {found:.0f}: scale it")
@@ -127,7 +132,9 @@ def flag(value: Any, name: str) -> bool:
         return bool(value)
     if getattr(value, "shape", None) == () and value.dtype == bool:
         return bool(value)
-    raise InvalidValue(f"{name} is {value!r}: give True or False")
+    is_number = isinstance(value, (float, np.number))
+    cure = ", or for an array of numbers array.astype(bool)" if is_number else ""
+    raise InvalidValue(f"{name} is {value!r}: give True or False{cure}")
 
 
 def choice(value: Any, name: str, *known: str) -> str:

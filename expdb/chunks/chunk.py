@@ -71,10 +71,10 @@ class Decoder:
                 f"chunk {id} does not match its checksum, or belongs to another buffer; restore a "
                 "backup, or delete its steps"
             )
-        return self.unchecked(id, rows, crc, data)
+        return self.decode_unchecked(id, rows, crc, data)
 
-    def unchecked(self, id: int, rows: int, crc: int, data: bytes) -> "Chunk":
-        """Return a chunk that does not have to match its checksum, such as one just written."""
+    def decode_unchecked(self, id: int, rows: int, crc: int, data: bytes) -> "Chunk":
+        """Return a chunk without a checksum test, for example one that was just written."""
         known = self._layouts.get(data[: self._prefix_bytes])
         if known is not None and known.nbytes == len(data):
             return Chunk(id, rows, crc, data, self.signature, self._places, known)

@@ -238,11 +238,11 @@ class Minibatches(IterableDataset[Tensors]):
         self._epochs = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the progress of the pass of this process; None if no pass is under way."""
+        """Return the progress of the current pass, for a checkpoint."""
         return {"epochs": None if self._epochs is None else self._epochs.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Have the next pass yield the batches that were left when `state_dict` was called."""
+        """Resume the next pass after the last batch before `state_dict` was called."""
         if not isinstance(state, Mapping) or "epochs" not in state:
             raise expdb.InvalidValue(
                 f"expected a state that state_dict() returned, got {type(state).__name__}"

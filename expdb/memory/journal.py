@@ -20,7 +20,7 @@ JOURNAL, JOURNAL_BYTES = 4096, 1 << 20
 
 
 class Change(NamedTuple):
-    """What a refresh has brought. Positions and episode ids; `begin` to `end` are new."""
+    """A change to the rows in memory; positions `begin` to `end` are new."""
 
     begin: int
     end: int

@@ -7,7 +7,6 @@ import time
 
 import numpy as np
 
-from expdb.memory.arrivals import add, read_arrival
 from expdb.memory.columns import AFTER, PRESENT, WHOLE
 from expdb.memory.journal import NONE, Change
 from expdb.memory.links import (
@@ -20,6 +19,7 @@ from expdb.memory.links import (
     terminate,
 )
 from expdb.memory.load import load_more, overwrite, read_steps
+from expdb.memory.new_steps import add_new_steps, read_new_steps
 from expdb.memory.priorities import load_priorities
 from expdb.memory.resident import Resident
 from expdb.names import UNKNOWN
@@ -71,11 +71,11 @@ def refresh(
         r.record(Change(r.high, r.high, revised, relinked, episodes=episodes, deleted=deleted))
     if not r.slots:
         r.reserve(state.added, 0, state.capacity)
-    arrival = None
+    new_steps = None
     if was_complete and r.high < state.added:
-        arrival = read_arrival(store, session, r, state)
-    if arrival is not None:
-        add(r, arrival, store, session, state.revised)
+        new_steps = read_new_steps(store, session, r, state)
+    if new_steps is not None:
+        add_new_steps(r, new_steps, store, session, state.revised)
     while r.high < state.added and (deadline is None or time.perf_counter() < deadline):
         r.record(load_more(store, session, r, state))
     complete = r.high == state.added

@@ -1,42 +1,43 @@
-"""Epochs: every item of a buffer once, in minibatches, in an order that a seed gives."""
+"""Iterate over every item of a buffer once per epoch, in minibatches."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from expdb import checks, errors
 from expdb.batch import Batch
-from expdb.errors import InvalidValue
-from expdb.replay.population import check_size
+from expdb.errors import InvalidValue, TooFewRows
 from expdb.replay.samplers import Uniform
 from expdb.sampling.request import check_empty
 from expdb.sampling.sampling import Sampling
 from expdb.storage.reading.chunk_values import Empty
 
-Result = TypeVar("Result")
 Retry = Callable[..., Any]
 
-_SETTINGS = ("batch_size", "seed", "drop_last", "follow")
+Explain = Callable[[Any, str], TooFewRows]
+
+_SETTINGS = ("batch_size", "seed", "drop_last", "refresh", "request")
+_STATE = {*_SETTINGS, "epoch", "start", "items", "generator"}
 
 
 class Epochs(Iterator[Batch]):
-    """Yield every item of a buffer once per epoch; made by `buffer.epochs(...)`.
+    """Iterate over every item of a buffer once per epoch; returned by `buffer.epochs()`.
 
-    It is an iterator: a loop that was left goes on where it was. `state_dict` and `load_state_dict`
-    resume it in another process. An item is what the unit makes of a step: `len(epochs.items)` is
-    their number, once the first batch was drawn.
+    If you leave a loop early, the next loop continues after the last batch. `state_dict` and
+    `load_state_dict` resume the iteration in another process. An item is one unit: a step, an
+    n-step transition, a sequence, an episode or a group.
 
     Attributes
     ----------
     epoch : int
-        Epochs that are complete.
+        Number of completed epochs.
     items : numpy.ndarray or None
-        Positions of the items of this epoch, int64, ascending; None before the first batch.
-    left_out : int
-        Items of this epoch that were evicted, deleted or changed before their turn.
+        Positions of the items of this epoch, int64, ascending. None before the first batch.
+    skipped : int
+        Number of items skipped in this epoch because they were evicted, deleted or changed.
 
     Examples
     --------
@@ -50,32 +51,41 @@ class Epochs(Iterator[Batch]):
         self,
         sampling: Sampling,
         retry: Retry,
+        explain: Explain,
         batch_size: int,
         n: int | None,
-        asked: tuple[Any, ...],
+        request_args: tuple[Any, ...],
         seed: int,
         drop_last: bool,
-        follow: bool,
+        refresh: bool,
         empty: Empty,
     ):
         if empty is not np.empty:
             check_empty(empty)
-        self._sampling, self._retry, self._empty = sampling, retry, empty
+        self._sampling, self._retry, self._explain, self._empty = sampling, retry, explain, empty
         self._batch_size = checks.rows(batch_size, "batch_size")
-        self._n = None if n is None else checks.whole(n, "n", 1)
-        self._seed = checks.whole(seed, "seed", 0)
+        self._n = None if n is None else _checked_n(n)
+        self._seed = _checked_seed(seed)
         self._drop_last = checks.flag(drop_last, "drop_last")
-        self._follow = checks.flag(follow, "follow")
-        where, unit, fields, shard = asked
-        self._asked = self._batch_size, where, Uniform(), unit, fields, shard
-        sampling.check(*self._asked)
+        self._refresh = checks.flag(refresh, "refresh")
+        where, unit, fields, shard = request_args
+        self._request_args = self._batch_size, where, Uniform(), unit, fields, shard
+        self._request = sampling.describe(*self._request_args)
         self.epoch = 0
         self.items: np.ndarray | None = None
-        self.left_out = 0
-        self._known: object = None  # what stands for the buffer when its items were listed
-        self._order: np.ndarray | None = None  # of this epoch: positions
-        self._start = 0  # of the next batch, in that order
+        self.skipped = 0
+        self._rows_version: object = None  # of the rows in memory when the items were listed
+        self._order: np.ndarray | None = None  # positions of this epoch, shuffled
+        self._start = 0  # index in `_order` of the next batch
+        self._has_yielded = False  # a batch of this epoch
         self._rng = np.random.default_rng(0)
+
+    def __repr__(self) -> str:
+        count = "not listed yet" if self.items is None else f"{len(self.items):,}"
+        return (
+            f"<Epochs: {self.epoch} of {self._n or 'endless'} completed, batch_size "
+            f"{self._batch_size}, items: {count}>"
+        )
 
     def __next__(self) -> Batch:
         """Return the next batch.
@@ -83,7 +93,8 @@ class Epochs(Iterator[Batch]):
         Raises
         ------
         TooFewRows
-            At the beginning of an epoch, if there is no item.
+            If an epoch has no batch: there are no items, all were skipped, or `drop_last` drops
+            the only batch.
         """
         while True:
             if self._order is None:
@@ -92,86 +103,144 @@ class Epochs(Iterator[Batch]):
                 self._begin()
             assert self._order is not None
             if self._start < len(self._order):
-                batch = self._next()
+                batch = self._next_in_epoch(self._order)
                 if batch is not None:
+                    self._has_yielded = True
                     return batch
             else:
+                self._require_batch(len(self._order))
                 self.epoch, self._order = self.epoch + 1, None
 
+    def _require_batch(self, count: int) -> None:
+        """Raise TooFewRows if no batch of an epoch of `count` items was yielded."""
+        if not self._has_yielded:
+            raise TooFewRows(
+                f"epoch {self.epoch} of {count} items has no batch of {self._batch_size}: "
+                f"{self.skipped} items were evicted, deleted or changed since they were listed; "
+                "use a smaller batch_size, drop_last=False or refresh=True"
+            )
+
     def _begin(self) -> None:
-        """Begin an epoch: list its items, if need be, and put them in order."""
-        if self.items is None or self._follow:
-            items, known = self._retry(self._sampling.list_items, self._asked)
-            check_size(len(items), 1, self._asked[3].what, replace=True)
-            self.items, self._known = items, known
-        order = np.random.default_rng((self._seed, self.epoch))
-        self.left_out = 0
-        self._order, self._start = self.items[order.permutation(len(self.items))], 0
+        """Start an epoch: list the items if necessary, and shuffle them."""
+        if self.items is None or self._refresh:
+            items, version = self._retry(self._sampling.list_items, self._request_args)
+            if not len(items):
+                raise self._explain(self._request_args[1], self._request_args[3].what)
+            self.items, self._rows_version = items, version
+        self._shuffle(self.items)
+
+    def _shuffle(self, items: np.ndarray) -> None:
+        self.skipped, self._start, self._has_yielded = 0, 0, False
+        order = np.random.default_rng((self._seed, self.epoch)).permutation(len(items))
+        self._order = items[order]
         self._rng = np.random.default_rng((self._seed, self.epoch, 1))
 
-    def _next(self) -> Batch | None:
-        """Return the next batch of the epoch; None if what is left of it makes none."""
-        order, start = self._order, self._start
-        assert order is not None
-        asked = self._asked, order, start, self._known, self._rng, self._empty
-        batch, self._start, left_out = self._retry(self._sampling.draw_in_order, *asked)
-        if left_out and not self.left_out:
+    def _next_in_epoch(self, order: np.ndarray) -> Batch | None:
+        """Return the next batch of the epoch, or None if the remaining items make no batch."""
+        start = self._start
+        batch, self._start, skipped = self._retry(
+            self._sampling.draw_in_order,
+            self._request_args, order, start, self._rows_version, self._rng, self._empty,
+        )  # fmt: skip
+        if skipped and not self.skipped:
             errors.warn(
-                f"epoch {self.epoch} leaves out items that were evicted, deleted or changed before "
-                "their turn (epochs.left_out counts them): raise the capacity, or use follow=True"
+                f"epoch {self.epoch} skips items that were evicted, deleted or changed since they "
+                "were listed (epochs.skipped counts them); raise the capacity or pass refresh=True"
             )
-        self.left_out += left_out
-        is_short = self._start - start - left_out < self._batch_size
+        self.skipped += skipped
+        is_short = self._start - start - skipped < self._batch_size
         return None if is_short and self._drop_last else batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the progress as plain JSON values, for a checkpoint.
+        """Return the progress as JSON values, for a checkpoint.
 
-        It holds the positions of the items as runs of neighbouring positions, so that a resumed
-        epoch has the same items.
+        The state includes the positions of the items, so a resumed epoch has the same items.
         """
         return {
             **{name: getattr(self, f"_{name}") for name in _SETTINGS},
             "epoch": self.epoch,
             "start": None if self._order is None else self._start,
-            "items": None if self.items is None else _runs(self.items),
+            "items": None if self.items is None else _position_ranges(self.items),
             "generator": self._rng.bit_generator.state,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume where `state_dict` was called, with the batches that were left.
+        """Resume after the last batch that was yielded before `state_dict` was called.
 
         Raises
         ------
         InvalidValue
-            If `state` is none, or that of other settings: batch_size, seed, drop_last, follow.
+            If `state` was not returned by `state_dict`, or if another argument than `n` or `fields`
+            differs from the saved value.
         """
-        known = {*_SETTINGS, "epoch", "start", "items", "generator"}
-        if not isinstance(state, Mapping) or known - state.keys():
+        if not isinstance(state, Mapping):
             raise InvalidValue(
-                f"expected a state that state_dict() returned, got {type(state).__name__}"
+                f"state must be a mapping, got {type(state).__name__}; pass the value that "
+                "state_dict() returned"
+            )
+        if missing := _STATE - state.keys():
+            raise InvalidValue(
+                f"state lacks {', '.join(sorted(missing))}; pass the value that state_dict() "
+                "returned"
             )
         for name in _SETTINGS:
-            if state[name] != (mine := getattr(self, f"_{name}")):
+            if state[name] != (own_value := getattr(self, f"_{name}")):
                 raise InvalidValue(
-                    f"the state was saved with {name}={state[name]}, and these epochs have "
-                    f"{name}={mine}; use the same value"
+                    f"{name} is {own_value}, but the state was saved with {name}={state[name]}; "
+                    "pass the saved value to epochs()"
                 )
-        self.epoch, self._order, self._known = checks.whole(state["epoch"], "epoch", 0), None, None
-        if state["items"] is not None:
-            runs = np.array(state["items"], np.int64).reshape(-1, 2)
-            self.items = np.concatenate(
-                [np.arange(0), *[np.arange(first, stop) for first, stop in runs.tolist()]]
-            )
-        if state["start"] is not None and self.items is not None:
-            follow, self._follow = self._follow, False
-            self._begin()
-            self._follow, self._start = follow, checks.whole(state["start"], "start", 0)
-            self._rng.bit_generator.state = state["generator"]
+        try:
+            epoch = checks.whole(state["epoch"], "epoch", 0)
+            items = None if state["items"] is None else _positions_of(state["items"])
+            start = None if state["start"] is None else checks.whole(state["start"], "start", 0)
+            rng = np.random.default_rng(0)
+            rng.bit_generator.state = state["generator"]
+        except (TypeError, ValueError, KeyError, OverflowError) as error:
+            raise InvalidValue(
+                f"state cannot be read ({error}); pass the value that state_dict() returned"
+            ) from error
+        self.epoch, self.items, self._order, self._rows_version = epoch, items, None, None
+        if start is not None and items is not None:
+            self._shuffle(items)
+            self._start, self._rng, self._has_yielded = start, rng, start > 0
 
 
-def _runs(items: np.ndarray) -> list[list[int]]:
-    """Return the runs of neighbouring positions, [first, stop] each."""
+def _checked_n(n: Any) -> int:
+    """Return a number of epochs."""
+    if isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 1:
+        return checks.whole(n, "n", 1)
+    query = "" if isinstance(n, (int, float, bool)) else "; a query is where="
+    raise InvalidValue(f"n is {n!r}: give a number of epochs from 1, or None for no end{query}")
+
+
+def _checked_seed(seed: Any) -> int:
+    """Return a seed."""
+    if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool) and seed >= 0:
+        return checks.whole(seed, "seed", 0)
+    raise InvalidValue(
+        f"seed is {seed!r}: give a whole number from 0, such as the number of the iteration"
+    )
+
+
+def _position_ranges(items: np.ndarray) -> list[list[int]]:
+    """Return the ranges of consecutive positions, [first, stop] each."""
+    if not len(items):
+        return []
     ends = np.flatnonzero(np.diff(items) != 1)
     firsts, lasts = items[np.append(0, ends + 1)], items[np.append(ends, len(items) - 1)]
-    return np.stack((firsts, lasts + 1), 1).tolist() if len(items) else []
+    ranges: list[list[int]] = np.stack((firsts, lasts + 1), 1).tolist()
+    return ranges
+
+
+def _positions_of(ranges: Any) -> np.ndarray:
+    """Return the positions of ranges; raise ValueError if they are not ascending."""
+    pairs = np.array(ranges, np.int64).reshape(-1, 2)
+    bounds = pairs.reshape(-1)
+    if len(pairs) and (bounds[0] < 0 or (np.diff(bounds) < 0).any() or len(pairs) > 2**40):
+        raise ValueError("its items are not ascending positions")
+    counts = pairs[:, 1] - pairs[:, 0]
+    if counts.sum() > 2**33:
+        raise ValueError("it has too many items")
+    starts = np.cumsum(counts) - counts
+    positions: np.ndarray = np.arange(counts.sum()) + np.repeat(pairs[:, 0] - starts, counts)
+    return positions

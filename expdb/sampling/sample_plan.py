@@ -180,7 +180,7 @@ class SamplePlan:
         names = positions if positions.ndim == 1 else positions[:, 0]
         return self._record(names, rows, drawn.columns, layout_rng, np.empty, session, state)
 
-    def draw_at(
+    def build_batch(
         self,
         positions: np.ndarray,
         rng: np.random.Generator,
@@ -188,7 +188,7 @@ class SamplePlan:
         session: Session | None = None,
         state: State | None = None,
     ) -> Batch:
-        """Make a batch of positions that may be drawn."""
+        """Build a batch from positions that can be sampled."""
         request, r = self.request, self.resident
         if request.reads or r.owners:
             self.candidates.read_owners(session, request)

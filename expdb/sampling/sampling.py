@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -11,8 +12,8 @@ import numpy as np
 
 from expdb import checks, errors
 from expdb.batch import Batch
-from expdb.memory.arrivals import take_in
 from expdb.memory.budget import Budget
+from expdb.memory.new_steps import apply_commit
 from expdb.memory.refresh import refresh
 from expdb.memory.resident import Resident
 from expdb.names import nearest
@@ -25,7 +26,13 @@ from expdb.sampling.candidates import Candidates, remember
 from expdb.sampling.drawing import Given
 from expdb.sampling.extensions import check_sampler, check_unit
 from expdb.sampling.gatherer import Gatherer
-from expdb.sampling.request import Limits, SampleRequest, check_instances, field_names
+from expdb.sampling.request import (
+    Limits,
+    SampleRequest,
+    as_text,
+    check_instances,
+    field_names,
+)
 from expdb.sampling.sample_plan import Recorded, SamplePlan
 from expdb.sql.conditions import Condition
 from expdb.sql.query import Where, key_of, plain_where
@@ -62,7 +69,7 @@ class Sampling:
         self._gatherer = Gatherer(self._store, self.resident)
         self._plans: dict[Any, SamplePlan] = {}  # by the arguments of `_plan`
         self._seen: object = None
-        self._rng = np.random.default_rng(0)  # for units that draw nothing with it
+        self._rng = np.random.default_rng(0)  # passed to units that draw no random numbers
         # A program that draws one sample of a large file does not wait until that is loaded.
         self._loads_rows = False
 
@@ -149,19 +156,32 @@ class Sampling:
         asked = drawn, unit, fields, rng
         with self.resident.lock: return self._safely(self._again, *asked)  # fmt: skip
 
-    def check(self, *asked: Any) -> None:
-        """Raise the error of a request that makes no sense."""
-        with self.resident.lock: self._plan(*asked)  # fmt: skip
+    def describe(self, *asked: Any) -> dict[str, Any]:
+        """Return buffer, query, unit and shard of a request as plain JSON values.
+
+        Raise InvalidValue if the arguments are invalid.
+        """
+        with self.resident.lock: request = self._plan(*asked).request  # fmt: skip
+        text = as_text(request.where, request.sampler, request.unit, None, {})
+        said = json.loads(text)
+        shard = None if request.shard is None else list(request.shard)
+        return {
+            "buffer": self._store.name, "where": said["where"], "unit": said["unit"], "shard": shard
+        }  # fmt: skip
 
     def list_items(self, asked: tuple[Any, ...]) -> tuple[np.ndarray, object]:
-        """Return the positions that may be drawn, ascending, and what stands for the rows."""
+        """Return the positions that can be sampled, ascending, and the version of the rows."""
         with self.resident.lock: return self._safely(self._list_items, asked)  # fmt: skip
 
     def _list_items(self, asked: tuple[Any, ...]) -> tuple[np.ndarray, object]:
         plan = self._plan(*asked)
-        changed = self._changed()
+        changed = self._look_for_changes()
         with self._store.engine.reading() as session:
-            self._prepared(session, plan, changed)
+            state = self._store.state(session)
+            if not state.size:
+                return np.empty(0, np.int64), None
+            self._refresh(session, state, changed)
+            self._make_room(plan, state)
             if plan.request.reads:
                 self._candidates.read_owners(session, plan.request)
             found = plan.drawable(session).listed().copy()
@@ -176,10 +196,10 @@ class Sampling:
         rng: np.random.Generator,
         empty: Empty,
     ) -> tuple[Batch | None, int, int]:
-        """Make a batch of the next positions of an order, those that may still be drawn.
+        """Build a batch from the next positions in `order` that can still be sampled.
 
-        `known` stands for the rows at which all of them could be drawn. Return the batch, None if
-        there is nothing left; where the next one starts; and how many positions were left out.
+        If `known` is the current version of the rows, no position needs to be checked. Return the
+        batch (None if no position is left), the start of the next batch, and the number skipped.
         """
         arguments = asked, order, start, known, rng, empty
         with self.resident.lock: return self._safely(self._draw_in_order, *arguments)  # fmt: skip
@@ -194,14 +214,18 @@ class Sampling:
         empty: Empty,
     ) -> tuple[Batch | None, int, int]:
         plan = self._plan(*asked)
-        changed = self._changed()
+        changed = self._look_for_changes()
         if changed is None and plan.is_in_memory:
             if known == (self.resident, self.resident.epoch):
                 stop = min(start + plan.request.size, len(order))
-                return plan.draw_at(order[start:stop].copy(), rng, empty), stop, 0
+                return plan.build_batch(order[start:stop].copy(), rng, empty), stop, 0
             return self._draw_drawable(plan, order, start, rng, empty)
         with self._store.engine.reading() as session:
-            state = self._prepared(session, plan, changed)
+            state = self._store.state(session)
+            if not state.size:
+                return None, len(order), len(order) - start
+            self._refresh(session, state, changed)
+            self._make_room(plan, state)
             return self._draw_drawable(plan, order, start, rng, empty, session, state)
 
     def _draw_drawable(
@@ -223,12 +247,12 @@ class Sampling:
         left_out = stop - start - count
         if not count:
             return None, stop, left_out
-        return plan.draw_at(np.concatenate(parts), rng, empty, session, state), stop, left_out
+        return plan.build_batch(np.concatenate(parts), rng, empty, session, state), stop, left_out
 
     def get(self, positions: np.ndarray, fields: Any) -> Batch | None:
-        """Return steps by position; None where the database has to be asked.
+        """Return steps by position from memory; None if the database must be queried.
 
-        Raise Evicted where one is not held.
+        Raise Evicted if a position holds no step.
         """
         if not self._loads_rows or not len(positions):
             return None
@@ -236,11 +260,11 @@ class Sampling:
 
     def _get(self, positions: np.ndarray, fields: Any) -> Batch | None:
         plan, r = self._plan(1, None, Uniform(), Step(), fields, None), self.resident
-        if self._changed() is not None or not plan.is_in_memory:
+        if self._look_for_changes() is not None or not plan.is_in_memory:
             return None
         if not (held := r.held(positions)).all():
             raise evicted(positions[~held])
-        return plan.draw_at(positions.copy(), self._rng, np.empty)
+        return plan.build_batch(positions.copy(), self._rng, np.empty)
 
     def _plan(
         self,
@@ -314,7 +338,7 @@ class Sampling:
                 self._save_for(plan)
             changed: object = None
             if self._loads_rows or not plan.needs_no_rows:  # else no commit is watched for yet
-                changed = self._changed()
+                changed = self._look_for_changes()
                 if changed is None and plan.is_in_memory:
                     return plan.draw(rng, empty)
             return self._sample_from(plan, changed, rng, empty)
@@ -369,7 +393,7 @@ class Sampling:
             return plan.draw_recorded(rng, layout_rng, number, empty, session, state, wants_least)
         if self._by_priority.unsaved:
             self._save_for(plan)
-        changed = self._changed()
+        changed = self._look_for_changes()
         if changed is None and plan.is_in_memory:
             return plan.draw_recorded(rng, layout_rng, number, empty, None, None, wants_least)
         with store.engine.reading() as session:
@@ -386,7 +410,7 @@ class Sampling:
         plan = self._planned(
             SampleRequest(1, None, None, None, Given(tuple(drawn.columns)), unit, fields)
         )
-        changed = self._changed()  # before what is read: else it
+        changed = self._look_for_changes()  # before what is read: else it
         with self._store.engine.reading() as session:  # may tell of later commits
             state = self._prepared(session, plan, changed)
             return plan.draw_given(drawn, rng, session, state)
@@ -410,7 +434,7 @@ class Sampling:
     def _refresh(
         self, session: Session, state: State, changed: object, seconds: float | None = None
     ) -> None:
-        self._store.commits.is_wanted = self._loads_rows or seconds is None
+        self._store.commit_queue.is_accepting = self._loads_rows or seconds is None
         try:
             refresh(self._store, session, self.resident, state, seconds)
         except BaseException:
@@ -419,30 +443,30 @@ class Sampling:
         if changed is not None and self.resident.complete:
             self._seen = changed
 
-    def _changed(self) -> object | None:
-        """Take in what this process has committed; see `Engine.changed_since` for the rest."""
+    def _look_for_changes(self) -> object | None:
+        """Apply the commits of this process; return what `Engine.changed_since` returns."""
         store = self._store
-        if store.commits.waiting:
-            self._take_in(store.commits.take())
+        if store.commit_queue.queued:
+            self._apply_commits(store.commit_queue.take_all())
         return store.engine.changed_since(self._seen)
 
-    def _take_in(self, commits: list[Commit]) -> None:
-        r, advanced = self.resident, self._store.engine.advanced
+    def _apply_commits(self, commits: list[Commit]) -> None:
+        r, advanced = self.resident, self._store.engine.version_after_commit
         for commit in commits:
             if commit.first < r.high:
-                continue  # a refresh has read it
-            if not take_in(r, commit, self._store):
-                self._seen = None  # read what is left
+                continue  # already read by a refresh
+            if not apply_commit(r, commit, self._store):
+                self._seen = None  # read the remaining steps from the database
                 break
-            if commit.span is not None:
-                self._seen = advanced(self._seen, commit.span) or self._seen
+            if commit.commit_versions is not None:
+                self._seen = advanced(self._seen, commit.commit_versions) or self._seen
 
     def load(self) -> None:
         """Have the rows in memory, so that nobody waits for that under a lock."""
         locked(self.resident.lock, self._safely, self._load)
 
     def _load(self) -> None:
-        changed = self._changed()
+        changed = self._look_for_changes()
         if changed is not None or not self.resident.complete:
             with self._store.engine.reading() as session:
                 self._refresh(session, self._store.state(session), changed)
@@ -463,7 +487,7 @@ class Sampling:
                     f"{store.engine.location} was opened with read_only=True: open it without to "
                     "write"
                 )
-            changed = self._changed()
+            changed = self._look_for_changes()
             if changed is not None:
                 with store.engine.reading() as session:
                     self._refresh(session, store.state(session), changed)
@@ -495,7 +519,7 @@ class Sampling:
         if not saved.has_priorities:
             self._by_priority.restore(saved, None)
             return
-        changed = self._changed()
+        changed = self._look_for_changes()
         with self._store.engine.reading() as session:
             self._refresh(session, self._store.state(session), changed)
             self._by_priority.restore(saved, session)

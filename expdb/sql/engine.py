@@ -82,10 +82,10 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def advanced(self, seen: object, span: Any) -> object | None:
-        """Return what stands for the database after a commit of this handle.
+    def version_after_commit(self, seen: object, commit_versions: Any) -> object | None:
+        """Return the database version after a commit of this handle.
 
-        None if `seen` is not what stood for it just before. `span` is that of the transaction.
+        Return None if `seen` is not the version directly before the commit.
         """
 
     def retry(

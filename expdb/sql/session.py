@@ -103,9 +103,9 @@ class Transaction(AbstractContextManager[Session]):
     """
 
     committed = False  # whether the database has said so, whatever was raised since
-    # What stood for the database before and after the commit, for `Engine.advanced`; None if
-    # another commit may have come between.
-    span: Any = None
+    # Versions before and after the commit, for `Engine.version_after_commit`. None if another
+    # process may have committed in between.
+    commit_versions: Any = None
 
     def __enter__(self) -> Session:
         try:

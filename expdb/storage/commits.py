@@ -1,4 +1,4 @@
-"""Commits of this process whose steps its rows in memory have not taken in yet."""
+"""Commits of this process that its rows in memory do not contain yet."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from typing import Any
 from expdb.storage.catalog import Fields
 from expdb.storage.write_plan import WritePlan
 
-MOST_BYTES = 64 << 20  # of fields that wait, before compression
-MOST_COMMITS = 4096
-BYTES_PER_STEP = 500  # of memory, about, beside its fields
+MAX_BYTES = 64 << 20  # of queued fields, before compression
+MAX_COMMITS = 4096
+BYTES_PER_STEP = 500  # approximate memory per step besides its fields
 
 
 @dataclass(frozen=True)
-class Counters:
-    """The counters of a buffer after a commit."""
+class BufferCounters:
+    """Counters of a buffer directly after a commit."""
 
     oldest: int  # position: every step before it is evicted
     size: int
@@ -24,42 +24,42 @@ class Counters:
 
 @dataclass(frozen=True)
 class Commit:
-    """What this process has committed to a buffer, with the values that it still holds."""
+    """A commit of this process to one buffer, with the values that were written."""
 
-    first: int  # position of the first step, or of the next one to be written
-    plan: WritePlan | None  # None: the buffer was cleared
-    fields: Fields  # of the buffer, which the write did not change
-    counters: Counters
-    span: Any  # see Transaction.span
+    first: int  # position of the first new step; after clear(), the next position
+    plan: WritePlan | None  # None if the buffer was cleared
+    fields: Fields  # fields of the buffer, unchanged by the write
+    counters: BufferCounters
+    commit_versions: Any  # see `Transaction`
 
 
-class Commits:
-    """A queue from the writers of a process to its rows in memory.
+class CommitQueue:
+    """A queue of commits, from the writers of a process to its rows in memory.
 
-    It takes commits only while the rows are in memory. If nobody samples, it empties itself: then
-    the next sample reads the steps from the database.
+    It accepts commits only while the rows are in memory. If it exceeds a limit because the process
+    does not sample, it drops all commits, and the next sample reads the steps from the database.
     """
 
     def __init__(self) -> None:
-        self.is_wanted = False
-        self.waiting: deque[Commit] = deque()
+        self.is_accepting = False
+        self.queued: deque[Commit] = deque()
         self._nbytes = 0
 
     def put(self, commit: Commit, nbytes: int) -> None:
-        """Add a commit whose fields take so many bytes."""
+        """Add a commit whose fields take `nbytes` bytes."""
         count = 0 if commit.plan is None else commit.plan.count
         self._nbytes += nbytes + BYTES_PER_STEP * count
-        if self._nbytes > MOST_BYTES or len(self.waiting) >= MOST_COMMITS:
-            self.is_wanted = False
-            self.take()
+        if self._nbytes > MAX_BYTES or len(self.queued) >= MAX_COMMITS:
+            self.is_accepting = False
+            self.take_all()
         else:
-            self.waiting.append(commit)
+            self.queued.append(commit)
 
-    def take(self) -> list[Commit]:
-        """Return the commits in the order of their positions; none waits from now on."""
+    def take_all(self) -> list[Commit]:
+        """Remove all commits and return them in order of position."""
         self._nbytes = 0
         taken: list[Commit] = []
-        while self.waiting:
-            taken.append(self.waiting.popleft())
+        while self.queued:
+            taken.append(self.queued.popleft())
         taken.sort(key=lambda commit: commit.first)
         return taken

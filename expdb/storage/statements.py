@@ -24,7 +24,7 @@ COUNT = (
 )
 
 
-# After `COUNT` has evicted: what it returns was read before that.
+# Read again if `COUNT` fired the eviction trigger: RETURNING gives the values before the trigger.
 COUNTERS = "SELECT low, size, revision, deleted FROM buffers WHERE id = ?"
 
 

@@ -23,7 +23,7 @@ from expdb.sql.engine import Engine
 from expdb.sql.query import Where
 from expdb.sql.session import Session
 from expdb.storage.catalog import Fields, find_buffer
-from expdb.storage.commits import Commits
+from expdb.storage.commits import CommitQueue
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.signatures import Signatures
 from expdb.storage.statements import INSERT_CHUNK
@@ -98,9 +98,9 @@ class Writing(AbstractContextManager[tuple[Session, WriteOutcome]]):
         return self._transaction.committed
 
     @property
-    def span(self) -> Any:
-        """See `Transaction.span`."""
-        return self._transaction.span
+    def commit_versions(self) -> Any:
+        """See `Transaction`."""
+        return self._transaction.commit_versions
 
     def _learn(self) -> None:
         if self.committed:
@@ -118,7 +118,7 @@ class Store:
         self.begun = 0  # episodes, since the last sweep: see write.py
         self.swept = self.sweep_from = 0
         self.tags = Tags(engine, id, name)
-        self.commits = Commits()
+        self.commit_queue = CommitQueue()
 
     def writing(self, timeout: float | None = None) -> "Writing":
         """Return a context with a transaction that holds the buffer's row.

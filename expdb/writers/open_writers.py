@@ -58,7 +58,7 @@ class OpenWriters:
             errors.warn(message)
 
     def forget_episodes(self) -> None:
-        """Have all later steps begin other episodes: the buffer was cleared."""
+        """Start new episodes with the next steps, because the buffer was cleared."""
         for writer in self._open.list():
             if isinstance(writer, StepWriter):
                 writer.forget_episodes()

@@ -115,7 +115,7 @@ class StepSink:
         return positions
 
     def forget_episodes(self) -> None:
-        """Know no open episode any more: they were deleted."""
+        """Start new episodes with the next steps, because the buffer was cleared."""
         self._episodes.forget()
 
     def end_all(self, status: str) -> None:

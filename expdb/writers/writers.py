@@ -15,7 +15,7 @@ import numpy as np
 from expdb import errors
 from expdb.names import DEFAULT_TASK, TaskReminder
 from expdb.process.locks import locked
-from expdb.storage.writing.batches import steps_of_agents
+from expdb.storage.writing.batches import flatten_rollout
 from expdb.writers.left_open import LeftOpen, Unwritten
 from expdb.writers.sinks import EpisodeSink, StepSink
 
@@ -71,9 +71,10 @@ class GatheringWriter(ABC):
         return len(self._untold) + self.unwritten
 
     def flush(self) -> np.ndarray:
-        """Write what was appended and return its positions, int64 in order.
+        """Write the steps that are gathered and return their positions, int64 in order.
 
-        After a flush that has failed they are those of all steps since the last one that returned.
+        Steps that were written before, at a limit of the writer, are not among them. If the last
+        flush failed, its steps are.
         """
         if self._pid != os.getpid():  # before the lock, which another thread had at the fork
             self._refuse()
@@ -449,26 +450,25 @@ class StepWriter(GatheringWriter):
         with self._lock: self._append(whose, fields, columns)  # fmt: skip
 
     def extend(self, columns: Any, agents: Sequence[str] | None = None) -> None:
-        """Add many steps given as columns; they are durable after the next flush.
+        """Add many steps, given as columns.
 
-        All or none are added. Arrays of fields that are known cost a fraction of as many calls of
-        `append`.
+        `extend` adds all steps or none. The next flush makes them durable. For fields that the
+        buffer already has, arrays are much faster than one `append` per step.
 
         Parameters
         ----------
         columns : mapping, table or list of mappings
-            What `store_batch` takes: sequences or arrays [steps, ...] of one length, scalars for
-            all steps.
+            A batch as for `ReplayBuffer.store_batch`. A scalar applies to every step.
         agents : sequence of str, optional
-            The `agent_id` of each of N agents. Columns are then [T, N, ...]: T steps of each, such
-            as the rollout of a vectorised environment. The steps of an agent get neighbouring
-            positions, and the step after one that is terminated or truncated begins another
-            episode.
+            The `agent_id` of each of N agents. Each column is then [T, N, ...], T steps per agent,
+            such as the rollout of a vectorised environment. The steps of one agent are stored at
+            consecutive positions. A step after a terminated or truncated step starts a new episode.
 
         Raises
         ------
         InvalidValue
-            If a column is not [T, N, ...]; and the errors of `ReplayBuffer.store`.
+            If `agents` is given and a column is not [T, N, ...], or for the reasons that
+            `ReplayBuffer.store` gives.
 
         Examples
         --------
@@ -479,11 +479,11 @@ class StepWriter(GatheringWriter):
         if self._pid != os.getpid():
             self._refuse()
         if agents is not None:
-            columns = steps_of_agents(columns, agents)
+            columns = flatten_rollout(columns, agents)
         locked(self._lock, self._extend, columns)
 
     def forget_episodes(self) -> None:
-        """Begin other episodes with all later steps: those that are open were deleted."""
+        """Start new episodes with the next steps, because the buffer was cleared."""
         self._sink.forget_episodes()
 
     def _extend(self, columns: Any) -> None:

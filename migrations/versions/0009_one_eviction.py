@@ -1,6 +1,6 @@
-"""One trigger that evicts; `append` tells the counters of the buffer.
+"""Evict by one trigger, and return the buffer's counters from `append`.
 
-Whoever moves `low` of a buffer has what lies before it deleted.
+The trigger deletes all rows before `low` whenever `low` rises.
 """
 
 from pathlib import Path
@@ -17,15 +17,15 @@ SQL = Path(__file__).parent.parent / "sql"
 
 def upgrade() -> None:
     _drop_trigger("buffers_capacity")
-    _make_trigger("buffers_evicted", revision)
-    _make_trigger("buffers_capacity", revision)
+    _create_trigger("buffers_evicted", revision)
+    _create_trigger("buffers_capacity", revision)
     _replace_append(revision)
 
 
 def downgrade() -> None:
     _drop_trigger("buffers_capacity")
     _drop_trigger("buffers_evicted")
-    _make_trigger("buffers_capacity", "0007")
+    _create_trigger("buffers_capacity", "0007")
     _replace_append("0005")
 
 
@@ -37,15 +37,15 @@ def _drop_trigger(name: str) -> None:
         op.execute(f"DROP TRIGGER {name}")
 
 
-def _replace_append(made: str) -> None:
+def _replace_append(version: str) -> None:
     connection = op.get_bind()
     if connection.dialect.name == "postgresql":
-        sql = (SQL / "postgresql" / f"{made}_append.sql").read_text()
+        sql = (SQL / "postgresql" / f"{version}_append.sql").read_text()
         connection.exec_driver_sql(sql.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1))
 
 
-def _make_trigger(name: str, made: str) -> None:
+def _create_trigger(name: str, version: str) -> None:
     connection = op.get_bind()
-    sql = (SQL / connection.dialect.name / f"{made}_{name}.sql").read_text()
+    sql = (SQL / connection.dialect.name / f"{version}_{name}.sql").read_text()
     for statement in sql.split("$$;\n"):  # a function, and the trigger that calls it
         connection.exec_driver_sql(statement + "$$" * (statement.count("$$") % 2))

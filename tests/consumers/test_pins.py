@@ -110,8 +110,8 @@ def test_gaps_in_what_is_pinned_are_counted(buffer, db):
     assert db.check() == []
 
 
-def test_clear_lets_go_of_pins(db):
-    """Else the capacity would be kept up to twice until the lease is over."""
+def test_clear_releases_pins(db):
+    """A remaining pin would let the buffer grow to twice its capacity."""
     buffer = db.buffer("b", capacity=10)
     buffer.store_batch({"x": np.arange(10)})
     db.buffer("b").consumer("learner").lease(2, pin=True)

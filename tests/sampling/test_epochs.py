@@ -65,14 +65,14 @@ def test_every_item_comes_once_per_epoch(filled, unit, options):
     assert all(len(batch) == 8 for batch in batches[: half - 1])
 
 
-def test_a_batch_has_what_its_items_become(filled):
+def test_batch_values_match_get(filled):
     for batch in filled.epochs(8, unit=expdb.NStep(1)):
         steps = filled.get(batch["position"])
         for key in ("obs", "x", "episode", "reward"):
             np.testing.assert_array_equal(batch[key], steps[key])
         inside = ~batch["terminated"] & (steps["x"] % 100 < 8)
-        following = filled.get(batch["position"][inside] + 1)["obs"]
-        np.testing.assert_array_equal(batch["next_obs"][inside], following)
+        refreshing = filled.get(batch["position"][inside] + 1)["obs"]
+        np.testing.assert_array_equal(batch["next_obs"][inside], refreshing)
 
 
 def test_the_order_is_given_by_the_seed(open_db, filled):
@@ -81,20 +81,20 @@ def test_the_order_is_given_by_the_seed(open_db, filled):
     assert one != drawn(filled.epochs(8, n=2, seed=6))
 
 
-def test_a_last_batch_of_fewer_items_may_be_dropped(filled):
+def test_drop_last_drops_the_short_batch(filled):
     count = len(drawable(filled, expdb.Step()))
     sizes = [len(batch) for batch in drawn(filled.epochs(10, n=3, drop_last=True))]
     assert count % 10
     assert sizes == [10] * (3 * (count // 10))
 
 
-def test_new_steps_are_items_of_the_next_epoch_where_epochs_follow(filled):
+def test_refresh_lists_new_steps_in_the_next_epoch(filled):
     count = len(filled)
-    for follow in (False, True):
-        epochs = filled.epochs(1000, n=2, follow=follow)
+    for refresh in (False, True):
+        epochs = filled.epochs(1000, n=2, refresh=refresh)
         assert len(next(epochs)["x"]) == count
-        fill(filled, 1, first=20 + follow)
-        assert len(next(epochs)["x"]) == count + (len(filled) - count) * follow
+        fill(filled, 1, first=20 + refresh)
+        assert len(next(epochs)["x"]) == count + (len(filled) - count) * refresh
         count = len(filled)
 
 
@@ -106,7 +106,7 @@ def test_epochs_resume_where_they_were(open_db, filled, unit, batches):
         next(epochs, None)
     state = json.loads(json.dumps(epochs.state_dict()))
     rest = list(epochs)
-    fill(filled, 2, first=30)  # these are no items of the epochs that were saved
+    fill(filled, 2, first=30)  # not items of the saved epochs
     resumed = open_db().buffer("b").epochs(5, n=2, unit=unit, seed=1)
     resumed.load_state_dict(state)
     again = list(resumed)
@@ -119,18 +119,53 @@ def test_epochs_resume_where_they_were(open_db, filled, unit, batches):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
-    [({"batch_size": 6}, "batch_size=5"), ({"seed": 2}, "seed=0"), ({"follow": True}, "follow")],
+    ("change", "message"),
+    [
+        ({"batch_size": 6}, "batch_size=5"),
+        ({"seed": 2}, "seed=0"),
+        ({"refresh": True}, "refresh"),
+        ({"unit": expdb.NStep(1)}, "NStep"),
+        ({"where": {"task_id": "task-1"}}, "task-1"),
+        ({"shard": (1, 2)}, "shard"),
+    ],
 )
-def test_a_state_of_other_settings_is_refused(filled, change, told):
-    state = filled.epochs(5).state_dict()
-    with pytest.raises(expdb.InvalidValue, match=told):
+def test_load_state_dict_rejects_other_arguments(filled, change, message):
+    state = json.loads(json.dumps(filled.epochs(5).state_dict()))
+    with pytest.raises(expdb.InvalidValue, match=message):
         filled.epochs(**{"batch_size": 5, **change}).load_state_dict(state)
-    with pytest.raises(expdb.InvalidValue, match="state_dict"):
-        filled.epochs(5).load_state_dict({"seed": 0})
 
 
-def test_items_that_are_gone_are_left_out_with_a_warning(db):
+def test_load_state_dict_rejects_the_state_of_another_buffer(db, filled):
+    state = filled.epochs(5).state_dict()
+    other = db.buffer("other")
+    fill(other)
+    with pytest.raises(expdb.InvalidValue, match="other"):
+        other.epochs(5).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"items": [[5, 3]]},
+        {"items": [[0, 2**62]]},
+        {"items": "text"},
+        {"epoch": -1},
+        {"start": "x"},
+        {"generator": {}},
+        {"generator": 3},
+    ],
+)
+def test_load_state_dict_rejects_what_it_cannot_read(filled, change):
+    epochs = filled.epochs(5)
+    next(epochs)
+    with pytest.raises(expdb.InvalidValue):
+        filled.epochs(5).load_state_dict(epochs.state_dict() | change)
+    for wrong in ({"seed": 0}, None, [1]):
+        with pytest.raises(expdb.InvalidValue, match="state"):
+            filled.epochs(5).load_state_dict(wrong)
+
+
+def test_evicted_and_deleted_items_are_skipped_with_a_warning(db):
     buffer = db.buffer("b", capacity=100)
     fill(buffer, 10)
     before = buffer.get(np.arange(buffer.stats()["oldest"], buffer.stats()["oldest"] + 90))
@@ -138,17 +173,17 @@ def test_items_that_are_gone_are_left_out_with_a_warning(db):
     seen = next(epochs)["position"].tolist()
     fill(buffer, 3, first=40)
     buffer.delete(np.array([98]))
-    with pytest.warns(expdb.ExpDBWarning, match="left_out"):
+    with pytest.warns(expdb.ExpDBWarning, match="skipped"):
         rest = list(epochs)
     assert all(len(batch["x"]) == 8 for batch in rest[:-1])
     seen += np.concatenate([batch["position"] for batch in rest]).tolist()
     assert len(set(seen)) == len(seen)
-    assert epochs.left_out == len(epochs.items) - len(seen) > 20
+    assert epochs.skipped == len(epochs.items) - len(seen) > 20
     assert set(seen) <= set(epochs.items.tolist())
     assert len(before["x"]) == 90
 
 
-def test_a_buffer_without_items_is_told(db):
+def test_empty_buffer_raises_too_few_rows(db):
     epochs = db.buffer("b").epochs(8, unit=expdb.NStep(1))
     with pytest.raises(expdb.TooFewRows):
         next(epochs)
@@ -157,13 +192,13 @@ def test_a_buffer_without_items_is_told(db):
 @pytest.mark.parametrize(
     "options", [{"batch_size": 0}, {"n": 0}, {"seed": -1}, {"drop_last": 1}, {"unit": "step"}]
 )
-def test_wrong_arguments_are_refused_at_once(filled, options):
+def test_invalid_arguments_raise_when_epochs_is_called(filled, options):
     with pytest.raises(expdb.InvalidValue):
         filled.epochs(**{"batch_size": 8, **options})
 
 
 @pytest.mark.parametrize("fields", [None, ["x", "obs"], ["task_id", "x"], ["buffer", "position"]])
-def test_get_is_the_same_from_memory(open_db, filled, fields):
+def test_get_returns_the_same_from_memory_and_database(open_db, filled, fields):
     wanted = np.array([5, 3, 3, 60, 0])
     stored = open_db().buffer("b").get(wanted, fields=fields)
     for _ in range(2):
@@ -186,3 +221,32 @@ def test_groups_are_items(filled):
     ]
     assert [len(tasks) for tasks in drawn_tasks] == [2, 1, 2, 1]
     assert sorted(sum(drawn_tasks[:2], [])) == ["task-0", "task-1", "task-2"]  # noqa: RUF017
+
+
+@pytest.mark.filterwarnings("ignore:epoch:expdb.ExpDBWarning")
+@pytest.mark.parametrize("change", ["clear", "delete", "replace"])
+def test_an_epoch_of_which_every_item_is_gone_raises(filled, change):
+    epochs = filled.epochs(8, n=None)
+    next(epochs)
+    if change == "delete":
+        filled.delete(np.arange(len(filled)))
+    else:
+        filled.clear()
+    if change == "replace":
+        fill(filled, 2, first=50)
+    with pytest.raises(expdb.TooFewRows, match="epoch 1 of 67 items has no batch"):
+        next(epochs)
+    assert epochs.skipped == 67
+
+
+def test_an_epoch_of_which_the_only_batch_is_dropped_raises(filled):
+    with pytest.raises(expdb.TooFewRows, match="drop_last"):
+        next(filled.epochs(1000, n=None, drop_last=True))
+
+
+def test_steps_that_are_not_flushed_are_told(db):
+    buffer = db.buffer("b")
+    with buffer.writer() as writer:
+        writer.append(x=1)
+        with pytest.raises(expdb.TooFewRows, match=r"1 steps .* flush"):
+            next(buffer.epochs(4))

@@ -255,7 +255,7 @@ def test_the_trigger_guards_writers_that_are_not_expdb(tmp_path):
         assert db.check() == []
 
 
-def test_whoever_moves_low_evicts_what_lies_before_it(db):
+def test_raising_low_deletes_older_steps(db):
     """Policies, the capacity and `clear` share the one trigger that deletes."""
     buffer = db.buffer("b")
     with buffer.episode("old", flush_steps=4) as episode:

@@ -322,26 +322,57 @@ def test_a_rollout_of_several_agents_is_stored_agent_by_agent(buffer, repeats):
 
 
 @pytest.mark.parametrize(
-    ("columns", "told"),
+    ("columns", "message"),
     [
-        ({"x": np.ones((4, 2))}, r"'x' must be \[T, 3"),
-        ({"x": np.ones(4)}, "'x' must be"),
-        ({"x": [[1, 2], [3, 4]]}, "'x' must be"),
+        ({"x": np.ones((4, 2))}, r"'x' is \[4, 2\]: with 3 agents"),
+        ({"x": np.ones(4)}, "'x' is .* must be"),
+        ({"x": [[1, 2], [3, 4]]}, "'x' is .* must be"),
         ({"x": np.ones((4, 3)), "y": np.ones((5, 3))}, "x 4, y 5"),
         ({"x": 1}, "got none"),
         ({"x": np.ones((4, 3)), "agent_id": "a"}, "agent_id is given twice"),
         ([{"x": 1}], "mapping of columns"),
+        ({"x": np.ones((4, 3)), "task_id": ["a", "b"]}, "'task_id' is"),
     ],
 )
-def test_a_rollout_of_another_shape_is_refused(buffer, columns, told):
-    with buffer.writer() as writer, pytest.raises(expdb.InvalidValue, match=told):
+def test_extend_rejects_a_rollout_of_wrong_shape(buffer, columns, message):
+    with buffer.writer() as writer, pytest.raises(expdb.InvalidValue, match=message):
         writer.extend(columns, agents=AGENTS)
     assert len(buffer) == 0
 
 
-def test_rewards_of_four_bytes_are_stored_exactly(buffer):
+def test_float32_rewards_are_stored_exactly(buffer):
     rewards = np.array([0.1, -3.5, 7e-5], np.float32)
     with buffer.writer() as writer:
         for _ in range(2):
             writer.extend({"x": np.arange(3), "reward": rewards})
     assert buffer.get(range(6))["reward"].tolist() == rewards.astype(np.float64).tolist() * 2
+
+
+@pytest.mark.parametrize(
+    ("agents", "message"),
+    [
+        (["a", "b", "a"], "2 differ"),
+        (3, "agents is 3"),
+        ("abc", "agents is 'abc'"),
+        ([0, 1, 2], "agents is"),
+        ([], "0 names"),
+    ],
+)
+def test_extend_rejects_agents_without_different_names(buffer, agents, message):
+    with buffer.writer() as writer, pytest.raises(expdb.InvalidValue, match=message):
+        writer.extend({"x": np.ones((4, 3))}, agents=agents)
+    assert len(buffer) == 0
+
+
+def test_agents_may_be_an_array_and_have_a_task_each(buffer):
+    tasks = ["x", "y", "z"]
+    with buffer.writer() as writer:
+        writer.extend({"x": np.ones((4, 3)), "task_id": tasks}, agents=np.array(AGENTS))
+    found = buffer.get(range(12), fields=["task_id", "agent_id"])
+    assert found["task_id"].tolist() == [name for name in tasks for _ in range(4)]
+    assert found["agent_id"].tolist() == [name for name in AGENTS for _ in range(4)]
+
+
+def test_a_rollout_without_agents_says_what_to_do(buffer):
+    with buffer.writer() as writer, pytest.raises(expdb.InvalidValue, match="agents="):
+        writer.extend({"x": np.ones((4, 3)), "reward": np.ones((4, 3))})

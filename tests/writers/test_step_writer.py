@@ -88,7 +88,7 @@ def test_an_episode_that_was_ended_or_cleared_meanwhile_goes_on_as_another(buffe
     assert [(row["obs"], row["tags"]) for row in read] == [(2, {"k": 3})]
 
 
-def test_after_clear_a_writer_begins_other_episodes_at_once(buffer, monkeypatch):
+def test_writer_starts_new_episodes_after_clear(buffer, monkeypatch):
     with buffer.writer() as writer:
         writer.append(obs=0)
         writer.flush()

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from expdb.chunks.infer import as_array, is_array
 from expdb.errors import InvalidValue
-from expdb.names import COLUMNS
+from expdb.names import COLUMNS, EPISODE_KEYS
 from expdb.storage.writing.flatten import flattened
 
 
@@ -37,42 +37,70 @@ def columns_of(given: Any) -> Mapping[str, Sequence[Any]] | None:
     )
 
 
-def steps_of_agents(given: Any, agents: Sequence[str]) -> dict[str, Any]:
-    """Return columns [T, N, ...] of N agents as columns of T * N steps, agent by agent."""
+def flatten_rollout(given: Any, agents: Any) -> dict[str, Any]:
+    """Return columns [T, N, ...] of N agents as columns of T * N steps, agent by agent.
+
+    Columns that describe episodes may have one value per agent.
+    """
+    names = _agent_names(agents)
     if not isinstance(given, Mapping):
         raise InvalidValue(
-            "with agents=, extend() takes a mapping of columns [T, N, ...], not "
-            f"{type(given).__name__}"
+            "with agents, columns must be a mapping of columns [T, N, ...], got "
+            f"{type(given).__name__}; pass a dict of arrays or omit agents"
         )
-    names = [agents] if isinstance(agents, str) else list(agents)
     if "agent_id" in given:
-        raise InvalidValue("agent_id is given twice: as a column and by agents=")
-    found: dict[str, Any] = {}
+        raise InvalidValue("agent_id is given twice, as a column and by agents; remove one of them")
+    columns: dict[str, Any] = {}
     lengths: dict[str, int] = {}
-    count = len(names)
+    per_agent: dict[str, Sequence[Any]] = {}
     for name, value in _leaves(given):
         if is_array(value):
             array = as_array(value, name)
-            is_sound = array.ndim >= 2 and array.shape[1] == count
-            found[name] = np.swapaxes(array, 0, 1).reshape(-1, *array.shape[2:]) if is_sound else []
-        elif isinstance(value, (list, tuple)):
-            is_sound = all(hasattr(row, "__len__") and len(row) == count for row in value)
-            found[name] = [row[k] for k in range(count) for row in value] if is_sound else []
-        else:
-            found[name] = value
+            _check_agents(name, array.shape, names)
+            columns[name] = np.swapaxes(array, 0, 1).reshape(-1, *array.shape[2:])
+        elif not isinstance(value, (list, tuple)):
+            columns[name] = value
             continue
-        if not is_sound:
-            raise InvalidValue(
-                f"column {name!r} must be [T, {count}, ...] with {count} agents; for all agents "
-                "together leave agents= out"
-            )
+        elif name in EPISODE_KEYS and not any(isinstance(row, (list, tuple)) for row in value):
+            _check_agents(name, (1, len(value)), names)
+            per_agent[name] = value
+            continue
+        else:
+            widths = {len(row) if hasattr(row, "__len__") else 0 for row in value}
+            _check_agents(name, (len(value), *widths), names)
+            columns[name] = [row[k] for k in range(len(names)) for row in value]
         lengths[name] = len(value)
     if len(set(lengths.values())) != 1:
         shown = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise InvalidValue(f"columns of one number of steps T are wanted, got {shown or 'none'}")
+        raise InvalidValue(
+            f"columns must share one number of steps T, got {shown or 'none'}; pass at least one "
+            "column [T, N, ...], all of the same T"
+        )
     steps = next(iter(lengths.values()))
-    found["agent_id"] = [name for name in names for _ in range(steps)]
-    return found
+    for name, values in {**per_agent, "agent_id": names}.items():
+        columns[name] = [value for value in values for _ in range(steps)]
+    return columns
+
+
+def _agent_names(agents: Any) -> list[str]:
+    names = agents.tolist() if isinstance(agents, np.ndarray) else agents
+    if not isinstance(names, (list, tuple)) or not all(isinstance(one, str) for one in names):
+        raise InvalidValue(f"agents is {agents!r}: give a sequence of N different names")
+    if len(set(names)) < len(names) or not names:
+        raise InvalidValue(
+            f"agents has {len(names)} names, of which {len(set(names))} differ: give each "
+            "environment a name of its own, as its steps are one episode"
+        )
+    return list(names)
+
+
+def _check_agents(name: str, shape: tuple[int, ...], names: list[str]) -> None:
+    """Raise InvalidValue unless the second axis of a column is that of the agents."""
+    if len(shape) < 2 or shape[1] != len(names):
+        raise InvalidValue(
+            f"column {name!r} is {list(shape)}: with {len(names)} agents it must be "
+            f"[T, {len(names)}, ...]; swap the axes of [N, T, ...], or omit agents for [steps, ...]"
+        )
 
 
 def rows_of(batch: Any) -> Iterator[Mapping[str, Any]]:

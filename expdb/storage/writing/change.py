@@ -13,7 +13,7 @@ from expdb.names import EPISODE_COLUMNS
 from expdb.sql import tables
 from expdb.sql.conditions import Condition, resolve
 from expdb.sql.session import Session
-from expdb.storage.commits import Commit, Counters
+from expdb.storage.commits import BufferCounters, Commit
 from expdb.storage.ledger.consumers import find_consumer, list_consumers, refuse_minimum
 from expdb.storage.ledger.pins import pinned_positions
 from expdb.storage.ledger.rates import rate_limiter
@@ -298,9 +298,11 @@ def clear(store: Store) -> int:
         for table in tables.EXPERIENCE:
             session.execute(sa.delete(table).where(table.c.buffer_id == store.id))
         session.execute(buffer.values(size=0, bytes=0))
-    if store.commits.is_wanted:
-        counters = Counters(added, 0, revision + 1, deleted)
-        store.commits.put(Commit(added, None, store.fields, counters, writing.span), 0)
+    if store.commit_queue.is_accepting:
+        counters = BufferCounters(added, 0, revision + 1, deleted)
+        store.commit_queue.put(
+            Commit(added, None, store.fields, counters, writing.commit_versions), 0
+        )
     return int(size)
 
 

@@ -1,7 +1,7 @@
 """Eviction: policies, the steps that a policy evicts now, and their deletion.
 
-Where no policy is set, or one that the database can follow, the trigger `buffers_capacity` decides
-what is evicted. The trigger `buffers_evicted` deletes it, whoever has decided.
+If no policy is set, or the database can apply the policy itself, the trigger `buffers_capacity`
+chooses the steps to evict. In every case the trigger `buffers_evicted` deletes them.
 """
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
@@ -315,7 +315,7 @@ def evict(store: Store, session: Session, outcome: WriteOutcome, positions: np.n
 
 
 def _evict_before(store: Store, session: Session, bound: int) -> int:
-    """Evict the steps before a position, by the trigger `buffers_evicted`; return how many."""
+    """Evict the steps before `bound`; return their number. The trigger deletes the rows."""
     ((count,),) = session.rows(
         sa.select(sa.func.count())
         .select_from(tables.steps)

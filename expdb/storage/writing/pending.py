@@ -181,7 +181,7 @@ class Pending:
                 self.cut()
         is_first = not self.taken
         self.taken.extend(zip(episodes, *many.taken, strict=False))
-        if is_first:  # `steps` need not be made of the rows again
+        if is_first:  # keep the columns, so that `steps` need not rebuild them from the rows
             columns = [tuple(islice(column, many.size)) for column in many.taken]
             self._columns = Steps(tuple(episodes), *columns)
 

@@ -15,7 +15,7 @@ import numpy as np
 from expdb import errors
 from expdb.chunks.chunk import Decoder, crc_of
 from expdb.names import COLUMN_KINDS
-from expdb.storage.commits import Commit, Counters
+from expdb.storage.commits import BufferCounters, Commit
 from expdb.storage.store import Store
 from expdb.storage.write_plan import EpisodeWrite, WritePlan
 from expdb.storage.writing import compact
@@ -55,8 +55,8 @@ def write_at_once(store: Store, pending: Pending, again: bool) -> Commit | None:
         write.record.become(write.after)
     pending.stored = np.arange(first, first + plan.count, dtype=np.int64)
     _compact_ended(store, plan)
-    counters = Counters(low, size, revision, deleted)
-    return Commit(first, plan, store.fields, counters, transaction.span)
+    counters = BufferCounters(low, size, revision, deleted)
+    return Commit(first, plan, store.fields, counters, transaction.commit_versions)
 
 
 def _known_decoders(store: Store, pending: Pending) -> list[Decoder] | None:

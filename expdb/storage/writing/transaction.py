@@ -18,7 +18,7 @@ from expdb.chunks.fields import Field
 from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.catalog import Fields
-from expdb.storage.commits import Commit, Counters
+from expdb.storage.commits import BufferCounters, Commit
 from expdb.storage.ledger.rates import wait_to_insert
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.records import EpisodeRecord
@@ -57,7 +57,7 @@ def write(store: Store, pending: Pending) -> np.ndarray:
                     commit = write_at_once(store, pending, again)
                     commit = commit or _in_transaction(store, pending, again)
                     if not again:
-                        _pass_on(store, pending, commit)
+                        _enqueue_commit(store, pending, commit)
             except errors.FieldMismatch:
                 if pending.fields.version == store.fields.version:
                     raise
@@ -86,25 +86,25 @@ def write(store: Store, pending: Pending) -> np.ndarray:
     return pending.stored
 
 
-def _pass_on(store: Store, pending: Pending, commit: Commit | None) -> None:
-    """Pass a commit on to the rows in memory, unless only the database has all of it.
+def _enqueue_commit(store: Store, pending: Pending, commit: Commit | None) -> None:
+    """Queue a commit for the rows in memory, if the commit describes every change.
 
-    The observation after an episode may be in a chunk of its own, and a step may have changed
-    columns of its episode.
+    It does not if the final observation is in a separate chunk, or if a step changed columns of its
+    episode.
     """
-    if commit is None or commit.plan is None or not store.commits.is_wanted:
+    if commit is None or commit.plan is None or not store.commit_queue.is_accepting:
         return
     if pending.final and commit.plan.final is None:
         return
     if not any(write.details for write in commit.plan.episodes):
-        store.commits.put(commit, pending.nbytes)
+        store.commit_queue.put(commit, pending.nbytes)
 
 
 def _in_transaction(store: Store, pending: Pending, again: bool) -> Commit | None:
     """Write the pending steps statement by statement.
 
-    Anything may be new here, or different from what is known. Return None where that changed more
-    than the steps and their episodes, or where they had been written before.
+    Fields, signatures and episodes may differ from the cached ones. Return None if the write added
+    fields or if an earlier attempt had already written the steps.
     """
     draft = _drafted(store, pending)  # before other writers are kept waiting
     writing = Writing(store, WriteOutcome(write_id=pending.write_id or None), locked=again)
@@ -117,7 +117,7 @@ def _in_transaction(store: Store, pending: Pending, again: bool) -> Commit | Non
         pending.stored = positions
         if plan is None or counters is None or outcome.fields is not None:
             return None
-        return Commit(int(positions[0]), plan, store.fields, counters, writing.span)
+        return Commit(int(positions[0]), plan, store.fields, counters, writing.commit_versions)
     except BaseException as error:
         # An interrupt may have come just before that, or just after the commit.
         writing.__exit__(type(error), error, None)
@@ -214,7 +214,7 @@ def _drafted(store: Store, pending: Pending) -> _Draft:
 
 def _write(
     store: Store, session: Session, pending: Pending, draft: _Draft, outcome: WriteOutcome
-) -> tuple[np.ndarray, WritePlan, Counters]:
+) -> tuple[np.ndarray, WritePlan, BufferCounters]:
     count, now = len(pending), time.time()
     plan = draft.plan if draft.plan.is_current else make_plan(pending)
     new = sum(write.before.id is None for write in plan.episodes)
@@ -247,7 +247,7 @@ def _write(
     for write in plan.episodes:
         if write.status != "open":
             _end(store, session, pending, plan, write, first, outcome)
-    return np.arange(first, added, dtype=np.int64), plan, Counters(*counters)
+    return np.arange(first, added, dtype=np.int64), plan, BufferCounters(*counters)
 
 
 def _insert_chunk(

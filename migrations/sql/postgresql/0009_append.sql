@@ -1,11 +1,12 @@
--- A whole write in one round trip. Rows, segments and chunks come with positions counted from 0,
--- episodes as JSON, named by their place there (from 1, an id of null is a new one); the function
--- takes the positions, which is the writers' lock, and adds them. It refuses, and changes nothing,
--- where the caller's view of fields or episodes is out of date. It gives back the first position,
--- the counters low, size, revision and deleted after the write, and the ids of the episodes. `again` says that an earlier call of this write may have been
--- committed, which only the chunks can tell, and only to one who holds the lock. `segments` has six
--- numbers each (last, first, episode, ordinal, chunk, chunk_row), `chunk_numbers` too (last, first,
--- episode or 0, rows, signature, crc).
+-- Store a whole write in one round trip. Positions of rows, segments and chunks count from 0 within
+-- the write. Episodes are JSON and are referred to by their place there, from 1; a new episode has
+-- id null. The function locks the row of `buffers`, assigns positions and adds them. If the caller's
+-- fields or episodes are out of date, it raises XD001 and changes nothing. It returns the first
+-- position, the counters low, size, revision and deleted after the write, and the episode ids. If
+-- `again` is true, an earlier call of this write may have been committed; its chunks show whether it
+-- was, once the row is locked. `segments_` has six numbers per segment (last, first, episode,
+-- ordinal, chunk, chunk_row), `chunk_numbers` six per chunk (last, first, episode or 0, rows,
+-- signature, crc).
 CREATE FUNCTION append(
     buffer bigint, known_fields bigint, wait_ms bigint, write_id text, again boolean, now_ float8, episodes_ json,
     step bigint[], episode bigint[], pre_agent text[], execute_time float8[], reward float8[],
@@ -23,7 +24,7 @@ DECLARE
     touched bigint;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'append wants READ COMMITTED' USING ERRCODE = 'XD001';
+        RAISE EXCEPTION 'append() requires transaction isolation READ COMMITTED' USING ERRCODE = 'XD001';
     END IF;
     PERFORM set_config('lock_timeout', wait_ms::text, true);
     IF current_setting('synchronous_commit') = 'off' THEN

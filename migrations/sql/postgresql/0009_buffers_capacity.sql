@@ -1,8 +1,9 @@
 -- Evict the oldest steps, exactly as many as are over the capacity. Fires once per write, on the row
--- of `buffers` that the write counts in; nothing fires per step. Pinned steps stay, unless that is
--- more than twice the capacity; a buffer whose policy evicts, not this trigger, is left alone. The
--- writer holds that row from its first statement on, so evictions take turns and cannot deadlock,
--- and each statement here sees what the writers before it committed (READ COMMITTED).
+-- of `buffers` that the write counts in; nothing fires per step. Pinned steps are kept until the
+-- buffer holds more than twice its capacity. The trigger does nothing if a policy evicts
+-- (trigger_evicts is false). The writer holds that row from its first statement on, so evictions run
+-- one after another and cannot deadlock, and each statement here sees what the writers before it
+-- committed (READ COMMITTED).
 CREATE FUNCTION buffers_capacity() RETURNS trigger LANGUAGE plpgsql
 SET search_path = expdb, pg_temp AS $$
         DECLARE

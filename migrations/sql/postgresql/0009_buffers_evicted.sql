@@ -1,8 +1,8 @@
--- Whoever moves `low` evicts: delete the steps before it, then what only they needed. Who moves
--- `low` sets `size`, `holes` and `pinned`. Scans begin at the old `low`: before it lie rows that are
--- dead and not yet vacuumed. These deletions are at trigger depth 1, so that other triggers do not
--- count them. Episodes are looked up by a list: a join scans all segments for each episode where the
--- statistics do not know the buffer yet.
+-- When `low` rises, delete the steps before it and then the rows that only they used. The statement
+-- that raises `low` also sets `size`, `holes` and `pinned`. Scans begin at the old `low`: before it
+-- lie rows that are dead and not yet vacuumed. These deletions are at trigger depth 1, so that other
+-- triggers do not count them. Episodes are looked up by a list: a join scans all segments for each
+-- episode if the buffer has no statistics yet.
 CREATE FUNCTION buffers_evicted() RETURNS trigger LANGUAGE plpgsql
 SET search_path = expdb, pg_temp AS $$
         DECLARE

@@ -1,6 +1,6 @@
 -- Evict the oldest steps, exactly as many as are over the capacity, whatever gaps `delete` left.
--- Pinned steps stay, unless that is more than twice the capacity; a buffer whose policy evicts, not
--- this trigger, is left alone. The OFFSET walks over no more rows than are evicted.
+-- Pinned steps are kept until the buffer holds more than twice its capacity. The trigger does nothing
+-- if a policy evicts (trigger_evicts is false). The OFFSET walks over no more rows than are evicted.
 CREATE TRIGGER buffers_capacity AFTER UPDATE OF size, capacity, pinned, trigger_evicts ON buffers
 WHEN NEW.size > NEW.capacity AND NEW.trigger_evicts
      AND (NEW.pinned IS NULL OR NEW.low < NEW.pinned OR NEW.size > 2 * NEW.capacity)

@@ -1,6 +1,6 @@
--- Whoever moves `low` evicts: delete the steps before it, then what only they needed. `low` is moved
--- by then, so `steps_deleted` does not count these steps as deleted. Who moves `low` sets `size`,
--- `holes` and `pinned`.
+-- When `low` rises, delete the steps before it and then the rows that only they used. `low` is already
+-- set, so `steps_deleted` does not count these steps as deleted. The statement that raises `low` also
+-- sets `size`, `holes` and `pinned`.
 CREATE TRIGGER buffers_evicted AFTER UPDATE OF low ON buffers WHEN NEW.low > OLD.low
 BEGIN
     DELETE FROM steps WHERE buffer_id = NEW.id AND position < NEW.low;

@@ -65,7 +65,7 @@ class PostgresqlTransaction(Transaction):
         session.abandon()
         if self._closing != "ROLLBACK":
             count = self._engine.count_commit()
-            self.span = count - 1, count
+            self.commit_versions = count - 1, count
         self._session = None  # before it is given back, which must not be done twice
         session.release(self._unlock)
 
@@ -84,7 +84,7 @@ class PostgresqlEngine(Engine):
     ):
         self.dialect, self.max_lag = postgresql, max_lag
         self._commits = 0  # of this process
-        self._counting = threading.Lock()
+        self._commits_lock = threading.Lock()
         shown = {name: "***" if "password" in name else value for name, value in url.query.items()}
         self.location = url.set(drivername="postgresql", query=shown).render_as_string(
             hide_password=True
@@ -184,22 +184,22 @@ class PostgresqlEngine(Engine):
             )
 
     def count_commit(self) -> int:
-        """Note that this process may have written; return how often it may have."""
-        return locked(self._counting, self._count_commit)
+        """Count a possible commit of this process; return the new count."""
+        return locked(self._commits_lock, self._count_commit)
 
     def _count_commit(self) -> int:
         self._commits += 1
         return self._commits
 
-    def advanced(self, seen: object, span: Any) -> object | None:
-        """Return what stands for the database after a commit of this handle.
+    def version_after_commit(self, seen: object, commit_versions: Any) -> object | None:
+        """Return the database version after a commit of this handle.
 
-        None if `seen` is not what stood for it just before. What others have committed is asked
-        for as soon as without that commit.
+        Return None if `seen` is not the version directly before the commit. The time of
+        the next query for commits of other processes does not change.
         """
-        if not isinstance(seen, tuple) or seen[0] != span[0]:
+        if not isinstance(seen, tuple) or seen[0] != commit_versions[0]:
             return None
-        return span[1], seen[1]
+        return commit_versions[1], seen[1]
 
     def changed_since(self, seen: object) -> object | None:
         """Return what stands for the database as it is now.

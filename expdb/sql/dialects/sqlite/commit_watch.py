@@ -40,11 +40,12 @@ class CommitWatch:
         # as other threads read it.
         self._known: tuple[float, object, LastCommit] = (-math.inf, None, _NOTHING)
 
-    def advance(self, seen: object, before: bytes, after: bytes, own: object) -> object | None:
-        """Return the version after a commit of this process, if `seen` is the one before it.
+    def version_after_commit(
+        self, seen: object, before: bytes, after: bytes, own: object
+    ) -> object | None:
+        """Return the version after a commit of this process; None if `seen` is not the one before.
 
-        `before` and `after` are the headers of the log's index around that commit, and `own` is
-        what stands for it.
+        `before` and `after` are the WAL-index headers around that commit. `own` identifies it.
         """
         at, _, last = self._known
         if last.log is None or last.version != seen or last.header != before:

@@ -51,7 +51,7 @@ class SqliteTransaction(Transaction):
         self._writes = kind in ("write", "unsynced")
         self._session: SqliteSession | None = None
         self._ending = False  # whether COMMIT was sent
-        self._header: bytes | None = None  # of the log's index, before what this one writes
+        self._wal_index_header: bytes | None = None  # before it writes
         self._is_over = False
 
     def _begin(self) -> Session:
@@ -62,7 +62,9 @@ class SqliteTransaction(Transaction):
         if self._writes:
             connection_to.begin(session.driver, self._timeout)
             engine.check_file(writing=True)
-            self._header = session.log_header()  # nobody else commits from here on
+            self._wal_index_header = (
+                session.wal_index_header()
+            )  # no other connection can commit from here on
         elif kind == "read":
             session.driver.execute("BEGIN")
         return session
@@ -103,10 +105,10 @@ class SqliteTransaction(Transaction):
         ) and not session.in_transaction
         if self.committed and self._writes:
             own = open_files.note_commit(self._engine.path)
-            if self._header is not None:
-                after = session.log_header()
-                if after is not None and is_next_commit(self._header, after):
-                    self.span = self._header, after, own
+            if self._wal_index_header is not None:
+                after = session.wal_index_header()
+                if after is not None and is_next_commit(self._wal_index_header, after):
+                    self.commit_versions = self._wal_index_header, after, own
         self._session = None  # before it is given back, which must not be done twice
         self._engine.give_back(self._kind, session, usable)
 
@@ -245,12 +247,12 @@ class SqliteEngine(Engine):
             self.check_file()
         return None if (found := self._commits.version(now)) == seen else found
 
-    def advanced(self, seen: object, span: Any) -> object | None:
-        """Return what stands for the database after a commit of this handle.
+    def version_after_commit(self, seen: object, commit_versions: Any) -> object | None:
+        """Return the database version after a commit of this handle.
 
-        None if `seen` is not what stood for it just before.
+        Return None if `seen` is not the version directly before the commit.
         """
-        return self._commits.advance(seen, *span)
+        return self._commits.version_after_commit(seen, *commit_versions)
 
     def _last_commit(self) -> LastCommit:
         # By a connection of its own: SQLite does not tell a connection of its own writes.

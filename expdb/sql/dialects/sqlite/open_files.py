@@ -54,10 +54,7 @@ class OpenFiles:
         self.inherited: list[Inherited] = []
 
     def note_commit(self, path: str) -> object:
-        """Note that this process has committed something to a file, by whatever handle.
-
-        Return what stands for that commit.
-        """
+        """Record that a handle of this process committed to a file; return the commit's id."""
         noted = self.commits[path] = object()  # not a number: threads would count past each other
         return noted
 

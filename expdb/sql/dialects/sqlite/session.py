@@ -38,8 +38,8 @@ class SqliteSession(Session):
             # Closed: SQLAlchemy does that to a connection that an interrupt met.
             return False
 
-    def log_header(self) -> bytes | None:
-        """Return the header of the log's index in a transaction that writes; None if unknown."""
+    def wal_index_header(self) -> bytes | None:
+        """Return the WAL-index header inside a write transaction; None if it cannot be read."""
         if self._wal_index is None:
             assert self._use is not None
             self._wal_index = WalIndex(self._use.path)

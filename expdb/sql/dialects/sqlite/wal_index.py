@@ -16,7 +16,7 @@ import sys
 from contextlib import suppress
 
 HEADER = 48  # bytes
-CHANGES = slice(8, 12)  # where the header counts commits, in the byte order of the machine
+CHANGE_COUNTER = slice(8, 12)  # commit counter in the header, in native byte order
 IS_READY = 12  # where the header says that it can be used
 _KNOWN_TO_WORK = sys.platform in ("linux", "darwin")  # elsewhere locks hinder reading
 
@@ -47,8 +47,8 @@ class WalIndex:
 
 
 def is_next_commit(before: bytes, after: bytes) -> bool:
-    """Return whether one commit lies between two headers."""
-    counts = [int.from_bytes(header[CHANGES], sys.byteorder) for header in (before, after)]
+    """Return whether exactly one commit separates two headers."""
+    counts = [int.from_bytes(header[CHANGE_COUNTER], sys.byteorder) for header in (before, after)]
     return counts[1] == (counts[0] + 1) % 2**32
 
 

@@ -45,7 +45,7 @@ def rows_of(buffer, final_fields):
     found["position"] = positions
     found[AFTER] = [following(row) for row in r.columns[AFTER][rows].tolist()]
     found[BEFORE] = r.positions(before) if len(before) else before
-    if not r.deleted:  # else nobody needs to know how many steps of an open episode are left
+    if not r.deleted:  # after a delete, the remaining steps of an open episode are not counted
         found["open"] = {
             id: (one.last, one.ordinal, *((one.first, one.count) if one.first >= r.low else (-1,)))
             for id, one in r.open.items()
@@ -55,7 +55,7 @@ def rows_of(buffer, final_fields):
     return found
 
 
-def assert_as_if_read(buffer, reader, seed):
+def assert_matches_new_reader(buffer, reader, seed):
     """Compare the rows in memory, and a sample, with those of a handle that reads everything."""
     reader._sampling.start_anew()
     for one in (buffer, reader):
@@ -149,7 +149,7 @@ class History:
         else:
             self._theirs.update(positions, terminated=True)
 
-    def go_on(self):
+    def write_or_change(self):
         """Do one thing."""
         choice = self._rng.random()
         if choice < 0.3:
@@ -172,24 +172,24 @@ class History:
 @pytest.mark.parametrize(
     "seed", [*range(4), *(pytest.param(k, marks=pytest.mark.slow) for k in range(4, 40))]
 )
-def test_random_histories_are_as_if_read(open_db, seed):
+def test_rows_in_memory_match_the_database_after_random_writes(open_db, seed):
     rng = np.random.default_rng(seed)
     capacity = None if seed % 2 else int(rng.integers(20, 60))
     buffer = open_db(max_lag=0.0).buffer("b", capacity=capacity, fields=FIELDS)
     history, reader = History(rng, buffer, open_db().buffer("b")), open_db().buffer("b")
     for k in range(60):
-        history.go_on()
+        history.write_or_change()
         if rng.random() < 0.7:
-            assert_as_if_read(buffer, reader, k)
+            assert_matches_new_reader(buffer, reader, k)
     history.close()
-    assert_as_if_read(buffer, reader, seed)
+    assert_matches_new_reader(buffer, reader, seed)
 
 
-def never(*arguments):
+def fail_if_read(*arguments):
     raise AssertionError("the database was read")
 
 
-def play(buffer, episode, first):
+def write_steps(buffer, episode, first):
     """Write some steps in every way there is."""
     steps = np.arange(first, first + 20)
     for k in steps[:4]:
@@ -202,26 +202,26 @@ def play(buffer, episode, first):
         whole.append(action=int(steps[19]), terminated=True)
 
 
-def test_a_process_does_not_read_what_it_has_written(open_db, location, monkeypatch):
+def test_sample_does_not_read_own_writes(open_db, location, monkeypatch):
     lag = {"max_lag": 60.0} if "://" in location else {}
     buffer = open_db(**lag).buffer("b", capacity=60, fields={"action": expdb.Field("int64")})
     with buffer.episode("long") as episode:
-        play(buffer, episode, 0)
+        write_steps(buffer, episode, 0)
         buffer.sample(1, unit=UNIT)
-        play(buffer, episode, 20)  # the first one makes room for what comes
+        write_steps(buffer, episode, 20)  # the next sample allocates rows for later writes
         buffer.sample(1, unit=UNIT)
         with monkeypatch.context() as patched:
-            patched.setattr(sampling, "refresh", never)
-            patched.setattr(type(buffer._store.engine), "reading", never)
+            patched.setattr(sampling, "refresh", fail_if_read)
+            patched.setattr(type(buffer._store.engine), "reading", fail_if_read)
             for first in (40, 60, 80, 100):
-                play(buffer, episode, first)
+                write_steps(buffer, episode, first)
                 buffer.sample(1, unit=UNIT)
         held = buffer._sampling.resident
         actions = held.columns["action"][held.rows(held.all_positions())]
         assert actions.tolist() == list(range(60, 120))
 
 
-def test_a_process_that_clears_does_not_read_either(open_db, location, monkeypatch):
+def test_sample_after_clear_does_not_read_own_writes(open_db, location, monkeypatch):
     lag = {"max_lag": 60.0} if "://" in location else {}
     buffer = open_db(**lag).buffer("b", fields={"action": expdb.Field("int64")})
     with buffer.writer() as writer:
@@ -230,8 +230,8 @@ def test_a_process_that_clears_does_not_read_either(open_db, location, monkeypat
             writer.flush()
             with monkeypatch.context() as patched:
                 if first:
-                    patched.setattr(sampling, "refresh", never)
-                    patched.setattr(type(buffer._store.engine), "reading", never)
+                    patched.setattr(sampling, "refresh", fail_if_read)
+                    patched.setattr(type(buffer._store.engine), "reading", fail_if_read)
                 assert sorted(np.unique(buffer.sample(999)["action"])) == [
                     *range(first, first + 60)
                 ]
@@ -240,7 +240,7 @@ def test_a_process_that_clears_does_not_read_either(open_db, location, monkeypat
             buffer.clear()
 
 
-def test_what_others_commit_in_between_is_read(open_db):
+def test_commits_of_another_handle_are_read(open_db):
     mine, theirs = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
     mine.store(x=0)
     mine.sample(1)
@@ -255,19 +255,19 @@ def test_what_others_commit_in_between_is_read(open_db):
         assert set(mine.sample(500, fields=["reward"])["reward"].tolist()) >= {float(k)}
 
 
-def test_the_queue_of_who_never_samples_again_is_emptied(db, monkeypatch):
+def test_commit_queue_is_emptied_without_samples(db, monkeypatch):
     buffer = db.buffer("b")
     buffer.store(x=0)
     buffer.sample(1)
     buffer.sample(1)
-    commits = buffer._store.commits
-    monkeypatch.setattr("expdb.storage.commits.MOST_COMMITS", 8)
+    queue = buffer._store.commit_queue
+    monkeypatch.setattr("expdb.storage.commits.MAX_COMMITS", 8)
     for k in range(1, 8):
         buffer.store(x=k)
-        assert len(commits.waiting) == k
+        assert len(queue.queued) == k
     for k in range(8, 20):
         buffer.store(x=k)
-    assert not commits.waiting
+    assert not queue.queued
     assert set(buffer.sample(500)["x"].tolist()) == set(range(20))
     buffer.store(x=20)
-    assert len(commits.waiting) == 1
+    assert len(queue.queued) == 1

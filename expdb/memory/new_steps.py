@@ -1,0 +1,327 @@
+"""Add a few new steps to the rows in memory, from a commit of this process or a query.
+
+load.py has a high fixed cost and handles large numbers of steps. Both modules produce the same
+rows; `tests/memory/test_new_steps.py` compares them under random histories.
+"""
+
+from __future__ import annotations  # NumPy imports its random module when it is first named
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from expdb.chunks.chunk import Chunk
+from expdb.chunks.fields import SYSTEM, Field
+from expdb.memory.columns import AFTER, BEFORE, ORDINAL, PRESENT, PRIORITY, UNSAVED, WHOLE
+from expdb.memory.journal import NONE, Change, OpenEpisode
+from expdb.memory.load import overwrite, read_steps
+from expdb.memory.resident import Resident
+from expdb.names import UNKNOWN
+from expdb.sql.session import Session
+from expdb.storage.commits import Commit
+from expdb.storage.reading.chunk_values import blank, joined, raw_or_zeros
+from expdb.storage.store import State, Store
+from expdb.storage.stored_json import parse_names
+
+MAX_RANGES = 64  # of steps read from the database; load.py reads more
+
+# Each row has one segment, its chunk and the state of its episode. Only the first row of each chunk
+# has the chunk's data.
+READ = """
+SELECT g.last, g.first, g.episode, g.ordinal, g.chunk, g.chunk_row,
+       c.rows, c.signature, c.crc, CASE WHEN g.chunk_row = 0 OR g.first <= ? THEN c.data END,
+       e.status, e.length, e.ordered, e.tail_chunk, e.tail_row, e.tail_fields
+  FROM segments g JOIN chunks c ON c.buffer_id = g.buffer_id AND c.id = g.chunk
+  JOIN episodes e ON e.buffer_id = g.buffer_id AND e.id = g.episode
+ WHERE g.buffer_id = ? AND g.last >= ? ORDER BY g.last LIMIT ?
+"""
+
+Rows = slice | np.ndarray
+
+
+class StepRange(NamedTuple):
+    """Consecutive steps of one episode."""
+
+    first: int  # position
+    last: int
+    episode: int
+    ordinal: int  # of the first step
+
+
+class ChunkRows(NamedTuple):
+    """Consecutive rows of a chunk."""
+
+    chunk: Chunk
+    first: int
+    stop: int
+
+
+class EndedEpisode(NamedTuple):
+    """An episode that has ended."""
+
+    episode: int
+    length: int
+    is_complete: bool  # not aborted
+    # Final observation: chunk, row and field names; None if there is none.
+    final: tuple[Chunk, int, frozenset[str]] | None
+
+
+@dataclass(frozen=True)
+class NewSteps:
+    """New steps at consecutive positions, and the episodes that ended with them."""
+
+    first: int  # position
+    count: int
+    ranges: list[StepRange]
+    chunk_rows: list[ChunkRows]
+    ended: list[EndedEpisode]
+
+
+def build_new_steps(r: Resident, commit: Commit, store: Store) -> NewSteps | None:
+    """Build the new steps from a commit of this process; return None if they must be read.
+
+    They must be read if the commit does not directly follow the rows in memory, if the rows lack
+    room, if the fields have changed, or if an episode was written out of order.
+    """
+    plan, counters, first = commit.plan, commit.counters, commit.first
+    assert plan is not None
+    if (
+        not r.complete
+        or first != r.high
+        or r.known is None
+        or r.known.version != commit.fields.version
+        or (counters.revision, counters.deleted) != (r.revision, r.deleted)
+        or not r.low <= counters.oldest <= first
+        or first + plan.count - counters.oldest > r.slots
+    ):
+        return None
+    chunk_rows = []
+    for write in plan.chunks:
+        decoder = store.signatures.of_fields(write.block.fields)
+        if decoder is None or not write.encoded:
+            return None
+        chunk = decoder.decode_unchecked(first + write.last, write.block.rows, 0, write.encoded)
+        chunk_rows.append(ChunkRows(chunk, 0, write.block.steps))
+    final = None
+    if plan.final is not None:
+        final = chunk_rows[-1].chunk, plan.final[1], frozenset(plan.final[2])
+    ended = []
+    for episode in plan.episodes:
+        if not episode.after.ordered:
+            return None
+        if episode.status != "open":
+            id, is_complete = episode.after.id or 0, episode.status == "complete"
+            ended.append(EndedEpisode(id, episode.after.length, is_complete, final))
+    ids = [0, *[episode.after.id or 0 for episode in plan.episodes]]
+    ranges = [
+        StepRange(first + begin, first + last, ids[place], ordinal)
+        for last, begin, place, ordinal, _, _ in plan.segments
+    ]
+    return NewSteps(first, plan.count, ranges, chunk_rows, ended)
+
+
+def read_new_steps(store: Store, session: Session, r: Resident, state: State) -> NewSteps | None:
+    """Read the new steps; return None if there are too many or if load.py must read them.
+
+    load.py must read steps with gaps between them and episodes written out of order.
+    """
+    first, count = r.high, state.added - r.high
+    if state.gaps or not r.fields or state.added - state.oldest > r.slots:
+        return None
+    rows = session.ask(READ, first, store.id, first, MAX_RANGES + 1)
+    if len(rows) > MAX_RANGES:
+        return None
+    chunks: dict[int, Chunk] = {}
+    ranges: list[StepRange] = []
+    chunk_rows: list[ChunkRows] = []
+    episodes: dict[int, list[Any]] = {}
+    position = first
+    for last, begin, episode, ordinal, id, row, count_, signature, crc, data, *details in rows:
+        cut = max(0, first - begin)  # a merged segment may begin before the new steps
+        if id not in chunks and data is not None:
+            chunks[id] = store.signatures.decoder(session, signature).chunk(id, count_, crc, data)
+        if begin + cut != position or id not in chunks or row + last - begin >= chunks[id].rows:
+            return None  # load.py raises the precise error
+        chunk, start, stop = chunks[id], row + cut, row + last - begin + 1
+        ranges.append(StepRange(position, last, episode, ordinal + cut))
+        if chunk_rows and chunk_rows[-1].chunk is chunk and chunk_rows[-1].stop == start:
+            chunk_rows[-1] = ChunkRows(chunk, chunk_rows[-1].first, stop)
+        else:
+            chunk_rows.append(ChunkRows(chunk, start, stop))
+        episodes[episode] = details
+        position = last + 1
+    if position != first + count:
+        return None
+    ended = []
+    for episode, (status, length, ordered, tail_chunk, tail_row, tail_fields) in episodes.items():
+        if not ordered or (tail_chunk is not None and tail_chunk not in chunks):
+            return None
+        if status != "open":
+            final = None
+            if tail_chunk is not None:
+                names = frozenset(parse_names(tail_fields or "[]", "tail_fields"))
+                final = chunks[tail_chunk], tail_row, names
+            ended.append(EndedEpisode(episode, length, status == "complete", final))
+    return NewSteps(first, count, ranges, chunk_rows, ended)
+
+
+def apply_commit(r: Resident, commit: Commit, store: Store) -> bool:
+    """Apply a commit to the rows in memory; return False, with no change, if it must be read."""
+    if commit.plan is None:
+        return _apply_clear(r, commit)
+    new_steps, counters = build_new_steps(r, commit, store), commit.counters
+    if new_steps is None:
+        return False
+    r.changing, r.complete = True, False
+    if counters.oldest > r.low:
+        orphaned = r.evict(counters.oldest)
+        r.record(Change(r.high, r.high, orphaned=orphaned))
+    add_new_steps(r, new_steps, store, None)
+    r.size, r.gaps = counters.size, counters.size != r.high - r.low
+    r.changing, r.complete = False, True
+    return True
+
+
+def _apply_clear(r: Resident, commit: Commit) -> bool:
+    """Remove all steps from memory; return False if the buffer has other changes too."""
+    counters = commit.counters
+    if not r.complete or (commit.first, counters.deleted) != (r.high, r.deleted):
+        return False
+    if counters.revision != r.revision + 1:
+        return False
+    r.changing, r.complete = True, False
+    r.record(Change(r.high, r.high, orphaned=r.evict(counters.oldest)))
+    r.revision, r.size, r.gaps = counters.revision, 0, False
+    r.changing, r.complete = False, True
+    return True
+
+
+def add_new_steps(
+    r: Resident,
+    new_steps: NewSteps,
+    store: Store,
+    session: Session | None,
+    revised: bool = False,
+) -> None:
+    """Add new steps to the rows in memory, which must have room for them.
+
+    If `revised` is true, the table may hold newer values than the chunks, so it is queried.
+    """
+    first = new_steps.first
+    finals = sum([end.final is not None for end in new_steps.ended])
+    if finals:
+        r.reserve(first, finals, None)
+    _write_columns(r, new_steps, _rows(r, first, new_steps.count))
+    r.high = first + new_steps.count
+    if revised:
+        assert session is not None
+        condition = "position BETWEEN ? AND ? AND revision IS NOT NULL"
+        overwrite(r, *read_steps(store, session, condition, first, r.high - 1))
+    relinked = _link(r, new_steps)
+    for end in new_steps.ended:
+        relinked += _end(r, end, first)
+    episodes = np.array(sorted({one.episode for one in new_steps.ranges}), np.int64)
+    older = np.array(relinked, np.int64) if relinked else NONE
+    r.record(Change(first, r.high, relinked=older, advanced=episodes))
+
+
+def _rows(r: Resident, first: int, count: int) -> Rows:
+    """Return the rows of consecutive positions: a slice, or indices if they wrap around."""
+    begin = first % r.slots
+    if begin + count <= r.slots:
+        return slice(begin, begin + count)
+    return np.arange(first, first + count) % r.slots
+
+
+def _write_columns(r: Resident, new_steps: NewSteps, rows: Rows) -> None:
+    columns, ranges, count = r.columns, new_steps.ranges, new_steps.count
+    if len(ranges) == 1:
+        columns["episode"][rows] = ranges[0].episode
+        columns[ORDINAL][rows] = np.arange(ranges[0].ordinal, ranges[0].ordinal + count)
+    else:
+        first, last, episode, ordinal = np.array(ranges, np.int64).T
+        lengths = last - first + 1
+        columns["episode"][rows] = np.repeat(episode, lengths)
+        ordinals = np.repeat(ordinal - first + new_steps.first, lengths)
+        columns[ORDINAL][rows] = np.arange(count) + ordinals
+    columns[PRESENT][rows] = True
+    columns[WHOLE][rows] = 0
+    if PRIORITY in columns:
+        columns[PRIORITY][rows] = np.nan
+        columns[UNSAVED][rows] = False
+    parts = new_steps.chunk_rows
+    for name, field in (*SYSTEM.items(), *r.fields.items()):
+        values, present_column = _values(parts, name, field, count), columns.get(f"has_{name}")
+        if present_column is not None:
+            mask = b"".join([part.chunk.present(name, part.first, part.stop) for part in parts])
+            present_column[rows] = present = np.frombuffer(mask, np.bool_)
+            if not present.all():
+                values = values.copy()
+                blank(values, ~present)
+        columns[name][rows] = values
+
+
+def _values(parts: list[ChunkRows], name: str, field: Field, count: int) -> np.ndarray:
+    """Return the values of a fixed-width field; zeros for chunks that lack the field."""
+    if len(parts) == 1:
+        data = raw_or_zeros(parts[0].chunk, name, field, parts[0].first, parts[0].stop)
+        return np.ndarray((count, *field.fixed_shape), field.numpy, data)
+    all_data = [raw_or_zeros(part.chunk, name, field, part.first, part.stop) for part in parts]
+    return joined(all_data, field, count)
+
+
+def _link(r: Resident, new_steps: NewSteps) -> list[int]:
+    """Link the new steps to their episodes; return older positions whose successor changed."""
+    first, slots = new_steps.first, r.slots
+    after, before, terminated = r.columns[AFTER], r.columns[BEFORE], r.columns["terminated"]
+    rows = np.arange(first - 1, first + new_steps.count + 1) % slots
+    after[rows[1:-1]], before[rows[1:-1]] = rows[2:], rows[:-2]
+    relinked = []
+    for start, last, episode, ordinal in new_steps.ranges:
+        row, end, count = start % slots, last % slots, last - start + 1
+        before[row] = UNKNOWN
+        after[end] = r.zero if terminated[end] else UNKNOWN
+        earlier, begin = (r.open.pop(episode, None), UNKNOWN) if ordinal else (None, start)
+        if earlier is not None:
+            if earlier.ordinal == ordinal and r.holds(earlier.last):
+                after[earlier.last % slots], before[row] = row, earlier.last % slots
+                if earlier.last < first:
+                    relinked.append(earlier.last)
+            count += earlier.count
+            begin = earlier.first if earlier.first >= r.low else UNKNOWN
+        r.open[episode] = OpenEpisode(last, ordinal + last - start + 1, begin, count)
+    return relinked
+
+
+def _end(r: Resident, end: EndedEpisode, new: int) -> list[int]:
+    """Mark an episode as ended; return its first position if it is complete and began before `new`.
+
+    An episode is left unchanged if some of its steps are not in memory.
+    """
+    episode = r.open.get(end.episode)
+    if episode is None or episode.ordinal != end.length:
+        return []
+    del r.open[end.episode]
+    if end.final is not None:
+        _keep_final(r, episode.last, *end.final)
+    if not end.is_complete or episode.count != end.length or episode.first < r.low:
+        return []
+    r.columns[WHOLE][episode.first % r.slots] = end.length
+    return [episode.first] if episode.first < new else []
+
+
+def _keep_final(r: Resident, last: int, chunk: Chunk, row: int, names: frozenset[str]) -> None:
+    """Store the observation after a last step in a row behind the ring."""
+    if not names <= r.final_fields:
+        r.final_fields, r.version = r.final_fields | names, r.version + 1
+    place = r.finals.free.pop()
+    r.finals.taken.append((last, place))
+    r.columns[AFTER][last % r.slots] = place
+    parts = [ChunkRows(chunk, row, row + 1)]
+    for name, field in r.fields.items():
+        if name in r.final_fields:
+            value: Any = _values(parts, name, field, 1)[0] if name in names else 0
+            r.columns[name][place] = value
+            if f"has_{name}" in r.columns:
+                r.columns[f"has_{name}"][place] = name in names
