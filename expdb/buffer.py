@@ -940,7 +940,7 @@ class ReplayBuffer:
             nonlocal in_doubt
             try:
                 consumers.set_policy_version(self._store, wanted)
-            except errors.CommitUnknown:
+            except errors.ConnectionLost:
                 in_doubt = True
                 raise
             except errors.InvalidValue:

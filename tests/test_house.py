@@ -169,7 +169,7 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 
 LONG_FILES = {
     # Two thirds of it are signatures and docstrings.
-    "buffer.py": 1120,
+    "buffer.py": 1140,
     "database.py": 630,
 }
 

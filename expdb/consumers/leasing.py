@@ -109,6 +109,7 @@ class Leasing:
         self._random, self._layout_random = Philox(settings.seed, 0), Philox(settings.seed, 1)
         self._serial = next(_serials)
         self._given: set[int] = set()  # leases that a caller got
+        self._pinning: set[int] = set()  # those of them that pin steps
         # Sampler, unit and id in the ledger of requests, by their keys.
         self._requests: dict[Any, tuple[Sampler, Unit, int]] = {}
         self._stored: set[int] = set()  # ids of requests
@@ -192,6 +193,8 @@ class Leasing:
         self._stored.add(request_id)
         self._take_in(lease, version)
         self._given.add(lease.id)
+        if request.pin:
+            self._pinning.add(lease.id)
         return Leased(lease.id, lease.number, batch)
 
     def _in_transaction(
@@ -281,6 +284,7 @@ class Leasing:
         """Take in what this process has changed, if it knows all that came before."""
         if lease.status != "leased":
             self._given.discard(lease.id)
+            self._pinning.discard(lease.id)
         if self._usage.version == version:
             self._usage.take_in(lease)
             self._usage.version += 1
@@ -370,9 +374,11 @@ class Leasing:
         """Have a batch count as trained on, for ever; raise LeaseLost where it is not held."""
         attempts = self.attempts()
         becomes = {"status": ACKNOWLEDGED}
+        is_alone = self._store.dialect.ACKNOWLEDGE is not None and lease not in self._pinning
+        change = leases.acknowledge_at_once if is_alone else leases.acknowledge
         while True:
             try:
-                locked(self._lock, self._change, lease, leases.acknowledge, step, becomes)
+                locked(self._lock, self._change, lease, change, step, becomes)
                 return
             except errors.ConnectionLost as error:
                 if not attempts.again(error):
@@ -403,8 +409,9 @@ class Leasing:
         store, consumer = self._store, self._consumer
         with store.engine.writing() as session:
             version = change(session, store, consumer, id, self._holder, argument)
-            if version is None:
-                raise leases.lost(session, self._store, self._consumer, id)
+        if version is None:
+            with store.engine.reading() as session:
+                raise leases.lost(session, store, consumer, id)
         lease = self._usage.held.get(id)
         if lease is not None and becomes:
             self._take_in(replace(lease, **becomes), version - 1)

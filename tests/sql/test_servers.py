@@ -627,6 +627,17 @@ def test_how_often_a_client_waits_for_the_server(url, proxy):
         buffer.store(**step(0))
         assert trips(lambda: buffer.store(**step(0))) == 1
         assert trips(lambda: buffer.store_batch([step(0)] * 64)) == 1
+        consumer, held = buffer.consumer("learner"), []
+        for _ in range(2):  # what the first lease asks for has to be stored
+            most = trips(lambda: held.append(consumer.lease(32)))
+        assert most <= 4
+        assert trips(lambda: held[0].acknowledge()) == 1
+        with pytest.raises(expdb.LeaseLost, match="acknowledged already"):
+            held[0].acknowledge()
+        buffer.policy_version = 0
+        assert trips(lambda: setattr(buffer, "policy_version", 1)) == 1
+        with pytest.raises(expdb.InvalidValue, match="has 1"):
+            buffer.policy_version = 0
 
 
 # -- changes by hand -------------------------------------------------------------------------------

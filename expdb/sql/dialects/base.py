@@ -126,6 +126,8 @@ class Dialect(Protocol):
     # A write of up to so many steps is carried out in one round trip, by APPEND; None for none.
     ROUND_TRIP_STEPS: int | None
     APPEND: str
+    # Acknowledges a lease without pins in one statement; None if that takes several.
+    ACKNOWLEDGE: str | None
 
     def insert_steps(
         self, session: Session, buffer_id: int, columns: tuple[Iterable[Any], ...], count: int

@@ -162,14 +162,18 @@ def policy_version(session: Session, store: Store) -> int | None:
 
 
 def set_policy_version(store: Store, version: int) -> None:
-    """Set it; raise InvalidValue where it would go back."""
-    b = tables.buffers.c
-    with store.writing() as (session, _):
-        known = policy_version(session, store)
-        if known is not None and version < known:
-            raise errors.InvalidValue(
-                f"policy_version is {version}, and buffer {store.name!r} has {known}: versions "
-                "only grow; use another buffer for a training that begins anew"
-            )
-        values = {"policy_version": version}
-        session.execute(sa.update(tables.buffers).where(b.id == store.id).values(**values))
+    """Set it, in one round trip; raise InvalidValue if the stored version is greater."""
+    statement = (
+        "UPDATE buffers SET policy_version = ? "
+        "WHERE id = ? AND coalesce(policy_version, ?) <= ? RETURNING id"
+    )
+    with store.engine.writing() as session:
+        question = (statement, version, store.id, version, version)
+        (found,) = session.ask_all(question, last=True)
+    if not found:
+        with store.engine.reading() as session:
+            stored = policy_version(session, store)
+        raise errors.InvalidValue(
+            f"policy_version is {version}, and buffer {store.name!r} has {stored}: versions "
+            "only grow; use another buffer for a training that begins anew"
+        )

@@ -245,6 +245,26 @@ def acknowledge(
     return int(version)
 
 
+def acknowledge_at_once(
+    session: Session,
+    store: Store,
+    consumer: ConsumerRecord,
+    id: int,
+    holder: str,
+    step: int | None,
+) -> int | None:
+    """Acknowledge a lease that pins nothing and end the transaction, in one round trip.
+
+    Return the consumer's version then, None if the lease was not held.
+    """
+    statement = store.dialect.ACKNOWLEDGE
+    assert statement is not None
+    _hold(session, store, consumer)
+    key = store.id, consumer.id
+    (found,) = session.ask_all((statement, step, *key, id, holder, step, *key), last=True)
+    return int(found[0][0]) if found else None
+
+
 def renew(
     session: Session,
     store: Store,

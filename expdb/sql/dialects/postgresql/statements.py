@@ -203,6 +203,18 @@ FOR_UPDATE = " FOR NO KEY UPDATE"
 WRITES_ALONE = False
 LOCK = "SELECT id FROM buffers WHERE id = ?" + FOR_UPDATE
 NOW = "extract(epoch FROM clock_timestamp())::float8"
+# Parameters: step, buffer, consumer, lease, holder; step, buffer, consumer.
+ACKNOWLEDGE: str | None = f"""
+WITH done AS (
+    UPDATE leases SET status = 'acknowledged', ended = {NOW}, trainer_step = ?::bigint,
+           acknowledged = (SELECT c.acknowledged FROM consumers c
+                            WHERE c.buffer_id = leases.buffer_id AND c.id = leases.consumer)
+     WHERE buffer_id = ? AND consumer = ? AND id = ? AND status = 'leased' AND holder = ?
+       AND expires > {NOW} AND pinned IS NULL RETURNING id)
+UPDATE consumers SET version = version + 1, acknowledged = acknowledged + 1,
+       last_step = coalesce(?::bigint, last_step)
+ WHERE buffer_id = ? AND id = ? AND EXISTS (SELECT 1 FROM done) RETURNING version
+"""
 AMONG = "= ANY(?::bigint[])"
 LOCATE = """
 SELECT g.last, g.first, g.episode, g.ordinal, g.chunk, g.chunk_row

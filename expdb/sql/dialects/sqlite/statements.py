@@ -206,6 +206,7 @@ WRITES_ALONE = True
 NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 # There are no round trips to save: every write is done statement by statement.
 ROUND_TRIP_STEPS: int | None = None
+ACKNOWLEDGE: str | None = None
 STEPS_AT_ONCE = 32  # multi-row VALUES cost two thirds of executemany; more than 32 gain nothing
 INSERT_STEPS = "INSERT INTO steps ({}) VALUES "
 
