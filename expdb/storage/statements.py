@@ -18,13 +18,11 @@ KEEP_FINAL = (
 )
 
 
-COUNT = (
-    "UPDATE buffers SET size = size + ?, bytes = bytes + ? WHERE id = ? "
-    "RETURNING low, size, revision, deleted, capacity"
-)
+COUNT = "UPDATE buffers SET size = size + ?, bytes = bytes + ? WHERE id = ?"
+COUNT_AND_TELL = f"{COUNT} RETURNING low, size, revision, deleted, capacity"
 
 
-# Read again if `COUNT` fired the eviction trigger: RETURNING gives the values before the trigger.
+# Read after an eviction: RETURNING gives the values from before the trigger.
 COUNTERS = "SELECT low, size, revision, deleted FROM buffers WHERE id = ?"
 
 

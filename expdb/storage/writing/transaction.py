@@ -22,7 +22,15 @@ from expdb.storage.commits import BufferCounters, Commit
 from expdb.storage.ledger.rates import wait_to_insert
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.records import EpisodeRecord
-from expdb.storage.statements import COUNT, COUNTERS, INSERT_SEGMENT, KEEP_FINAL, TAKE, TAKE_EPISODE
+from expdb.storage.statements import (
+    COUNT,
+    COUNT_AND_TELL,
+    COUNTERS,
+    INSERT_SEGMENT,
+    KEEP_FINAL,
+    TAKE,
+    TAKE_EPISODE,
+)
 from expdb.storage.store import Store, Writing
 from expdb.storage.write_plan import ChunkWrite, EpisodeWrite, WritePlan
 from expdb.storage.writing import compact, episodes
@@ -214,7 +222,7 @@ def _drafted(store: Store, pending: Pending) -> _Draft:
 
 def _write(
     store: Store, session: Session, pending: Pending, draft: _Draft, outcome: WriteOutcome
-) -> tuple[np.ndarray, WritePlan, BufferCounters]:
+) -> tuple[np.ndarray, WritePlan, BufferCounters | None]:
     count, now = len(pending), time.time()
     plan = draft.plan if draft.plan.is_current else make_plan(pending)
     new = sum(write.before.id is None for write in plan.episodes)
@@ -240,14 +248,23 @@ def _write(
         for last, begin, place, ordinal, chunk_id, row in plan.segments
     ]
     session.many(INSERT_SEGMENT, segments)
-    ((*counters, capacity),) = session.ask(COUNT, count, nbytes, store.id)
-    if capacity is not None and counters[1] > capacity:
-        (counters,) = session.ask(COUNTERS, store.id)
+    counters = _count(store, session, count, nbytes)
 
     for write in plan.episodes:
         if write.status != "open":
             _end(store, session, pending, plan, write, first, outcome)
-    return np.arange(first, added, dtype=np.int64), plan, BufferCounters(*counters)
+    return np.arange(first, added, dtype=np.int64), plan, counters
+
+
+def _count(store: Store, session: Session, count: int, nbytes: int) -> BufferCounters | None:
+    """Count new steps, which may evict; return the counters if the rows in memory need them."""
+    if not store.commit_queue.is_accepting:
+        session.tell(COUNT, count, nbytes, store.id)
+        return None
+    ((*counters, capacity),) = session.ask(COUNT_AND_TELL, count, nbytes, store.id)
+    if capacity is not None and counters[1] > capacity:
+        (counters,) = session.ask(COUNTERS, store.id)
+    return BufferCounters(*counters)
 
 
 def _insert_chunk(

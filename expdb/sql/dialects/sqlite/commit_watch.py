@@ -40,6 +40,11 @@ class CommitWatch:
         # as other threads read it.
         self._known: tuple[float, object, LastCommit] = (-math.inf, None, _NOTHING)
 
+    @property
+    def is_used(self) -> bool:
+        """Whether a version was asked for."""
+        return self._known[2] is not _NOTHING
+
     def version_after_commit(
         self, seen: object, before: bytes, after: bytes, own: object
     ) -> object | None:

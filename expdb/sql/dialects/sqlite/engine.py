@@ -62,9 +62,8 @@ class SqliteTransaction(Transaction):
         if self._writes:
             connection_to.begin(session.driver, self._timeout)
             engine.check_file(writing=True)
-            self._wal_index_header = (
-                session.wal_index_header()
-            )  # no other connection can commit from here on
+            if engine.is_watched:  # no other connection can commit from here on
+                self._wal_index_header = session.wal_index_header()
         elif kind == "read":
             session.driver.execute("BEGIN")
         return session
@@ -165,6 +164,11 @@ class SqliteEngine(Engine):
         refuse_other_library(path, module)
         refuse_other_path(path, self._file)
         open_files.engines.add(self)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether anybody has asked for the last commit yet."""
+        return self._commits.is_used
 
     @property
     def identity(self) -> object:
