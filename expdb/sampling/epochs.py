@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from expdb import checks, errors
 from expdb.batch import Batch
 from expdb.errors import InvalidValue, TooFewRows
+from expdb.process.locks import locked
 from expdb.replay.samplers import Uniform
 from expdb.sampling.request import check_empty
 from expdb.sampling.sampling import Sampling
@@ -20,7 +22,7 @@ Retry = Callable[..., Any]
 Explain = Callable[[Any, str], TooFewRows]
 
 _SETTINGS = ("batch_size", "seed", "drop_last", "refresh", "request")
-_STATE = {*_SETTINGS, "epoch", "start", "items", "generator"}
+_STATE = {*_SETTINGS, "epoch", "start", "items", "skipped", "generator"}
 
 
 class Epochs(Iterator[Batch]):
@@ -71,6 +73,7 @@ class Epochs(Iterator[Batch]):
         where, unit, fields, shard = request_args
         self._request_args = self._batch_size, where, Uniform(), unit, fields, shard
         self._request = sampling.describe(*self._request_args)
+        self._lock = threading.RLock()  # threads that share the iterator get different batches
         self.epoch = 0
         self.items: np.ndarray | None = None
         self.skipped = 0
@@ -96,6 +99,9 @@ class Epochs(Iterator[Batch]):
             If an epoch has no batch: there are no items, all were skipped, or `drop_last` drops
             the only batch.
         """
+        return locked(self._lock, self._next)
+
+    def _next(self) -> Batch:
         while True:
             if self._order is None:
                 if self._n is not None and self.epoch >= self._n:
@@ -156,11 +162,15 @@ class Epochs(Iterator[Batch]):
 
         The state includes the positions of the items, so a resumed epoch has the same items.
         """
+        return locked(self._lock, self._state)
+
+    def _state(self) -> dict[str, Any]:
         return {
             **{name: getattr(self, f"_{name}") for name in _SETTINGS},
             "epoch": self.epoch,
             "start": None if self._order is None else self._start,
             "items": None if self.items is None else _position_ranges(self.items),
+            "skipped": self.skipped,
             "generator": self._rng.bit_generator.state,
         }
 
@@ -192,7 +202,11 @@ class Epochs(Iterator[Batch]):
         try:
             epoch = checks.whole(state["epoch"], "epoch", 0)
             items = None if state["items"] is None else _positions_of(state["items"])
-            start = None if state["start"] is None else checks.whole(state["start"], "start", 0)
+            most = 0 if items is None else len(items)
+            start = (
+                None if state["start"] is None else checks.whole(state["start"], "start", 0, most)
+            )
+            skipped = checks.whole(state["skipped"], "skipped", 0)
             rng = np.random.default_rng(0)
             rng.bit_generator.state = state["generator"]
         except (TypeError, ValueError, KeyError, OverflowError) as error:
@@ -203,6 +217,7 @@ class Epochs(Iterator[Batch]):
         if start is not None and items is not None:
             self._shuffle(items)
             self._start, self._rng, self._has_yielded = start, rng, start > 0
+            self.skipped = skipped
 
 
 def _checked_n(n: Any) -> int:
@@ -234,9 +249,9 @@ def _position_ranges(items: np.ndarray) -> list[list[int]]:
 
 def _positions_of(ranges: Any) -> np.ndarray:
     """Return the positions of ranges; raise ValueError if they are not ascending."""
-    pairs = np.array(ranges, np.int64).reshape(-1, 2)
+    pairs = np.array(ranges).reshape(-1, 2) if len(ranges) else np.empty((0, 2), np.int64)
     bounds = pairs.reshape(-1)
-    if len(pairs) and (bounds[0] < 0 or (np.diff(bounds) < 0).any() or len(pairs) > 2**40):
+    if pairs.dtype != np.int64 or (bounds < 0).any() or (np.diff(bounds) < 0).any():
         raise ValueError("its items are not ascending positions")
     counts = pairs[:, 1] - pairs[:, 0]
     if counts.sum() > 2**33:

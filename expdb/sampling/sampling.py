@@ -43,7 +43,7 @@ from expdb.storage.commits import Commit
 from expdb.storage.ledger.packed import Drawn
 from expdb.storage.reading import select
 from expdb.storage.reading.chunk_values import Empty
-from expdb.storage.store import State, Store, evicted
+from expdb.storage.store import State, Store
 
 Result = TypeVar("Result")
 
@@ -250,10 +250,7 @@ class Sampling:
         return plan.build_batch(np.concatenate(parts), rng, empty, session, state), stop, left_out
 
     def get(self, positions: np.ndarray, fields: Any) -> Batch | None:
-        """Return steps by position from memory; None if the database must be queried.
-
-        Raise Evicted if a position holds no step.
-        """
+        """Return steps by position from memory; None if the database must be queried."""
         if not self._loads_rows or not len(positions):
             return None
         with self.resident.lock: return self._safely(self._get, positions, fields)  # fmt: skip
@@ -262,8 +259,8 @@ class Sampling:
         plan, r = self._plan(1, None, Uniform(), Step(), fields, None), self.resident
         if self._look_for_changes() is not None or not plan.is_in_memory:
             return None
-        if not (held := r.held(positions)).all():
-            raise evicted(positions[~held])
+        if not self._store.engine.is_unchanged(self._seen) or not r.held(positions).all():
+            return None
         return plan.build_batch(positions.copy(), self._rng, np.empty)
 
     def _plan(

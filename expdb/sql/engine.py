@@ -82,6 +82,13 @@ class Engine(ABC):
         """
 
     @abstractmethod
+    def is_unchanged(self, seen: object) -> bool:
+        """Return whether nothing was committed since `seen`, whatever `max_lag` is.
+
+        False if only a round trip can tell.
+        """
+
+    @abstractmethod
     def version_after_commit(self, seen: object, commit_versions: Any) -> object | None:
         """Return the database version after a commit of this handle.
 

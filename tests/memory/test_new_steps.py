@@ -271,3 +271,15 @@ def test_commit_queue_is_emptied_without_samples(db, monkeypatch):
     assert set(buffer.sample(500)["x"].tolist()) == set(range(20))
     buffer.store(x=20)
     assert len(queue.queued) == 1
+
+
+@pytest.mark.parametrize("told", [{"tags": {"t": "x" * 1000}}, {"pre_agent": "x" * 1000}])
+def test_commit_queue_counts_texts_of_steps(db, monkeypatch, told):
+    buffer = db.buffer("b")
+    buffer.store(x=0)
+    buffer.sample(1)
+    buffer.sample(1)
+    monkeypatch.setattr("expdb.storage.commits.MAX_BYTES", 10_000)
+    for k in range(1, 20):
+        buffer.store(x=k, **told)
+    assert not buffer._store.commit_queue.queued

@@ -1,6 +1,7 @@
 """Epochs: every item once, in an order that a seed gives, resumed where they were left."""
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -149,6 +150,11 @@ def test_load_state_dict_rejects_the_state_of_another_buffer(db, filled):
         {"items": [[5, 3]]},
         {"items": [[0, 2**62]]},
         {"items": "text"},
+        {"items": [[0.5, 3]]},
+        {"items": [[-5, -1]]},
+        {"items": [[0, 3], [0, 3]]},
+        {"start": 10**9},
+        {"skipped": None},
         {"epoch": -1},
         {"start": "x"},
         {"generator": {}},
@@ -250,3 +256,42 @@ def test_steps_that_are_not_flushed_are_told(db):
         writer.append(x=1)
         with pytest.raises(expdb.TooFewRows, match=r"1 steps .* flush"):
             next(buffer.epochs(4))
+
+
+def test_threads_that_share_epochs_get_different_batches(filled):
+    epochs = filled.epochs(2, n=30)
+    found = []
+
+    def draw():
+        for batch in epochs:
+            found.extend(batch["position"].tolist())
+
+    threads = [threading.Thread(target=draw) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert np.bincount(found).tolist() == [30] * len(filled)
+
+
+def test_a_state_from_before_the_first_batch_lists_the_items_again(filled):
+    state = filled.epochs(5, n=2).state_dict()
+    epochs = filled.epochs(5, n=2)
+    next(epochs)
+    fill(filled, 2, first=60)
+    epochs.load_state_dict(state)
+    assert sum(len(batch["x"]) for batch in epochs) == 2 * len(filled)
+
+
+def test_get_sees_what_other_handles_have_stored_and_deleted(open_db):
+    mine, theirs = open_db(max_lag=60.0).buffer("b"), open_db().buffer("b")
+    mine.store(x=0)
+    for _ in range(3):
+        mine.sample(1)
+    for k in range(1, 20):
+        (position,) = theirs.store_batch({"x": [k]})
+        assert mine.get([position])["x"].tolist() == [k]
+        mine.sample(1)
+        theirs.delete(np.array([position]))
+        with pytest.raises(expdb.Evicted):
+            mine.get([position])

@@ -970,3 +970,12 @@ def test_a_connection_that_is_in_use_when_its_handle_closes_is_closed_after_use(
         db.close()
         assert not driver.closed
     assert driver.closed
+
+
+def test_a_forked_child_counts_commits_with_a_lock_of_its_own(url):
+    with expdb.open(url) as db:
+        engine = db._engine
+        with engine._commits_lock:
+            engine.forget_connections()  # as in the child
+            assert not engine._commits_lock.locked()
+            db.buffer("b").store(**step(0))

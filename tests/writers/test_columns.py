@@ -332,6 +332,8 @@ def test_a_rollout_of_several_agents_is_stored_agent_by_agent(buffer, repeats):
         ({"x": np.ones((4, 3)), "agent_id": "a"}, "agent_id is given twice"),
         ([{"x": 1}], "mapping of columns"),
         ({"x": np.ones((4, 3)), "task_id": ["a", "b"]}, "'task_id' is"),
+        ({"x": np.ones((4, 3)), "s": ["abc", "def"]}, "'s' is"),
+        ({"x": np.ones((4, 3)), "s": [{"a": 1}] * 4}, "'s' is"),
     ],
 )
 def test_extend_rejects_a_rollout_of_wrong_shape(buffer, columns, message):
@@ -376,3 +378,22 @@ def test_agents_may_be_an_array_and_have_a_task_each(buffer):
 def test_a_rollout_without_agents_says_what_to_do(buffer):
     with buffer.writer() as writer, pytest.raises(expdb.InvalidValue, match="agents="):
         writer.extend({"x": np.ones((4, 3)), "reward": np.ones((4, 3))})
+
+
+def test_columns_that_are_refused_leave_nothing_to_later_steps(buffer):
+    refused = {
+        "x": np.arange(3),
+        "reward": -np.ones(3),
+        "terminated": np.array([True, False, False]),
+    }
+    with buffer.episode("known") as episode:
+        episode.append(x=0)
+    with buffer.episode("e", flush_steps=1000) as episode:
+        with pytest.raises(expdb.EpisodeEnded):
+            episode.extend(refused)
+        for k in range(3):
+            episode.append(x=10 + k, reward=float(k))
+    found = buffer.get([1, 2, 3])
+    assert found["x"].tolist() == [10, 11, 12]
+    assert found["reward"].tolist() == [0.0, 1.0, 2.0]
+    assert not found["terminated"].any()

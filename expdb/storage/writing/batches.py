@@ -66,7 +66,9 @@ def flatten_rollout(given: Any, agents: Any) -> dict[str, Any]:
             per_agent[name] = value
             continue
         else:
-            widths = {len(row) if hasattr(row, "__len__") else 0 for row in value}
+            widths = {
+                len(row) if isinstance(row, (list, tuple, np.ndarray)) else 0 for row in value
+            }
             _check_agents(name, (len(value), *widths), names)
             columns[name] = [row[k] for k in range(len(names)) for row in value]
         lengths[name] = len(value)
@@ -80,6 +82,9 @@ def flatten_rollout(given: Any, agents: Any) -> dict[str, Any]:
     for name, values in {**per_agent, "agent_id": names}.items():
         columns[name] = [value for value in values for _ in range(steps)]
     return columns
+
+
+_SEQUENCES = (list, tuple, np.ndarray)
 
 
 def _agent_names(agents: Any) -> list[str]:

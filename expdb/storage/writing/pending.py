@@ -196,6 +196,7 @@ class Pending:
     def back_to(self, mark: Mark) -> None:
         """Let go of all steps that came after a mark."""
         del self.taken[mark.taken :]
+        self._columns = None  # as many other steps may follow
         self.blocks, self.rows, self.nbytes = mark.blocks, mark.rows, mark.nbytes
         self._types, self.fields = mark.types, mark.fields
         self.ended, self.details = mark.ended, mark.details

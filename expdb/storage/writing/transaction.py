@@ -105,7 +105,12 @@ def _enqueue_commit(store: Store, pending: Pending, commit: Commit | None) -> No
     if pending.final and commit.plan.final is None:
         return
     if not any(write.details for write in commit.plan.episodes):
-        store.commit_queue.put(commit, pending.nbytes)
+        texts = [
+            *commit.plan.columns[0], *commit.plan.columns[5],
+            *[write.after.episode_tags for write in commit.plan.episodes],
+        ]  # fmt: skip
+        nbytes = sum([len(text) for text in texts if text])
+        store.commit_queue.put(commit, pending.nbytes + nbytes)
 
 
 def _in_transaction(store: Store, pending: Pending, again: bool) -> Commit | None:

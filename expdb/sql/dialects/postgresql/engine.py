@@ -191,6 +191,10 @@ class PostgresqlEngine(Engine):
         self._commits += 1
         return self._commits
 
+    def is_unchanged(self, seen: object) -> bool:
+        """Return False: only a round trip can tell."""
+        return False
+
     def version_after_commit(self, seen: object, commit_versions: Any) -> object | None:
         """Return the database version after a commit of this handle.
 
@@ -254,6 +258,7 @@ class PostgresqlEngine(Engine):
         New ones are made as they are needed.
         """
         self._connections.dispose(close=False)
+        self._commits_lock = threading.Lock()  # a thread of the parent may hold it
 
 
 _engines: "weakref.WeakSet[PostgresqlEngine]" = weakref.WeakSet()

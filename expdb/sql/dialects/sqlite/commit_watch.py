@@ -45,6 +45,12 @@ class CommitWatch:
         """Whether a version was asked for."""
         return self._known[2] is not _NOTHING
 
+    def is_last(self, version: object) -> bool:
+        """Return whether a version is that of the last commit, as the log's index says now."""
+        last = self._known[2]
+        is_known = last.log is not None and last.header is not None and last.version == version
+        return is_known and last.log is not None and last.log.header() == last.header
+
     def version_after_commit(
         self, seen: object, before: bytes, after: bytes, own: object
     ) -> object | None:

@@ -251,6 +251,10 @@ class SqliteEngine(Engine):
             self.check_file()
         return None if (found := self._commits.version(now)) == seen else found
 
+    def is_unchanged(self, seen: object) -> bool:
+        """Return whether nothing was committed since `seen`, whatever `max_lag` is."""
+        return self._commits.is_last(seen)
+
     def version_after_commit(self, seen: object, commit_versions: Any) -> object | None:
         """Return the database version after a commit of this handle.
 
