@@ -187,12 +187,17 @@ class _Steps:
     def read(
         cls, session: Session, dialect: Dialect, buffer_id: int, segments: Segments
     ) -> "_Steps":
+        # Not a join with segments: a server whose statistics do not know the buffer yet would scan
+        # all of its steps.
+        covered, _ = segments.positions(0)
+        if len(covered) and int(covered[-1] - covered[0]) == len(covered) - 1:
+            condition, params = "BETWEEN ? AND ?", [int(covered[0]), int(covered[-1])]
+        else:
+            condition, params = dialect.AMONG, [dialect.as_list(covered)]
         rows = session.ask(
-            "SELECT s.position, s.step, s.reward, s.terminated, s.truncated FROM segments g JOIN "
-            "steps s "
-            "ON s.buffer_id = g.buffer_id AND s.position BETWEEN g.first AND g.last "
-            f"WHERE g.buffer_id = ? AND g.last {dialect.AMONG} ORDER BY s.position",
-            buffer_id, dialect.as_list(segments.last),
+            "SELECT position, step, reward, terminated, truncated FROM steps "
+            f"WHERE buffer_id = ? AND position {condition} ORDER BY position",
+            buffer_id, *params,
         )  # fmt: skip
         position = np.array([row[0] for row in rows], np.int64)
         if not rows:
