@@ -175,6 +175,8 @@ class Sampling:
 
     def _list_items(self, asked: tuple[Any, ...]) -> tuple[np.ndarray, object]:
         plan = self._plan(*asked)
+        if self._by_priority.unsaved:
+            self._save_for(plan)
         changed = self._look_for_changes()
         with self._store.engine.reading() as session:
             state = self._store.state(session)
@@ -214,6 +216,8 @@ class Sampling:
         empty: Empty,
     ) -> tuple[Batch | None, int, int]:
         plan = self._plan(*asked)
+        if self._by_priority.unsaved:
+            self._save_for(plan)
         changed = self._look_for_changes()
         if changed is None and plan.is_in_memory:
             if known == (self.resident, self.resident.epoch):
@@ -244,10 +248,10 @@ class Sampling:
             some = order[stop : stop + plan.request.size - count]
             parts.append(some[drawable.holds(some)])
             count, stop = count + len(parts[-1]), stop + len(some)
-        left_out = stop - start - count
+        skipped = stop - start - count
         if not count:
-            return None, stop, left_out
-        return plan.build_batch(np.concatenate(parts), rng, empty, session, state), stop, left_out
+            return None, stop, skipped
+        return plan.build_batch(np.concatenate(parts), rng, empty, session, state), stop, skipped
 
     def get(self, positions: np.ndarray, fields: Any) -> Batch | None:
         """Return steps by position from memory; None if the database must be queried."""

@@ -295,3 +295,13 @@ def test_get_sees_what_other_handles_have_stored_and_deleted(open_db):
         theirs.delete(np.array([position]))
         with pytest.raises(expdb.Evicted):
             mine.get([position])
+
+
+def test_a_query_of_priorities_sees_those_that_were_just_set(filled):
+    filled.sample(4, sampler=expdb.Prioritized())
+    filled.update_priorities(np.arange(len(filled)), np.arange(len(filled)) + 1.0)
+    where = expdb.QueryBuilder().gt("priority", 50.0)
+    assert sum(drawn(filled.epochs(4, where=where)), []) != []  # noqa: RUF017
+    filled.update_priorities(np.array([0, 1]), np.array([99.0, 99.0]))
+    found = sum(drawn(filled.epochs(4, where=where)), [])  # noqa: RUF017
+    assert sorted(found) == [0, 1, *range(50, len(filled))]
