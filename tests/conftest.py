@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import shutil
+import signal
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,9 @@ hypothesis.settings.register_profile(
     "expdb", deadline=None, max_examples=int(os.environ.get("EXPDB_EXAMPLES", "40"))
 )
 hypothesis.settings.load_profile("expdb")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts background jobs so
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -312,11 +312,12 @@ def link_unordered(store: Store, session: Session, r: Resident) -> None:
         if not len(details.id):  # evicted, cleared or deleted with all of its steps
             del r.unordered[id]
             continue
+        # Not a join: see `_Steps.read` in storage/writing/compact.py.
+        covered, _ = Segments.read(session, store.id, "AND episode = ?", id).positions(0)
         rows = session.ask(
-            "SELECT s.position FROM segments g JOIN steps s ON s.buffer_id = g.buffer_id AND "
-            "s.position BETWEEN "
-            "g.first AND g.last WHERE g.buffer_id = ? AND g.episode = ? ORDER BY "
-            "s.step, s.position", store.id, id,
+            "SELECT position FROM steps WHERE buffer_id = ? AND position "
+            f"{store.dialect.AMONG} ORDER BY step, position",
+            store.id, store.dialect.as_list(covered),
         )  # fmt: skip
         positions = np.array([row[0] for row in rows], np.int64)
         mine = r.rows(positions)
