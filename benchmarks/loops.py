@@ -133,7 +133,7 @@ def measure(calls: int, sides: dict[str, Work], rounds: int = 5) -> dict[str, tu
 
 
 class Report:
-    """Print results as they are measured."""
+    """Print each result after its measurement."""
 
     def __init__(self, only: str):
         self._only = only

@@ -96,8 +96,8 @@ class Epochs(Iterator[Batch]):
         Raises
         ------
         TooFewRows
-            If an epoch has no batch: there are no items, all were skipped, or `drop_last` drops
-            the only batch.
+            If an epoch has no batch because there are no items, because every item was skipped, or
+            because `drop_last` drops the only batch.
         """
         return locked(self._lock, self._next)
 

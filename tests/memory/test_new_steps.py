@@ -8,6 +8,7 @@ import pytest
 import expdb
 from expdb.memory.columns import AFTER, BEFORE, ORDINAL, PRESENT, WHOLE
 from expdb.sampling import sampling
+from expdb.sql.dialects.sqlite.session import SqliteSession
 
 UNIT = expdb.NStep(1)
 FIELDS = {
@@ -81,7 +82,7 @@ class History:
         self.number = 0
 
     def step(self):
-        """Return the fields of a step, of which some may be left out."""
+        """Return the fields of a step; some may be missing."""
         rng, self.number = self._rng, self.number + 1
         values = {
             "obs": rng.random(3, np.float32),
@@ -283,3 +284,77 @@ def test_commit_queue_counts_texts_of_steps(db, monkeypatch, told):
     for k in range(1, 20):
         buffer.store(x=k, **told)
     assert not buffer._store.commit_queue.queued
+
+
+def test_new_steps_of_another_handle_have_their_late_values(open_db):
+    mine, theirs = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
+    mine.store_batch({"x": np.arange(50)})
+    for _ in range(3):
+        mine.sample(1)
+    (position,) = theirs.store_batch({"x": [50], "reward": [1.0]})
+    theirs.update(np.array([position]), reward=7.0)
+    mine.sample(1)
+    r = mine._sampling.resident
+    assert r.columns["reward"][position % r.slots] == 7.0
+
+
+def test_an_episode_whose_chunks_were_merged_goes_on_where_it_was(open_db):
+    mine, theirs = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
+    mine.store_batch({"x": np.arange(50)})
+    with theirs.episode("e", flush_steps=1000) as episode:
+        for k in range(6):
+            episode.append(x=100 + k)
+            if k % 2:
+                episode.flush()
+                mine.sample(1, unit=expdb.Step(), fields=["x"])
+                mine.sample(1)
+        episode.append(x=106)
+    reader = open_db().buffer("b")
+    assert_matches_new_reader(mine, reader, 0)
+    assert mine.get(np.arange(50, 57))["x"].tolist() == list(range(100, 107))
+
+
+def test_a_final_observation_in_a_chunk_of_its_own_is_read(open_db):
+    buffer, reader = open_db().buffer("b"), open_db().buffer("b")
+    frame = np.zeros((40, 40), np.uint8)
+    for count in range(1, 14):  # one of these fills a chunk, so that the next one has the last row
+        with buffer.episode("e", flush_steps=1000) as episode:
+            for k in range(count):
+                episode.append(obs=frame, action=k)
+            episode.end(obs=frame + count)
+        assert_matches_new_reader(buffer, reader, count)
+
+
+def test_a_commit_between_ours_and_the_look_at_it_is_seen(tmp_path, monkeypatch):
+    with expdb.open(tmp_path / "a.db", max_lag=0.0) as one, expdb.open(tmp_path / "a.db") as two:
+        mine, theirs = one.buffer("b"), two.buffer("b")
+        mine.store_batch({"x": np.arange(3)})
+        for _ in range(3):
+            mine.sample(1)
+        calls, original = [], SqliteSession.wal_index_header
+
+        def after_another_commit(self):
+            calls.append(self)
+            if len(calls) == 2:  # after our commit
+                theirs.store(x=4)
+            return original(self)
+
+        monkeypatch.setattr(SqliteSession, "wal_index_header", after_another_commit)
+        mine.store(x=3)
+        assert len(calls) == 2
+        assert set(mine.sample(500)["x"].tolist()) == set(range(5))
+
+
+@pytest.mark.filterwarnings("ignore:.*k:expdb.ExpDBWarning")
+def test_a_step_that_changes_its_episode_is_read(open_db):
+    buffer = open_db().buffer("b")
+    where = expdb.QueryBuilder().eq("episode_tags.k", 2)
+    with buffer.writer() as writer:
+        for k in range(4):
+            writer.append(x=k, episode_tags={"k": 2} if k == 3 else None)
+            writer.flush()
+            buffer.sample(1)
+            if k < 3:
+                with pytest.raises(expdb.TooFewRows):
+                    buffer.sample(50, where)
+        assert set(buffer.sample(50, where)["x"].tolist()) == {0, 1, 2, 3}

@@ -19,7 +19,7 @@ UNITS = [
 
 
 def fill(buffer, episodes=7, length=9, first=0):
-    """Store whole episodes of which the field x counts the steps."""
+    """Store whole episodes; the field x counts their steps."""
     rng = np.random.default_rng(first)
     for k in range(first, first + episodes):
         with buffer.episode(f"task-{k % 3}") as episode:

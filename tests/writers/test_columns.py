@@ -353,7 +353,7 @@ def test_float32_rewards_are_stored_exactly(buffer):
 @pytest.mark.parametrize(
     ("agents", "message"),
     [
-        (["a", "b", "a"], "2 differ"),
+        (["a", "b", "a"], "2 different"),
         (3, "agents is 3"),
         ("abc", "agents is 'abc'"),
         ([0, 1, 2], "agents is"),

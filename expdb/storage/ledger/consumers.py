@@ -175,5 +175,5 @@ def set_policy_version(store: Store, version: int) -> None:
             stored = policy_version(session, store)
         raise errors.InvalidValue(
             f"policy_version is {version}, and buffer {store.name!r} has {stored}: versions "
-            "only grow; use another buffer for a training that begins anew"
+            "only grow; use another buffer for a new training"
         )

@@ -93,8 +93,8 @@ def _agent_names(agents: Any) -> list[str]:
         raise InvalidValue(f"agents is {agents!r}: give a sequence of N different names")
     if len(set(names)) < len(names) or not names:
         raise InvalidValue(
-            f"agents has {len(names)} names, of which {len(set(names))} differ: give each "
-            "environment a name of its own, as its steps are one episode"
+            f"agents has {len(names)} names and {len(set(names))} different ones: give each "
+            "environment its own name, because steps of one name belong to one episode"
         )
     return list(names)
 

@@ -95,22 +95,21 @@ def write(store: Store, pending: Pending) -> np.ndarray:
 
 
 def _enqueue_commit(store: Store, pending: Pending, commit: Commit | None) -> None:
-    """Queue a commit for the rows in memory, if the commit describes every change.
+    """Queue a commit for the rows in memory, unless its final observation is in a separate chunk.
 
-    It does not if the final observation is in a separate chunk, or if a step changed columns of its
-    episode.
+    A commit that changed columns of an episode has another revision than the rows, which are then
+    read.
     """
     if commit is None or commit.plan is None or not store.commit_queue.is_accepting:
         return
     if pending.final and commit.plan.final is None:
         return
-    if not any(write.details for write in commit.plan.episodes):
-        texts = [
-            *commit.plan.columns[0], *commit.plan.columns[5],
-            *[write.after.episode_tags for write in commit.plan.episodes],
-        ]  # fmt: skip
-        nbytes = sum([len(text) for text in texts if text])
-        store.commit_queue.put(commit, pending.nbytes + nbytes)
+    texts = [
+        *commit.plan.columns[0], *commit.plan.columns[5],
+        *[write.after.episode_tags for write in commit.plan.episodes],
+    ]  # fmt: skip
+    nbytes = sum([len(text) for text in texts if text])
+    store.commit_queue.put(commit, pending.nbytes + nbytes)
 
 
 def _in_transaction(store: Store, pending: Pending, again: bool) -> Commit | None:

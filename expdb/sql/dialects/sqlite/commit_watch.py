@@ -42,7 +42,7 @@ class CommitWatch:
 
     @property
     def is_used(self) -> bool:
-        """Whether a version was asked for."""
+        """Whether a caller has asked for a version."""
         return self._known[2] is not _NOTHING
 
     def is_last(self, version: object) -> bool:
