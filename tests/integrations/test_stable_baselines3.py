@@ -1,6 +1,7 @@
 """Stable-Baselines3 trains from a database as it does from its own arrays, and goes on with it."""
 
 import copy
+import functools
 import pickle
 import subprocess
 import sys
@@ -246,8 +247,9 @@ def test_a_killed_training_goes_on_with_every_acknowledged_step(tmp_path):
 # -- hindsight -------------------------------------------------------------------------------------
 
 
-def bits(**options):
-    return DummyVecEnv([lambda: BitFlippingEnv(n_bits=4, continuous=True, max_steps=6)] * 2)
+def bits(n_bits=4):
+    make = functools.partial(BitFlippingEnv, n_bits=n_bits, continuous=True, max_steps=6)
+    return DummyVecEnv([make] * 2)
 
 
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
@@ -371,9 +373,9 @@ def test_hindsight_trains_and_goes_on(tmp_path):
         }
 
     model = sb3.SAC(
-        "MultiInputPolicy", bits(), learning_starts=40, batch_size=16, buffer_size=1000,
-        policy_kwargs={"net_arch": [8]}, device="cpu", **options(),
-    ).learn(100)  # fmt: skip
+        "MultiInputPolicy", bits(n_bits=32), learning_starts=40, batch_size=16, buffer_size=1000,
+        policy_kwargs={"net_arch": [8]}, device="cpu", seed=0, **options(),
+    ).learn(100)  # no episode ends at step 50: each takes its six steps  # fmt: skip
     assert isinstance(model.replay_buffer, her_replay_buffer.HerReplayBuffer)
     model.save_replay_buffer(tmp_path / "buffer")
     model.replay_buffer.close()
