@@ -249,7 +249,7 @@ class StepVersions(Follower):
             known = max(resident.low, min(begun, default=resident.high))
             again = np.unique(np.concatenate([NONE, *[change.revised for change in changes]]))
             again = again[(again >= resident.low) & (again < known)]
-        kept = (self._positions >= resident.low) & (self._positions < known)
+        kept = resident.held(self._positions) & (self._positions < known)
         kept &= ~np.isin(self._positions, again)
         new_positions, new_versions = select.own_versions(store, session, known, again)
         positions = np.concatenate((self._positions[kept], new_positions))

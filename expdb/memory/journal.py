@@ -16,7 +16,7 @@ ENTRY_BYTES = 250  # of memory, about, that Python takes for a small object and 
 
 
 # Entries and bytes kept for those who follow; whoever is further behind begins anew.
-JOURNAL, JOURNAL_BYTES = 4096, 1 << 20
+JOURNAL, JOURNAL_BYTES = 4096, 1 << 16
 
 
 class Change(NamedTuple):
@@ -65,7 +65,7 @@ class FinalRows:
 class Priorities:
     """What was known of the priorities of steps when their rows were forgotten."""
 
-    first: int
+    positions: np.ndarray  # ascending
     priority: np.ndarray  # and what steps that were given none start with, below 0
     unsaved: np.ndarray
     started: int
@@ -73,7 +73,7 @@ class Priorities:
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return self.priority.nbytes + self.unsaved.nbytes
+        return self.positions.nbytes + self.priority.nbytes + self.unsaved.nbytes
 
 
 class EpisodeColumns(Protocol):

@@ -205,7 +205,7 @@ def _link_to_open(r: Resident, found: "Ends", ordinal: np.ndarray, rows: np.ndar
         found.count[k] += known.count
         found.first[k] = known.first if known.first >= r.low else -1
         if known.ordinal == ordinal[k] and r.holds(known.last):
-            mine = known.last % r.slots
+            mine = r.row(known.last)
             r.columns[AFTER][mine], r.columns[BEFORE][rows[k]] = rows[k], mine
             relinked.append(known.last)
     return np.array(relinked, np.int64)
@@ -242,7 +242,7 @@ def settle_ends(r: Resident, found: Ends, details: Details, begin: int) -> np.nd
     """
     at = np.searchsorted(details.id, found.episode)
     ended = ~details.open[at] & (found.ordinal == details.length[at])
-    rows = found.last % r.slots
+    rows = r.rows(found.last)
     observed = np.flatnonzero(ended & (details.tail_chunk[at] >= 0))
     places = [r.finals.free.pop() for _ in observed]
     r.finals.taken.extend(zip(found.last[observed].tolist(), places, strict=True))
@@ -251,7 +251,7 @@ def settle_ends(r: Resident, found: Ends, details: Details, begin: int) -> np.nd
     whole = (
         ended & details.complete[at] & (found.count == details.length[at]) & (found.first >= r.low)
     )
-    r.columns[WHOLE][found.first[whole] % r.slots] = details.length[at[whole]]
+    r.columns[WHOLE][r.rows(found.first[whole])] = details.length[at[whole]]
     for k in np.flatnonzero(~ended).tolist():
         r.open[int(found.episode[k])] = OpenEpisode(
             *[int(array[k]) for array in (found.last, found.ordinal, found.first, found.count)]
@@ -342,7 +342,7 @@ def _link_in_order(r: Resident, details: Details, positions: np.ndarray) -> None
     r.columns[AFTER][rows[:-1]] = rows[1:]
     r.columns[BEFORE][rows[1:]] = rows[:-1]
     r.columns[ORDINAL][rows] = np.arange(len(rows))
-    r.reserve(r.high, 1, None)
+    r.reserve(0, 1, None)
     ends = Ends(details.id, positions[:1], positions[-1:], details.length, details.length)
     settle_ends(r, ends, details, r.high)
     r.open.pop(int(details.id[0]), None)

@@ -9,7 +9,7 @@ from expdb.chunks.fields import SYSTEM
 from expdb.memory.columns import LINKS, ORDINAL, PRESENT, PRIORITY, UNSAVED, WHOLE
 from expdb.memory.journal import Change
 from expdb.memory.links import Details, Incoming, link, load_finals, settle_loose_ends
-from expdb.memory.resident import Resident
+from expdb.memory.resident import Resident, spared
 from expdb.names import UNKNOWN
 from expdb.sql.session import Session
 from expdb.storage.reading.chunk_values import (
@@ -30,8 +30,13 @@ def load_more(store: Store, session: Session, r: Resident, state: State) -> Chan
     new = Incoming.read(store, session, r.high, state)
     ids = np.unique(new.segments.episode)
     details = Details.read(store, session, ids)
-    r.reserve(new.end, int((details.tail_chunk >= 0).sum()), state.capacity)
-    _clear_rows(r, new)
+    finals = int((details.tail_chunk >= 0).sum())
+    if is_sparse := new.end - new.begin > spared(len(new.positions)):
+        r.reserve(len(new.positions), finals, state.capacity)
+        r.skip_to(new.positions, new.end)
+    else:
+        r.reserve(new.end - new.begin, finals, state.capacity)
+    _clear_rows(r, new, is_sparse)
     _load_fields(store, session, r, new)
     if not r.fields:  # no chunk is read for what the table says as well
         condition = "position BETWEEN ? AND ?"
@@ -45,7 +50,7 @@ def load_more(store: Store, session: Session, r: Resident, state: State) -> Chan
     return Change(new.begin, new.end, relinked=relinked, advanced=ids)
 
 
-def _clear_rows(r: Resident, new: Incoming) -> None:
+def _clear_rows(r: Resident, new: Incoming, is_sparse: bool) -> None:
     """Write what the rows of new steps say before their fields and neighbours are known."""
     blanks: dict[str, Any] = {WHOLE: 0}
     if not new.is_whole:
@@ -53,9 +58,11 @@ def _clear_rows(r: Resident, new: Incoming) -> None:
     if PRIORITY in r.columns:
         blanks |= {PRIORITY: np.nan, UNSAVED: False}
     for name, value in blanks.items():
-        r.write(name, new.begin, new.end, value)
-    r.gaps = r.gaps or not new.is_whole
-    r.high = new.end  # from here on the rows of these positions are known
+        if is_sparse:
+            r.columns[name][r.rows(new.positions)] = value
+        else:
+            r.write(name, new.begin, new.end, value)
+    r.extend(new.end, new.is_whole)  # from here on the rows of these positions are known
     new.put(r, PRESENT, True)
     new.put(r, "episode", new.of_segments(new.segments.episode))
     new.put(r, ORDINAL, new.ordinals())

@@ -93,7 +93,7 @@ def build_new_steps(r: Resident, commit: Commit, store: Store) -> NewSteps | Non
         or r.known.version != commit.fields.version
         or (counters.revision, counters.deleted) != (r.revision, r.deleted)
         or not r.low <= counters.oldest <= first
-        or first + plan.count - counters.oldest > r.slots
+        or r.end - r.first + plan.count - r.count_before(counters.oldest) > r.slots
     ):
         return None
     chunk_rows = []
@@ -127,7 +127,9 @@ def read_new_steps(store: Store, session: Session, r: Resident, state: State) ->
     load.py must read steps with gaps between them and episodes written out of order.
     """
     first, count = r.high, state.added - r.high
-    if state.gaps or not r.fields or state.added - state.oldest > r.slots:
+    if not r.fields or r.end - r.first + count > r.slots:
+        return None
+    if state.gaps and _count_steps(store, session, first) < count:
         return None
     rows = session.ask(READ, first, store.id, first, MAX_RANGES + 1)
     if len(rows) > MAX_RANGES:
@@ -164,6 +166,12 @@ def read_new_steps(store: Store, session: Session, r: Resident, state: State) ->
                 final = chunks[tail_chunk], tail_row, names
             ended.append(EndedEpisode(episode, length, status == "complete", final))
     return NewSteps(first, count, ranges, chunk_rows, ended)
+
+
+def _count_steps(store: Store, session: Session, first: int) -> int:
+    sql = "SELECT count(*) FROM steps WHERE buffer_id = ? AND position >= ?"
+    ((count,),) = session.ask(sql, store.id, first)
+    return int(count)
 
 
 def apply_commit(r: Resident, commit: Commit, store: Store) -> bool:
@@ -211,9 +219,9 @@ def add_new_steps(
     first = new_steps.first
     finals = sum([end.final is not None for end in new_steps.ended])
     if finals:
-        r.reserve(first, finals, None)
+        r.reserve(0, finals, None)
     _write_columns(r, new_steps, _rows(r, first, new_steps.count))
-    r.high = first + new_steps.count
+    r.extend(first + new_steps.count, True)
     if revised:
         assert session is not None
         condition = "position BETWEEN ? AND ? AND revision IS NOT NULL"
@@ -228,10 +236,10 @@ def add_new_steps(
 
 def _rows(r: Resident, first: int, count: int) -> Rows:
     """Return the rows of consecutive positions: a slice, or indices if they wrap around."""
-    begin = first % r.slots
+    begin = r.row(first)
     if begin + count <= r.slots:
         return slice(begin, begin + count)
-    return np.arange(first, first + count) % r.slots
+    return np.arange(begin, begin + count) % r.slots
 
 
 def _write_columns(r: Resident, new_steps: NewSteps, rows: Rows) -> None:
@@ -273,24 +281,25 @@ def _values(parts: list[ChunkRows], name: str, field: Field, count: int) -> np.n
 
 def _link(r: Resident, new_steps: NewSteps) -> list[int]:
     """Link the new steps to their episodes; return older positions whose successor changed."""
-    first, slots = new_steps.first, r.slots
+    first, slots, begin = new_steps.first, r.slots, r.row(new_steps.first)
     after, before, terminated = r.columns[AFTER], r.columns[BEFORE], r.columns["terminated"]
-    rows = np.arange(first - 1, first + new_steps.count + 1) % slots
+    rows = np.arange(begin - 1, begin + new_steps.count + 1) % slots
     after[rows[1:-1]], before[rows[1:-1]] = rows[2:], rows[:-2]
     relinked = []
     for start, last, episode, ordinal in new_steps.ranges:
-        row, end, count = start % slots, last % slots, last - start + 1
+        row, end, count = rows[start - first + 1], rows[last - first + 1], last - start + 1
         before[row] = UNKNOWN
         after[end] = r.zero if terminated[end] else UNKNOWN
-        earlier, begin = (r.open.pop(episode, None), UNKNOWN) if ordinal else (None, start)
+        earlier, head = (r.open.pop(episode, None), UNKNOWN) if ordinal else (None, start)
         if earlier is not None:
             if earlier.ordinal == ordinal and r.holds(earlier.last):
-                after[earlier.last % slots], before[row] = row, earlier.last % slots
+                mine = r.row(earlier.last)
+                after[mine], before[row] = row, mine
                 if earlier.last < first:
                     relinked.append(earlier.last)
             count += earlier.count
-            begin = earlier.first if earlier.first >= r.low else UNKNOWN
-        r.open[episode] = OpenEpisode(last, ordinal + last - start + 1, begin, count)
+            head = earlier.first if earlier.first >= r.low else UNKNOWN
+        r.open[episode] = OpenEpisode(last, ordinal + last - start + 1, head, count)
     return relinked
 
 
@@ -303,11 +312,11 @@ def _end(r: Resident, end: EndedEpisode, new: int) -> list[int]:
     if episode is None or episode.ordinal != end.length:
         return []
     del r.open[end.episode]
-    if end.final is not None:
+    if end.final is not None and r.holds(episode.last):
         _keep_final(r, episode.last, *end.final)
     if not end.is_complete or episode.count != end.length or episode.first < r.low:
         return []
-    r.columns[WHOLE][episode.first % r.slots] = end.length
+    r.columns[WHOLE][r.row(episode.first)] = end.length
     return [episode.first] if episode.first < new else []
 
 
@@ -317,7 +326,7 @@ def _keep_final(r: Resident, last: int, chunk: Chunk, row: int, names: frozenset
         r.final_fields, r.version = r.final_fields | names, r.version + 1
     place = r.finals.free.pop()
     r.finals.taken.append((last, place))
-    r.columns[AFTER][last % r.slots] = place
+    r.columns[AFTER][r.row(last)] = place
     parts = [ChunkRows(chunk, row, row + 1)]
     for name, field in r.fields.items():
         if name in r.final_fields:

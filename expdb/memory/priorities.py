@@ -22,7 +22,7 @@ def load_priorities(store: Store, session: Session, r: Resident, state: State) -
     for block, values in priorities.changed(store, session, r.priorities or 0).items():
         first = block << priorities.BLOCK_BITS
         positions = np.arange(first, first + priorities.BLOCK)
-        wanted = (positions >= r.low) & (positions < r.high) & ~np.isnan(values)
+        wanted = r.held(positions) & ~np.isnan(values)
         wanted[wanted] &= ~r.columns[UNSAVED][r.rows(positions[wanted])]
         r.columns[PRIORITY][r.rows(positions[wanted])] = values[wanted]
         found.append(positions[wanted])
@@ -41,13 +41,13 @@ def _hold(r: Resident) -> None:
     r.columns[UNSAVED] = np.zeros(total, np.bool_)
     r.started, r.version, kept = 0, r.version + 1, r.kept
     if kept is not None:
-        low, high = max(r.low, kept.first), min(r.high, kept.first + len(kept.priority))
-        if low < high:
-            rows, known = r.rows(np.arange(low, high)), slice(low - kept.first, high - kept.first)
-            unsaved = kept.unsaved[known]
+        known = r.held(kept.positions)
+        if known.any():
+            rows, unsaved, priority = (
+                r.rows(kept.positions[known]), kept.unsaved[known], kept.priority[known],
+            )  # fmt: skip
             r.columns[UNSAVED][rows] = unsaved
             # What was written is read again; what others start with is nowhere else.
-            priority = kept.priority[known]
             r.columns[PRIORITY][rows] = np.where(unsaved | (priority < 0), priority, np.nan)
         r.started = min(kept.started, r.high)
 
@@ -63,7 +63,11 @@ def start_new_steps(r: Resident) -> None:
 
 def start_steps(r: Resident, first: int, stop: int) -> None:
     """Have the steps of these positions that have no priority start with the greatest."""
-    rows, column = r.rows(np.arange(first, stop)), r.columns[PRIORITY]
+    positions, column = np.arange(first, stop), r.columns[PRIORITY]
+    if first < r.base:  # some of these have no row
+        positions, _ = r.window()
+        positions = positions[(positions >= first) & (positions < stop)]
+    rows = r.rows(positions)
     column[rows[np.isnan(column[rows])]] = -(r.greatest or 1.0)
 
 
@@ -80,12 +84,13 @@ def set_priorities(r: Resident, rows: np.ndarray, values: np.ndarray) -> None:
     r.greatest = max(r.greatest, float(values.max()))
 
 
-def restore(r: Resident, first: int, values: np.ndarray, starts: np.ndarray, unsaved: bool) -> bool:
-    """Have the steps from a position on have these priorities; return whether any is another.
+def restore(
+    r: Resident, positions: np.ndarray, values: np.ndarray, starts: np.ndarray, unsaved: bool
+) -> bool:
+    """Have steps have these priorities; return whether any had another.
 
     `unsaved` says that these are to be written.
     """
-    positions = np.arange(first, first + len(values))
     held = r.held(positions)
     rows = r.rows(positions[held]) if held.any() else positions[:0]
     values, starts = values[held], starts[held]
@@ -105,11 +110,10 @@ def unsaved(r: Resident) -> tuple[np.ndarray, np.ndarray]:
         if r.kept is None:
             return NONE, np.empty(0)
         found = np.flatnonzero(r.kept.unsaved)
-        return found + r.kept.first, _given(r.kept.priority[found])
+        return r.kept.positions[found], _given(r.kept.priority[found])
     rows = np.flatnonzero(r.columns[UNSAVED][: r.slots])
-    positions = r.positions(rows)
-    held = positions < r.high
-    return positions[held], _given(r.columns[PRIORITY][rows[held]])
+    rows = rows[r.is_live(rows)]
+    return r.positions(rows), _given(r.columns[PRIORITY][rows])
 
 
 def _given(known: np.ndarray) -> np.ndarray:

@@ -7,8 +7,8 @@ import time
 
 import numpy as np
 
-from expdb.memory.columns import AFTER, PRESENT, WHOLE
-from expdb.memory.journal import NONE, Change
+from expdb.memory.columns import AFTER, WHOLE
+from expdb.memory.journal import MANY_OPEN, NONE, Change
 from expdb.memory.links import (
     Details,
     Ends,
@@ -48,7 +48,7 @@ def refresh(
     # Where an interrupt leaves it half done, it is known to be, whatever else the interrupt hits.
     r.changing, r.complete = True, False
     if r.high == r.low == 0:
-        r.low = r.high = state.oldest
+        r.begin_at(state.oldest)
         r.revision, r.deleted = state.revision, state.deleted
     if state.oldest > r.low:
         orphaned = r.evict(state.oldest)
@@ -70,7 +70,7 @@ def refresh(
     if deleted or len(revised) or len(episodes) or len(relinked):
         r.record(Change(r.high, r.high, revised, relinked, episodes=episodes, deleted=deleted))
     if not r.slots:
-        r.reserve(state.added, 0, state.capacity)
+        r.reserve(state.size, 0, state.capacity)
     new_steps = None
     if was_complete and r.high < state.added:
         new_steps = read_new_steps(store, session, r, state)
@@ -93,24 +93,26 @@ def refresh(
 
 def _unlink_deleted(store: Store, session: Session, r: Resident) -> None:
     """Take out the steps that were deleted, and part what they stood between."""
-    window = np.arange(r.low, r.high)
-    gone = window[r.columns[PRESENT][r.rows(window)] & ~alive(store, session, window)]
+    held = r.all_positions()
+    gone = held[~alive(store, session, held)]
     rows = r.rows(gone)
     before = r.previous_steps(rows)
     parted = before[before >= 0]
     r.columns[AFTER][parted] = UNKNOWN
     r.columns[AFTER][rows] = UNKNOWN
-    r.columns[PRESENT][rows] = False
+    r.delete(gone)
     settle_loose_ends(r, parted)
-    r.gaps = r.gaps or len(gone) > 0
     episodes = np.unique(r.columns["episode"][rows])
-    starts = r.rows(window)[r.columns[WHOLE][r.rows(window)] > 0]
+    _, window = r.window()
+    starts = window[r.columns[WHOLE][window] > 0]
     r.columns[WHOLE][starts[np.isin(r.columns["episode"][starts], episodes)]] = 0
     for id in episodes.tolist():
         if id in r.open:
             r.open[id].first = -1
         if id in r.unordered:
             r.unordered[id] = NONE
+    if len(r.open) > MANY_OPEN:
+        r.open = {id: one for id, one in r.open.items() if r.holds(one.last)}
 
 
 def _revise(
@@ -121,7 +123,7 @@ def _revise(
     Return the positions and the episodes that have changed, and the positions linked anew.
     """
     changed = read_steps(store, session, "revision > ?", r.revision)
-    loaded = (changed[0] >= r.low) & (changed[0] < r.high)
+    loaded = r.held(changed[0])
     changed = tuple(values[loaded] for values in changed)
     positions, relinked = changed[0], NONE
     if len(positions):
@@ -136,7 +138,7 @@ def _revise(
     mine = [id for id in ids.tolist() if id in r.open]
     details = Details.read(store, session, ids) if len(ids) else None
     if details is not None and mine:
-        r.reserve(r.high, int((details.tail_chunk >= 0).sum()), None)
+        r.reserve(0, int((details.tail_chunk >= 0).sum()), None)
         known = [r.open.pop(id) for id in mine]
         columns = [
             np.array([getattr(one, name) for one in known], np.int64)
@@ -151,7 +153,7 @@ def _revise(
         for id in details.id[~details.ordered].tolist():
             r.unordered[id] = NONE  # it may have ended; see link_unordered
             r.open.pop(id, None)
-        window = r.rows(np.arange(r.low, r.high)) if r.high > r.low else NONE
+        _, window = r.window()
         starts = window[r.columns[WHOLE][window] > 0]
         broken = starts[np.isin(r.columns["episode"][starts], details.id[~details.complete])]
         r.columns[WHOLE][broken] = 0

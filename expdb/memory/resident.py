@@ -48,6 +48,20 @@ from expdb.replay import layout
 from expdb.storage.catalog import Fields
 from expdb.storage.reading.chunk_values import blank
 
+LEAST, SPARE = 64, 16  # rows of a ring; steps to a row left free where steps are gone in between
+
+
+def spared(count: int) -> int:
+    """Return how many rows there are for so many steps where steps in between are gone."""
+    return count + count // SPARE + LEAST
+
+
+def _last_run(positions: np.ndarray, high: int) -> int:
+    """Return where the neighbouring positions that end before `high` begin; `high` for none."""
+    # `high` less the count of what follows: the position itself, within the last run.
+    run = positions == np.arange(high - len(positions), high)
+    return high - len(positions) + int(run.argmax()) if run.any() else high
+
 
 class RowColumns(ABC):
     """The columns of rows that units look at, as `Trajectories` describes them."""
@@ -88,9 +102,14 @@ class RowColumns(ABC):
 class Resident(RowColumns):
     """What is held in memory of one buffer: positions `low` to `high`. Use it under its lock.
 
-    Row `position % slots` of every array holds a step: the arrays are a ring. Behind it lies the
-    zero row, which fills in for missing steps, and behind that lie the final observations of
-    episodes. The last row stands for no step, so that -1 in gives -1, NaN or False out.
+    The first `slots` rows of every array are a ring: row `place % slots` holds a step. Places
+    ascend with positions. From the position `base` on they are `position - offset`; directly before
+    come those of `early`, positions that have a row where others between them have none. So an old
+    episode that stays open takes no room for the steps behind it that are gone.
+
+    Behind the ring lies the zero row, which fills in for missing steps, and behind that lie the
+    final observations of episodes. The last row stands for no step, so that -1 in gives -1, NaN or
+    False out.
     """
 
     def __init__(self, budget: Budget):
@@ -102,6 +121,7 @@ class Resident(RowColumns):
         self.complete = False  # whether everything stored is loaded
         self.changing = False  # or left in the midst of that
         self.version = 0  # counts changes of what columns there are
+        self.layout = 0  # counts moves of rows
         # Version of the priorities, None where they are not held.
         self.priorities: int | None = None
         self.kept: Priorities | None = None  # until they are held again
@@ -118,9 +138,10 @@ class Resident(RowColumns):
         if self.priorities is not None:
             self.kept = self._known_priorities()
             self.priorities = None
-        self.low = self.high = self.size = 0  # `size` steps are held
+        self.size = 0  # steps held
         self.gaps = False  # whether some of the positions between hold no step
         self.slots = self.final_rows = 0
+        self.begin_at(0)
         self.columns: dict[str, np.ndarray] = {
             name: np.array([0, NO_STEP.get(name, 0)], dtype)
             for name, dtype in BATCH_COLUMNS.items()
@@ -140,6 +161,12 @@ class Resident(RowColumns):
         self.journal_bytes = self.unordered_bytes = 0
         self.changing = False
 
+    def begin_at(self, position: int) -> None:
+        """Hold no step, and go on with this position."""
+        self.low = self.high = self.base = position
+        self.offset, self.early = 0, NONE
+        self._split: tuple[np.ndarray, int] | None = None  # see `split`
+
     # -- rows --------------------------------------------------------------------------------------
 
     @property
@@ -152,44 +179,100 @@ class Resident(RowColumns):
         """Rows of each array: the ring, the zero row, final observations, and the one for none."""
         return self.slots + 1 + self.final_rows + 1
 
+    @property
+    def first(self) -> int:
+        """The first place in use."""
+        return self.base - self.offset - len(self.early)
+
+    @property
+    def end(self) -> int:
+        """The place after the last one in use."""
+        return self.high - self.offset
+
+    def places(self, positions: np.ndarray) -> np.ndarray:
+        """Return the places of positions that are held; not to be written to."""
+        places = positions - self.offset if self.offset else positions
+        if len(self.early) and np.count_nonzero(early := positions < self.base):
+            places = places.copy()
+            places[early] = self.first + self.early.searchsorted(positions[early])
+        return places
+
     def rows(self, positions: np.ndarray) -> np.ndarray:
         """Return the rows of positions that are held; not to be written to."""
-        return positions if self.high <= self.slots else positions % self.slots
+        if self.high <= self.slots and not (self.offset or self.early.size):
+            return positions
+        return self.places(positions) % self.slots
+
+    def row(self, position: int) -> int:
+        """Return the row of a position that is held."""
+        if position >= self.base:
+            return (position - self.offset) % self.slots
+        return (self.first + int(self.early.searchsorted(position))) % self.slots
 
     def positions(self, rows: np.ndarray) -> np.ndarray:
         """Return the positions of rows of the ring; not to be written to."""
-        if self.high <= self.slots:
+        if self.high <= self.slots and not (self.offset or self.early.size):
             return rows
-        return np.where(rows < 0, UNKNOWN, self.low + (rows - self.low) % self.slots)
+        first = self.first
+        places = first + (rows - first) % self.slots
+        positions = places + self.offset
+        if len(self.early):
+            early = self.early.take(places - first, mode="clip")
+            positions = np.where(positions < self.base, early, positions)
+        return np.where(rows < 0, UNKNOWN, positions)
 
     def held(self, positions: np.ndarray) -> np.ndarray:
         """Return which of the positions hold a step, bool."""
-        inside = (positions >= self.low) & (positions < self.high)
+        found = (positions >= self.low) & (positions < self.high)
         if not self.gaps:
-            return inside
-        found = np.zeros(len(positions), np.bool_)
-        found[inside] = self.columns[PRESENT][self.rows(positions[inside])]
+            return found
+        if self.base > self.low:
+            found &= positions >= self.base
+            if len(self.early):
+                places = self.early.searchsorted(positions)
+                found |= self.early.take(places, mode="clip") == positions
+        found[found] = self.columns[PRESENT][self.rows(positions[found])]
         return found
 
     def holds(self, position: int) -> bool:
         """Return whether a position holds a step."""
         if not self.low <= position < self.high:
             return False
-        return not self.gaps or bool(self.columns[PRESENT][position % self.slots])
+        if self.gaps and position < self.base:
+            return bool(self.held(np.array([position]))[0])
+        return not self.gaps or bool(self.columns[PRESENT][self.row(position)])
+
+    def window(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions that have a row, ascending, and their rows; some hold no step."""
+        places = np.arange(self.first, self.end)
+        positions = np.concatenate((self.early, places[len(self.early) :] + self.offset))
+        return positions, places % max(self.slots, 1)
 
     def all_positions(self) -> np.ndarray:
         """Return all positions held, ascending."""
-        positions = np.arange(self.low, self.high)
+        positions, rows = self.window()
         if not self.gaps:
             return positions
-        held: np.ndarray = positions[self.columns[PRESENT][self.rows(positions)]]
+        held: np.ndarray = positions[self.columns[PRESENT][rows]]
         return held
+
+    def split(self) -> tuple[np.ndarray, int]:
+        """Return the positions held before the last run of neighbours, and where that run begins.
+
+        Unlike `early` and `base`, this depends only on which steps are held.
+        """
+        if not self.gaps:
+            return NONE, self.low
+        if self._split is None:
+            positions = self.all_positions()
+            begin = _last_run(positions, self.high)
+            self._split = positions[: positions.searchsorted(begin)], begin
+        return self._split
 
     def starts(self) -> np.ndarray:
         """Return the first positions of complete episodes that are held whole, ascending."""
         rows = np.flatnonzero(self.columns[WHOLE][: self.slots])
-        positions = self.positions(rows)
-        return np.sort(positions[(positions >= self.low) & (positions < self.high)])
+        return np.sort(self.positions(rows[self.is_live(rows)]))
 
     def next_steps(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows of the steps after; UNKNOWN where there is none in the ring."""
@@ -215,9 +298,9 @@ class Resident(RowColumns):
 
     def is_live(self, rows: np.ndarray) -> np.ndarray:
         """Return which rows hold a step that is not evicted; deleted ones may be among them."""
-        positions = self.positions(rows)
-        found: np.ndarray = positions < self.high
-        return found if self.high > self.slots else found & (positions >= self.low)
+        first = self.first
+        found: np.ndarray = (rows - first) % self.slots < self.end - first
+        return found
 
     # -- columns -----------------------------------------------------------------------------------
 
@@ -242,9 +325,9 @@ class Resident(RowColumns):
     # -- priorities --------------------------------------------------------------------------------
 
     def _known_priorities(self) -> Priorities:
-        window = self.rows(np.arange(self.low, self.high))
-        one, unsaved = (self.columns[name][window] for name in (PRIORITY, UNSAVED))
-        return Priorities(self.low, one, unsaved, self.started)
+        positions, rows = self.window()
+        one, unsaved = (self.columns[name][rows] for name in (PRIORITY, UNSAVED))
+        return Priorities(positions, one, unsaved, self.started)
 
     # -- room --------------------------------------------------------------------------------------
 
@@ -257,7 +340,7 @@ class Resident(RowColumns):
         entries = len(self.open) + len(self.unordered)
         entries += len(self.finals.taken) + len(self.finals.free) // 8
         behind = self.total - self.slots
-        used = (min(self.high, self.slots) + behind) / self.total
+        used = (min(self.end, self.slots) + behind) / self.total
         alone = [array for name, array in self.columns.items() if name not in self.packed.names]
         arrays = int(used * (self.packed.nbytes + sum(array.nbytes for array in alone)))
         arrays += 0 if self.kept is None else self.kept.nbytes
@@ -294,25 +377,56 @@ class Resident(RowColumns):
         self.budget.take(self, rows * self._width())
         self.version += 1
 
-    def reserve(self, high: int, finals: int, capacity: int | None) -> None:
-        """Make room for the positions up to `high` and for more final observations."""
-        span, slots, final_rows = high - self.low, self.slots, self.final_rows
-        if span > slots or not slots:
+    def reserve(self, count: int, finals: int, capacity: int | None) -> None:
+        """Make room for so many more steps and final observations."""
+        span, slots, final_rows = self.end - self.first + count, self.slots, self.final_rows
+        kept = None
+        if span > slots and self.gaps and slots:
+            kept = self.all_positions()
+            slots = max(slots, spared(len(kept) + count))
+        elif span > slots or not slots:
             most = capacity if capacity and span <= capacity else 2 * span
-            slots = max(span, min(slots + slots // 2, most), 64)
+            slots = max(span, min(slots + slots // 2, most), LEAST)
         if len(self.finals.free) < finals:
             final_rows = max(final_rows + finals, final_rows + final_rows // 2, 16)
-        if (slots, final_rows) != (self.slots, self.final_rows):
-            self._move(slots, final_rows)
+        if kept is not None or (slots, final_rows) != (self.slots, self.final_rows):
+            self._move(slots, final_rows, kept)
 
     def lay_out(self, slots: int) -> None:
-        """Have a ring of so many rows, if that is room enough."""
-        if self.high - self.low <= slots != self.slots:
-            self._move(slots, self.final_rows)
+        """Have a ring of so many rows, if that is room enough.
 
-    def _move(self, slots: int, final_rows: int) -> None:
-        positions = np.arange(self.low, self.high)
-        old, new = positions % max(self.slots, 1), positions % max(slots, 1)
+        Where each step then lies depends only on which steps are held.
+        """
+        kept = self.all_positions() if self.gaps or self.offset else None
+        count = self.end - self.first if kept is None else len(kept)
+        if kept is not None or slots != self.slots:
+            self._move(slots if count <= slots else self.slots, self.final_rows, kept)
+
+    def extend(self, high: int, is_whole: bool) -> None:
+        """Give a row to every position up to `high`; `is_whole` says that each holds a step."""
+        self.high, self.gaps = high, self.gaps or not is_whole
+        if not is_whole:
+            self._split = None
+
+    def skip_to(self, positions: np.ndarray, high: int) -> None:
+        """Give rows, for which there is room, to new positions and to no others before `high`."""
+        known, _ = self.window()
+        known, end = np.concatenate((known, positions)), self.end + len(positions)
+        self.base = _last_run(known, high)
+        self.early = known[: known.searchsorted(self.base)]
+        self.offset, self.high, self.gaps, self._split = high - end, high, True, None
+
+    def _move(self, slots: int, final_rows: int, kept: np.ndarray | None = None) -> None:
+        """Move all rows into new arrays, or those of the positions that are kept."""
+        base, early, offset = self.base, self.early, self.offset
+        if kept is None:
+            _, old = self.window()
+        else:
+            old, offset, base = self.rows(kept), 0, _last_run(kept, self.high)
+            early = kept[: kept.searchsorted(base)]
+        new = np.arange(self.high - offset - len(old), self.high - offset) % max(slots, 1)
+        moved = np.full(self.slots, UNKNOWN)
+        moved[old] = new
         shift, total = slots - self.slots, slots + 1 + final_rows + 1
         columns = {}
         packed = Packed(total, self._narrow(), {ORDINAL: self.columns[ORDINAL].dtype})
@@ -328,9 +442,7 @@ class Resident(RowColumns):
             values = array[old]
             if name in LINKS:
                 inside, behind = (values >= 0) & (values < self.slots), values >= self.slots
-                values[inside] = (
-                    self.low + (values[inside] - self.low) % max(self.slots, 1)
-                ) % slots
+                values[inside] = moved[values[inside]]
                 values[behind] += shift
             grown[new] = values
             grown[slots : slots + 1 + self.final_rows] = array[self.slots : -1]
@@ -344,6 +456,8 @@ class Resident(RowColumns):
         self.finals.taken = deque((position, row + shift) for position, row in self.finals.taken)
         # No interrupt comes in between: what is where stays known.
         self.columns, self.packed, self.slots, self.final_rows = columns, packed, slots, final_rows
+        self.base, self.early, self.offset = base, early, offset
+        self.layout += 1
 
     def _narrow(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         """Return the columns that are packed if they fit: what nearly every batch takes of a row.
@@ -359,7 +473,7 @@ class Resident(RowColumns):
 
         `values` has one for each, or is one for all.
         """
-        begin, column = first % self.slots, self.columns[name]
+        begin, column = self.row(first), self.columns[name]
         until = min(stop - first, self.slots - begin)
         if until == stop - first:
             column[begin : begin + until] = values
@@ -374,16 +488,36 @@ class Resident(RowColumns):
         """Let go of the positions before `low`; return those held that followed one of them."""
         if low <= self.low:
             return NONE
-        gone = np.arange(self.low, min(low, self.high))
-        after = self.next_steps(self.rows(gone)) if len(gone) else gone
+        gone = np.arange(self.first, self.first + self.count_before(low)) % max(self.slots, 1)
+        after = self.next_steps(gone) if len(gone) else gone
         orphaned = self.positions(after[after >= 0])
         orphaned = orphaned[orphaned >= low]
-        self.low, self.high = low, max(low, self.high)
+        self.early = self.early[self.early.searchsorted(low) :]
+        self.low, self.base, self.high = low, max(low, self.base), max(low, self.high)
+        if self._split is not None:
+            early, begin = self._split
+            self._split = early[early.searchsorted(low) :], max(begin, low)
         if len(self.open) > MANY_OPEN:
             self.open = {id: one for id, one in self.open.items() if one.last >= low}
         while self.finals.taken and self.finals.taken[0][0] < low:
             self.finals.free.append(self.finals.taken.popleft()[1])
         return orphaned
+
+    def count_before(self, low: int) -> int:
+        """Return how many of the positions that have a row are before `low`."""
+        return int(self.early.searchsorted(low)) + max(0, min(low, self.high) - self.base)
+
+    def delete(self, positions: np.ndarray) -> None:
+        """Let go of steps that are held, and of the final observations after them."""
+        self.columns[PRESENT][self.rows(positions)] = False
+        self.gaps, self._split = self.gaps or len(positions) > 0, None
+        gone, kept = set(positions.tolist()), deque[tuple[int, int]]()
+        for last, row in self.finals.taken:
+            if last in gone:
+                self.finals.free.append(row)
+            else:
+                kept.append((last, row))
+        self.finals.taken = kept
 
     # -- followers ---------------------------------------------------------------------------------
 

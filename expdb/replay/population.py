@@ -3,7 +3,7 @@
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -97,7 +97,7 @@ class Listed:
 
 @dataclass
 class Interval:
-    """All positions from `low` up to, not including, `high`.
+    """All positions from `low` up to, not including, `high`, and those of `early`, before `low`.
 
     Those that `allowed` refuses are left out.
 
@@ -111,13 +111,16 @@ class Interval:
     allowed: Callable[[np.ndarray], np.ndarray] | None
     all_positions: Callable[[], np.ndarray]
     what: str = "steps"
+    early: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
     def draw(self, count: int, replace: bool, rng: np.random.Generator) -> np.ndarray:
         """Return positions, each as likely as every other."""
-        low, high, allowed = self.low, self.high, self.allowed
-        if not replace or low == high:
+        first, high, allowed = self.low - len(self.early), self.high, self.allowed
+        if not replace or first == high:
             return Listed(self.listed(), self.what).draw(count, replace, rng)
-        drawn = random_positions(low, high, count, rng)
+        drawn = random_positions(first, high, count, rng)
+        if first < self.low:
+            drawn = self._at(drawn)
         if allowed is None:
             return drawn
         fit = allowed(drawn)
@@ -127,13 +130,14 @@ class Interval:
         self, drawn: np.ndarray, fit: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
         """Return drawn positions, those replaced that do not fit; `drawn` is written to."""
-        low, high, allowed = self.low, self.high, self.allowed
+        first, high, allowed = self.low - len(self.early), self.high, self.allowed
         assert allowed is not None
         again = np.flatnonzero(~fit)
         for _ in range(ROUNDS):
             if not len(again):
                 return drawn
-            drawn[again] = others = low + _random_below(high - low, len(again), rng)
+            others = self._at(first + _random_below(high - first, len(again), rng))
+            drawn[again] = others
             again = again[~allowed(others)]
         if len(again):
             drawn[again] = Listed(self.listed(), self.what).draw(len(again), True, rng)
@@ -142,35 +146,49 @@ class Interval:
     def newest(self, count: int) -> Listed:
         """Return the newest positions, as many as there are."""
         span, found = count, np.empty(0, np.int64)
+        first = self.low - len(self.early)
         while len(found) < count:
-            positions = np.arange(max(self.low, self.high - span), self.high)
+            positions = self._at(np.arange(max(first, self.high - span), self.high))
             found = positions if self.allowed is None else positions[self.allowed(positions)]
-            if span >= self.high - self.low:
+            if span >= self.high - first:
                 break
             span *= 2
         return Listed(found[max(0, len(found) - count) :], self.what)
 
     def listed(self) -> np.ndarray:
         """Return all positions, ascending."""
-        return np.arange(self.low, self.high) if self.allowed is None else self.all_positions()
+        if self.allowed is not None:
+            return self.all_positions()
+        return self._at(np.arange(self.low - len(self.early), self.high))
 
     def count(self) -> int:
         """Return how many there are."""
-        return self.high - self.low if self.allowed is None else len(self.listed())
+        if self.allowed is not None:
+            return len(self.listed())
+        return self.high - self.low + len(self.early)
 
     def at(self, places: np.ndarray) -> np.ndarray:
         """Return the positions at places."""
         if self.allowed is None:
-            return self.low + places
+            return self._at(self.low - len(self.early) + places)
         found: np.ndarray = self.listed()[places]
         return found
 
     def holds(self, positions: np.ndarray) -> np.ndarray:
         """Return which positions are among them."""
         found: np.ndarray = (positions >= self.low) & (positions < self.high)
+        if len(self.early):
+            found |= Listed(self.early).holds(positions)
         if self.allowed is not None:
             found[found] = self.allowed(positions[found])
         return found
+
+    def _at(self, numbers: np.ndarray) -> np.ndarray:
+        """Return positions: each is its own number; those of `early` have the ones before `low`."""
+        if not len(self.early):
+            return numbers
+        early = self.early.take(numbers - self.low + len(self.early), mode="clip")
+        return np.where(numbers < self.low, early, numbers)
 
 
 class Grouped:

@@ -49,7 +49,7 @@ class Draws(Follower):
         self.sampler, self.tree = sampler, SumTree(0)
         self.member = np.zeros(0, np.bool_)  # by row
         self.used = -1  # epoch of what a consumer has used, at which it is right
-        self.slots = self.low = self.high = 0
+        self.layout, self.first, self.high = -1, 0, 0  # of the rows
         self.again: list[np.ndarray] = []  # positions given a priority while the tree was behind
 
     @property
@@ -118,7 +118,7 @@ class ByPriority:
         """Bring a sum tree up to date with the rows."""
         r = self._resident
         changes = draws.changes()
-        self._lay_out(draws, changes is None)
+        anew = self._lay_out(draws, changes is None)
         looked = self._looked_at(session, request, draws.epoch)
         used = NONE if request.limits is None else request.limits.usage.since(draws.used)
         reach = request.unit.reach
@@ -126,11 +126,13 @@ class ByPriority:
             relabelled = any(len(change.episodes) for change in changes or ())
             reach = None if relabelled else reach
         deleted = any(change.deleted for change in changes or ())
-        if changes is None or looked is None or used is None or reach is None or deleted:
+        anew = anew or looked is None or used is None or reach is None or deleted
+        if anew or changes is None or looked is None or used is None or reach is None:
             chosen = np.zeros(r.slots, np.bool_)
             positions = self._candidates.drawable(session, request)
             chosen[r.rows(positions) if len(positions) else positions] = True
-            self._weigh(draws, np.arange(r.low, r.high), lambda rows: chosen[rows])
+            _, rows = r.window()
+            self._weigh(draws, rows, lambda rows: chosen[rows])
         else:
             new = np.arange(max(draws.high, r.low), r.high)
             near = self._near(changes, reach, request.unit.lookback)
@@ -141,7 +143,7 @@ class ByPriority:
                 starts = request.may_start(r, rows)
                 return starts if matches is None else starts & matches.contain(r.positions(rows))
 
-            self._weigh(draws, some[r.held(some)], matching)
+            self._weigh(draws, r.rows(some[r.held(some)]), matching)
         again = [*draws.again, *[change.prioritised for change in changes or ()]]
         if again:
             positions = np.unique(np.concatenate(again))
@@ -149,22 +151,18 @@ class ByPriority:
             rows = rows[draws.member[rows]]
             draws.tree.set(rows, self._mass(draws, rows))
         draws.epoch, draws.used = request.epoch(r)
-        draws.low, draws.high, draws.again = r.low, r.high, []
+        draws.first, draws.high, draws.again = r.first, r.high, []
 
-    def _lay_out(self, draws: Draws, anew: bool) -> None:
-        """Have a weight for each row of the ring, as it is now."""
+    def _lay_out(self, draws: Draws, anew: bool) -> bool:
+        """Have a weight for each row of the ring; return whether all of them are 0."""
         r = self._resident
-        if not anew and draws.slots == r.slots:  # evicted, and their rows may hold new steps
-            gone = np.arange(draws.low, min(r.low, draws.high))
+        if not anew and draws.layout == r.layout:
+            gone = np.arange(draws.first, min(r.first, draws.first + r.slots)) % max(r.slots, 1)
             self._weigh(draws, gone, lambda rows: np.zeros(len(rows), np.bool_))
-            return
-        tree, member = SumTree(r.slots), np.zeros(r.slots, np.bool_)
-        if not anew:
-            held = np.arange(max(draws.low, r.low), draws.high)
-            old, new = held % max(draws.slots, 1), held % max(r.slots, 1)
-            tree.weights[new], member[new] = draws.tree.weights[old], draws.member[old]
-            tree.sum_up()
-        draws.tree, draws.member, draws.slots = tree, member, r.slots
+            return False
+        draws.tree, draws.member = SumTree(r.slots), np.zeros(r.slots, np.bool_)
+        draws.layout = r.layout
+        return True
 
     def _near(self, changes: list[Change], reach: int, lookback: int) -> Iterator[np.ndarray]:
         """Yield positions from which a unit reaches, or looks back to, what was linked anew."""
@@ -196,16 +194,14 @@ class ByPriority:
         return self._candidates.matches(session, request).looked_at(epoch)
 
     def _weigh(
-        self, draws: Draws, positions: np.ndarray, chosen: Callable[[np.ndarray], np.ndarray]
+        self, draws: Draws, rows: np.ndarray, chosen: Callable[[np.ndarray], np.ndarray]
     ) -> None:
         """Give steps that may be drawn now their weight.
 
         Those that may not be drawn any more lose theirs.
         """
-        if not len(positions):
+        if not len(rows):
             return
-        r = self._resident
-        rows = r.rows(positions)
         is_chosen, was = chosen(rows), draws.member[rows]
         lost, gained = rows[was & ~is_chosen], is_chosen & ~was
         draws.member[rows] = is_chosen
@@ -292,7 +288,9 @@ class ByPriority:
         r, known = self._resident, None
         self.save()
         if r.priorities is not None:
-            priority, start = held.of_rows(r, r.rows(np.arange(r.low, r.high)))
+            r.lay_out(r.slots)  # as `restore` does
+            positions, rows = r.window()
+            priority, start = held.of_rows(r, rows)
             known = {
                 "first": r.low,
                 "values": encoded(priority),
@@ -300,6 +298,8 @@ class ByPriority:
                 "started": r.started,
                 "slots": r.slots,
             }
+            if len(r.early):
+                known["positions"] = encoded(positions, "<i8")
         return {
             "greatest": r.greatest,
             "priorities": known,
@@ -318,7 +318,7 @@ class ByPriority:
             if r.priorities is None:
                 load_priorities(self._store, session, r, self._store.state(session))
             writable = not self._store.engine.read_only
-            differ = held.restore(r, saved.first, saved.values, saved.starts, writable)
+            differ = held.restore(r, saved.positions, saved.values, saved.starts, writable)
             self.unsaved = self.unsaved or (differ and writable)
             # Steps that the state does not know start with what is the greatest now.
             r.started, r.greatest = min(saved.started, r.high), saved.greatest
@@ -351,7 +351,7 @@ class TreeByPosition:
         nothing.
         """
         r, usage = self._resident, self._usage
-        rows, weights = self._tree.find(shares, r.low % r.slots)
+        rows, weights = self._tree.find(shares, r.first % r.slots)
         if usage is not None and usage.most is not None:
             return self._draw_within(usage, rows, weights)
         return r.positions(rows), weights
@@ -386,7 +386,7 @@ class Saved:
     calls: dict[str, int]
     ends: set[str]  # fields that an end() was ever given: batches have `next_<field>` of them
     has_priorities: bool = False
-    first: int = 0  # position of the first step
+    positions: np.ndarray = field(default_factory=lambda: NONE)
     values: np.ndarray = field(default_factory=lambda: np.empty(0))  # priorities
     starts: np.ndarray = field(default_factory=lambda: np.empty(0))
     started: int = 0
@@ -405,10 +405,12 @@ class Saved:
         given = state["priorities"]
         if given is None:
             return saved
-        saved.has_priorities, saved.first, saved.values = (
-            True,
-            int(given["first"]),
-            decoded(given["values"]),
+        saved.has_priorities, saved.values = True, decoded(given["values"])
+        first, count = int(given["first"]), len(saved.values)
+        saved.positions = (
+            decoded(given["positions"], "<i8")
+            if "positions" in given
+            else np.arange(first, first + count)
         )
         # States of earlier versions do not say what steps without a priority weighed: they weigh
         # what new ones do.
@@ -418,19 +420,22 @@ class Saved:
             else np.full(len(saved.values), saved.greatest or 1.0)
         )
         saved.started, saved.slots = (
-            int(given.get("started", saved.first + len(saved.values))),
+            int(given.get("started", first + count)),
             int(given.get("slots", 0)),
         )
-        if len(saved.starts) != len(saved.values):
+        if not len(saved.starts) == len(saved.positions) == len(saved.values):
             raise ValueError(f"{len(saved.starts)} starts of {len(saved.values)} steps")
+        if (np.diff(saved.positions) <= 0).any():
+            raise ValueError("positions that do not ascend")
         return saved
 
 
-def encoded(values: np.ndarray) -> str:
-    """Return float64 as text."""
-    return base64.b64encode(values.astype("<f8").tobytes()).decode()
+def encoded(values: np.ndarray, dtype: str = "<f8") -> str:
+    """Return numbers as text."""
+    return base64.b64encode(values.astype(dtype).tobytes()).decode()
 
 
-def decoded(text: str) -> np.ndarray:
-    """Return the float64 of a text; raise ValueError where it is none."""
-    return np.frombuffer(base64.b64decode(text, validate=True), "<f8").astype(np.float64)
+def decoded(text: str, dtype: str = "<f8") -> np.ndarray:
+    """Return the numbers of a text; raise ValueError where it has none."""
+    found = np.frombuffer(base64.b64decode(text, validate=True), dtype)
+    return found.astype(found.dtype.newbyteorder("="))

@@ -128,20 +128,10 @@ class Candidates:
         r, unit = self._resident, request.unit
         if request.key is not None or unit.lists_anchors:
             return Listed(self.listed(session, request).positions, unit.what)
-        allowed: Callable[[np.ndarray], np.ndarray] | None = None
-        if request.anchor_key and r.gaps:
-
-            def allowed(positions: np.ndarray) -> np.ndarray:
-                found = r.held(positions)
-                found[found] = request.may_start(r, r.rows(positions[found]))
-                return found
-
-        elif request.anchor_key:
-            allowed = fit
-        elif r.gaps:
-            allowed = r.held
         everything = lambda: self.listed(None, request).positions  # noqa: E731
-        return Interval(r.low, r.high, allowed, everything, unit.what)
+        early, low = r.split()
+        allowed = fit if request.anchor_key else None
+        return Interval(low, r.high, allowed, everything, unit.what, early)
 
     def listed(self, session: Session | None, request: SampleRequest) -> Anchors:
         """Return what may be drawn; worked out anew when something has changed."""

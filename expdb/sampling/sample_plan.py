@@ -260,7 +260,7 @@ class SamplePlan:
         if request.lists_anchors:
             return positions, self.candidates.rows(session, request, positions), columns
         r = self.resident
-        return positions, positions if r.high <= r.slots else r.rows(positions), columns
+        return positions, r.rows(positions), columns
 
     def _draw_from(
         self, population: MatchingPopulation, size: int, rng: np.random.Generator
@@ -285,7 +285,7 @@ class SamplePlan:
         r, request, offsets = self.resident, self.request, self._offsets
         if self._loaded is not None:
             self._window, self._loaded = self._loaded, None
-        rows = positions if r.high <= r.slots else r.rows(positions)
+        rows = r.rows(positions)
         if offsets is None or len(positions) != request.size:
             return request.may_start(r, rows)
         window = self._load(offsets, positions, rows)

@@ -87,9 +87,10 @@ class Window(RowColumns):
 
     def _find_ends(self) -> None:
         """Find where an episode has no step, before the drawn one or after it."""
-        before, ends, positions = self._before, self._breaks, self.positions_drawn
-        if positions[positions.argmin()] - before < self._resident.low:  # evicted, still linked
-            ends[:, :before] |= positions[:, None] + self._steps[:before] < self._resident.low
+        before, ends, r = self._before, self._breaks, self._resident
+        places, first = r.places(self.positions_drawn), r.first
+        if places[places.argmin()] - before < first:  # evicted, still linked
+            ends[:, :before] |= places[:, None] + self._steps[:before] < first
         self._breaks_before[:, :before] = ends[:, before - 1 :: -1]
         ahead, behind = ends[:, before:].argmax(1), self._breaks_before.argmax(1)
         (broken,) = ((ahead < self._ahead) | (behind < before)).nonzero()
@@ -176,7 +177,7 @@ class Window(RowColumns):
 
     def positions(self, rows: np.ndarray) -> np.ndarray:
         """Return the positions of rows."""
-        if rows is not self.rows or not self._is_beside:
+        if rows is not self.rows or not self._is_beside or self._resident.early.size:
             return self._resident.positions(rows)
         found = self.positions_drawn[:, None] + self._steps
         if not self.is_whole:

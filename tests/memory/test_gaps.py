@@ -1,0 +1,135 @@
+"""Rows in memory are as many as the steps held, wherever in the buffer these are."""
+
+import contextlib
+
+import numpy as np
+import pytest
+from row_histories import FIELDS, History, assert_matches_new_reader
+
+import expdb
+from expdb.memory import resident
+
+UNITS = (
+    expdb.NStep(2),
+    expdb.Sequence(4, burn_in=2),
+    expdb.Stack(3),
+    expdb.NStep(1, stack=2),
+    expdb.Episode(),
+)
+
+
+class HistoryWithDeletions(History):
+    """Random writes, and deletions that leave a few steps of long ago."""
+
+    def change(self):
+        if self._rng.random() < 0.5:
+            super().change()
+            return
+        kept = self._rng.random() * 0.5
+        positions = np.arange(max(0, self.number - int(self._rng.integers(5, 60))))
+        self.mine.delete(positions[self._rng.random(len(positions)) > kept])
+
+
+def _sample(buffer, sampler, unit, seed):
+    with contextlib.suppress(expdb.TooFewRows):
+        return dict(buffer.sample(9, sampler=sampler, unit=unit, rng=np.random.default_rng(seed)))
+    return {}
+
+
+def assert_same_samples(buffer, reader, seed):
+    """Compare the samples of every kind of unit and sampler."""
+    positions = buffer.sample(200)["position"]
+    values = np.random.default_rng(seed).random(len(positions))
+    buffer.update_priorities(positions, values)
+    buffer._sampling.save(wait=True)
+    for unit in UNITS:
+        for sampler in (expdb.Uniform(), expdb.Newest(7), expdb.Prioritized(initial=1.0)):
+            mine, theirs = (_sample(one, sampler, unit, seed) for one in (buffer, reader))
+            assert mine.keys() >= theirs.keys()
+            for key in theirs:
+                what = f"{unit} {sampler} {key}"
+                if key in ("probability", "weight"):  # the weights are summed up by row
+                    np.testing.assert_allclose(mine[key], theirs[key], 1e-12, err_msg=what)
+                else:
+                    np.testing.assert_array_equal(mine[key], theirs[key], what)
+
+
+@pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(k, marks=pytest.mark.slow) for k in range(4, 40))]
+)
+def test_rows_in_memory_match_the_database_after_random_deletions(open_db, seed, monkeypatch):
+    monkeypatch.setattr(resident, "LEAST", 2)
+    rng = np.random.default_rng(seed)
+    capacity = int(rng.integers(20, 60)) if seed % 3 == 0 else None
+    buffer = open_db(max_lag=0.0).buffer("b", capacity=capacity, fields=FIELDS)
+    history = HistoryWithDeletions(rng, buffer, open_db().buffer("b"))
+    reader = open_db(max_lag=0.0).buffer("b")
+    for k in range(60):
+        history.write_or_change()
+        if rng.random() < 0.2:
+            history.change()
+        if rng.random() < 0.7:
+            assert_matches_new_reader(buffer, reader, k)
+        if k % 10 == 9 and len(buffer):
+            assert_same_samples(buffer, reader, k)
+    history.close()
+    assert_matches_new_reader(buffer, reader, seed)
+
+
+def write_behind_an_open_episode(buffer, count):
+    """Write episodes of 25 steps behind one that stays open; keep the capacity; sample."""
+    first = buffer.episode("open")
+    first.extend({"x": np.arange(3)})
+    first.flush()
+    for k in range(count):
+        with buffer.episode("short") as episode:
+            episode.extend({"x": np.arange(25) + k})
+        if k % 10 == 9:
+            buffer.evict()
+        buffer.sample(1, unit=expdb.NStep(1))
+    return first
+
+
+@pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
+def test_an_open_episode_takes_no_room_for_the_steps_behind_it_that_are_gone(open_db):
+    buffer = open_db(max_lag=0.0).buffer("b", capacity=500)
+    buffer.eviction = expdb.Eviction(whole_episodes=True)
+    first = write_behind_an_open_episode(buffer, 200)
+    reader = open_db(max_lag=0.0).buffer("b")
+    assert_matches_new_reader(buffer, reader, 0)
+    for one in (buffer, reader):
+        rows = one._sampling.resident
+        assert rows.high - rows.low > 5000
+        assert rows.slots < 1000
+        assert rows.final_rows < 200
+    first.append(x=9)
+    first.end()
+    assert_matches_new_reader(buffer, reader, 1)
+    assert buffer.sample(300, unit=expdb.NStep(1))["position"].min() < 3
+
+
+@pytest.mark.parametrize("keeps", ["nothing", "an open episode"])
+def test_a_checkpoint_goes_on_with_the_same_draws(open_db, keeps, monkeypatch):
+    monkeypatch.setattr(resident, "LEAST", 2)
+    prioritized = {"sampler": expdb.Prioritized(), "unit": expdb.NStep(1)}
+    buffer = open_db(max_lag=0.0).buffer("b", capacity=100)
+    if keeps == "an open episode":
+        buffer.eviction = expdb.Eviction(whole_episodes=True)
+        first = buffer.episode("open")
+        first.extend({"x": np.arange(3)})
+        first.flush()
+    for k in range(30):
+        with buffer.episode("short") as episode:
+            episode.extend({"x": np.arange(7) + k})
+        buffer.evict()
+        batch = buffer.sample(20, **prioritized)
+        buffer.update_priorities(batch["position"], np.arange(20) + 0.3)
+    state = buffer.sampling_state()
+    other = open_db(max_lag=0.0).buffer("b")
+    other.restore_sampling(state)
+    for _ in range(5):
+        np.testing.assert_equal(*[dict(one.sample(20, **prioritized)) for one in (buffer, other)])
+    if keeps == "an open episode":
+        assert len(buffer._sampling.resident.early)
+        first.end()

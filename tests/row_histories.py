@@ -1,0 +1,166 @@
+"""Random writes to a buffer, and a comparison of its rows in memory with the database."""
+
+import contextlib
+
+import numpy as np
+
+import expdb
+from expdb.memory.columns import AFTER, BEFORE, ORDINAL, PRESENT, WHOLE
+
+UNIT = expdb.NStep(1)
+FIELDS = {
+    "obs": expdb.Field("float32", (3,)),
+    "action": expdb.Field("int64"),
+    "flag": expdb.Field("bool"),
+    "marks": expdb.Field("bool", (2,)),
+    "frame": expdb.Field("uint8", (40, 40)),  # compressed in its chunks
+    "half": expdb.Field("float16"),
+    "text": expdb.Field("text"),
+}
+
+
+def rows_of(buffer, final_fields):
+    """Return the rows in memory, by position; of final observations some fields."""
+    r = buffer._sampling.resident
+    positions = r.all_positions()
+    rows = r.rows(positions)
+
+    def following(row):
+        if row < 0 or row == r.zero:
+            return int(min(row, 0)) if row < 0 else "zero"
+        if row < r.slots:
+            return int(r.positions(np.array([row]))[0])
+        return {name: r.columns[name][row].tolist() for name in final_fields if name in r.fields}
+
+    before = r.previous_steps(rows)
+    found = {
+        name: r.columns[name][rows]
+        for name in (
+            "episode", "step", "reward", "terminated", "truncated", ORDINAL, WHOLE, PRESENT,
+            *r.fields, *(f"has_{name}" for name in r.fields if f"has_{name}" in r.columns),
+        )
+    }  # fmt: skip
+    found["position"] = positions
+    found[AFTER] = [following(row) for row in r.columns[AFTER][rows].tolist()]
+    found[BEFORE] = r.positions(before) if len(before) else before
+    if not r.deleted:  # after a delete, the remaining steps of an open episode are not counted
+        found["open"] = {
+            id: (one.last, one.ordinal, *((one.first, one.count) if one.first >= r.low else (-1,)))
+            for id, one in r.open.items()
+            if one.last >= r.low
+        }
+    found["counters"] = r.low, r.high, r.size, r.gaps
+    return found
+
+
+def assert_matches_new_reader(buffer, reader, seed):
+    """Compare the rows in memory, and a sample, with those of a handle that reads everything."""
+    reader._sampling.start_anew()
+    for one in (buffer, reader):
+        with contextlib.suppress(expdb.TooFewRows):
+            one.sample(1, unit=UNIT, rng=np.random.default_rng(seed))
+    # Those of episodes that are evicted are not known to a new handle.
+    names = sorted(reader._sampling.resident.final_fields)
+    assert set(names) <= buffer._sampling.resident.final_fields
+    np.testing.assert_equal(rows_of(buffer, names), rows_of(reader, names))
+    if len(reader):
+        mine, theirs = (one.sample(64, rng=np.random.default_rng(seed)) for one in (buffer, reader))
+        assert list(mine) == list(theirs)
+        for key in mine:
+            np.testing.assert_array_equal(mine[key], theirs[key], err_msg=key)
+
+
+class History:
+    """Random writes to a buffer, mostly by one handle."""
+
+    def __init__(self, rng, mine, theirs):
+        self._rng, self.mine, self._theirs = rng, mine, theirs
+        self._open = []
+        self.number = 0
+
+    def step(self):
+        """Return the fields of a step; some may be missing."""
+        rng, self.number = self._rng, self.number + 1
+        values = {
+            "obs": rng.random(3, np.float32),
+            "action": self.number,
+            "flag": bool(rng.random() < 0.5),
+            "marks": rng.random(2) < 0.5,
+            "half": np.float16(self.number),
+            "text": f"step {self.number}",
+            "frame": np.full((40, 40), self.number % 251, np.uint8),
+            "reward": float(self.number) if rng.random() < 0.9 else None,
+        }
+        if rng.random() < 0.15:
+            del values[str(rng.choice(["obs", "flag", "half", "frame", "text"]))]
+        return values
+
+    def store(self, buffer):
+        """Store some steps, one by one or together."""
+        if self._rng.random() < 0.5:
+            buffer.store(task_id="alone", **self.step())
+            return
+        count = int(self._rng.integers(1, 9))
+        columns = {
+            "action": np.arange(count),
+            "task_id": [f"t{self._rng.integers(3)}" for _ in range(count)],
+            "reward": self._rng.random(count),
+        }
+        if self._rng.random() < 0.5:
+            columns["obs"] = self._rng.random((count, 3), np.float32)
+        buffer.store_batch(columns)
+
+    def write_episode(self):
+        """Begin an episode, or go on with one that is open."""
+        rng = self._rng
+        if not self._open or (len(self._open) < 3 and rng.random() < 0.3):
+            self._open.append(self.mine.episode(f"e{rng.integers(9)}", flush_steps=10**6))
+        episode = self._open[rng.integers(len(self._open))]
+        for _ in range(rng.integers(1, 6)):
+            explicit = {"step": int(rng.integers(5))} if rng.random() < 0.02 else {}
+            episode.append(**self.step(), **explicit)
+        if rng.random() < 0.3:
+            self._open.remove(episode)
+            if rng.random() < 0.3:
+                episode.append(**self.step(), terminated=True)
+            last = {"obs": rng.random(3, np.float32), "flag": True} if rng.random() < 0.5 else {}
+            (episode.abort if rng.random() < 0.2 else episode.end)(**last)
+        elif rng.random() < 0.8:
+            episode.flush()
+
+    def change(self):
+        """Change what is stored."""
+        mine, rng = self.mine, self._rng
+        positions = np.unique(rng.integers(0, max(self.number, 1), 3))
+        kind = rng.integers(6)
+        if kind == 0:
+            mine.update(positions, reward=1.5)
+        elif kind == 1:
+            mine.delete(positions)
+        elif kind == 2:
+            mine.update_priorities(positions, np.ones(len(positions)))
+        elif kind == 3:
+            mine.set_capacity(int(rng.integers(20, 80)))
+        elif kind == 4:
+            self.close()
+            mine.clear()
+        else:
+            self._theirs.update(positions, terminated=True)
+
+    def write_or_change(self):
+        """Do one thing."""
+        choice = self._rng.random()
+        if choice < 0.3:
+            self.store(self.mine)
+        elif choice < 0.85:
+            self.write_episode()
+        elif choice < 0.93:
+            self.store(self._theirs)
+        else:
+            self.change()
+
+    def close(self):
+        """End what is open."""
+        for episode in self._open:
+            episode.abort()
+        self._open = []
