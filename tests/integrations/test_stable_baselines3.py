@@ -408,6 +408,23 @@ def test_hindsight_draws_the_same_batches_as_the_original(strategy, steps):
     made[1].close()
 
 
+@pytest.mark.parametrize("space", [BOX, DICT], ids=["box", "dict"])
+@pytest.mark.parametrize("envs", [1, 3])
+def test_samples_have_transitions_that_are_not_written_yet(space, envs):
+    kind = (buffers, "DictReplayBuffer") if space is DICT else (buffers, "ReplayBuffer")
+    theirs = getattr(*kind)(20 * envs, space, DISCRETE, "cpu", n_envs=envs)
+    mine = getattr(ours, kind[1])(
+        20 * envs, space, DISCRETE, "cpu", n_envs=envs, flush_steps=7 * envs
+    )
+    written = set()
+    for row in range(60):
+        fill((theirs, mine), 1, envs, space, seed=row)
+        assert_same_batches(theirs, mine)
+        written.add(mine.unwritten)
+    assert written == {envs * k for k in range(7)}
+    mine.close()
+
+
 def test_truncation_ends_the_last_episode_of_each_environment():
     env = Rewards()
     mine = ours.HerReplayBuffer(100, GOALS, spaces.Box(-1, 1, (1,)), env, "cpu", n_envs=2)

@@ -26,20 +26,59 @@ from expdb.integrations.locations import (
 
 @dataclass(frozen=True)
 class _Rows(expdb.Sampler):
-    """Take the transitions of chosen rows of SB3's arrays, and of chosen environments."""
+    """Draw transitions as SB3 does, by NumPy's global generator, out of the rows of its arrays.
+
+    For a transition that is not written yet, return any position, and in `unwritten` how many were
+    added after it; -1 for the others.
+    """
 
     buffer: Any
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the keys that a batch has of what was drawn."""
+        return ("unwritten",)
 
     def draw(
         self, population: expdb.Population, size: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Return the positions of the transitions."""
-        rows, envs = self.buffer.chosen
-        count, capacity = self.buffer.n_envs, self.buffer.buffer_size
-        stored = min(population.size // count, capacity)
+        count, capacity, unwritten = (
+            self.buffer.n_envs, self.buffer.buffer_size, self.buffer.unwritten,
+        )  # fmt: skip
+        stored = min((population.size + unwritten) // count, capacity)
+        rows, envs = self.buffer.choose(size, stored)
         if stored == capacity:  # row `pos` is overwritten next: it is the oldest
             rows = (rows - self.buffer.pos) % capacity
-        return population.at(population.size - stored * count + rows * count + envs), {}
+        newer = stored * count - 1 - (rows * count + envs)
+        places = np.minimum(population.size - 1 - newer + unwritten, population.size - 1)
+        return population.at(places), {"unwritten": np.where(newer < unwritten, newer, -1)}
+
+
+class _Unwritten:
+    """The newest transitions, in arrays: a ring that holds those that are not written yet."""
+
+    def __init__(self, size: int, columns: dict[str, tuple[np.dtype[Any], tuple[int, ...]]]):
+        self.size, self._next = size, 0
+        self._arrays = {
+            name: np.zeros((size, *shape), dtype) for name, (dtype, shape) in columns.items()
+        }
+
+    def add(self, columns: dict[str, np.ndarray]) -> None:
+        """Add a transition of every environment; the size is a multiple of their number."""
+        for name, values in columns.items():
+            self._arrays[name][self._next : self._next + len(values)] = values
+        self._next = (self._next + len(values)) % self.size
+
+    def put_into(self, batch: dict[str, np.ndarray], newer: np.ndarray) -> None:
+        """Write transitions over the rows of a batch for which `newer` is not negative.
+
+        `newer` says how many transitions were added after each.
+        """
+        (there,) = np.nonzero(newer >= 0)
+        places = (self._next - 1 - newer[there]) % self.size
+        for name, array in batch.items():
+            if name in self._arrays:
+                array[there] = self._arrays[name][places]
 
 
 @dataclass(frozen=True)
@@ -123,6 +162,7 @@ class Stored(buffers.BaseBuffer):
         }  # fmt: skip
         self._unit: expdb.Unit = expdb.Step() if n_steps == 1 else _NStep(n_steps, gamma)
         self._sampler: expdb.Sampler = _Rows(self)
+        self._given_rows: np.ndarray | None = None
         self._rng = np.random.default_rng(0)  # _Rows draws nothing from it
         self._is_declared_full = False
         self._columns = [
@@ -132,6 +172,16 @@ class Stored(buffers.BaseBuffer):
         self._action = np.dtype(buffers.ReplayBuffer._maybe_cast_dtype(action_space.dtype))
         fields = {name: expdb.Field(dtype.name, shape) for name, _, dtype, shape in self._columns}
         fields["action"] = expdb.Field(self._action.name, (self.action_dim,))
+        flag = np.dtype(np.bool_)
+        self._newest = _Unwritten(
+            -(-flush_steps // n_envs) * n_envs,
+            {
+                **{name: (dtype, shape) for name, _, dtype, shape in self._columns},
+                "action": (self._action, (self.action_dim,)),
+                "reward": (np.dtype(np.float64), ()), "terminated": (flag, ()),
+                "truncated": (flag, ()),
+            },
+        )  # fmt: skip
         self._fields = (*fields, "reward", "terminated", "truncated")
         if n_steps > 1:
             self._fields += ("n_steps",)
@@ -261,6 +311,11 @@ class Stored(buffers.BaseBuffer):
         found.flags.writeable = False
         return found
 
+    @property
+    def unwritten(self) -> int:
+        """How many transitions were added that are not written yet."""
+        return self._writer.unwritten
+
     def size(self) -> int:
         """Return how many rows are held, of `n_envs` transitions each."""
         held = len(self.buffer) + self._writer.unwritten
@@ -296,6 +351,10 @@ class Stored(buffers.BaseBuffer):
         for step in steps:
             self._writer.append(**step)
         self._added += count
+        columns = dict(zip(names, arrays, strict=True))
+        for name in ("terminated", "truncated"):
+            columns[name] = np.array([step[name] for step in steps])
+        self._newest.add({**columns, "reward": rewards})
 
     def _step(
         self, k: int, reward: Any, done: Any, info: dict[str, Any], names: Any, values: Any
@@ -333,27 +392,54 @@ class Stored(buffers.BaseBuffer):
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Return transitions as SB3's own buffer does, drawn as it draws them."""
-        rows = self.buffer_size if self._is_declared_full else self.size()
-        if not rows:
-            raise expdb.TooFewRows(
-                f"buffer {self.buffer.name!r} holds no transitions; add some before sample()"
-            )
-        return self._get_samples(np.random.randint(0, rows, size=batch_size), env)
+        if self._is_declared_full:
+            rows = np.random.randint(0, self.buffer_size, size=batch_size)
+            return self._get_samples(rows, env)
+        return self._samples(self._draw_with_unwritten(batch_size), env)
 
     def _get_samples(self, batch_inds: np.ndarray, env: Any = None) -> Any:
         """Return the transitions of rows of SB3's arrays, each of a random environment."""
         if self._is_declared_full and self.size() < self.buffer_size:
             return super()._get_samples(batch_inds, env)  # from the arrays, zeros included
-        self.chosen = batch_inds, np.random.randint(0, high=self.n_envs, size=len(batch_inds))
-        return self._samples(self._draw(len(batch_inds)), env)
+        self._given_rows = batch_inds
+        try:
+            return self._samples(self._draw_with_unwritten(len(batch_inds)), env)
+        finally:
+            self._given_rows = None
 
-    def _draw(self, batch_size: int) -> expdb.Batch:
-        self.flush()
+    def choose(self, size: int, stored: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return which rows of SB3's arrays are drawn, of as many as are stored, and of which env.
+
+        They are those that SB3 would draw.
+        """
+        rows = self._given_rows
+        if rows is None:
+            rows = np.random.randint(0, stored, size=size)
+        return rows, np.random.randint(0, high=self.n_envs, size=len(rows))
+
+    def _draw_with_unwritten(self, batch_size: int) -> dict[str, np.ndarray]:
+        """Draw a batch; transitions that are not written yet are taken from the newest ones."""
+        fields = (*self._fields, "unwritten")
+        if self.n_steps > 1 or self.unwritten > self._newest.size:
+            self.flush()
+        try:
+            batch = dict(self._draw(batch_size, fields))
+        except expdb.TooFewRows as error:
+            if not self.unwritten:
+                raise expdb.TooFewRows(
+                    f"buffer {self.buffer.name!r} holds no transitions; add some before sample()"
+                ) from error
+            self.flush()
+            batch = dict(self._draw(batch_size, fields))
+        self._newest.put_into(batch, batch.pop("unwritten"))
+        return batch
+
+    def _draw(self, batch_size: int, fields: tuple[str, ...]) -> expdb.Batch:
         return self.buffer.sample(
             batch_size,
             sampler=self._sampler,
             unit=self._unit,
-            fields=self._fields,
+            fields=fields,
             rng=self._rng,
         )
 
@@ -398,8 +484,8 @@ class ReplayBuffer(Stored, buffers.ReplayBuffer):
     `location` is a path or a PostgreSQL URL, `name` a buffer there, which is made or gone on with.
     Without a location the database is a private temporary one, which is deleted at the end. With
     `n_steps` above 1 it is SB3's `NStepReplayBuffer`. `task_id` is what SQL knows the
-    environment by. Steps are written together, at most `flush_steps` or `flush_seconds` late, and
-    always before a sample.
+    environment by. Steps are written together, at most `flush_steps` or `flush_seconds` late; a
+    sample has those that are not written yet, too. With `n_steps` they are written before it.
 
     Raises ValueError for `optimize_memory_usage=True`, and CapacityMismatch where the stored buffer
     is larger than `buffer_size`.

@@ -147,7 +147,8 @@ class HerReplayBuffer(Stored, sb3.HerReplayBuffer):
     def sample(self, batch_size: int, env: Any = None) -> DictReplayBufferSamples:
         """Return transitions, `her_ratio` of them with goals that their episodes came to."""
         try:
-            pairs = self._draw(batch_size)
+            self.flush()
+            pairs = self._draw(batch_size, self._fields)
         except expdb.TooFewRows as error:
             raise RuntimeError(
                 "Unable to sample before the end of the first episode: choose a learning_starts "

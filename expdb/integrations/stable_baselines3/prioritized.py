@@ -47,7 +47,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def sample(self, batch_size: int, env: Any = None) -> PrioritizedReplayBufferSamples:
         """Return transitions, each drawn in proportion to its priority."""
-        batch = self._draw(batch_size)
+        self.flush()
+        batch = self._draw(batch_size, self._fields)
         weights = self._tensor(batch["weight"].astype(np.float32).reshape(-1, 1))
         samples = self._samples(batch, env)
         return PrioritizedReplayBufferSamples(
