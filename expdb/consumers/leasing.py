@@ -9,7 +9,6 @@ from __future__ import annotations  # NumPy imports its random module when it is
 import itertools
 import json
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,6 +19,7 @@ import numpy as np
 from expdb import errors
 from expdb.batch import Batch
 from expdb.consumers.replaying import Units, shared
+from expdb.consumers.waiting import Glance, Watch
 from expdb.memory.usage import Usage
 from expdb.process.locks import locked
 from expdb.process.processes import Others, named
@@ -35,7 +35,7 @@ from expdb.sql.query import Where
 from expdb.sql.session import Session
 from expdb.storage.ledger import leases
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
-from expdb.storage.ledger.leases import Counters, NewLease, glance
+from expdb.storage.ledger.leases import Counters, NewLease
 from expdb.storage.ledger.packed import Drawn, described
 from expdb.storage.ledger.pins import settle_pins
 from expdb.storage.ledger.rates import check_sample, count_samples
@@ -62,18 +62,6 @@ class LeaseRequest:
         """What tells it from most other requests of the ledger."""
         query = json.dumps(told(self.where), default=repr)
         return repr(self.sampler), repr(self.unit), self.fields, query
-
-
-PAUSE = 0.035  # seconds between two looks at a file: to wake up is most of what one costs
-LONGEST = 1.0  # without a change: a lease may expire, or its process end
-
-
-@dataclass(frozen=True)
-class Glance:
-    """What a consumer looked like."""
-
-    commits: object  # of the file, as its engine tells them
-    counters: list[int]
 
 
 class _Overtaken(Exception):
@@ -115,6 +103,7 @@ class Leasing:
         self._stored: set[int] = set()  # ids of requests
         self._others = Others()
         self._lock = threading.RLock()
+        self._watch = Watch(store, consumer)
         self._plans: dict[Any, SamplePlan] = {}  # by the arguments of `Sampling._plan`
 
     def record(self) -> ConsumerRecord:
@@ -142,6 +131,7 @@ class Leasing:
         """Begin anew in a forked child: what is leased is the parent's."""
         self._lock = threading.RLock()
         self._serial, self._given = next(_serials), set()
+        self._watch.forked()
         self._usage.forget()
 
     @property
@@ -220,9 +210,7 @@ class Leasing:
         self, seen: Glance | None, deadline: float, cancelled: threading.Event | None
     ) -> Glance:
         """Wait until there may be something to lease that was not when it was `seen`."""
-        return self._store.engine.retry(
-            wait_for_change, self._store, self._consumer, seen, deadline, cancelled
-        )
+        return self._watch.wait(seen, deadline, cancelled)
 
     def _acknowledge_first(
         self, session: Session, counters: Counters, id: int, step: int | None
@@ -479,33 +467,3 @@ def _load(
     for lease in leases.open_leases(session, store, consumer):
         usage.take_in(lease)
     usage.last, usage.begun = counters.handed_out - 1, counters.begun
-
-
-def wait_for_change(
-    store: Store,
-    consumer: ConsumerRecord,
-    seen: Glance | None,
-    deadline: float,
-    cancelled: threading.Event | None,
-) -> Glance:
-    """Wait until the counters of a consumer differ from `seen`, and return them.
-
-    Return at once if `seen` is None, and after `LONGEST` seconds in any case. A file is polled
-    every `PAUSE` seconds; a server waits within one statement. LISTEN is not used because a
-    connection pooler may not forward notifications.
-    """
-    until = min(deadline, time.monotonic() + LONGEST)
-    counters = None if seen is None else seen.counters
-    if store.dialect.WAIT_FOR_CHANGE is not None:
-        return Glance(None, glance(store, consumer, counters, until - time.monotonic()))
-    while True:
-        commits = store.engine.changed_since(None if seen is None else seen.commits)
-        if commits is not None:
-            now = Glance(commits, glance(store, consumer, None, 0.0))
-            if seen is None or now.counters != seen.counters:
-                return now
-            seen = now
-        assert seen is not None
-        if time.monotonic() >= until or (cancelled is not None and cancelled.is_set()):
-            return seen
-        time.sleep(PAUSE)

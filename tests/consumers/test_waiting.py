@@ -1,0 +1,131 @@
+"""Of the threads that wait for leases of one consumer, one watches the database."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import expdb
+from expdb.consumers import waiting
+
+
+class Learners:
+    """Threads that each wait for one row."""
+
+    def __init__(self, consumer, count):
+        self._consumer, self.found, self.refused = consumer, [], []
+        self._threads = [threading.Thread(target=self._learn) for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def _learn(self):
+        try:
+            with self._consumer.lease(1, wait=30.0) as batch:
+                self.found.append(int(batch["x"][0]))
+        except BaseException as error:
+            self.refused.append(error)
+
+    def join(self):
+        for thread in self._threads:
+            thread.join(40.0)
+
+
+@pytest.fixture
+def consumer(db):
+    return db.buffer("b").consumer("c", max_times_sampled=1)
+
+
+def await_true(condition):
+    until = time.monotonic() + 20.0
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_one_thread_watches_for_all(db, consumer, monkeypatch):
+    buffer, inside, most, calls = db.buffer("b"), [0], [0], [0]
+    watch = waiting._watch
+
+    def counted(*arguments):
+        calls[0] += 1
+        if arguments[2] is None:  # a first look
+            return watch(*arguments)
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        found = watch(*arguments)
+        inside[0] -= 1
+        return found
+
+    monkeypatch.setattr(waiting, "_watch", counted)
+    buffer.store(x=0)
+    learners = Learners(consumer, 9)
+    await_true(lambda: len(learners.found) == 1 and calls[0] >= 9)
+    buffer.store_batch({"x": np.arange(1, 9)})
+    learners.join()
+    assert sorted(learners.found) == list(range(9))
+    assert most == [1]
+
+
+def test_another_thread_watches_if_the_first_is_interrupted(db, consumer, monkeypatch):
+    watch, interrupted = waiting._watch, threading.Event()
+
+    def interrupt_once(*arguments):
+        if arguments[2] is not None and not interrupted.is_set():
+            interrupted.set()
+            raise KeyboardInterrupt
+        return watch(*arguments)
+
+    monkeypatch.setattr(waiting, "_watch", interrupt_once)
+    learners = Learners(consumer, 4)
+    await_true(lambda: learners.refused)
+    db.buffer("b").store_batch({"x": np.arange(3)})
+    learners.join()
+    assert sorted(learners.found) == [0, 1, 2]
+    assert [type(error) for error in learners.refused] == [KeyboardInterrupt]
+
+
+def test_another_thread_watches_if_the_first_does_not_return(db, consumer, monkeypatch):
+    watch, stopped, go_on = waiting._watch, threading.Event(), threading.Event()
+
+    def stop_once(*arguments):
+        if arguments[2] is not None and not stopped.is_set():
+            stopped.set()
+            assert go_on.wait(30.0)
+        return watch(*arguments)
+
+    monkeypatch.setattr(waiting, "_watch", stop_once)
+    monkeypatch.setattr(waiting, "PATIENCE", 0.1)
+    learners = Learners(consumer, 3)
+    assert stopped.wait(20.0)
+    db.buffer("b").store_batch({"x": np.arange(3)})
+    await_true(lambda: len(learners.found) == 2)
+    go_on.set()
+    learners.join()
+    assert sorted(learners.found) == [0, 1, 2]
+
+
+def test_threads_that_wait_hold_no_connection(db, consumer, location):
+    if "://" not in location:
+        pytest.skip("a file has no connections")
+    learners = Learners(consumer, 20)
+    sql = (
+        "SELECT count(*) FILTER (WHERE state = 'active') AS active, "
+        "count(*) FILTER (WHERE state LIKE 'idle in%') AS idle_in_transaction "
+        "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    with expdb.open(location) as other:
+        counts = []
+        await_true(
+            lambda: counts.append(other.sql(sql).to_pylist()[0]) or counts[-1]["active"] == 1
+        )
+        time.sleep(0.3)
+        for _ in range(10):
+            counts.append(other.sql(sql).to_pylist()[0])
+            time.sleep(0.02)
+    assert sorted(one["active"] for one in counts[-10:])[5] == 1
+    assert max(one["active"] for one in counts[-10:]) <= 2
+    assert sorted(one["idle_in_transaction"] for one in counts[-10:])[5] == 0
+    db.buffer("b").store_batch({"x": np.arange(20)})
+    learners.join()
+    assert sorted(learners.found) == list(range(20))
