@@ -82,7 +82,8 @@ def build_new_steps(r: Resident, commit: Commit, store: Store) -> NewSteps | Non
     """Build the new steps from a commit of this process; return None if they must be read.
 
     They must be read if the commit does not directly follow the rows in memory, if the rows lack
-    room, if the fields have changed, or if an episode was written out of order.
+    room, if the fields have changed, if an episode was written out of order, or if such an episode
+    may lose steps.
     """
     plan, counters, first = commit.plan, commit.counters, commit.first
     assert plan is not None
@@ -93,6 +94,7 @@ def build_new_steps(r: Resident, commit: Commit, store: Store) -> NewSteps | Non
         or r.known.version != commit.fields.version
         or (counters.revision, counters.deleted) != (r.revision, r.deleted)
         or not r.low <= counters.oldest <= first
+        or (r.unordered and counters.oldest > r.low)
         or r.end - r.first + plan.count - r.count_before(counters.oldest) > r.slots
     ):
         return None

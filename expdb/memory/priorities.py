@@ -63,11 +63,8 @@ def start_new_steps(r: Resident) -> None:
 
 def start_steps(r: Resident, first: int, stop: int) -> None:
     """Have the steps of these positions that have no priority start with the greatest."""
-    positions, column = np.arange(first, stop), r.columns[PRIORITY]
-    if first < r.base:  # some of these have no row
-        positions, _ = r.window()
-        positions = positions[(positions >= first) & (positions < stop)]
-    rows = r.rows(positions)
+    positions, column = r.positions_from(first), r.columns[PRIORITY]
+    rows = r.rows(positions[: positions.searchsorted(stop)])
     column[rows[np.isnan(column[rows])]] = -(r.greatest or 1.0)
 
 

@@ -248,6 +248,13 @@ class Resident(RowColumns):
         positions = np.concatenate((self.early, places[len(self.early) :] + self.offset))
         return positions, places % max(self.slots, 1)
 
+    def positions_from(self, first: int) -> np.ndarray:
+        """Return the positions from `first` on that have a row, ascending; some hold no step."""
+        if first >= self.base:
+            return np.arange(first, self.high)
+        positions, _ = self.window()
+        return positions[positions.searchsorted(first) :]
+
     def all_positions(self) -> np.ndarray:
         """Return all positions held, ascending."""
         positions, rows = self.window()
@@ -399,8 +406,10 @@ class Resident(RowColumns):
         """
         kept = self.all_positions() if self.gaps or self.offset else None
         count = self.end - self.first if kept is None else len(kept)
+        is_room = count <= slots and (kept is None or slots <= 4 * spared(count))
         if kept is not None or slots != self.slots:
-            self._move(slots if count <= slots else self.slots, self.final_rows, kept)
+            self._move(slots if is_room else self.slots, self.final_rows, kept)
+            self.record(Change(self.high, self.high))  # for those who go by row
 
     def extend(self, high: int, is_whole: bool) -> None:
         """Give a row to every position up to `high`; `is_whole` says that each holds a step."""

@@ -134,7 +134,7 @@ class ByPriority:
             _, rows = r.window()
             self._weigh(draws, rows, lambda rows: chosen[rows])
         else:
-            new = np.arange(max(draws.high, r.low), r.high)
+            new = r.positions_from(draws.high)
             near = self._near(changes, reach, request.unit.lookback)
             some = np.unique(np.concatenate([new, looked, used, *near]))
             matches = None if request.key is None else self._candidates.matches(session, request)
@@ -298,7 +298,7 @@ class ByPriority:
                 "started": r.started,
                 "slots": r.slots,
             }
-            if len(r.early):
+            if r.gaps:
                 known["positions"] = encoded(positions, "<i8")
         return {
             "greatest": r.greatest,

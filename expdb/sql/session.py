@@ -1,7 +1,7 @@
 """A session to ask, and the transaction that it is in. The dialects make them."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Literal
@@ -38,7 +38,10 @@ class Session:
         return list(self.connection.execute(statement).fetchall())
 
     def execute(self, statement: sa.Executable) -> None:
-        """Run a SQLAlchemy statement that has no answer."""
+        """Run a SQLAlchemy statement that has no answer.
+
+        A server may hear of it with the next question only.
+        """
         self.connection.execute(statement)
 
     def fetch(self, statement: sa.Select[Any]) -> list[Any]:
@@ -46,14 +49,15 @@ class Session:
 
         This saves SQLAlchemy's cost per row.
         """
+        return self._run(*self._compiled(statement))
+
+    def _compiled(self, statement: Any) -> tuple[str, Any]:
+        """Return a SQLAlchemy statement as the driver takes it."""
         compiled = statement.compile(
             dialect=self._connection.dialect, compile_kwargs={"render_postcompile": True}
         )
-        names = getattr(compiled, "positiontup", None)
-        params = compiled.params
-        return self._run(
-            str(compiled), params if names is None else [params[name] for name in names]
-        )
+        names, params = getattr(compiled, "positiontup", None), compiled.params
+        return str(compiled), params if names is None else [params[name] for name in names]
 
     def ask(self, statement: str, *params: Any) -> list[Any]:
         """Run a plain statement and fetch all rows, at once.
@@ -81,6 +85,14 @@ class Session:
         A server may hear of it with the next question only.
         """
         self._run(statement, params)
+
+    def require(self, missing: Callable[[], Exception], statement: str, *params: Any) -> None:
+        """Run a plain statement; raise what `missing` returns if it finds no row.
+
+        A server may hear of it with the next question only.
+        """
+        if not self.ask(statement, *params):
+            raise missing()
 
     def many(self, statement: str, rows: Iterable[Sequence[Any]]) -> int:
         """Run a plain statement once per row of parameters.

@@ -70,8 +70,8 @@ class Writing(AbstractContextManager[tuple[Session, WriteOutcome]]):
         store = self._store
         try:
             session = self._transaction.__enter__()
-            if self._locked and not session.ask(store.dialect.LOCK, store.id):
-                raise store.dropped()
+            if self._locked:
+                session.require(store.dropped, store.dialect.LOCK, store.id)
             return session, self._news
         except BaseException as error:
             self._transaction.__exit__(type(error), error, error.__traceback__)

@@ -1,10 +1,13 @@
 """Stable-Baselines3 trains from a database as it does from its own arrays, and goes on with it."""
 
+import contextlib
 import copy
 import functools
 import pickle
+import sqlite3
 import subprocess
 import sys
+import threading
 from collections import OrderedDict
 
 import gymnasium
@@ -422,6 +425,70 @@ def test_samples_have_transitions_that_are_not_written_yet(space, envs):
         assert_same_batches(theirs, mine)
         written.add(mine.unwritten)
     assert written == {envs * k for k in range(7)}
+    mine.close()
+
+
+def test_a_sample_after_a_refused_write_has_every_transition(tmp_path):
+    mine = ours.ReplayBuffer(100, BOX, DISCRETE, "cpu", location=tmp_path / "b.db", flush_steps=8)
+    mine.database.close()
+    mine.database = expdb.open(tmp_path / "b.db", timeout=0.05)
+    mine._open_buffer()
+
+    def add(number):
+        seen = np.full((1, 4), number, np.float32)
+        mine.add(seen, seen, np.zeros((1, 1)), np.full(1, number), np.zeros(1, bool), [{}])
+
+    for number in range(1, 8):
+        add(number)
+    with sqlite3.connect(tmp_path / "b.db", isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(expdb.DatabaseBusy):
+            add(8)
+        with pytest.raises(expdb.DatabaseBusy):
+            mine.sample(4)
+        other.execute("ROLLBACK")
+    add(9)
+    assert set(mine.sample(500).rewards[:, 0].tolist()) == set(range(1, 10))
+    mine.close()
+
+
+def test_a_sample_of_another_thread_has_whole_transitions():
+    mine = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu", flush_steps=16)
+    stopped = threading.Event()
+
+    def add():
+        number = 0
+        while not stopped.is_set():
+            number += 1
+            seen = np.full((1, 4), number, np.float32)
+            mine.add(seen, seen, np.zeros((1, 1)), np.full(1, number), np.zeros(1, bool), [{}])
+
+    thread = threading.Thread(target=add)
+    fill((mine,), 1, 1)
+    mine.flush()
+    mine.reset()
+    thread.start()
+    try:
+        samples = []
+        while len(samples) < 300:
+            with contextlib.suppress(expdb.TooFewRows):
+                samples.append(mine.sample(32))
+    finally:
+        stopped.set()
+        thread.join()
+    for sample in samples:
+        assert (sample.observations == sample.rewards).all()
+        assert (sample.next_observations == sample.rewards).all()
+    mine.close()
+
+
+def test_flush_steps_without_a_limit_take_no_memory():
+    mine = ours.ReplayBuffer(100, BOX, DISCRETE, "cpu", flush_steps=10**12)
+    fill((mine,), 30, 1)
+    assert len(mine._newest) == mine.unwritten == 30
+    mine.flush()
+    fill((mine,), 1, 1)
+    assert len(mine._newest) == 1
     mine.close()
 
 

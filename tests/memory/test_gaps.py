@@ -133,3 +133,58 @@ def test_a_checkpoint_goes_on_with_the_same_draws(open_db, keeps, monkeypatch):
     if keeps == "an open episode":
         assert len(buffer._sampling.resident.early)
         first.end()
+
+
+def buffer_without(open_db, gone):
+    """Return a buffer of 100 steps, some of them deleted, whose rows are in memory."""
+    buffer = open_db(max_lag=0.0).buffer("b")
+    buffer.store_batch({"x": np.arange(100)})
+    buffer.sample(1, unit=expdb.NStep(1))
+    buffer.update_priorities(np.arange(100), np.arange(100) + 0.5)
+    buffer.sample(1, sampler=expdb.Prioritized())
+    buffer.delete(gone)
+    return buffer
+
+
+@pytest.mark.parametrize("gone", [range(30, 60), range(10), range(90, 100)], ids=str)
+def test_a_checkpoint_changes_neither_draws_nor_priorities(open_db, gone):
+    buffer = buffer_without(open_db, np.array(gone))
+    prioritized = expdb.Prioritized(epsilon=0.0)
+
+    def draw(one):
+        return dict(one.sample(50, sampler=prioritized, rng=np.random.default_rng(0)))
+
+    before = draw(buffer)
+    assert not set(before["position"]) & set(gone)
+    state = buffer.sampling_state()
+    np.testing.assert_array_equal(draw(buffer)["x"], before["x"])
+    other = open_db(max_lag=0.0).buffer("b")
+    for one in (buffer, other):
+        one.restore_sampling(state)
+        np.testing.assert_array_equal(draw(one)["x"], before["x"])
+        batch = one.sample(200, fields=["position", "priority"])
+        np.testing.assert_array_equal(batch["priority"], batch["position"] + 0.5)
+    kept = np.setdiff1d(np.arange(100), gone)
+    buffer.update_priorities(kept, np.where(kept == 20, 1.0, 0.0))
+    assert set(draw(buffer)["position"]) == {20}
+
+
+def test_an_unordered_episode_loses_its_links_with_its_first_step(open_db):
+    buffer = open_db(max_lag=0.0).buffer("b", capacity=20)
+    with buffer.episode("unordered") as episode:
+        for step in (0, 2, 1, 3, 4, 5):
+            episode.append(x=step, step=step)
+    for k in range(17):
+        buffer.store(x=100 + k)
+        buffer.sample(1, unit=expdb.Stack(1, stack_fields=("x",)))
+    reader = open_db(max_lag=0.0).buffer("b")
+    mine, theirs = (one.sample(200, unit=expdb.NStep(1), rng=0) for one in (buffer, reader))
+    np.testing.assert_array_equal(mine["position"], theirs["position"])
+
+
+def test_a_state_whose_positions_do_not_ascend_is_refused(open_db):
+    buffer = buffer_without(open_db, np.array([3]))
+    state = buffer.sampling_state()
+    state["priorities"]["positions"] = state["priorities"]["starts"]
+    with pytest.raises(expdb.InvalidValue, match="positions that do not ascend"):
+        buffer.restore_sampling(state)

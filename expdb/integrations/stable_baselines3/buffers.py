@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,33 +56,6 @@ class _Rows(expdb.Sampler):
         return population.at(places), {"unwritten": np.where(newer < unwritten, newer, -1)}
 
 
-class _Unwritten:
-    """The newest transitions, in arrays: a ring that holds those that are not written yet."""
-
-    def __init__(self, size: int, columns: dict[str, tuple[np.dtype[Any], tuple[int, ...]]]):
-        self.size, self._next = size, 0
-        self._arrays = {
-            name: np.zeros((size, *shape), dtype) for name, (dtype, shape) in columns.items()
-        }
-
-    def add(self, columns: dict[str, np.ndarray]) -> None:
-        """Add a transition of every environment; the size is a multiple of their number."""
-        for name, values in columns.items():
-            self._arrays[name][self._next : self._next + len(values)] = values
-        self._next = (self._next + len(values)) % self.size
-
-    def put_into(self, batch: dict[str, np.ndarray], newer: np.ndarray) -> None:
-        """Write transitions over the rows of a batch for which `newer` is not negative.
-
-        `newer` says how many transitions were added after each.
-        """
-        (there,) = np.nonzero(newer >= 0)
-        places = (self._next - 1 - newer[there]) % self.size
-        for name, array in batch.items():
-            if name in self._arrays:
-                array[there] = self._arrays[name][places]
-
-
 @dataclass(frozen=True)
 class _NStep(expdb.NStep):
     """Several steps of an episode that may be under way: the next observations are stored."""
@@ -116,6 +91,11 @@ class Stored(buffers.BaseBuffer):
     @property
     def _has_discounts(self) -> bool:
         return self.n_steps > 1
+
+    @property
+    def _samples_unwritten(self) -> bool:
+        """Whether samples have transitions that are not written yet; else they are written."""
+        return self.n_steps == 1
 
     def __init__(
         self,
@@ -163,6 +143,9 @@ class Stored(buffers.BaseBuffer):
         self._unit: expdb.Unit = expdb.Step() if n_steps == 1 else _NStep(n_steps, gamma)
         self._sampler: expdb.Sampler = _Rows(self)
         self._given_rows: np.ndarray | None = None
+        self._lock = threading.RLock()
+        self._newest: deque[dict[str, Any]] = deque()  # steps, those not written yet among them
+        self._is_behind = False  # whether `_newest` may lack some of them
         self._rng = np.random.default_rng(0)  # _Rows draws nothing from it
         self._is_declared_full = False
         self._columns = [
@@ -172,16 +155,6 @@ class Stored(buffers.BaseBuffer):
         self._action = np.dtype(buffers.ReplayBuffer._maybe_cast_dtype(action_space.dtype))
         fields = {name: expdb.Field(dtype.name, shape) for name, _, dtype, shape in self._columns}
         fields["action"] = expdb.Field(self._action.name, (self.action_dim,))
-        flag = np.dtype(np.bool_)
-        self._newest = _Unwritten(
-            -(-flush_steps // n_envs) * n_envs,
-            {
-                **{name: (dtype, shape) for name, _, dtype, shape in self._columns},
-                "action": (self._action, (self.action_dim,)),
-                "reward": (np.dtype(np.float64), ()), "terminated": (flag, ()),
-                "truncated": (flag, ()),
-            },
-        )  # fmt: skip
         self._fields = (*fields, "reward", "terminated", "truncated")
         if n_steps > 1:
             self._fields += ("n_steps",)
@@ -335,11 +308,12 @@ class Stored(buffers.BaseBuffer):
         """Add a transition of every environment; durable with the next flush, or sample."""
         count = self.n_envs
         seen = {"obs": obs, "next_obs": next_obs}
-        names, arrays = ["action"], [np.asarray(action, self._action).reshape(count, -1)]
+        # Copies: environments write to their arrays again.
+        names, arrays = ["action"], [np.array(action, self._action).reshape(count, -1)]
         for name, key, dtype, shape in self._columns:
             of = seen[name.partition(".")[0]]
             names.append(name)
-            arrays.append(np.asarray(of if key is None else of[key], dtype).reshape(count, *shape))
+            arrays.append(np.array(of if key is None else of[key], dtype).reshape(count, *shape))
         rewards = np.asarray(reward, np.float64).reshape(count)
         if not np.isfinite(rewards).all():
             raise expdb.InvalidValue(f"a reward is not finite: {rewards.tolist()}")
@@ -348,13 +322,19 @@ class Stored(buffers.BaseBuffer):
             self._step(k, rewards[k], done[k], infos[k], names, values)
             for k, values in enumerate(zip(*arrays, strict=True))
         ]
+        with self._lock:
+            self._append(steps)
+
+    def _append(self, steps: list[dict[str, Any]]) -> None:
+        was_behind, self._is_behind = self._is_behind, True  # until all of it is done
         for step in steps:
             self._writer.append(**step)
-        self._added += count
-        columns = dict(zip(names, arrays, strict=True))
-        for name in ("terminated", "truncated"):
-            columns[name] = np.array([step[name] for step in steps])
-        self._newest.add({**columns, "reward": rewards})
+        self._added += len(steps)
+        if self._samples_unwritten:
+            self._newest.extend(steps)
+            while len(self._newest) > self._writer.unwritten:
+                self._newest.popleft()
+        self._is_behind = was_behind
 
     def _step(
         self, k: int, reward: Any, done: Any, info: dict[str, Any], names: Any, values: Any
@@ -419,9 +399,14 @@ class Stored(buffers.BaseBuffer):
 
     def _draw_with_unwritten(self, batch_size: int) -> dict[str, np.ndarray]:
         """Draw a batch; transitions that are not written yet are taken from the newest ones."""
+        with self._lock:
+            return self._draw_with_newest(batch_size)
+
+    def _draw_with_newest(self, batch_size: int) -> dict[str, np.ndarray]:
         fields = (*self._fields, "unwritten")
-        if self.n_steps > 1 or self.unwritten > self._newest.size:
+        if self._is_behind or not self._samples_unwritten:
             self.flush()
+            self._is_behind = False
         try:
             batch = dict(self._draw(batch_size, fields))
         except expdb.TooFewRows as error:
@@ -431,7 +416,12 @@ class Stored(buffers.BaseBuffer):
                 ) from error
             self.flush()
             batch = dict(self._draw(batch_size, fields))
-        self._newest.put_into(batch, batch.pop("unwritten"))
+        newer = batch.pop("unwritten")
+        names = [name for name in batch if name != "n_steps"]
+        for row in np.flatnonzero(newer >= 0).tolist():
+            step = self._newest[-1 - int(newer[row])]
+            for name in names:
+                batch[name][row] = step[name]
         return batch
 
     def _draw(self, batch_size: int, fields: tuple[str, ...]) -> expdb.Batch:

@@ -131,6 +131,10 @@ class HerReplayBuffer(Stored, sb3.HerReplayBuffer):
             "goal_selection_strategy": goal_selection_strategy,
         }  # fmt: skip
 
+    @property
+    def _samples_unwritten(self) -> bool:
+        return False
+
     def _open_buffer(self) -> None:
         super()._open_buffer()
         self._infos = Records(self.database, self.buffer) if self.copy_info_dict else None

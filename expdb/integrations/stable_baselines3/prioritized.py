@@ -45,6 +45,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._fields += ("position", "weight")
         self._given |= {"alpha": alpha, "beta": beta, "anneal_steps": anneal_steps}
 
+    @property
+    def _samples_unwritten(self) -> bool:
+        return False
+
     def sample(self, batch_size: int, env: Any = None) -> PrioritizedReplayBufferSamples:
         """Return transitions, each drawn in proportion to its priority."""
         self.flush()

@@ -72,9 +72,14 @@ class _Look:
     since: int  # version of the policy when the pace was set
     version: int | None
     admitted: int
-    under_way: list[int]  # the versions of the groups that are
-    gone: list[int]  # ids of those that have expired, or whose process has ended
+    known: dict[int, int]  # the versions that groups began at, by id
+    gone: set[int]  # ids of those that have expired, or whose process has ended
     now: float
+
+    @property
+    def under_way(self) -> list[int]:
+        """The versions that groups began at which are under way."""
+        return [version for id, version in self.known.items() if id not in self.gone]
 
     @property
     def refused(self) -> str | None:
@@ -92,18 +97,22 @@ class _Look:
 
 
 def _look(store: Store, session: Session, others: Others) -> _Look:
-    columns = B.pace, B.admitted, B.policy_version, _now(store)
-    rows = session.rows(sa.select(*columns).where(B.id == store.id))
+    columns = (B.pace, B.admitted, B.policy_version, _now(store).label("now")), (
+        A.id, A.holder, A.policy_version.label("began_at"), A.expires,
+    )  # fmt: skip
+    of_buffer = tables.buffers.outerjoin(tables.admissions, A.buffer_id == B.id)
+    rows = session.rows(
+        sa.select(*columns[0], *columns[1]).select_from(of_buffer).where(B.id == store.id)
+    )
     if not rows:
         raise store.dropped()
-    text, admitted, version, seconds = rows[0]
+    text, admitted, version, seconds = rows[0][:4]
     found, since = _read(store, text)
-    columns = A.id, A.holder, A.policy_version, A.expires
-    known = session.rows(sa.select(*columns).where(A.buffer_id == store.id))
-    gone = [one.id for one in known if one.expires <= seconds or others.has_ended(one.holder)]
-    under_way = [one.policy_version for one in known if one.id not in set(gone)]
+    groups = [one for one in rows if one.id is not None]
+    known = {one.id: one.began_at for one in groups}
+    gone = {one.id for one in groups if one.expires <= seconds or others.has_ended(one.holder)}
     admitted -= len(gone)
-    return _Look(found, since, version, admitted, under_way, gone, float(seconds))
+    return _Look(found, since, version, admitted, known, gone, float(seconds))
 
 
 def _now(store: Store) -> sa.ColumnElement[float]:
@@ -124,10 +133,9 @@ def try_to_admit(
     If it was let in under this id already, by a commit whose outcome was unknown, return that.
     """
     with store.writing() as (session, _):
-        known = session.rows(sa.select(A.policy_version).where(A.buffer_id == store.id, A.id == id))
-        if known:
-            return Admitted(id, known[0][0])
         look = _look(store, session, others)
+        if id in look.known:
+            return Admitted(id, look.known[id])
         if look.pace is None:
             return Admitted(None, look.version)
         refused = look.refused
@@ -138,7 +146,7 @@ def try_to_admit(
             }  # fmt: skip
             session.execute(sa.insert(tables.admissions).values(**row))
         if look.gone:
-            mine = sa.and_(A.buffer_id == store.id, store.dialect.among(A.id, look.gone))
+            mine = sa.and_(A.buffer_id == store.id, store.dialect.among(A.id, list(look.gone)))
             session.execute(sa.delete(tables.admissions).where(mine))
         admitted = look.admitted + (refused is None)
         session.execute(sa.update(tables.buffers).where(B.id == store.id).values(admitted=admitted))

@@ -182,7 +182,7 @@ def _warn_of_open_episodes(store: Store, session: Session, positions: np.ndarray
 
 
 def _warn_of_repeated_rewards(store: Store, session: Session, positions: np.ndarray) -> None:
-    if store.warned_of_rewards:
+    if store.warned_of_rewards or len(positions) == 1:
         return
     ((steps, episodes),) = session.rows(
         sa.select(sa.func.count(), sa.func.count(S.episode.distinct())).where(_at(store, positions))
@@ -201,14 +201,15 @@ def _sum_returns(store: Store, session: Session, positions: np.ndarray) -> None:
 
     The trigger adds differences, which round, and that is for the others.
     """
-    rows = session.rows(
-        sa.select(E.id, E.length, sa.func.count(), sa.func.sum(S.reward))
-        .select_from(tables.STEPS_OF_EPISODES)
-        .where(E.buffer_id == store.id, E.id.in_(_episodes_of(store, positions)))
-        .group_by(E.buffer_id, E.id)
-    )
-    whole = [(total, store.id, id) for id, length, count, total in rows if length == count]
-    session.many("UPDATE episodes SET episode_return = ? WHERE buffer_id = ? AND id = ?", whole)
+
+    def of_steps(column: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
+        steps = sa.select(column).select_from(tables.STEPS_OF_SEGMENTS).where(tables.OF_EPISODE)
+        return steps.correlate(tables.episodes).scalar_subquery()
+
+    mine = E.buffer_id == store.id, E.id.in_(_episodes_of(store, positions))
+    whole = E.length == of_steps(sa.func.count())
+    returns = sa.update(tables.episodes).where(*mine, whole)
+    session.execute(returns.values(episode_return=of_steps(sa.func.sum(S.reward))))
 
 
 def _at(store: Store, positions: np.ndarray) -> sa.ColumnElement[bool]:

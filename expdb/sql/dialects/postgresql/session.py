@@ -6,6 +6,8 @@ from typing import Any
 
 import psycopg
 import sqlalchemy as sa
+from sqlalchemy.engine import IteratorResult
+from sqlalchemy.engine.result import SimpleResultMetaData
 
 from expdb import errors
 from expdb.sql.dialects.postgresql import statements as postgresql
@@ -33,6 +35,8 @@ class PostgresqlSession(Session):
         self._pool = connection.engine.pool
         self._closing, self._location, self._another = closing, location, another
         self._queue: list[tuple[str, Any]] = [(statement, ()) for statement in opening]
+        # Places in the queue of statements that must find a row, and the error if they do not.
+        self._required: list[tuple[int, Callable[[], Exception]]] = []
         self._fresh = True  # nothing has been sent yet
         self._told = False  # and nothing is to be sent
 
@@ -47,6 +51,18 @@ class PostgresqlSession(Session):
         """The driver's connection, in its transaction."""
         self._send()
         return self._driver  # type: ignore[no-any-return]
+
+    def execute(self, statement: sa.Executable) -> None:
+        """Run a statement before the next one; an error in it is raised there."""
+        self._told = True
+        self._queue.append(self._compiled(statement))
+
+    def rows(self, statement: sa.Executable) -> list[Any]:
+        """Run a SQLAlchemy statement and return its rows."""
+        if not self._queue or not isinstance(statement, sa.Select):
+            return super().rows(statement)
+        names = SimpleResultMetaData(statement.selected_columns.keys())
+        return list(IteratorResult(names, iter(self.fetch(statement))).fetchall())
 
     def ask(self, statement: str, *params: Any) -> list[Any]:
         """Run a plain statement and fetch all rows."""
@@ -63,6 +79,11 @@ class PostgresqlSession(Session):
     def tell(self, statement: str, *params: Any) -> None:
         """Run a plain statement before the next one; an error in it is raised there."""
         self._told = True
+        self._queue.append((postgresql.translated_statement(statement), params))
+
+    def require(self, missing: Callable[[], Exception], statement: str, *params: Any) -> None:
+        """Run a plain statement before the next one, which raises if it finds no row."""
+        self._required.append((len(self._queue), missing))
         self._queue.append((postgresql.translated_statement(statement), params))
 
     def many(self, statement: str, rows: Any) -> int:
@@ -84,8 +105,9 @@ class PostgresqlSession(Session):
             return []
         fresh, put_off = self._fresh, len(self._queue)
         self._fresh, self._queue = False, []
+        required, self._required = self._required, []
         try:
-            return self._trip(everything)[put_off:]
+            return _checked(self._trip(everything), required)[put_off:]
         except psycopg.OperationalError:
             if not fresh or not self._driver.closed or not self._closing:
                 raise
@@ -94,7 +116,7 @@ class PostgresqlSession(Session):
         self._connection = self._another(self._connection)
         self._driver = self._connection.connection.driver_connection
         self._pool = self._connection.engine.pool
-        return self._trip(everything)[put_off:]
+        return _checked(self._trip(everything), required)[put_off:]
 
     def _trip(self, statements: list[tuple[str, Any]]) -> list[list[Any]]:
         if len(statements) == 1:
@@ -173,6 +195,16 @@ class PostgresqlSession(Session):
         if is_disposed or self._driver.closed or self.in_transaction:
             self._connection.invalidate()
         self._connection.close()
+
+
+def _checked(
+    answers: list[list[Any]], required: list[tuple[int, Callable[[], Exception]]]
+) -> list[list[Any]]:
+    """Return answers; raise the error of a statement that should have found a row."""
+    for place, missing in required:
+        if not answers[place]:
+            raise missing()
+    return answers
 
 
 def _interrupt_before(error: BaseException) -> BaseException | None:
