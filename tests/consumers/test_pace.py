@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import expdb
+from expdb.process.processes import Others
+from expdb.storage.ledger import admissions
 
 FORK = multiprocessing.get_context("fork")
 
@@ -320,3 +322,15 @@ def test_an_end_that_the_database_refuses_can_be_tried_again(paced, open_db, mon
     for _ in range(4):
         paced.admit(wait=0).finish()
     assert refused(paced)
+
+
+def test_a_group_whose_commit_was_in_doubt_begins_once(paced):
+    store, others = paced._store, Others()
+    known = [admissions.try_to_admit(store, 60.0, 0, others, 7) for _ in range(2)]
+    assert known == [admissions.Admitted(7, 5)] * 2
+    paced.policy_version = 6
+    assert admissions.try_to_admit(store, 60.0, 0, others, 7) == admissions.Admitted(7, 5)
+    assert admissions.end(store, 7, took_place=True)
+    for _ in range(5):
+        paced.admit(wait=0).finish()
+    assert refused(paced, "6 groups have begun")

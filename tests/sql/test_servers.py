@@ -638,6 +638,19 @@ def test_how_often_a_client_waits_for_the_server(url, proxy):
         assert trips(lambda: setattr(buffer, "policy_version", 1)) == 1
         with pytest.raises(expdb.InvalidValue, match="has 1"):
             buffer.policy_version = 0
+        rewards = iter(range(10))
+
+        def reward_late():
+            assert buffer.update(np.array([3]), reward=float(next(rewards))) == 1
+
+        assert [trips(reward_late) for _ in range(2)] == [2, 2]
+
+        def begin_and_finish():
+            buffer.admit(wait=0).finish()
+
+        assert trips(begin_and_finish) == 2
+        buffer.pace = expdb.Pace(max_staleness=1, groups_per_version=2)
+        assert trips(begin_and_finish) == 4
 
 
 # -- changes by hand -------------------------------------------------------------------------------

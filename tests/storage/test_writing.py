@@ -550,3 +550,33 @@ def test_episodes_that_share_a_chunk_keep_their_final_observations(buffer):
     np.testing.assert_array_equal(drawn["next_obs"][last, 0], 100.0 + drawn["obs"][last, 0] // 10)
     np.testing.assert_array_equal(drawn["next_obs"][~last], drawn["obs"][~last] + 1)
     assert len(np.unique(drawn["obs"][last])) == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda buffer: buffer.store(x=1),
+        lambda buffer: buffer.store_batch({"x": np.arange(3)}),
+        lambda buffer: buffer.update(np.array([0]), reward=1.0),
+        lambda buffer: buffer.delete(np.array([0])),
+        lambda buffer: buffer.set_capacity(9),
+        lambda buffer: buffer.clear(),
+        lambda buffer: buffer.consumer("c"),
+        lambda buffer: setattr(buffer, "policy_version", 1),
+        lambda buffer: setattr(buffer, "pace", expdb.Pace(1, 1)),
+        lambda buffer: setattr(buffer, "eviction", expdb.Eviction(max_age=9.0)),
+        lambda buffer: buffer.admit(wait=0),
+    ],
+    ids=["store", "store_batch", "update", "delete", "set_capacity", "clear", "consumer",
+         "policy_version", "pace", "eviction", "admit"],
+)  # fmt: skip
+def test_a_change_of_a_dropped_buffer_names_it(open_db, change):
+    db = open_db()
+    buffer = db.buffer("gone")
+    buffer.store(x=0)
+    buffer.policy_version = 0
+    open_db().drop("gone")
+    with pytest.raises(expdb.UnknownBuffer, match="'gone'"):
+        change(buffer)
+    db.buffer("other").store(x=1)
+    assert db.buffers() == ["other"]
