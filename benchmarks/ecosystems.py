@@ -3,7 +3,8 @@
     python -m benchmarks.ecosystems        in the environment of the library
 
 One step added, and one batch sampled, of CartPole-sized items: medians of rounds that alternate
-between the two, after one to warm up. What is written is flushed within the round.
+between the two, after one to warm up. What is written is flushed within the round. For some, also
+one step added and a batch sampled in turns, without a flush in between.
 """
 
 import importlib.util
@@ -21,7 +22,8 @@ import numpy as np
 
 ROUNDS, STEPS, SAMPLES = 11, 1000, 20
 
-Side = tuple[Callable[[], Any], Callable[[], Any]]  # adds STEPS steps, samples one batch
+# Adds STEPS steps, samples one batch; for some, adds a step and samples a batch.
+Side = tuple[Callable[[], Any], ...]
 
 
 def alternated(ours: Callable[[], Any], theirs: Callable[[], Any], times: int) -> str:
@@ -71,10 +73,17 @@ def stable_baselines3(folder: Path) -> Iterator[tuple[str, Side, Side]]:
             add(buffer)()
             buffer.flush()
 
+        def in_turns(buffer: Any, step: Any = step) -> Callable[[], None]:
+            def turn() -> None:
+                buffer.add(*step)
+                buffer.sample(256)
+
+            return turn
+
         yield (
             f"Stable-Baselines3, {envs} env, sample(256)",
-            (flushed, lambda mine=mine: mine.sample(256)),
-            (add(theirs), lambda theirs=theirs: theirs.sample(256)),
+            (flushed, lambda mine=mine: mine.sample(256), in_turns(mine)),
+            (add(theirs), lambda theirs=theirs: theirs.sample(256), in_turns(theirs)),
         )
 
 
@@ -239,6 +248,9 @@ def main() -> None:
                 print(f"  add    {alternated(ours[0], theirs[0], steps)}")
                 mine, other = (several(side[1], SAMPLES) for side in (ours, theirs))
                 print(f"  sample {alternated(mine, other, SAMPLES)}", flush=True)
+                if len(ours) > 2:
+                    mine, other = (several(side[2], STEPS) for side in (ours, theirs))
+                    print(f"  both   {alternated(mine, other, STEPS)}", flush=True)
     os._exit(0)  # monitors of the originals never end
 
 

@@ -447,6 +447,37 @@ def others(report: Report, kind: str, location: str, calls: int) -> None:
             report.line(work, "warm sample", ratio, mark, float(np.percentile(after, 99)))
 
 
+def open_front(report: Report, kind: str, location: str, steps: int) -> None:
+    """Sample after a write, with and without an episode that stays open at the front."""
+    with expdb.open(location) as db:
+        buffers = {name: db.buffer(name, capacity=2_000) for name in ("closed front", "open front")}
+        held_open = buffers["open front"].episode("open")
+        held_open.extend({"x": np.zeros((5, 4), np.float32)})
+        held_open.flush()
+        columns = {"x": np.zeros((100, 4), np.float32)}
+        for buffer in buffers.values():
+            buffer.eviction = expdb.Eviction(whole_episodes=True)
+            for k in range(steps // 100):
+                with buffer.episode("short") as episode:
+                    episode.extend(columns)
+                if k % 10 == 0:
+                    buffer.evict()
+                    buffer.sample(BATCH, unit=UNIT)
+        times: dict[str, list[float]] = {name: [] for name in buffers}
+        for _ in range(600):
+            for name, buffer in buffers.items():
+                buffer.store(x=np.zeros(4, np.float32), task_id="short")
+                start = time.perf_counter()
+                buffer.sample(BATCH, unit=UNIT)
+                times[name].append(time.perf_counter() - start)
+        medians = [statistics.median(times[name][100:]) for name in ("open front", "closed front")]
+        sizes = [buffers[name]._sampling.resident.nbytes for name in ("open front", "closed front")]
+        work = f"{kind}: {steps:,} steps after an open episode"
+        report.line(f"{work}, sample", "closed", medians[0] / medians[1], 1.1)
+        report.line(f"{work}, memory", "closed", sizes[0] / sizes[1], 1.1)
+        held_open.end()
+
+
 def locations(folder: Path, sqlite_alone: bool) -> Iterator[tuple[str, str]]:
     """Yield the databases to measure: name and location."""
     yield "SQLite", str(folder / "loops.db")
@@ -484,6 +515,8 @@ def main() -> None:
                         loop(report, kind, db, amount)
             if report.is_selected("others"):
                 others(report, kind, location, calls)
+            if report.is_selected("front"):
+                open_front(report, kind, location, 50_000 if arguments.quick else 1_000_000)
 
 
 if __name__ == "__main__":

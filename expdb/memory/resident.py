@@ -48,7 +48,7 @@ from expdb.replay import layout
 from expdb.storage.catalog import Fields
 from expdb.storage.reading.chunk_values import blank
 
-LEAST, SPARE = 64, 16  # rows of a ring; steps to a row left free where steps are gone in between
+LEAST, SPARE = 64, 32  # rows of a ring; steps to a row left free where steps are gone in between
 
 
 def spared(count: int) -> int:
