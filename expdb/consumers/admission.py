@@ -128,7 +128,7 @@ def admit(
             seen = store.engine.changed_since(None)  # before the look: what comes after wakes it
             engine = store.engine
             found: Admitted | str | None = None
-            if has_waited:  # a look that locks nobody out
+            if has_waited:  # after a wait, check without the write lock first
                 found = engine.retry(admissions.refused, store, _others)
             if found is None:
                 id = secrets.randbits(62)  # the same one if the outcome of a commit is unknown

@@ -19,7 +19,7 @@ import numpy as np
 from expdb import errors
 from expdb.batch import Batch
 from expdb.consumers.replaying import Units, shared
-from expdb.consumers.waiting import Glance, Watch
+from expdb.consumers.waiting import ConsumerWatch, Glance
 from expdb.memory.usage import Usage
 from expdb.process.locks import locked
 from expdb.process.processes import Others, named
@@ -103,7 +103,7 @@ class Leasing:
         self._stored: set[int] = set()  # ids of requests
         self._others = Others()
         self._lock = threading.RLock()
-        self._watch = Watch(store, consumer)
+        self._watch = ConsumerWatch(store, consumer)
         self._plans: dict[Any, SamplePlan] = {}  # by the arguments of `Sampling._plan`
 
     def record(self) -> ConsumerRecord:

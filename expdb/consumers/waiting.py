@@ -1,8 +1,7 @@
-"""Waiting for something to lease.
+"""Wait until a consumer has something to lease.
 
-Of the threads of a process that wait for leases of one consumer, one watches the database and the
-others wait for it. A thread that waits holds no transaction, and only the one that watches a server
-holds a connection.
+If several threads of a process wait for leases of one consumer, normally one of them watches the
+database. The other threads wait for that thread, without a transaction or a connection.
 """
 
 from __future__ import annotations
@@ -16,32 +15,32 @@ from expdb.storage.ledger.consumers import ConsumerRecord
 from expdb.storage.ledger.leases import glance
 from expdb.storage.store import Store
 
-PAUSE = 0.035  # seconds between two looks at a file: to wake up is most of what one costs
-LONGEST = 1.0  # seconds of watching without a change: a lease may expire, or its process end
-CANCELLED_SECONDS = 0.25  # between two looks at whether a thread that waits was cancelled
-PATIENCE = 5.0  # seconds after which another thread watches too: the first may wait for a server
+PAUSE = 0.035  # seconds between two polls of a file; waking up is most of the cost of a poll
+LONGEST = 1.0  # seconds of one watch: an expired lease or an ended process changes no counter
+CANCELLED_SECONDS = 0.25  # seconds between two checks of `cancelled` in a waiting thread
+PATIENCE = 5.0  # seconds until another thread also watches; the first may be stuck on the server
 
 
 @dataclass(frozen=True)
 class Glance:
-    """What a consumer looked like."""
+    """The counters of a consumer, as read at one time."""
 
-    commits: object  # of the file, as its engine tells them
+    commits: object  # token from `Engine.changed_since()` on SQLite; None on PostgreSQL
     counters: list[int]
-    number: int = 0  # a later look has a greater one
+    number: int = 0  # ascends with each look of this process
 
 
-class Watch:
-    """The threads of a process that wait for leases of one consumer."""
+class ConsumerWatch:
+    """Let one thread watch the counters of a consumer while other threads wait for it."""
 
     def __init__(self, store: Store, consumer: ConsumerRecord):
         self._store, self._consumer = store, consumer
         self.forked()
 
     def forked(self) -> None:
-        """Begin anew in a forked child, without the threads of the parent."""
+        """Reset the state in a forked child, which has none of the parent's threads."""
         self._change = threading.Condition()
-        self._watcher: int | None = None  # the thread that watches
+        self._watcher: int | None = None  # identifier of the watching thread
         self._latest = Glance(None, [])
 
     def wait(
@@ -49,29 +48,29 @@ class Watch:
     ) -> Glance:
         """Wait until the counters of the consumer differ from `seen`, and return them.
 
-        Return at once if `seen` is None. Return also at the deadline, if `cancelled` is set, and,
-        in the thread that watches, after `LONGEST` seconds.
+        Return at once if `seen` is None. Also return at the deadline, when `cancelled` is set, and,
+        in the watching thread, after `LONGEST` seconds.
         """
         me, found = threading.get_ident(), None
         try:
             if seen is not None:
-                found = locked(self._change, self._await, seen, deadline, cancelled, me)
+                found = locked(self._change, self._wait_for_watcher, seen, deadline, cancelled, me)
             if found is None:
                 found = self._store.engine.retry(
-                    _watch, self._store, self._consumer, seen, deadline, cancelled
+                    _wait_for_counters, self._store, self._consumer, seen, deadline, cancelled
                 )
-                found = locked(self._change, self._note, found)
+                found = locked(self._change, self._publish, found)
             return found
         finally:
             if self._watcher == me:
-                locked(self._change, self._stop)
+                locked(self._change, self._stop_watching)
 
-    def _await(
+    def _wait_for_watcher(
         self, seen: Glance, deadline: float, cancelled: threading.Event | None, me: int
     ) -> Glance | None:
-        """Wait while another thread watches; return None if this one is to watch."""
+        """Wait while another thread watches; return None if this thread must watch."""
         patience = time.monotonic() + PATIENCE
-        while self._watcher not in (None, me):  # `me`: this is a signal's handler
+        while self._watcher not in (None, me):  # `me`: a signal handler interrupted the watch
             if self._latest.number > seen.number and self._latest.counters != seen.counters:
                 return self._latest
             now = time.monotonic()
@@ -86,29 +85,29 @@ class Watch:
         self._watcher = me
         return None
 
-    def _note(self, found: Glance) -> Glance:
-        """Note what was found; if it is new, wake all threads that wait."""
+    def _publish(self, found: Glance) -> Glance:
+        """Store the latest counters; if they changed, wake all waiting threads."""
         if found.counters != self._latest.counters:
             self._change.notify_all()
         self._latest = replace(found, number=self._latest.number + 1)
         return self._latest
 
-    def _stop(self) -> None:
+    def _stop_watching(self) -> None:
         self._watcher = None
-        self._change.notify()  # the next one watches
+        self._change.notify()  # wake one thread, which watches next
 
 
-def _watch(
+def _wait_for_counters(
     store: Store,
     consumer: ConsumerRecord,
     seen: Glance | None,
     deadline: float,
     cancelled: threading.Event | None,
 ) -> Glance:
-    """Watch a consumer until its counters differ from `seen`, for `LONGEST` seconds at most.
+    """Wait in the database until the counters differ from `seen`, at most `LONGEST` seconds.
 
-    A file is polled every `PAUSE` seconds; a server waits within one statement. LISTEN is not used
-    because a connection pooler may not forward notifications.
+    On SQLite, poll every `PAUSE` seconds. On PostgreSQL, wait within one statement. LISTEN is not
+    used because a connection pooler may not forward notifications.
     """
     until = min(deadline, time.monotonic() + LONGEST)
     counters = None if seen is None else seen.counters

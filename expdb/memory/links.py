@@ -205,8 +205,8 @@ def _link_to_open(r: Resident, found: "Ends", ordinal: np.ndarray, rows: np.ndar
         found.count[k] += known.count
         found.first[k] = known.first if known.first >= r.low else -1
         if known.ordinal == ordinal[k] and r.holds(known.last):
-            mine = r.row(known.last)
-            r.columns[AFTER][mine], r.columns[BEFORE][rows[k]] = rows[k], mine
+            previous = r.row(known.last)
+            r.columns[AFTER][previous], r.columns[BEFORE][rows[k]] = rows[k], previous
             relinked.append(known.last)
     return np.array(relinked, np.int64)
 

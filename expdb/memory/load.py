@@ -9,7 +9,7 @@ from expdb.chunks.fields import SYSTEM
 from expdb.memory.columns import LINKS, ORDINAL, PRESENT, PRIORITY, UNSAVED, WHOLE
 from expdb.memory.journal import Change
 from expdb.memory.links import Details, Incoming, link, load_finals, settle_loose_ends
-from expdb.memory.resident import Resident, spared
+from expdb.memory.resident import Resident, sparse_slots
 from expdb.names import UNKNOWN
 from expdb.sql.session import Session
 from expdb.storage.reading.chunk_values import (
@@ -31,9 +31,9 @@ def load_more(store: Store, session: Session, r: Resident, state: State) -> Chan
     ids = np.unique(new.segments.episode)
     details = Details.read(store, session, ids)
     finals = int((details.tail_chunk >= 0).sum())
-    if is_sparse := new.end - new.begin > spared(len(new.positions)):
+    if is_sparse := new.end - new.begin > sparse_slots(len(new.positions)):
         r.reserve(len(new.positions), finals, state.capacity)
-        r.skip_to(new.positions, new.end)
+        r.extend_sparse(new.positions, new.end)
     else:
         r.reserve(new.end - new.begin, finals, state.capacity)
     _clear_rows(r, new, is_sparse)

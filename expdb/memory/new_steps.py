@@ -82,8 +82,8 @@ def build_new_steps(r: Resident, commit: Commit, store: Store) -> NewSteps | Non
     """Build the new steps from a commit of this process; return None if they must be read.
 
     They must be read if the commit does not directly follow the rows in memory, if the rows lack
-    room, if the fields have changed, if an episode was written out of order, or if such an episode
-    may lose steps.
+    room, if the fields have changed, if an episode was written out of order, or if steps are
+    evicted while such an episode is in memory.
     """
     plan, counters, first = commit.plan, commit.counters, commit.first
     assert plan is not None
@@ -95,7 +95,7 @@ def build_new_steps(r: Resident, commit: Commit, store: Store) -> NewSteps | Non
         or (counters.revision, counters.deleted) != (r.revision, r.deleted)
         or not r.low <= counters.oldest <= first
         or (r.unordered and counters.oldest > r.low)
-        or r.end - r.first + plan.count - r.count_before(counters.oldest) > r.slots
+        or r.end_place - r.first_place + plan.count - r.count_before(counters.oldest) > r.slots
     ):
         return None
     chunk_rows = []
@@ -129,7 +129,7 @@ def read_new_steps(store: Store, session: Session, r: Resident, state: State) ->
     load.py must read steps with gaps between them and episodes written out of order.
     """
     first, count = r.high, state.added - r.high
-    if not r.fields or r.end - r.first + count > r.slots:
+    if not r.fields or r.end_place - r.first_place + count > r.slots:
         return None
     if state.gaps and _count_steps(store, session, first) < count:
         return None
@@ -295,8 +295,8 @@ def _link(r: Resident, new_steps: NewSteps) -> list[int]:
         earlier, head = (r.open.pop(episode, None), UNKNOWN) if ordinal else (None, start)
         if earlier is not None:
             if earlier.ordinal == ordinal and r.holds(earlier.last):
-                mine = r.row(earlier.last)
-                after[mine], before[row] = row, mine
+                previous = r.row(earlier.last)
+                after[previous], before[row] = row, previous
                 if earlier.last < first:
                     relinked.append(earlier.last)
             count += earlier.count

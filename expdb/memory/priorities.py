@@ -84,7 +84,7 @@ def set_priorities(r: Resident, rows: np.ndarray, values: np.ndarray) -> None:
 def restore(
     r: Resident, positions: np.ndarray, values: np.ndarray, starts: np.ndarray, unsaved: bool
 ) -> bool:
-    """Have steps have these priorities; return whether any had another.
+    """Set the priority of the steps at `positions`; return True if any priority changed.
 
     `unsaved` says that these are to be written.
     """

@@ -103,7 +103,7 @@ def _unlink_deleted(store: Store, session: Session, r: Resident) -> None:
     r.delete(gone)
     settle_loose_ends(r, parted)
     episodes = np.unique(r.columns["episode"][rows])
-    _, window = r.window()
+    _, window = r.positions_and_rows()
     starts = window[r.columns[WHOLE][window] > 0]
     r.columns[WHOLE][starts[np.isin(r.columns["episode"][starts], episodes)]] = 0
     for id in episodes.tolist():
@@ -153,7 +153,7 @@ def _revise(
         for id in details.id[~details.ordered].tolist():
             r.unordered[id] = NONE  # it may have ended; see link_unordered
             r.open.pop(id, None)
-        _, window = r.window()
+        _, window = r.positions_and_rows()
         starts = window[r.columns[WHOLE][window] > 0]
         broken = starts[np.isin(r.columns["episode"][starts], details.id[~details.complete])]
         r.columns[WHOLE][broken] = 0

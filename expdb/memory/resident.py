@@ -48,17 +48,18 @@ from expdb.replay import layout
 from expdb.storage.catalog import Fields
 from expdb.storage.reading.chunk_values import blank
 
-LEAST, SPARE = 64, 32  # rows of a ring; steps to a row left free where steps are gone in between
+LEAST = 64  # minimum number of rows in the ring
+SPARE = 32  # if positions have gaps, one spare row is added per 32 steps
 
 
-def spared(count: int) -> int:
-    """Return how many rows there are for so many steps where steps in between are gone."""
+def sparse_slots(count: int) -> int:
+    """Return the number of ring rows to allocate for `count` steps with gaps between them."""
     return count + count // SPARE + LEAST
 
 
 def _last_run(positions: np.ndarray, high: int) -> int:
-    """Return where the neighbouring positions that end before `high` begin; `high` for none."""
-    # `high` less the count of what follows: the position itself, within the last run.
+    """Return the first of the consecutive positions that end at `high - 1`; `high` if none."""
+    # In the run, each position is `high` minus the number of positions from it to the end.
     run = positions == np.arange(high - len(positions), high)
     return high - len(positions) + int(run.argmax()) if run.any() else high
 
@@ -102,14 +103,14 @@ class RowColumns(ABC):
 class Resident(RowColumns):
     """What is held in memory of one buffer: positions `low` to `high`. Use it under its lock.
 
-    The first `slots` rows of every array are a ring: row `place % slots` holds a step. Places
-    ascend with positions. From the position `base` on they are `position - offset`; directly before
-    come those of `early`, positions that have a row where others between them have none. So an old
-    episode that stays open takes no room for the steps behind it that are gone.
+    The first `slots` rows of every array are a ring. Each position with a row has a place, and its
+    row is `place % slots`. Places are consecutive and ascend with positions. A position from `base`
+    on has the place `position - offset`. The places directly before belong to `early`: older
+    positions, ascending, with gaps between them that take no rows. So an old open episode does not
+    reserve rows for the evicted steps after it.
 
-    Behind the ring lies the zero row, which fills in for missing steps, and behind that lie the
-    final observations of episodes. The last row stands for no step, so that -1 in gives -1, NaN or
-    False out.
+    After the ring come the zero row, which replaces missing steps, the final observations of
+    episodes, and a last row for "no step", so that the index -1 reads -1, NaN or False.
     """
 
     def __init__(self, budget: Budget):
@@ -121,7 +122,7 @@ class Resident(RowColumns):
         self.complete = False  # whether everything stored is loaded
         self.changing = False  # or left in the midst of that
         self.version = 0  # counts changes of what columns there are
-        self.layout = 0  # counts moves of rows
+        self.layout_version = 0  # incremented whenever rows move
         # Version of the priorities, None where they are not held.
         self.priorities: int | None = None
         self.kept: Priorities | None = None  # until they are held again
@@ -138,7 +139,7 @@ class Resident(RowColumns):
         if self.priorities is not None:
             self.kept = self._known_priorities()
             self.priorities = None
-        self.size = 0  # steps held
+        self.size = 0  # number of steps in memory
         self.gaps = False  # whether some of the positions between hold no step
         self.slots = self.final_rows = 0
         self.begin_at(0)
@@ -162,7 +163,7 @@ class Resident(RowColumns):
         self.changing = False
 
     def begin_at(self, position: int) -> None:
-        """Hold no step, and go on with this position."""
+        """Start empty; `position` is the next one to load."""
         self.low = self.high = self.base = position
         self.offset, self.early = 0, NONE
         self._split: tuple[np.ndarray, int] | None = None  # see `split`
@@ -180,21 +181,21 @@ class Resident(RowColumns):
         return self.slots + 1 + self.final_rows + 1
 
     @property
-    def first(self) -> int:
+    def first_place(self) -> int:
         """The first place in use."""
         return self.base - self.offset - len(self.early)
 
     @property
-    def end(self) -> int:
+    def end_place(self) -> int:
         """The place after the last one in use."""
         return self.high - self.offset
 
     def places(self, positions: np.ndarray) -> np.ndarray:
-        """Return the places of positions that are held; not to be written to."""
+        """Return the places of positions in memory; do not write to the result."""
         places = positions - self.offset if self.offset else positions
         if len(self.early) and np.count_nonzero(early := positions < self.base):
             places = places.copy()
-            places[early] = self.first + self.early.searchsorted(positions[early])
+            places[early] = self.first_place + self.early.searchsorted(positions[early])
         return places
 
     def rows(self, positions: np.ndarray) -> np.ndarray:
@@ -204,16 +205,16 @@ class Resident(RowColumns):
         return self.places(positions) % self.slots
 
     def row(self, position: int) -> int:
-        """Return the row of a position that is held."""
+        """Return the row of a position in memory."""
         if position >= self.base:
             return (position - self.offset) % self.slots
-        return (self.first + int(self.early.searchsorted(position))) % self.slots
+        return (self.first_place + int(self.early.searchsorted(position))) % self.slots
 
     def positions(self, rows: np.ndarray) -> np.ndarray:
         """Return the positions of rows of the ring; not to be written to."""
         if self.high <= self.slots and not (self.offset or self.early.size):
             return rows
-        first = self.first
+        first = self.first_place
         places = first + (rows - first) % self.slots
         positions = places + self.offset
         if len(self.early):
@@ -242,31 +243,31 @@ class Resident(RowColumns):
             return bool(self.held(np.array([position]))[0])
         return not self.gaps or bool(self.columns[PRESENT][self.row(position)])
 
-    def window(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the positions that have a row, ascending, and their rows; some hold no step."""
-        places = np.arange(self.first, self.end)
+    def positions_and_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions with a row, ascending, and their rows; some rows have no step."""
+        places = np.arange(self.first_place, self.end_place)
         positions = np.concatenate((self.early, places[len(self.early) :] + self.offset))
         return positions, places % max(self.slots, 1)
 
     def positions_from(self, first: int) -> np.ndarray:
-        """Return the positions from `first` on that have a row, ascending; some hold no step."""
+        """Return the positions with a row from `first` on, ascending; some have no step."""
         if first >= self.base:
             return np.arange(first, self.high)
-        positions, _ = self.window()
+        positions, _ = self.positions_and_rows()
         return positions[positions.searchsorted(first) :]
 
     def all_positions(self) -> np.ndarray:
         """Return all positions held, ascending."""
-        positions, rows = self.window()
+        positions, rows = self.positions_and_rows()
         if not self.gaps:
             return positions
         held: np.ndarray = positions[self.columns[PRESENT][rows]]
         return held
 
     def split(self) -> tuple[np.ndarray, int]:
-        """Return the positions held before the last run of neighbours, and where that run begins.
+        """Return the positions before the last consecutive run, and the first position of the run.
 
-        Unlike `early` and `base`, this depends only on which steps are held.
+        Unlike `early` and `base`, the result depends only on which steps are in memory.
         """
         if not self.gaps:
             return NONE, self.low
@@ -305,8 +306,8 @@ class Resident(RowColumns):
 
     def is_live(self, rows: np.ndarray) -> np.ndarray:
         """Return which rows hold a step that is not evicted; deleted ones may be among them."""
-        first = self.first
-        found: np.ndarray = (rows - first) % self.slots < self.end - first
+        first = self.first_place
+        found: np.ndarray = (rows - first) % self.slots < self.end_place - first
         return found
 
     # -- columns -----------------------------------------------------------------------------------
@@ -332,7 +333,7 @@ class Resident(RowColumns):
     # -- priorities --------------------------------------------------------------------------------
 
     def _known_priorities(self) -> Priorities:
-        positions, rows = self.window()
+        positions, rows = self.positions_and_rows()
         one, unsaved = (self.columns[name][rows] for name in (PRIORITY, UNSAVED))
         return Priorities(positions, one, unsaved, self.started)
 
@@ -347,7 +348,7 @@ class Resident(RowColumns):
         entries = len(self.open) + len(self.unordered)
         entries += len(self.finals.taken) + len(self.finals.free) // 8
         behind = self.total - self.slots
-        used = (min(self.end, self.slots) + behind) / self.total
+        used = (min(self.end_place, self.slots) + behind) / self.total
         alone = [array for name, array in self.columns.items() if name not in self.packed.names]
         arrays = int(used * (self.packed.nbytes + sum(array.nbytes for array in alone)))
         arrays += 0 if self.kept is None else self.kept.nbytes
@@ -385,12 +386,16 @@ class Resident(RowColumns):
         self.version += 1
 
     def reserve(self, count: int, finals: int, capacity: int | None) -> None:
-        """Make room for so many more steps and final observations."""
-        span, slots, final_rows = self.end - self.first + count, self.slots, self.final_rows
+        """Make room for `count` more steps and `finals` more final observations."""
+        span, slots, final_rows = (
+            self.end_place - self.first_place + count,
+            self.slots,
+            self.final_rows,
+        )
         kept = None
         if span > slots and self.gaps and slots:
             kept = self.all_positions()
-            slots = max(slots, spared(len(kept) + count))
+            slots = max(slots, sparse_slots(len(kept) + count))
         elif span > slots or not slots:
             most = capacity if capacity and span <= capacity else 2 * span
             slots = max(span, min(slots + slots // 2, most), LEAST)
@@ -399,37 +404,40 @@ class Resident(RowColumns):
         if kept is not None or (slots, final_rows) != (self.slots, self.final_rows):
             self._move(slots, final_rows, kept)
 
-    def lay_out(self, slots: int) -> None:
-        """Have a ring of so many rows, if that is room enough.
+    def rearrange(self, slots: int) -> None:
+        """Rearrange the rows into a ring of `slots` rows.
 
-        Where each step then lies depends only on which steps are held.
+        If the steps do not fit, or need far fewer rows, the ring keeps its size. Afterwards, the
+        row of each step depends only on the positions in memory and the size of the ring.
         """
         kept = self.all_positions() if self.gaps or self.offset else None
-        count = self.end - self.first if kept is None else len(kept)
-        is_room = count <= slots and (kept is None or slots <= 4 * spared(count))
+        count = self.end_place - self.first_place if kept is None else len(kept)
+        is_room = count <= slots and (kept is None or slots <= 4 * sparse_slots(count))
         if kept is not None or slots != self.slots:
             self._move(slots if is_room else self.slots, self.final_rows, kept)
-            self.record(Change(self.high, self.high))  # for those who go by row
+            self.record(
+                Change(self.high, self.high)
+            )  # a new epoch for followers that store row numbers
 
     def extend(self, high: int, is_whole: bool) -> None:
-        """Give a row to every position up to `high`; `is_whole` says that each holds a step."""
+        """Add a row for every position before `high`; with `is_whole`, each of them has a step."""
         self.high, self.gaps = high, self.gaps or not is_whole
         if not is_whole:
             self._split = None
 
-    def skip_to(self, positions: np.ndarray, high: int) -> None:
-        """Give rows, for which there is room, to new positions and to no others before `high`."""
-        known, _ = self.window()
-        known, end = np.concatenate((known, positions)), self.end + len(positions)
-        self.base = _last_run(known, high)
-        self.early = known[: known.searchsorted(self.base)]
+    def extend_sparse(self, positions: np.ndarray, high: int) -> None:
+        """Add reserved rows for new `positions`; other positions before `high` get no row."""
+        with_row, _ = self.positions_and_rows()
+        with_row, end = np.concatenate((with_row, positions)), self.end_place + len(positions)
+        self.base = _last_run(with_row, high)
+        self.early = with_row[: with_row.searchsorted(self.base)]
         self.offset, self.high, self.gaps, self._split = high - end, high, True, None
 
     def _move(self, slots: int, final_rows: int, kept: np.ndarray | None = None) -> None:
-        """Move all rows into new arrays, or those of the positions that are kept."""
+        """Move the rows to new arrays; with `kept`, only the rows of these positions."""
         base, early, offset = self.base, self.early, self.offset
         if kept is None:
-            _, old = self.window()
+            _, old = self.positions_and_rows()
         else:
             old, offset, base = self.rows(kept), 0, _last_run(kept, self.high)
             early = kept[: kept.searchsorted(base)]
@@ -466,7 +474,7 @@ class Resident(RowColumns):
         # No interrupt comes in between: what is where stays known.
         self.columns, self.packed, self.slots, self.final_rows = columns, packed, slots, final_rows
         self.base, self.early, self.offset = base, early, offset
-        self.layout += 1
+        self.layout_version += 1
 
     def _narrow(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         """Return the columns that are packed if they fit: what nearly every batch takes of a row.
@@ -497,7 +505,9 @@ class Resident(RowColumns):
         """Let go of the positions before `low`; return those held that followed one of them."""
         if low <= self.low:
             return NONE
-        gone = np.arange(self.first, self.first + self.count_before(low)) % max(self.slots, 1)
+        gone = np.arange(self.first_place, self.first_place + self.count_before(low)) % max(
+            self.slots, 1
+        )
         after = self.next_steps(gone) if len(gone) else gone
         orphaned = self.positions(after[after >= 0])
         orphaned = orphaned[orphaned >= low]
@@ -513,11 +523,11 @@ class Resident(RowColumns):
         return orphaned
 
     def count_before(self, low: int) -> int:
-        """Return how many of the positions that have a row are before `low`."""
+        """Return the number of positions before `low` that have a row."""
         return int(self.early.searchsorted(low)) + max(0, min(low, self.high) - self.base)
 
     def delete(self, positions: np.ndarray) -> None:
-        """Let go of steps that are held, and of the final observations after them."""
+        """Mark steps as deleted, and free the rows of their final observations."""
         self.columns[PRESENT][self.rows(positions)] = False
         self.gaps, self._split = self.gaps or len(positions) > 0, None
         gone, kept = set(positions.tolist()), deque[tuple[int, int]]()

@@ -97,7 +97,7 @@ class Listed:
 
 @dataclass
 class Interval:
-    """All positions from `low` up to, not including, `high`, and those of `early`, before `low`.
+    """All positions from `low` to `high - 1`, and those in `early`, which are below `low`.
 
     Those that `allowed` refuses are left out.
 
@@ -120,7 +120,7 @@ class Interval:
             return Listed(self.listed(), self.what).draw(count, replace, rng)
         drawn = random_positions(first, high, count, rng)
         if first < self.low:
-            drawn = self._at(drawn)
+            drawn = self._to_positions(drawn)
         if allowed is None:
             return drawn
         fit = allowed(drawn)
@@ -136,7 +136,7 @@ class Interval:
         for _ in range(ROUNDS):
             if not len(again):
                 return drawn
-            others = self._at(first + _random_below(high - first, len(again), rng))
+            others = self._to_positions(first + _random_below(high - first, len(again), rng))
             drawn[again] = others
             again = again[~allowed(others)]
         if len(again):
@@ -148,7 +148,7 @@ class Interval:
         span, found = count, np.empty(0, np.int64)
         first = self.low - len(self.early)
         while len(found) < count:
-            positions = self._at(np.arange(max(first, self.high - span), self.high))
+            positions = self._to_positions(np.arange(max(first, self.high - span), self.high))
             found = positions if self.allowed is None else positions[self.allowed(positions)]
             if span >= self.high - first:
                 break
@@ -159,7 +159,7 @@ class Interval:
         """Return all positions, ascending."""
         if self.allowed is not None:
             return self.all_positions()
-        return self._at(np.arange(self.low - len(self.early), self.high))
+        return self._to_positions(np.arange(self.low - len(self.early), self.high))
 
     def count(self) -> int:
         """Return how many there are."""
@@ -170,7 +170,7 @@ class Interval:
     def at(self, places: np.ndarray) -> np.ndarray:
         """Return the positions at places."""
         if self.allowed is None:
-            return self._at(self.low - len(self.early) + places)
+            return self._to_positions(self.low - len(self.early) + places)
         found: np.ndarray = self.listed()[places]
         return found
 
@@ -183,8 +183,8 @@ class Interval:
             found[found] = self.allowed(positions[found])
         return found
 
-    def _at(self, numbers: np.ndarray) -> np.ndarray:
-        """Return positions: each is its own number; those of `early` have the ones before `low`."""
+    def _to_positions(self, numbers: np.ndarray) -> np.ndarray:
+        """Map each number from `low - len(early)` on to a position; below `low`, index `early`."""
         if not len(self.early):
             return numbers
         early = self.early.take(numbers - self.low + len(self.early), mode="clip")

@@ -33,7 +33,7 @@ from expdb.sql.session import Session
 from expdb.storage import priorities
 from expdb.storage.store import Store
 
-MANY_UPDATES = 1000  # that a sum tree may lag behind, before it is made anew
+MANY_UPDATES = 1000  # that a sum tree may lag behind, before it is rebuilt
 SAVE_SECONDS = 1.0  # after which changed priorities are written
 
 
@@ -49,7 +49,11 @@ class Draws(Follower):
         self.sampler, self.tree = sampler, SumTree(0)
         self.member = np.zeros(0, np.bool_)  # by row
         self.used = -1  # epoch of what a consumer has used, at which it is right
-        self.layout, self.first, self.high = -1, 0, 0  # of the rows
+        self.layout_version, self.first_place, self.high = (
+            -1,
+            0,
+            0,
+        )  # of the rows at the last update
         self.again: list[np.ndarray] = []  # positions given a priority while the tree was behind
 
     @property
@@ -118,7 +122,7 @@ class ByPriority:
         """Bring a sum tree up to date with the rows."""
         r = self._resident
         changes = draws.changes()
-        anew = self._lay_out(draws, changes is None)
+        must_rebuild = self._match_tree(draws, changes is None)
         looked = self._looked_at(session, request, draws.epoch)
         used = NONE if request.limits is None else request.limits.usage.since(draws.used)
         reach = request.unit.reach
@@ -126,12 +130,12 @@ class ByPriority:
             relabelled = any(len(change.episodes) for change in changes or ())
             reach = None if relabelled else reach
         deleted = any(change.deleted for change in changes or ())
-        anew = anew or looked is None or used is None or reach is None or deleted
-        if anew or changes is None or looked is None or used is None or reach is None:
+        must_rebuild = must_rebuild or looked is None or used is None or reach is None or deleted
+        if must_rebuild or changes is None or looked is None or used is None or reach is None:
             chosen = np.zeros(r.slots, np.bool_)
             positions = self._candidates.drawable(session, request)
             chosen[r.rows(positions) if len(positions) else positions] = True
-            _, rows = r.window()
+            _, rows = r.positions_and_rows()
             self._weigh(draws, rows, lambda rows: chosen[rows])
         else:
             new = r.positions_from(draws.high)
@@ -151,17 +155,19 @@ class ByPriority:
             rows = rows[draws.member[rows]]
             draws.tree.set(rows, self._mass(draws, rows))
         draws.epoch, draws.used = request.epoch(r)
-        draws.first, draws.high, draws.again = r.first, r.high, []
+        draws.first_place, draws.high, draws.again = r.first_place, r.high, []
 
-    def _lay_out(self, draws: Draws, anew: bool) -> bool:
-        """Have a weight for each row of the ring; return whether all of them are 0."""
+    def _match_tree(self, draws: Draws, must_rebuild: bool) -> bool:
+        """Match the sum tree to the ring; return True if it is new and all its weights are 0."""
         r = self._resident
-        if not anew and draws.layout == r.layout:
-            gone = np.arange(draws.first, min(r.first, draws.first + r.slots)) % max(r.slots, 1)
+        if not must_rebuild and draws.layout_version == r.layout_version:
+            gone = np.arange(
+                draws.first_place, min(r.first_place, draws.first_place + r.slots)
+            ) % max(r.slots, 1)
             self._weigh(draws, gone, lambda rows: np.zeros(len(rows), np.bool_))
             return False
         draws.tree, draws.member = SumTree(r.slots), np.zeros(r.slots, np.bool_)
-        draws.layout = r.layout
+        draws.layout_version = r.layout_version
         return True
 
     def _near(self, changes: list[Change], reach: int, lookback: int) -> Iterator[np.ndarray]:
@@ -288,8 +294,8 @@ class ByPriority:
         r, known = self._resident, None
         self.save()
         if r.priorities is not None:
-            r.lay_out(r.slots)  # as `restore` does
-            positions, rows = r.window()
+            r.rearrange(r.slots)  # restore() does the same, so weights are summed in the same order
+            positions, rows = r.positions_and_rows()
             priority, start = held.of_rows(r, rows)
             known = {
                 "first": r.low,
@@ -323,7 +329,7 @@ class ByPriority:
             # Steps that the state does not know start with what is the greatest now.
             r.started, r.greatest = min(saved.started, r.high), saved.greatest
             held.start_steps(r, r.low, r.started)
-            r.lay_out(saved.slots)  # sums are added up by row
+            r.rearrange(saved.slots)  # sums are added up by row
         r.final_fields, r.version = r.final_fields | saved.ends, r.version + 1
         self._draws.clear()
         self._calls, r.greatest = saved.calls, saved.greatest
@@ -351,7 +357,7 @@ class TreeByPosition:
         nothing.
         """
         r, usage = self._resident, self._usage
-        rows, weights = self._tree.find(shares, r.first % r.slots)
+        rows, weights = self._tree.find(shares, r.first_place % r.slots)
         if usage is not None and usage.most is not None:
             return self._draw_within(usage, rows, weights)
         return r.positions(rows), weights
@@ -424,18 +430,19 @@ class Saved:
             int(given.get("slots", 0)),
         )
         if not len(saved.starts) == len(saved.positions) == len(saved.values):
-            raise ValueError(f"{len(saved.starts)} starts of {len(saved.values)} steps")
+            counts = len(saved.starts), len(saved.positions), len(saved.values)
+            raise ValueError("got {} starts and {} positions for {} priorities".format(*counts))
         if (np.diff(saved.positions) <= 0).any():
-            raise ValueError("positions that do not ascend")
+            raise ValueError("positions must be strictly ascending")
         return saved
 
 
 def encoded(values: np.ndarray, dtype: str = "<f8") -> str:
-    """Return numbers as text."""
+    """Encode an array as base64 text."""
     return base64.b64encode(values.astype(dtype).tobytes()).decode()
 
 
 def decoded(text: str, dtype: str = "<f8") -> np.ndarray:
-    """Return the numbers of a text; raise ValueError where it has none."""
+    """Decode base64 text to an array; raise ValueError if it is invalid."""
     found = np.frombuffer(base64.b64decode(text, validate=True), dtype)
     return found.astype(found.dtype.newbyteorder("="))

@@ -88,7 +88,7 @@ class Window(RowColumns):
     def _find_ends(self) -> None:
         """Find where an episode has no step, before the drawn one or after it."""
         before, ends, r = self._before, self._breaks, self._resident
-        places, first = r.places(self.positions_drawn), r.first
+        places, first = r.places(self.positions_drawn), r.first_place
         if places[places.argmin()] - before < first:  # evicted, still linked
             ends[:, :before] |= places[:, None] + self._steps[:before] < first
         self._breaks_before[:, :before] = ends[:, before - 1 :: -1]

@@ -38,9 +38,9 @@ class Session:
         return list(self.connection.execute(statement).fetchall())
 
     def execute(self, statement: sa.Executable) -> None:
-        """Run a SQLAlchemy statement that has no answer.
+        """Run a SQLAlchemy statement that returns no rows.
 
-        A server may hear of it with the next question only.
+        On PostgreSQL, it is sent with the next statement or at the end of the transaction.
         """
         self.connection.execute(statement)
 
@@ -49,10 +49,10 @@ class Session:
 
         This saves SQLAlchemy's cost per row.
         """
-        return self._run(*self._compiled(statement))
+        return self._run(*self._compile(statement))
 
-    def _compiled(self, statement: Any) -> tuple[str, Any]:
-        """Return a SQLAlchemy statement as the driver takes it."""
+    def _compile(self, statement: Any) -> tuple[str, Any]:
+        """Return the SQL text and parameters of a SQLAlchemy statement for the driver."""
         compiled = statement.compile(
             dialect=self._connection.dialect, compile_kwargs={"render_postcompile": True}
         )
@@ -87,9 +87,9 @@ class Session:
         self._run(statement, params)
 
     def require(self, missing: Callable[[], Exception], statement: str, *params: Any) -> None:
-        """Run a plain statement; raise what `missing` returns if it finds no row.
+        """Run a plain statement; raise the error from `missing()` if it returns no row.
 
-        A server may hear of it with the next question only.
+        On PostgreSQL, it is sent and checked with the next statement.
         """
         if not self.ask(statement, *params):
             raise missing()

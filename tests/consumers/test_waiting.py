@@ -1,4 +1,4 @@
-"""Of the threads that wait for leases of one consumer, one watches the database."""
+"""One of the threads that wait for leases of a consumer watches the database."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ from expdb.consumers import waiting
 
 
 class Learners:
-    """Threads that each wait for one row."""
+    """Threads that each lease one step."""
 
     def __init__(self, consumer, count):
         self._consumer, self.found, self.refused = consumer, [], []
@@ -45,7 +45,7 @@ def await_true(condition):
 
 def test_one_thread_watches_for_all(db, consumer, monkeypatch):
     buffer, inside, most, calls = db.buffer("b"), [0], [0], [0]
-    watch = waiting._watch
+    watch = waiting._wait_for_counters
 
     def counted(*arguments):
         calls[0] += 1
@@ -57,7 +57,7 @@ def test_one_thread_watches_for_all(db, consumer, monkeypatch):
         inside[0] -= 1
         return found
 
-    monkeypatch.setattr(waiting, "_watch", counted)
+    monkeypatch.setattr(waiting, "_wait_for_counters", counted)
     buffer.store(x=0)
     learners = Learners(consumer, 9)
     await_true(lambda: len(learners.found) == 1 and calls[0] >= 9)
@@ -68,7 +68,7 @@ def test_one_thread_watches_for_all(db, consumer, monkeypatch):
 
 
 def test_another_thread_watches_if_the_first_is_interrupted(db, consumer, monkeypatch):
-    watch, interrupted = waiting._watch, threading.Event()
+    watch, interrupted = waiting._wait_for_counters, threading.Event()
 
     def interrupt_once(*arguments):
         if arguments[2] is not None and not interrupted.is_set():
@@ -76,7 +76,7 @@ def test_another_thread_watches_if_the_first_is_interrupted(db, consumer, monkey
             raise KeyboardInterrupt
         return watch(*arguments)
 
-    monkeypatch.setattr(waiting, "_watch", interrupt_once)
+    monkeypatch.setattr(waiting, "_wait_for_counters", interrupt_once)
     learners = Learners(consumer, 4)
     await_true(lambda: learners.refused)
     db.buffer("b").store_batch({"x": np.arange(3)})
@@ -86,7 +86,7 @@ def test_another_thread_watches_if_the_first_is_interrupted(db, consumer, monkey
 
 
 def test_another_thread_watches_if_the_first_does_not_return(db, consumer, monkeypatch):
-    watch, stopped, go_on = waiting._watch, threading.Event(), threading.Event()
+    watch, stopped, go_on = waiting._wait_for_counters, threading.Event(), threading.Event()
 
     def stop_once(*arguments):
         if arguments[2] is not None and not stopped.is_set():
@@ -94,7 +94,7 @@ def test_another_thread_watches_if_the_first_does_not_return(db, consumer, monke
             assert go_on.wait(30.0)
         return watch(*arguments)
 
-    monkeypatch.setattr(waiting, "_watch", stop_once)
+    monkeypatch.setattr(waiting, "_wait_for_counters", stop_once)
     monkeypatch.setattr(waiting, "PATIENCE", 0.1)
     learners = Learners(consumer, 3)
     assert stopped.wait(20.0)
@@ -105,9 +105,9 @@ def test_another_thread_watches_if_the_first_does_not_return(db, consumer, monke
     assert sorted(learners.found) == [0, 1, 2]
 
 
-def test_threads_that_wait_hold_no_connection(db, consumer, location):
+def test_waiting_threads_share_one_connection(db, consumer, location):
     if "://" not in location:
-        pytest.skip("a file has no connections")
+        pytest.skip("SQLite has no server connections")
     learners = Learners(consumer, 20)
     sql = (
         "SELECT count(*) FILTER (WHERE state = 'active') AS active, "

@@ -378,7 +378,7 @@ def test_hindsight_trains_and_goes_on(tmp_path):
     model = sb3.SAC(
         "MultiInputPolicy", bits(n_bits=32), learning_starts=40, batch_size=16, buffer_size=1000,
         policy_kwargs={"net_arch": [8]}, device="cpu", seed=0, **options(),
-    ).learn(100)  # no episode ends at step 50: each takes its six steps  # fmt: skip
+    ).learn(100)  # 50 steps per environment: the last episode of 6 steps is open  # fmt: skip
     assert isinstance(model.replay_buffer, her_replay_buffer.HerReplayBuffer)
     model.save_replay_buffer(tmp_path / "buffer")
     model.replay_buffer.close()
@@ -413,7 +413,7 @@ def test_hindsight_draws_the_same_batches_as_the_original(strategy, steps):
 
 @pytest.mark.parametrize("space", [BOX, DICT], ids=["box", "dict"])
 @pytest.mark.parametrize("envs", [1, 3])
-def test_samples_have_transitions_that_are_not_written_yet(space, envs):
+def test_samples_include_unwritten_transitions(space, envs):
     kind = (buffers, "DictReplayBuffer") if space is DICT else (buffers, "ReplayBuffer")
     theirs = getattr(*kind)(20 * envs, space, DISCRETE, "cpu", n_envs=envs)
     mine = getattr(ours, kind[1])(
@@ -428,7 +428,7 @@ def test_samples_have_transitions_that_are_not_written_yet(space, envs):
     mine.close()
 
 
-def test_a_sample_after_a_refused_write_has_every_transition(tmp_path):
+def test_a_sample_after_a_failed_write_includes_every_transition(tmp_path):
     mine = ours.ReplayBuffer(100, BOX, DISCRETE, "cpu", location=tmp_path / "b.db", flush_steps=8)
     mine.database.close()
     mine.database = expdb.open(tmp_path / "b.db", timeout=0.05)
@@ -452,7 +452,7 @@ def test_a_sample_after_a_refused_write_has_every_transition(tmp_path):
     mine.close()
 
 
-def test_a_sample_of_another_thread_has_whole_transitions():
+def test_samples_during_add_contain_whole_transitions():
     mine = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu", flush_steps=16)
     stopped = threading.Event()
 
@@ -482,7 +482,7 @@ def test_a_sample_of_another_thread_has_whole_transitions():
     mine.close()
 
 
-def test_flush_steps_without_a_limit_take_no_memory():
+def test_memory_does_not_depend_on_flush_steps():
     mine = ours.ReplayBuffer(100, BOX, DISCRETE, "cpu", flush_steps=10**12)
     fill((mine,), 30, 1)
     assert len(mine._newest) == mine.unwritten == 30
@@ -591,7 +591,7 @@ def test_chosen_rows_are_those_of_the_original():
 
 def test_rows_that_were_never_added_are_sampled_as_zeros_if_full_is_set():
     mine = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu")
-    with pytest.raises(expdb.TooFewRows, match="holds no transitions; add some"):
+    with pytest.raises(expdb.TooFewRows, match="has no transitions; add some"):
         mine.sample(4)
     with pytest.warns(expdb.ExpDBWarning, match="0 of 50 rows were added"):
         mine.full = True

@@ -1,4 +1,4 @@
-"""Rows in memory are as many as the steps held, wherever in the buffer these are."""
+"""Rows in memory depend on the number of steps, not on the range of their positions."""
 
 import contextlib
 
@@ -19,7 +19,7 @@ UNITS = (
 
 
 class HistoryWithDeletions(History):
-    """Random writes, and deletions that leave a few steps of long ago."""
+    """Random writes, and deletions that leave a few early steps."""
 
     def change(self):
         if self._rng.random() < 0.5:
@@ -37,7 +37,7 @@ def _sample(buffer, sampler, unit, seed):
 
 
 def assert_same_samples(buffer, reader, seed):
-    """Compare the samples of every kind of unit and sampler."""
+    """Compare samples for every unit and sampler."""
     positions = buffer.sample(200)["position"]
     values = np.random.default_rng(seed).random(len(positions))
     buffer.update_priorities(positions, values)
@@ -48,7 +48,7 @@ def assert_same_samples(buffer, reader, seed):
             assert mine.keys() >= theirs.keys()
             for key in theirs:
                 what = f"{unit} {sampler} {key}"
-                if key in ("probability", "weight"):  # the weights are summed up by row
+                if key in ("probability", "weight"):  # weights are summed in row order
                     np.testing.assert_allclose(mine[key], theirs[key], 1e-12, err_msg=what)
                 else:
                     np.testing.assert_array_equal(mine[key], theirs[key], what)
@@ -77,8 +77,8 @@ def test_rows_in_memory_match_the_database_after_random_deletions(open_db, seed,
     assert_matches_new_reader(buffer, reader, seed)
 
 
-def write_behind_an_open_episode(buffer, count):
-    """Write episodes of 25 steps behind one that stays open; keep the capacity; sample."""
+def write_after_an_open_episode(buffer, count):
+    """Write episodes of 25 steps after one that stays open; evict and sample in between."""
     first = buffer.episode("open")
     first.extend({"x": np.arange(3)})
     first.flush()
@@ -92,10 +92,10 @@ def write_behind_an_open_episode(buffer, count):
 
 
 @pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
-def test_an_open_episode_takes_no_room_for_the_steps_behind_it_that_are_gone(open_db):
+def test_an_open_episode_reserves_no_rows_for_evicted_steps_after_it(open_db):
     buffer = open_db(max_lag=0.0).buffer("b", capacity=500)
     buffer.eviction = expdb.Eviction(whole_episodes=True)
-    first = write_behind_an_open_episode(buffer, 200)
+    first = write_after_an_open_episode(buffer, 200)
     reader = open_db(max_lag=0.0).buffer("b")
     assert_matches_new_reader(buffer, reader, 0)
     for one in (buffer, reader):
@@ -110,7 +110,7 @@ def test_an_open_episode_takes_no_room_for_the_steps_behind_it_that_are_gone(ope
 
 
 @pytest.mark.parametrize("keeps", ["nothing", "an open episode"])
-def test_a_checkpoint_goes_on_with_the_same_draws(open_db, keeps, monkeypatch):
+def test_a_restored_checkpoint_continues_with_the_same_draws(open_db, keeps, monkeypatch):
     monkeypatch.setattr(resident, "LEAST", 2)
     prioritized = {"sampler": expdb.Prioritized(), "unit": expdb.NStep(1)}
     buffer = open_db(max_lag=0.0).buffer("b", capacity=100)
@@ -136,7 +136,7 @@ def test_a_checkpoint_goes_on_with_the_same_draws(open_db, keeps, monkeypatch):
 
 
 def buffer_without(open_db, gone):
-    """Return a buffer of 100 steps, some of them deleted, whose rows are in memory."""
+    """Return a buffer of 100 steps, loaded into memory, without the steps in `gone`."""
     buffer = open_db(max_lag=0.0).buffer("b")
     buffer.store_batch({"x": np.arange(100)})
     buffer.sample(1, unit=expdb.NStep(1))
@@ -182,9 +182,9 @@ def test_an_unordered_episode_loses_its_links_with_its_first_step(open_db):
     np.testing.assert_array_equal(mine["position"], theirs["position"])
 
 
-def test_a_state_whose_positions_do_not_ascend_is_refused(open_db):
+def test_a_state_with_unordered_positions_is_rejected(open_db):
     buffer = buffer_without(open_db, np.array([3]))
     state = buffer.sampling_state()
     state["priorities"]["positions"] = state["priorities"]["starts"]
-    with pytest.raises(expdb.InvalidValue, match="positions that do not ascend"):
+    with pytest.raises(expdb.InvalidValue, match="positions must be strictly ascending"):
         buffer.restore_sampling(state)

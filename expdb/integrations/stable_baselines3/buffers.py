@@ -28,16 +28,16 @@ from expdb.integrations.locations import (
 
 @dataclass(frozen=True)
 class _Rows(expdb.Sampler):
-    """Draw transitions as SB3 does, by NumPy's global generator, out of the rows of its arrays.
+    """Draw transitions with NumPy's global generator, exactly as SB3 draws them.
 
-    For a transition that is not written yet, return any position, and in `unwritten` how many were
-    added after it; -1 for the others.
+    The column `unwritten` is -1 for written transitions. For an unwritten one, it is the number of
+    transitions added after it, and its position is a placeholder.
     """
 
     buffer: Any
 
     def keys(self) -> tuple[str, ...]:
-        """Return the keys that a batch has of what was drawn."""
+        """Return the names of the columns that `draw` adds to a batch."""
         return ("unwritten",)
 
     def draw(
@@ -48,7 +48,7 @@ class _Rows(expdb.Sampler):
             self.buffer.n_envs, self.buffer.buffer_size, self.buffer.unwritten,
         )  # fmt: skip
         stored = min((population.size + unwritten) // count, capacity)
-        rows, envs = self.buffer.choose(size, stored)
+        rows, envs = self.buffer.choose_rows(size, stored)
         if stored == capacity:  # row `pos` is overwritten next: it is the oldest
             rows = (rows - self.buffer.pos) % capacity
         newer = stored * count - 1 - (rows * count + envs)
@@ -94,7 +94,7 @@ class Stored(buffers.BaseBuffer):
 
     @property
     def _samples_unwritten(self) -> bool:
-        """Whether samples have transitions that are not written yet; else they are written."""
+        """Whether samples include unwritten transitions; if not, sampling writes them first."""
         return self.n_steps == 1
 
     def __init__(
@@ -144,8 +144,8 @@ class Stored(buffers.BaseBuffer):
         self._sampler: expdb.Sampler = _Rows(self)
         self._given_rows: np.ndarray | None = None
         self._lock = threading.RLock()
-        self._newest: deque[dict[str, Any]] = deque()  # steps, those not written yet among them
-        self._is_behind = False  # whether `_newest` may lack some of them
+        self._newest: deque[dict[str, Any]] = deque()  # including all unwritten steps
+        self._may_lack_steps = False  # whether `_newest` may lack unwritten steps
         self._rng = np.random.default_rng(0)  # _Rows draws nothing from it
         self._is_declared_full = False
         self._columns = [
@@ -286,7 +286,7 @@ class Stored(buffers.BaseBuffer):
 
     @property
     def unwritten(self) -> int:
-        """How many transitions were added that are not written yet."""
+        """Number of added transitions that are not written yet."""
         return self._writer.unwritten
 
     def size(self) -> int:
@@ -305,10 +305,10 @@ class Stored(buffers.BaseBuffer):
         done: np.ndarray,
         infos: list[dict[str, Any]],
     ) -> None:
-        """Add a transition of every environment; durable with the next flush, or sample."""
+        """Add a transition of every environment; it is durable after the next flush."""
         count = self.n_envs
         seen = {"obs": obs, "next_obs": next_obs}
-        # Copies: environments write to their arrays again.
+        # Copies, because environments reuse their arrays.
         names, arrays = ["action"], [np.array(action, self._action).reshape(count, -1)]
         for name, key, dtype, shape in self._columns:
             of = seen[name.partition(".")[0]]
@@ -326,7 +326,10 @@ class Stored(buffers.BaseBuffer):
             self._append(steps)
 
     def _append(self, steps: list[dict[str, Any]]) -> None:
-        was_behind, self._is_behind = self._is_behind, True  # until all of it is done
+        may_lack_steps, self._may_lack_steps = (
+            self._may_lack_steps,
+            True,
+        )  # stays True after an interrupt or an error
         for step in steps:
             self._writer.append(**step)
         self._added += len(steps)
@@ -334,7 +337,7 @@ class Stored(buffers.BaseBuffer):
             self._newest.extend(steps)
             while len(self._newest) > self._writer.unwritten:
                 self._newest.popleft()
-        self._is_behind = was_behind
+        self._may_lack_steps = may_lack_steps
 
     def _step(
         self, k: int, reward: Any, done: Any, info: dict[str, Any], names: Any, values: Any
@@ -387,10 +390,10 @@ class Stored(buffers.BaseBuffer):
         finally:
             self._given_rows = None
 
-    def choose(self, size: int, stored: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return which rows of SB3's arrays are drawn, of as many as are stored, and of which env.
+    def choose_rows(self, size: int, stored: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows of SB3's arrays to draw, and the environment of each.
 
-        They are those that SB3 would draw.
+        SB3 would draw the same ones. `stored` is the number of rows with transitions.
         """
         rows = self._given_rows
         if rows is None:
@@ -398,21 +401,21 @@ class Stored(buffers.BaseBuffer):
         return rows, np.random.randint(0, high=self.n_envs, size=len(rows))
 
     def _draw_with_unwritten(self, batch_size: int) -> dict[str, np.ndarray]:
-        """Draw a batch; transitions that are not written yet are taken from the newest ones."""
+        """Draw a batch; copy unwritten transitions from `_newest`."""
         with self._lock:
-            return self._draw_with_newest(batch_size)
+            return self._draw_under_lock(batch_size)
 
-    def _draw_with_newest(self, batch_size: int) -> dict[str, np.ndarray]:
+    def _draw_under_lock(self, batch_size: int) -> dict[str, np.ndarray]:
         fields = (*self._fields, "unwritten")
-        if self._is_behind or not self._samples_unwritten:
+        if self._may_lack_steps or not self._samples_unwritten:
             self.flush()
-            self._is_behind = False
+            self._may_lack_steps = False
         try:
             batch = dict(self._draw(batch_size, fields))
         except expdb.TooFewRows as error:
             if not self.unwritten:
                 raise expdb.TooFewRows(
-                    f"buffer {self.buffer.name!r} holds no transitions; add some before sample()"
+                    f"buffer {self.buffer.name!r} has no transitions; add some before sample()"
                 ) from error
             self.flush()
             batch = dict(self._draw(batch_size, fields))
@@ -474,8 +477,9 @@ class ReplayBuffer(Stored, buffers.ReplayBuffer):
     `location` is a path or a PostgreSQL URL, `name` a buffer there, which is made or gone on with.
     Without a location the database is a private temporary one, which is deleted at the end. With
     `n_steps` above 1 it is SB3's `NStepReplayBuffer`. `task_id` is what SQL knows the
-    environment by. Steps are written together, at most `flush_steps` or `flush_seconds` late; a
-    sample has those that are not written yet, too. With `n_steps` they are written before it.
+    environment by. Steps are written in groups: after `flush_steps` steps, or at the first `add`
+    after `flush_seconds` seconds. Samples include unwritten steps. If `n_steps` is above 1, each
+    sample writes them first.
 
     Raises ValueError for `optimize_memory_usage=True`, and CapacityMismatch where the stored buffer
     is larger than `buffer_size`.

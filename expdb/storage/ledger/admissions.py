@@ -72,14 +72,14 @@ class _Look:
     since: int  # version of the policy when the pace was set
     version: int | None
     admitted: int
-    known: dict[int, int]  # the versions that groups began at, by id
-    gone: set[int]  # ids of those that have expired, or whose process has ended
+    versions: dict[int, int]  # policy version at which each group began, by group id
+    ended: set[int]  # ids of groups that have expired or whose process has ended
     now: float
 
     @property
     def under_way(self) -> list[int]:
-        """The versions that groups began at which are under way."""
-        return [version for id, version in self.known.items() if id not in self.gone]
+        """The policy versions at which the groups under way began."""
+        return [version for id, version in self.versions.items() if id not in self.ended]
 
     @property
     def refused(self) -> str | None:
@@ -109,10 +109,10 @@ def _look(store: Store, session: Session, others: Others) -> _Look:
     text, admitted, version, seconds = rows[0][:4]
     found, since = _read(store, text)
     groups = [one for one in rows if one.id is not None]
-    known = {one.id: one.began_at for one in groups}
-    gone = {one.id for one in groups if one.expires <= seconds or others.has_ended(one.holder)}
-    admitted -= len(gone)
-    return _Look(found, since, version, admitted, known, gone, float(seconds))
+    versions = {one.id: one.began_at for one in groups}
+    ended = {one.id for one in groups if one.expires <= seconds or others.has_ended(one.holder)}
+    admitted -= len(ended)
+    return _Look(found, since, version, admitted, versions, ended, float(seconds))
 
 
 def _now(store: Store) -> sa.ColumnElement[float]:
@@ -134,8 +134,8 @@ def try_to_admit(
     """
     with store.writing() as (session, _):
         look = _look(store, session, others)
-        if id in look.known:
-            return Admitted(id, look.known[id])
+        if id in look.versions:
+            return Admitted(id, look.versions[id])
         if look.pace is None:
             return Admitted(None, look.version)
         refused = look.refused
@@ -145,8 +145,8 @@ def try_to_admit(
                 "policy_version": look.version, "expires": look.now + seconds,
             }  # fmt: skip
             session.execute(sa.insert(tables.admissions).values(**row))
-        if look.gone:
-            mine = sa.and_(A.buffer_id == store.id, store.dialect.among(A.id, list(look.gone)))
+        if look.ended:
+            mine = sa.and_(A.buffer_id == store.id, store.dialect.among(A.id, list(look.ended)))
             session.execute(sa.delete(tables.admissions).where(mine))
         admitted = look.admitted + (refused is None)
         session.execute(sa.update(tables.buffers).where(B.id == store.id).values(admitted=admitted))

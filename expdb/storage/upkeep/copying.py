@@ -73,7 +73,7 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
             under_way = sa.select(sa.func.count()).where(tables.admissions.c.buffer_id == old)
             counters["admitted"] -= reader.rows(under_way)[0][0]
             counters["pinned"] = None
-            counters["trigger_evicts"] = bool(counters["trigger_evicts"])  # SQLite has 0 and 1
+            counters["trigger_evicts"] = bool(counters["trigger_evicts"])  # SQLite stores 0 and 1
             writer.execute(sa.update(tables.buffers).where(B.id == draft.id).values(**counters))
     return int(counters["size"])
 

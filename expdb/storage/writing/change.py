@@ -206,9 +206,9 @@ def _sum_returns(store: Store, session: Session, positions: np.ndarray) -> None:
         steps = sa.select(column).select_from(tables.STEPS_OF_SEGMENTS).where(tables.OF_EPISODE)
         return steps.correlate(tables.episodes).scalar_subquery()
 
-    mine = E.buffer_id == store.id, E.id.in_(_episodes_of(store, positions))
+    own = E.buffer_id == store.id, E.id.in_(_episodes_of(store, positions))
     whole = E.length == of_steps(sa.func.count())
-    returns = sa.update(tables.episodes).where(*mine, whole)
+    returns = sa.update(tables.episodes).where(*own, whole)
     session.execute(returns.values(episode_return=of_steps(sa.func.sum(S.reward))))
 
 

@@ -35,7 +35,7 @@ class PostgresqlSession(Session):
         self._pool = connection.engine.pool
         self._closing, self._location, self._another = closing, location, another
         self._queue: list[tuple[str, Any]] = [(statement, ()) for statement in opening]
-        # Places in the queue of statements that must find a row, and the error if they do not.
+        # Queue indices of statements that must return a row, and functions that make the error.
         self._required: list[tuple[int, Callable[[], Exception]]] = []
         self._fresh = True  # nothing has been sent yet
         self._told = False  # and nothing is to be sent
@@ -53,9 +53,9 @@ class PostgresqlSession(Session):
         return self._driver  # type: ignore[no-any-return]
 
     def execute(self, statement: sa.Executable) -> None:
-        """Run a statement before the next one; an error in it is raised there."""
+        """Queue a statement; it is sent with the next one, which also raises its errors."""
         self._told = True
-        self._queue.append(self._compiled(statement))
+        self._queue.append(self._compile(statement))
 
     def rows(self, statement: sa.Executable) -> list[Any]:
         """Run a SQLAlchemy statement and return its rows."""
@@ -82,7 +82,7 @@ class PostgresqlSession(Session):
         self._queue.append((postgresql.translated_statement(statement), params))
 
     def require(self, missing: Callable[[], Exception], statement: str, *params: Any) -> None:
-        """Run a plain statement before the next one, which raises if it finds no row."""
+        """Queue a plain statement; the next one raises `missing()` if it returns no row."""
         self._required.append((len(self._queue), missing))
         self._queue.append((postgresql.translated_statement(statement), params))
 
@@ -107,7 +107,7 @@ class PostgresqlSession(Session):
         self._fresh, self._queue = False, []
         required, self._required = self._required, []
         try:
-            return _checked(self._trip(everything), required)[put_off:]
+            return _check_required(self._trip(everything), required)[put_off:]
         except psycopg.OperationalError:
             if not fresh or not self._driver.closed or not self._closing:
                 raise
@@ -116,7 +116,7 @@ class PostgresqlSession(Session):
         self._connection = self._another(self._connection)
         self._driver = self._connection.connection.driver_connection
         self._pool = self._connection.engine.pool
-        return _checked(self._trip(everything), required)[put_off:]
+        return _check_required(self._trip(everything), required)[put_off:]
 
     def _trip(self, statements: list[tuple[str, Any]]) -> list[list[Any]]:
         if len(statements) == 1:
@@ -197,10 +197,10 @@ class PostgresqlSession(Session):
         self._connection.close()
 
 
-def _checked(
+def _check_required(
     answers: list[list[Any]], required: list[tuple[int, Callable[[], Exception]]]
 ) -> list[list[Any]]:
-    """Return answers; raise the error of a statement that should have found a row."""
+    """Return the answers; raise the error of the first required statement without a row."""
     for place, missing in required:
         if not answers[place]:
             raise missing()
