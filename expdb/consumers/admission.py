@@ -122,20 +122,17 @@ def admit(
     required, seconds = checks.flag(required, "required"), checks.seconds(seconds)
     began = time.monotonic()
     deadline, seen, told = began + wait, None, wait < math.inf
-    serial, has_waited = next(_serials), False
+    serial = next(_serials)
     with Waiter(store) as waiter:
         while True:
             seen = store.engine.changed_since(None)  # before the look: what comes after wakes it
             engine = store.engine
-            found: Admitted | str | None = None
-            if has_waited:  # after a wait, check without the write lock first
-                found = engine.retry(admissions.refused, store, _others)
+            found: Admitted | str | None = engine.retry(admissions.refused, store, _others)
             if found is None:
                 id = secrets.randbits(62)  # the same one if the outcome of a commit is unknown
                 found = engine.retry(admissions.try_to_admit, store, seconds, serial, _others, id)
             if isinstance(found, Admitted):
                 return Admission(store, found, seconds)
-            has_waited = True
             waiter.wait_for(f"the pace, to begin a group: {found}")
             if not told and time.monotonic() - began > PATIENCE:
                 told = True

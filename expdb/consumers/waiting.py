@@ -18,7 +18,7 @@ from expdb.storage.store import Store
 PAUSE = 0.035  # seconds between two polls of a file; waking up is most of the cost of a poll
 LONGEST = 1.0  # seconds of one watch: an expired lease or an ended process changes no counter
 CANCELLED_SECONDS = 0.25  # seconds between two checks of `cancelled` in a waiting thread
-PATIENCE = 5.0  # seconds until another thread also watches; the first may be stuck on the server
+PATIENCE = 5.0  # seconds of one watch until another thread also watches: the server may be stuck
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class ConsumerWatch:
         """Reset the state in a forked child, which has none of the parent's threads."""
         self._change = threading.Condition()
         self._watcher: int | None = None  # identifier of the watching thread
+        self._since = 0.0  # when it began
         self._latest = Glance(None, [])
 
     def wait(
@@ -69,20 +70,19 @@ class ConsumerWatch:
         self, seen: Glance, deadline: float, cancelled: threading.Event | None, me: int
     ) -> Glance | None:
         """Wait while another thread watches; return None if this thread must watch."""
-        patience = time.monotonic() + PATIENCE
         while self._watcher not in (None, me):  # `me`: a signal handler interrupted the watch
             if self._latest.number > seen.number and self._latest.counters != seen.counters:
                 return self._latest
             now = time.monotonic()
             if now >= deadline or (cancelled is not None and cancelled.is_set()):
                 return seen
-            if now >= patience:
+            if now >= self._since + PATIENCE:
                 break
-            until = min(deadline, patience)
+            until = min(deadline, self._since + PATIENCE)
             if cancelled is not None:
                 until = min(until, now + CANCELLED_SECONDS)
             self._change.wait(until - now)
-        self._watcher = me
+        self._watcher, self._since = me, time.monotonic()
         return None
 
     def _publish(self, found: Glance) -> Glance:

@@ -19,6 +19,10 @@ class Session:
     It runs statements of SQLAlchemy, and plain ones with `?` on the hot paths.
     """
 
+    # Whether the caller repeats the transaction if the outcome of its commit is unknown. On
+    # PostgreSQL, the last statements are then sent together with the commit.
+    is_repeated = False
+
     def __init__(self, connection: sa.Connection):
         self._connection = connection
         self._driver: Any = connection.connection.driver_connection

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 import expdb
 from expdb.process.processes import Others
@@ -334,3 +335,13 @@ def test_a_group_whose_commit_was_in_doubt_begins_once(paced):
     for _ in range(5):
         paced.admit(wait=0).finish()
     assert refused(paced, "6 groups have begun")
+
+
+def test_a_refused_group_does_not_wait_for_other_writers(paced, open_db):
+    for _ in range(4):
+        paced.admit(wait=0).finish()
+    began = time.monotonic()
+    with open_db().buffer("train")._store.writing() as (session, _):
+        session.rows(sa.select(sa.literal(1)))  # a server is asked for the lock with it
+        assert paced.admit(wait=0, required=False) is None
+    assert time.monotonic() - began < 1.0

@@ -67,6 +67,31 @@ def test_one_thread_watches_for_all(db, consumer, monkeypatch):
     assert most == [1]
 
 
+def test_threads_take_turns_in_watching(db, consumer, monkeypatch):
+    watch, inside, most, watchers = waiting._wait_for_counters, [0], [0], set()
+
+    def counted(*arguments):
+        if arguments[2] is None:
+            return watch(*arguments)
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        watchers.add(threading.get_ident())
+        found = watch(*arguments)
+        inside[0] -= 1
+        return found
+
+    monkeypatch.setattr(waiting, "_wait_for_counters", counted)
+    monkeypatch.setattr(waiting, "LONGEST", 0.1)
+    monkeypatch.setattr(waiting, "PATIENCE", 0.6)
+    learners = Learners(consumer, 6)
+    time.sleep(1.5)  # longer than the patience
+    db.buffer("b").store_batch({"x": np.arange(6)})
+    learners.join()
+    assert sorted(learners.found) == list(range(6))
+    assert most == [1]
+    assert len(watchers) > 1
+
+
 def test_another_thread_watches_if_the_first_is_interrupted(db, consumer, monkeypatch):
     watch, interrupted = waiting._wait_for_counters, threading.Event()
 

@@ -648,9 +648,9 @@ def test_how_often_a_client_waits_for_the_server(url, proxy):
         def begin_and_finish():
             buffer.admit(wait=0).finish()
 
-        assert trips(begin_and_finish) == 2
-        buffer.pace = expdb.Pace(max_staleness=1, groups_per_version=2)
         assert trips(begin_and_finish) == 4
+        buffer.pace = expdb.Pace(max_staleness=1, groups_per_version=2)
+        assert trips(begin_and_finish) == 6
 
 
 # -- changes by hand -------------------------------------------------------------------------------
@@ -944,6 +944,27 @@ def test_a_repeated_update_leaves_what_another_process_has_changed_since(url, mo
         buffer.update({"tags.state": "new"}, tags={"state": "first"})
         assert cut
         assert buffer.get([0], fields=["tags"])["tags"].tolist() == [{"state": "second"}]
+
+
+def test_a_clear_whose_connection_ends_before_the_commit_is_repeated(url):
+    with expdb.open(url) as db, psycopg.connect(url) as other:
+        buffer = db.buffer("b")
+        buffer.store_batch({"x": np.arange(15)})
+        other.execute("SELECT * FROM expdb.steps FOR UPDATE")  # the DELETE waits for it
+        cleared = []
+        thread = threading.Thread(target=lambda: cleared.append(buffer.clear()))
+        thread.start()
+        waits = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        with psycopg.connect(url, autocommit=True) as third:
+            until = time.monotonic() + 20.0
+            while not (found := third.execute(waits).fetchall()) and time.monotonic() < until:
+                time.sleep(0.01)
+            third.execute("SELECT pg_terminate_backend(%s)", found[0])
+            third.execute("SELECT pg_sleep(0.1)")
+        other.rollback()
+        thread.join(20.0)
+        assert cleared == [15]
+        assert len(buffer) == 0
 
 
 def test_a_seed_draws_the_same_after_a_lost_connection(url, proxy):

@@ -229,3 +229,16 @@ done.set()
         [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=60
     )
     assert told.stdout == "7\n", told.stderr
+
+
+@pytest.mark.parametrize("kind", ["episode", "writer"])
+def test_a_writer_knows_the_fields_that_its_first_flush_adds(db, kind):
+    buffer = db.buffer("b")
+    with getattr(buffer, kind)(*["task"] * (kind == "episode")) as writer:
+        writer.append(obs=np.zeros(4))
+        writer.flush()
+        with pytest.raises(expdb.FieldMismatch, match=r"holds float64\[4\], not float64\[5\]"):
+            writer.append(obs=np.zeros(5))
+        writer.append(obs=np.ones(4))
+    assert buffer.sample(9)["obs"].shape == (9, 4)
+    assert len(buffer) == 2

@@ -133,6 +133,7 @@ def try_to_admit(
     If it was let in under this id already, by a commit whose outcome was unknown, return that.
     """
     with store.writing() as (session, _):
+        session.is_repeated = True
         look = _look(store, session, others)
         if id in look.versions:
             return Admitted(id, look.versions[id])
@@ -162,6 +163,7 @@ def end(store: Store, id: int, *, took_place: bool, again: bool = False) -> bool
     may begin in the place of one that did not.
     """
     with store.writing() as (session, _):
+        session.is_repeated = True
         mine = sa.and_(A.buffer_id == store.id, A.id == id)
         known = bool(session.rows(sa.select(A.id).where(mine)))
         if again and not known:

@@ -67,6 +67,7 @@ def _update(
     of_steps = {name: value for name, value in changes.items() if name not in of_episodes}
     merged = {name: value for name, value in changes.items() if isinstance(value, dict)}
     with store.writing() as (session, _):
+        session.is_repeated = True
         found = select.positions(store, session, where)
         if found_before:
             (before,) = found_before

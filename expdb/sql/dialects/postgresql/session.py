@@ -39,6 +39,7 @@ class PostgresqlSession(Session):
         self._required: list[tuple[int, Callable[[], Exception]]] = []
         self._fresh = True  # nothing has been sent yet
         self._told = False  # and nothing is to be sent
+        self._has_executed = False
 
     @property
     def connection(self) -> sa.Connection:
@@ -54,7 +55,7 @@ class PostgresqlSession(Session):
 
     def execute(self, statement: sa.Executable) -> None:
         """Queue a statement; it is sent with the next one, which also raises its errors."""
-        self._told = True
+        self._told = self._has_executed = True
         self._queue.append(self._compile(statement))
 
     def rows(self, statement: sa.Executable) -> list[Any]:
@@ -150,8 +151,10 @@ class PostgresqlSession(Session):
         """
         if self._fresh and not self._told:
             return False
-        if self._fresh:
-            self._send()  # apart from the end, as it may be sent again on another connection
+        # Apart from the end: the first statements may be sent again on another connection, and a
+        # connection that is lost before the commit is sent leaves no doubt.
+        if self._fresh or (self._has_executed and not self.is_repeated):
+            self._send()
         if self.in_transaction:
             try:
                 self._send((self._closing, ()))
