@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 import uuid
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,8 +39,8 @@ class OpenEpisodes:
 
     def __init__(self, store: Store, run: str):
         self._store, self.run = store, run
-        self._open: dict[Key, EpisodeRecord] = {}
-        self._named: dict[str, EpisodeRecord] = {}
+        self._open: OrderedDict[Key, EpisodeRecord] = OrderedDict()
+        self._named: OrderedDict[str, EpisodeRecord] = OrderedDict()
         # Who stored the steps of an open episode without a name.
         self._callers: dict[Key, tuple[object, object]] = {}
         self._warned = False
@@ -242,12 +243,15 @@ class OpenEpisodes:
                 self._open.pop(key, None)
                 self._callers.pop(key, None)
             else:
-                self._open.pop(key, None)  # in the order of their last steps
+                # Not removed and added again: an interrupt in between would forget the episode.
                 self._open[key] = episode
+                self._open.move_to_end(key)  # in the order of their last steps
         for name, episode in found.named.items():
-            self._named.pop(name, None)
-            if episode not in found.pending.ended:
+            if episode in found.pending.ended:
+                self._named.pop(name, None)
+            else:
                 self._named[name] = episode
+                self._named.move_to_end(name)
         while len(self._named) > MANY_NAMED:
             del self._named[next(iter(self._named))]
 
