@@ -52,10 +52,12 @@ class ConsumerWatch:
         Return at once if `seen` is None. Also return at the deadline, when `cancelled` is set, and,
         in the watching thread, after `LONGEST` seconds.
         """
-        me, found = threading.get_ident(), None
+        thread, found = threading.get_ident(), None
         try:
             if seen is not None:
-                found = locked(self._change, self._wait_for_watcher, seen, deadline, cancelled, me)
+                found = locked(
+                    self._change, self._wait_for_watcher, seen, deadline, cancelled, thread
+                )
             if found is None:
                 found = self._store.engine.retry(
                     _wait_for_counters, self._store, self._consumer, seen, deadline, cancelled
@@ -63,14 +65,14 @@ class ConsumerWatch:
                 found = locked(self._change, self._publish, found)
             return found
         finally:
-            if self._watcher == me:
+            if self._watcher == thread:
                 locked(self._change, self._stop_watching)
 
     def _wait_for_watcher(
-        self, seen: Glance, deadline: float, cancelled: threading.Event | None, me: int
+        self, seen: Glance, deadline: float, cancelled: threading.Event | None, thread: int
     ) -> Glance | None:
         """Wait while another thread watches; return None if this thread must watch."""
-        while self._watcher not in (None, me):  # `me`: a signal handler interrupted the watch
+        while self._watcher not in (None, thread):  # `thread`: in a signal handler of the watcher
             if self._latest.number > seen.number and self._latest.counters != seen.counters:
                 return self._latest
             now = time.monotonic()
@@ -82,7 +84,7 @@ class ConsumerWatch:
             if cancelled is not None:
                 until = min(until, now + CANCELLED_SECONDS)
             self._change.wait(until - now)
-        self._watcher, self._since = me, time.monotonic()
+        self._watcher, self._since = thread, time.monotonic()
         return None
 
     def _publish(self, found: Glance) -> Glance:

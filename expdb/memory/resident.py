@@ -49,7 +49,7 @@ from expdb.storage.catalog import Fields
 from expdb.storage.reading.chunk_values import blank
 
 LEAST = 64  # minimum number of rows in the ring
-SPARE = 32  # if positions have gaps, one spare row is added per 32 steps
+SPARE = 32  # if positions have gaps, the ring has one spare row per `SPARE` steps
 
 
 def sparse_slots(count: int) -> int:
@@ -505,9 +505,8 @@ class Resident(RowColumns):
         """Let go of the positions before `low`; return those held that followed one of them."""
         if low <= self.low:
             return NONE
-        gone = np.arange(self.first_place, self.first_place + self.count_before(low)) % max(
-            self.slots, 1
-        )
+        first = self.first_place
+        gone = np.arange(first, first + self.count_before(low)) % max(self.slots, 1)
         after = self.next_steps(gone) if len(gone) else gone
         orphaned = self.positions(after[after >= 0])
         orphaned = orphaned[orphaned >= low]

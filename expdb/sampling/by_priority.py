@@ -49,11 +49,8 @@ class Draws(Follower):
         self.sampler, self.tree = sampler, SumTree(0)
         self.member = np.zeros(0, np.bool_)  # by row
         self.used = -1  # epoch of what a consumer has used, at which it is right
-        self.layout_version, self.first_place, self.high = (
-            -1,
-            0,
-            0,
-        )  # of the rows at the last update
+        # Of the rows in memory at the last update.
+        self.layout_version, self.first_place, self.high = -1, 0, 0
         self.again: list[np.ndarray] = []  # positions given a priority while the tree was behind
 
     @property
@@ -130,7 +127,7 @@ class ByPriority:
             relabelled = any(len(change.episodes) for change in changes or ())
             reach = None if relabelled else reach
         deleted = any(change.deleted for change in changes or ())
-        must_rebuild = must_rebuild or looked is None or used is None or reach is None or deleted
+        must_rebuild = must_rebuild or deleted
         if must_rebuild or changes is None or looked is None or used is None or reach is None:
             chosen = np.zeros(r.slots, np.bool_)
             positions = self._candidates.drawable(session, request)
@@ -161,9 +158,8 @@ class ByPriority:
         """Match the sum tree to the ring; return True if it is new and all its weights are 0."""
         r = self._resident
         if not must_rebuild and draws.layout_version == r.layout_version:
-            gone = np.arange(
-                draws.first_place, min(r.first_place, draws.first_place + r.slots)
-            ) % max(r.slots, 1)
+            end = min(r.first_place, draws.first_place + r.slots)
+            gone = np.arange(draws.first_place, end) % max(r.slots, 1)
             self._weigh(draws, gone, lambda rows: np.zeros(len(rows), np.bool_))
             return False
         draws.tree, draws.member = SumTree(r.slots), np.zeros(r.slots, np.bool_)

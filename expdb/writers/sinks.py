@@ -41,10 +41,6 @@ class EpisodeSink:
         """Return an empty collection of steps."""
         return Pending(self._store.fields)
 
-    def use_current_fields(self, steps: Pending) -> None:
-        """Check the steps added to an empty collection by the current types of the fields."""
-        steps.use_fields(self._store.fields)
-
     def gather_many(self, episode: EpisodeRecord, given: Any, steps: Pending) -> bool:
         """Add steps given as columns or rows, all or none; return whether the last ends it."""
         columns = columns_of(given)
@@ -98,10 +94,6 @@ class StepSink:
     def gathering(self) -> Gathering:
         """Return an empty collection of steps."""
         return self._episodes.gathering()
-
-    def use_current_fields(self, steps: Gathering) -> None:
-        """Check the steps added to an empty collection by the current types of the fields."""
-        self._episodes.use_current_fields(steps)
 
     def gather(
         self, whose: Any, fields: Mapping[str, Any], columns: tuple[Any, ...], steps: Gathering

@@ -118,8 +118,7 @@ class GatheringWriter(ABC):
         try:
             self._sink.write(steps)
             self._told_of(steps.positions)
-            self._sink.use_current_fields(following)  # the write may have added some
-            self._steps = following
+            self._steps = self._sink.gathering()  # not `following`: the write may add fields
         except BaseException:
             if steps.is_stored:  # an interrupt came just after the commit
                 self._told_of(steps.positions)

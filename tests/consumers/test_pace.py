@@ -342,6 +342,6 @@ def test_a_refused_group_does_not_wait_for_other_writers(paced, open_db):
         paced.admit(wait=0).finish()
     began = time.monotonic()
     with open_db().buffer("train")._store.writing() as (session, _):
-        session.rows(sa.select(sa.literal(1)))  # a server is asked for the lock with it
+        session.rows(sa.select(sa.literal(1)))  # sends the request for the lock
         assert paced.admit(wait=0, required=False) is None
     assert time.monotonic() - began < 1.0

@@ -76,10 +76,6 @@ class OpenEpisodes:
         """Return an empty collection of steps, to be written later."""
         return Gathering(Pending(self._store.fields))
 
-    def use_current_fields(self, steps: Gathering) -> None:
-        """Check the steps added to an empty collection by the current types of the fields."""
-        steps.pending.use_fields(self._store.fields)
-
     def gather(
         self, whose: Any, fields: Mapping[str, Any], columns: tuple[Any, ...], found: Gathering
     ) -> None:

@@ -100,10 +100,6 @@ class Pending:
         """Whether it is committed."""
         return self.stored is not None
 
-    def use_fields(self, fields: Fields) -> None:
-        """Check the steps added later by these types; there must be none yet."""
-        self.fields, self._types = fields, fields.types
-
     @property
     def positions(self) -> np.ndarray:
         """Where the steps are, once they are committed."""
