@@ -1,6 +1,5 @@
 """Stable-Baselines3 trains from a database as it does from its own arrays, and goes on with it."""
 
-import contextlib
 import copy
 import functools
 import pickle
@@ -438,47 +437,47 @@ def test_a_sample_after_a_failed_write_includes_every_transition(tmp_path):
         seen = np.full((1, 4), number, np.float32)
         mine.add(seen, seen, np.zeros((1, 1)), np.full(1, number), np.zeros(1, bool), [{}])
 
-    for number in range(1, 8):
+    for number in range(1, 4):
+        add(number)
+    mine.flush()
+    for number in range(4, 11):
         add(number)
     with sqlite3.connect(tmp_path / "b.db", isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(expdb.DatabaseBusy):
-            add(8)
+            add(11)
         with pytest.raises(expdb.DatabaseBusy):
             mine.sample(4)
         other.execute("ROLLBACK")
-    add(9)
-    assert set(mine.sample(500).rewards[:, 0].tolist()) == set(range(1, 10))
+    assert set(mine.sample(500).rewards[:, 0].tolist()) == set(range(1, 12))
     mine.close()
 
 
-def test_samples_during_add_contain_whole_transitions():
-    mine = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu", flush_steps=16)
-    stopped = threading.Event()
+def test_samples_during_add_contain_whole_transitions(monkeypatch):
+    mine = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu")
 
-    def add():
-        number = 0
-        while not stopped.is_set():
-            number += 1
-            seen = np.full((1, 4), number, np.float32)
-            mine.add(seen, seen, np.zeros((1, 1)), np.full(1, number), np.zeros(1, bool), [{}])
+    def add(number):
+        seen = np.full((1, 4), number, np.float32)
+        mine.add(seen, seen, np.zeros((1, 1)), np.full(1, number), np.zeros(1, bool), [{}])
 
-    thread = threading.Thread(target=add)
-    fill((mine,), 1, 1)
+    add(0)
     mine.flush()
-    mine.reset()
-    thread.start()
-    try:
-        samples = []
-        while len(samples) < 300:
-            with contextlib.suppress(expdb.TooFewRows):
-                samples.append(mine.sample(32))
-    finally:
-        stopped.set()
-        thread.join()
-    for sample in samples:
-        assert (sample.observations == sample.rewards).all()
-        assert (sample.next_observations == sample.rewards).all()
+    for number in range(1, 10):
+        add(number)
+    draw, threads = mine.buffer.sample, []
+
+    def draw_while_another_thread_adds(*arguments, **options):
+        batch = draw(*arguments, **options)
+        threads.append(threading.Thread(target=add, args=(10,)))
+        threads[0].start()
+        threads[0].join(0.2)
+        return batch
+
+    monkeypatch.setattr(mine.buffer, "sample", draw_while_another_thread_adds)
+    assert set(mine.sample(500).rewards[:, 0].tolist()) == set(range(10))
+    threads[0].join()
+    monkeypatch.undo()
+    assert set(mine.sample(500).rewards[:, 0].tolist()) == set(range(11))
     mine.close()
 
 

@@ -85,6 +85,7 @@ def write_after_an_open_episode(buffer, count):
     for k in range(count):
         with buffer.episode("short") as episode:
             episode.extend({"x": np.arange(25) + k})
+            episode.end(x=-k)  # a final observation
         if k % 10 == 9:
             buffer.evict()
         buffer.sample(1, unit=expdb.NStep(1))
