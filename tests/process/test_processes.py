@@ -286,12 +286,12 @@ def test_a_forked_child_samples_the_rows_that_its_parent_has_in_memory(path):
         def child():
             rows = buffer.stats()["resident_bytes"]
             buffer.store(x=-7)
-            drawn = set(buffer.sample(20_000)["x"].tolist())
+            drawn = set(buffer.sample(20_000, rng=0)["x"].tolist())
             return (
                 rows == in_memory,
                 -7 in drawn,
                 len(drawn) > 2_900,
-                buffer.sample(50, sampler=expdb.Prioritized())["x"].max(),
+                buffer.sample(50, sampler=expdb.Prioritized(), rng=0)["x"].max(),
             )
 
         assert in_child(child) == (True, True, True, 5)
