@@ -122,23 +122,40 @@ def memmap(folder: Path) -> Iterator[tuple[str, Side, Side]]:
 
 
 def di_engine(folder: Path) -> Iterator[tuple[str, Side, Side]]:
-    """Yield the advanced buffer."""
+    """Yield the newer buffer and the advanced one."""
     import torch
+    from ding.data.buffer import DequeBuffer
     from ding.worker.replay_buffer import AdvancedReplayBuffer
 
     from expdb.integrations import di_engine as ours
 
     os.chdir(folder)
+    items = [
+        {"obs": torch.randn(4), "next_obs": torch.randn(4), "action": torch.tensor([1]),
+         "reward": torch.tensor([1.0]), "done": False} for _ in range(STEPS)
+    ]  # fmt: skip
+    sides = []
+    for buffer in (ours.DequeBuffer(20_000, location=folder / "deque.db"), DequeBuffer(20_000)):
+
+        def push(buffer: Any = buffer) -> None:
+            for item in items:
+                buffer.push(dict(item))
+            if hasattr(buffer, "items"):
+                buffer.items.flush()
+
+        def turn(buffer: Any = buffer) -> None:
+            buffer.push(dict(items[0]))
+            buffer.sample(64)
+
+        several(push, 20)()
+        sides.append((push, lambda buffer=buffer: buffer.sample(64), turn))
+    yield "DI-engine, DequeBuffer, sample(64)", sides[0], sides[1]
     for size in (64, 256):
         sides = []
         for kind in (ours.AdvancedReplayBuffer, AdvancedReplayBuffer):
             config = kind.default_config()
             config.replay_buffer_size = 20_000
             buffer = kind(config, None, f"experiment_{size}_{kind.__module__}", "b")
-            items = [
-                {"obs": torch.randn(4), "next_obs": torch.randn(4), "action": torch.tensor([1]),
-                 "reward": torch.tensor([1.0]), "done": False} for _ in range(STEPS)
-            ]  # fmt: skip
 
             def add(buffer: Any = buffer, items: Any = items) -> None:
                 for item in items:

@@ -337,6 +337,16 @@ class ReplayBuffer:
         with self._store.engine.reading() as session:
             return self._store.state(session).capacity
 
+    @property
+    @retry_on_restart
+    def revision(self) -> int:
+        """The number of changes to stored steps and episodes, deletions included.
+
+        While it stays the same, columns and tags that were read earlier are still correct. New
+        steps, evictions and priorities do not count.
+        """
+        return self._sampling.revision()
+
     def _compiled(self, where: Where, new_tags: Set[str] = frozenset()) -> Condition | None:
         """Return the condition; what it may ask for is written first."""
         condition = self._store.compiled(where, new_tags)

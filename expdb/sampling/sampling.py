@@ -14,6 +14,7 @@ from expdb import checks, errors
 from expdb.batch import Batch
 from expdb.memory.budget import Budget
 from expdb.memory.new_steps import apply_commit
+from expdb.memory.priorities import load_priorities
 from expdb.memory.refresh import refresh
 from expdb.memory.resident import Resident
 from expdb.names import nearest
@@ -363,6 +364,8 @@ class Sampling:
                     self._refresh(session, state, changed, FILL_SECONDS)
                 self._loads_rows = True
                 if r.complete:
+                    if r.priorities is None and "priority" in (plan.request.fields or ()):
+                        load_priorities(self._store, session, r, state)
                     self._make_room(plan, state)
                 return plan.draw(rng, empty, session, state)
         except errors.ExpDBError:
@@ -461,6 +464,16 @@ class Sampling:
                 break
             if commit.commit_versions is not None:
                 self._seen = advanced(self._seen, commit.commit_versions) or self._seen
+
+    def revision(self) -> int:
+        """Return how often steps that are stored were changed, as of the rows in memory."""
+        with self.resident.lock: return self._safely(self._revision)  # fmt: skip
+
+    def _revision(self) -> int:
+        if self._look_for_changes() is None and self.resident.complete:
+            return self.resident.revision
+        with self._store.engine.reading() as session:
+            return self._store.state(session).revision
 
     def load(self) -> None:
         """Have the rows in memory, so that nobody waits for that under a lock."""

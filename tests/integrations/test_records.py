@@ -65,6 +65,12 @@ def test_values_come_back_as_they_were(db, buffer):
         assert_same(value, one)
 
 
+def test_a_value_comes_back_before_it_is_stored(db, buffer):
+    records = Records(db, buffer)
+    for value in VALUES:
+        assert_same(value, records.value(records.step(value)))
+
+
 def test_tensors_come_back_as_tensors(db, buffer):
     torch = pytest.importorskip(
         "torch", reason="torch is not installed: run `python3 dev.py test --torch`"

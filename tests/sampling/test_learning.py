@@ -5,6 +5,7 @@ Error rates: see test_sampling.
 
 import itertools
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -917,3 +918,23 @@ def test_the_state_of_another_buffer_is_refused(filled, db):
     filled.sample(4, sampler=Prioritized())
     with pytest.raises(expdb.InvalidValue, match="of the buffer 'b', not of 'other'"):
         db.buffer("other").restore_sampling(filled.sampling_state())
+
+
+def test_priorities_that_a_batch_asks_for_are_read_once_and_followed(open_db, monkeypatch):
+    with open_db() as db, open_db() as other:
+        buffer = db.buffer("b")
+        buffer.store_batch({"n": np.arange(10)})
+        other.buffer("b").update_priorities([3], [0.5])
+        wanted = partial(buffer.sample, 400, fields=["position", "priority"])
+        for batch in (wanted(), wanted()):
+            is_third = batch["position"] == 3
+            assert (batch["priority"][is_third] == 0.5).all()
+            assert np.isnan(batch["priority"][~is_third]).all()
+        with monkeypatch.context() as patched:
+            patched.setattr(db._engine, "reading", None)  # no look at the tables
+            wanted()
+        buffer.update_priorities([4], [0.25])
+        batch = wanted()
+        assert (batch["priority"][batch["position"] == 4] == 0.25).all()
+    with open_db() as db:
+        assert db.buffer("b").get([3, 4], fields=["priority"])["priority"].tolist() == [0.5, 0.25]

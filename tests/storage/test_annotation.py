@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import threading
+import time
 
 import pytest
 from click.testing import CliRunner
@@ -27,6 +28,32 @@ def buffer(db):
         tags = {"split": "train", "k": k} if k % 2 else None
         buffer.store(task_id=f"t{k}", episode_id=f"e{k}", x=k, tags=tags, truncated=True)
     return buffer
+
+
+@pytest.mark.parametrize("loads_rows", [False, True])
+def test_the_revision_tells_that_stored_steps_were_changed(open_db, loads_rows):
+    with open_db() as db, open_db() as other_db:
+        buffer, other = db.buffer("train"), other_db.buffer("train")
+        buffer.store_batch([{"x": k, "tags": {"k": k}} for k in range(4)])
+        if loads_rows:
+            buffer.sample(4, unit=expdb.NStep(1))
+        revision = buffer.revision
+        assert revision == buffer.stats()["revision"]
+        buffer.store(x=9)
+        buffer.update_priorities([0], [1.0])
+        other.store(x=9)
+        assert buffer.revision == revision
+        for change in (
+            lambda: buffer.update([0], tags={"k": 5}),
+            lambda: other.update([1], tags={"k": 6}),
+            lambda: other.delete([2]),
+        ):
+            change()
+            until = time.monotonic() + 10
+            while buffer.revision == revision and time.monotonic() < until:
+                time.sleep(0.01)
+            assert buffer.revision == revision + 1
+            revision = buffer.revision
 
 
 def test_tags_are_merged_and_none_removes_one(buffer):

@@ -6,21 +6,21 @@ import os
 import random
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
 
 import expdb
 from expdb.integrations.di_engine.buffered import (
-    INDEX,
     BufferedData,
     Groups,
     buffered,
     plain,
 )
 from expdb.integrations.di_engine.ding import BufferBase, kinds
-from expdb.integrations.di_engine.items import ORDER, UPDATED, Items, push_order_keys
+from expdb.integrations.di_engine.items import UPDATED, Items, push_order_keys
+from expdb.integrations.di_engine.labels import INDEX, ORDER
 from expdb.integrations.di_engine.monitors import logger
 from expdb.integrations.di_engine.saved import load, save
 from expdb.integrations.positions import At, Places
@@ -205,6 +205,9 @@ class DequeBuffer(Buffer):
         sampler: expdb.Sampler | None,
         consumer: expdb.Consumer | None,
     ) -> list[BufferedData]:
+        if sampler is None and consumer is None and sample_range is None:
+            choose = partial(self._choose, size, replace)
+            return buffered(*self.items.draw_held(size, choose, "label", "priority"))
         if sampler is None:
             sampler = expdb.Uniform(replace=replace)
         if sample_range is not None:
@@ -214,10 +217,19 @@ class DequeBuffer(Buffer):
             if not isinstance(sampler, expdb.Uniform):
                 raise ValueError("sample_range and priorities cannot be honoured together")
             sampler = self._at(np.random.choice(places, size, replace))
-        keys = ("tags", "priority", *sampler.keys())
+        keys = ("priority", *sampler.keys())
         if consumer is None:
-            return buffered(*self.items.draw(size, sampler, *keys))
-        return buffered(*self.items.lease(consumer, size, sampler, *keys))
+            return buffered(*self.items.draw(size, sampler, "label", *keys))
+        return buffered(*self.items.lease(consumer, size, sampler, "tags", *keys))
+
+    def _choose(self, size: int, replace: bool, held: int) -> np.ndarray:
+        if held < (1 if replace else size):
+            raise expdb.TooFewRows(f"{size} items wanted, {held} held")
+        rng = self.items.rng
+        places = rng.integers(held, size=size)
+        if replace or len(set(places.tolist())) == size:  # distinct, as nearly always of many
+            return places
+        return rng.choice(held, size, replace=False)
 
     def _order(self) -> np.ndarray | None:
         """Return the positions of all items in the order of their pushes; None if they ascend."""
@@ -270,7 +282,7 @@ class DequeBuffer(Buffer):
         drawn = random.choices(names, k=size) if replace else random.sample(names, size)
         parts = [self._window(groups[name], unroll_len) for name in drawn]
         positions = np.concatenate(parts)
-        found = iter(buffered(*self.items.draw(len(positions), At(positions), "tags", "priority")))
+        found = iter(buffered(*self.items.draw(len(positions), At(positions), "label", "priority")))
         return [[next(found) for _ in part] for part in parts]
 
     def _window(self, positions: np.ndarray, length: int | None) -> np.ndarray:
@@ -287,7 +299,7 @@ class DequeBuffer(Buffer):
         if not -held <= idx < held:
             raise IndexError(f"item {idx} of {held}")
         place = np.array([idx % held])
-        return buffered(*self.items.draw(1, self._at(place), "tags", "priority"))[0]
+        return buffered(*self.items.draw(1, self._at(place), "label", "priority"))[0]
 
     def get_by_index(self, index: str) -> BufferedData:
         """Return an item by its index; raises KeyError where it is gone."""

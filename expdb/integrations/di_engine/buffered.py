@@ -10,10 +10,9 @@ import numpy as np
 
 import expdb
 from expdb.integrations.di_engine.ding import BufferedDataBase
-from expdb.integrations.di_engine.items import ORDER, Items, push_order_keys
+from expdb.integrations.di_engine.items import Items, copied, push_order_keys
+from expdb.integrations.di_engine.labels import INDEX, ORDER, label_of
 from expdb.integrations.records import is_json
-
-INDEX = "_index"  # the tag with the index of an item; other tags are its meta dict
 
 
 @dataclass
@@ -37,7 +36,7 @@ class Groups:
 
     def current(self, sample_range: slice | None) -> dict[Any, np.ndarray]:
         """Return the positions of each group, ascending, of items that are held now."""
-        revision = self._items.buffer.stats()["revision"]
+        revision = self._items.buffer.revision
         if revision != self._revision:  # tags may have changed, also by other processes
             self._positions, self._names = np.empty(0, np.int64), []
             self._order, self._revision = np.empty(0, np.int64), revision
@@ -77,19 +76,21 @@ def plain(meta: Mapping[str, Any]) -> dict[str, Any]:
 _PRIORITY = ("priority", "priority_idx", "priority_IS")
 
 
-def buffered(values: list[Any], batch: expdb.Batch) -> list[BufferedData]:
-    """Return items with their index and meta dict, of the tags of a batch."""
+def buffered(values: list[Any], columns: Mapping[str, Any]) -> list[BufferedData]:
+    """Return items with their index and meta dict, of a batch or what `Items.draw` returns."""
+    labels = columns.get("label")
+    if labels is None:
+        labels = [label_of(tags) for tags in columns["tags"].tolist()]
     found = []
-    columns = batch["tags"].tolist(), batch["position"].tolist(), batch["priority"].tolist()
-    for value, tags, position, priority in zip(values, *columns, strict=True):
-        meta = dict(tags or {})
-        index = meta.pop(INDEX, None)
-        meta.pop(ORDER, None)
-        meta["priority_idx"] = position
+    rows = columns["position"].tolist(), columns["priority"].tolist()
+    for value, (index, meta), position, priority in zip(values, labels, *rows, strict=True):
+        meta = copied(meta) if meta else {}
+        if position >= 0:  # it is stored
+            meta["priority_idx"] = position
         if priority == priority:  # it was given one
             meta["priority"] = priority
         found.append(BufferedData(value, index, meta))
-    if "weight" in batch:
-        for item, weight in zip(found, batch["weight"].tolist(), strict=True):
+    if "weight" in columns:
+        for item, weight in zip(found, columns["weight"].tolist(), strict=True):
             item.meta["priority_IS"] = weight
     return found

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import expdb
+from expdb.integrations.di_engine.labels import ORDER, Labels, label_of
 from expdb.integrations.prioritized import PrioritizedWriter
 from expdb.integrations.records import Kind, Records
 
@@ -19,26 +23,48 @@ UPDATE_SECONDS = 2.0  # after which the process that replaces an item is taken f
 UPDATED = "updated"  # agent_id that marks items that replaced others
 
 
-ORDER = "_order"  # tag of an updated item: its original position
-
-
 def push_order_keys(batch: expdb.Batch) -> np.ndarray:
     """Return sort keys that put items in push order."""
     rows = zip(batch["tags"].tolist(), batch["position"].tolist(), strict=True)
     return np.array([(tags or {}).get(ORDER, position) for tags, position in rows], np.int64)
 
 
+@dataclass(frozen=True)
+class _Held(expdb.Sampler):
+    """Take the items that `items.choose` chooses, among them items that are not written yet.
+
+    The column `unwritten` is -1 for a stored item. For an unwritten one, it counts from 0, the
+    oldest of these, and the position is a placeholder.
+    """
+
+    items: Any
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the names of the columns that `draw` adds to a batch."""
+        return ("unwritten",)
+
+    def draw(
+        self, population: expdb.Population, size: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the positions of the items."""
+        unwritten: int = self.items.unwritten
+        held = min(population.size + unwritten, self.items.size)
+        places = self.items.choose(held) - held  # from the newest, -1, on
+        stored = np.minimum(places + population.size + unwritten, population.size - 1)
+        return population.at(stored), {"unwritten": np.maximum(places + unwritten, -1)}
+
+
 class Items:
     """Push, draw and change the items of a buffer. Threads may share it.
 
     Items are written together, at most `FLUSH_STEPS` or `FLUSH_SECONDS` late, and always before
-    they are read.
+    they are read; `draw_held` reads them before they are written.
     """
 
     def __init__(
         self, location: str | os.PathLike[str], name: str, size: int, kinds: tuple[Kind, ...] = ()
     ):
-        self.location, self.name, self._size, self.kinds = location, name, size, kinds
+        self.location, self.name, self.size, self.kinds = location, name, size, kinds
         self.database = expdb.open(location)
         try:
             self.buffer = self.database.buffer(name, capacity=size)
@@ -56,9 +82,15 @@ class Items:
         self.records = Records(self.database, self.buffer, *kinds)
         self._writer = PrioritizedWriter(self.buffer)
         self._flushed_at = time.monotonic()
-        self._rng = np.random.default_rng(np.random.randint(2**31))  # follows NumPy's seed
+        self.rng = np.random.default_rng(np.random.randint(2**31))  # follows NumPy's seed
         self.lock = threading.RLock()
         self.pushed = int(self.buffer.stats()["added"])
+        self.choose: Callable[[int], np.ndarray]  # see draw_held
+        self._held = _Held(self)
+        self._labels = Labels(self.buffer, size)
+        # Copies of the steps that the writer has, with priority and label; more or fewer after an
+        # interrupt or an error.
+        self._unwritten: list[dict[str, Any]] = []
 
     def _await_update(self, size: int) -> int | None:
         """Return the capacity, once no item is being replaced; repair what a killed process left.
@@ -89,7 +121,7 @@ class Items:
             buffer.delete(np.array(old, np.int64))
 
     def __len__(self) -> int:
-        return min(len(self.buffer) + self._writer.unwritten, self._size)
+        return min(len(self.buffer) + self._writer.unwritten, self.size)
 
     def push(
         self,
@@ -102,10 +134,14 @@ class Items:
     ) -> None:
         """Add an item; raises InvalidValue for what could not come back as it is."""
         with self.lock:
+            step = self.records.step(value)
             self._writer.append(
-                priority, policy_version=policy_version, tags=tags, agent_id=agent_id,
-                **self.records.step(value),
-            )  # fmt: skip
+                priority, policy_version=policy_version, tags=tags, agent_id=agent_id, **step
+            )
+            told = {
+                "priority": math.nan if priority is None else priority, "label": label_of(tags),
+            }  # fmt: skip
+            self._unwritten.append(copied(step) | copied(told))
             self.pushed += 1
             if (
                 self._writer.unwritten >= FLUSH_STEPS
@@ -131,8 +167,17 @@ class Items:
         """Have what was pushed durable, and visible to other processes."""
         with self.lock:
             self._flushed_at = time.monotonic()
-            if not self._writer.is_flushed:
-                self._writer.flush()
+            if self._writer.is_flushed:
+                return
+            positions = self._writer.flush().tolist()
+            steps, self._unwritten = self._unwritten, []
+            if len(steps) == len(positions):
+                self._labels.add(positions, [step["label"] for step in steps])
+
+    @property
+    def unwritten(self) -> int:
+        """The number of items that are not written yet."""
+        return len(self._unwritten)
 
     def draw(
         self,
@@ -140,14 +185,58 @@ class Items:
         sampler: expdb.Sampler,
         *keys: str,
         where: Any = None,
-    ) -> tuple[list[Any], expdb.Batch]:
-        """Return drawn items, and the batch with `keys` of them."""
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return drawn items, and their `position` and `keys`, "label" among them: see `Labels`."""
         with self.lock:
             self.flush()
-            batch = self.buffer.sample(
-                size, where, sampler=sampler, rng=self._rng, fields=self.fields(*keys)
-            )
-            return self.records.values(batch), batch
+            columns = self._columns(size, sampler, *keys, where=where)
+            return self.records.values(columns), columns
+
+    def draw_held(
+        self, size: int, choose: Callable[[int], np.ndarray], *keys: str
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return `size` items as `draw` does, among them items that are not written yet.
+
+        `choose` is given how many items are held and returns places, from 0, the oldest. Positions
+        of items that are not written are -1. Raises TooFewRows where no item is held, and what
+        `choose` raises.
+        """
+        with self.lock:
+            is_due = time.monotonic() - self._flushed_at >= FLUSH_SECONDS
+            if is_due or self._writer.unwritten != self.unwritten:
+                self.flush()
+            self.choose = choose
+            try:
+                columns = self._columns(size, self._held, *keys, "unwritten")
+            except expdb.TooFewRows:
+                if len(self.buffer) or not self.unwritten:
+                    raise
+                self.flush()  # a sample needs a stored item
+                columns = self._columns(size, self._held, *keys, "unwritten")
+            values = self.records.values(columns)
+            unwritten = columns.pop("unwritten")
+            for row in np.flatnonzero(unwritten >= 0).tolist():
+                step = self._unwritten[unwritten[row]]
+                values[row] = self.records.value(copied(step))
+                for key in keys:
+                    columns[key][row] = step[key]
+                columns["position"][row] = -1
+            return values, columns
+
+    def _columns(
+        self, size: int, sampler: expdb.Sampler, *keys: str, where: Any = None
+    ) -> dict[str, Any]:
+        """Return the columns of drawn items, with the fields that `records` needs."""
+        names = [key for key in keys if key != "label"]
+        draw = partial(self.buffer.sample, size, where, sampler=sampler, rng=self.rng)
+        columns: dict[str, Any] = dict(draw(fields=self.fields(*names)))
+        if len(names) < len(keys):
+            try:
+                columns["label"] = self._labels.at(columns["position"].tolist())
+            except expdb.Evicted:  # since they were drawn
+                columns = dict(draw(fields=self.fields(*names, "tags")))
+                columns["label"] = [label_of(tags) for tags in columns["tags"].tolist()]
+        return columns
 
     def lease(
         self, consumer: expdb.Consumer, size: int, sampler: expdb.Sampler, *keys: str
@@ -188,16 +277,16 @@ class Items:
         """Add an item, and delete those that it stands for; no others are evicted for it."""
         with self.lock:
             self.flush()
-            is_full = len(self) >= self._size
+            is_full = len(self) >= self.size
             if is_full:
-                self.buffer.set_capacity(self._size + 1)
+                self.buffer.set_capacity(self.size + 1)
             try:
                 self.push(value, tags=tags, agent_id=UPDATED)
                 self.flush()
                 self.delete(old)
             finally:
                 if is_full:
-                    self.buffer.set_capacity(self._size)
+                    self.buffer.set_capacity(self.size)
 
     def delete(self, positions: Any) -> None:
         """Delete items by position."""
@@ -216,6 +305,16 @@ class Items:
             if self._writer.is_open:
                 self._writer.close()
                 self.database.close()
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of a leaf, or of containers of leaves, that shares nothing changeable."""
+    kind = type(value)
+    if kind is dict:
+        return {key: copied(one) for key, one in value.items()}
+    if kind in (list, tuple):
+        return kind([copied(one) for one in value])
+    return value.copy() if kind is np.ndarray else value
 
 
 def _equal(one: Any, other: Any) -> bool:

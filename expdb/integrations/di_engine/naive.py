@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+import expdb
 from expdb.integrations.di_engine.config import Configured, location_of, merged
 from expdb.integrations.di_engine.items import Items
 from expdb.integrations.di_engine.monitors import PeriodicThruputMonitor, UsedDataRemover, logger
@@ -162,13 +163,17 @@ class NaiveReplayBuffer(IBuffer):
         """
         if size == 0:
             return []
-        with self.items.lock:
-            places = np.arange(len(self.items))
-            places = places if sample_range is None else places[sample_range]
+
+        def choose(held: int) -> np.ndarray:
+            places = np.arange(held) if sample_range is None else np.arange(held)[sample_range]
             if not self._is_enough(len(places), size, replace):
-                return None
-            drawn = np.random.choice(places, size, replace)
-            items = self.items.draw(size, Places(drawn))[0]
+                raise expdb.TooFewRows(f"{size} items wanted, {len(places)} held")
+            return np.random.choice(places, size, replace)
+
+        try:
+            items = self.items.draw_held(size, choose)[0]
+        except expdb.TooFewRows:
+            return None
         self._monitor.count("sample", size)
         return items
 

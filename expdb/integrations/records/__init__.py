@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -81,7 +82,7 @@ class Records:
         step[STRUCTURE] = code
         return step
 
-    def values(self, batch: expdb.Batch) -> list[Any]:
+    def values(self, batch: Mapping[str, Any]) -> list[Any]:
         """Return the values of the steps of a batch, in order; no two share memory."""
         codes = batch[STRUCTURE]
         if not len(codes):
@@ -97,6 +98,14 @@ class Records:
             ):
                 values[place] = value
         return values
+
+    def value(self, step: Mapping[str, Any]) -> Any:
+        """Return the value that `step` took apart; it shares memory with the arguments."""
+        code = step[STRUCTURE]
+        if code not in self._nodes:
+            self._read_structures()
+        columns = {name: _column_of_one(step[name]) for name in self._names[code]}
+        return self._putting.together(self._nodes[code], columns, 1)[0]
 
     def table(self, batch: expdb.Batch) -> dict[Any, np.ndarray] | None:
         """Return dicts of arrays and numbers as one dict of arrays [B, ...]; None for others.
@@ -117,7 +126,7 @@ class Records:
         except KeyError:  # another process has stored the first ones of it
             return None
 
-    def _values(self, code: int, batch: expdb.Batch, places: np.ndarray) -> list[Any]:
+    def _values(self, code: int, batch: Mapping[str, Any], places: np.ndarray) -> list[Any]:
         if code not in self._nodes:
             self._read_structures()
         node = self._nodes[code]
@@ -125,7 +134,7 @@ class Records:
         if not names <= batch.keys():  # another process has stored the first ones of it
             positions = batch["position"][places]
             columns = dict(self._buffer.get(positions, fields=[n for n in names if n != "reward"]))
-        elif len(places) == batch.size:
+        elif len(places) == len(batch[STRUCTURE]):
             columns = dict(batch)
         else:
             columns = {name: batch[name][places] for name in names}
@@ -199,3 +208,12 @@ class Records:
                 is_flat = node[0] == "dict" and all(one[0] in NUMBERS for _, one in node[1])
                 self._flat[code] = [(key, one[1]) for key, one in node[1]] if is_flat else None
                 self._fields |= {name: None for name in names_of(node) if name != "reward"}
+
+
+def _column_of_one(leaf: Any) -> np.ndarray:
+    """Return the column, [1, ...], of a batch of one step."""
+    if isinstance(leaf, (np.ndarray, np.generic, bool, int, float)):
+        return np.asarray(leaf)[None]
+    column = np.empty(1, object)
+    column[0] = leaf
+    return column
