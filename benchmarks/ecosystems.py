@@ -8,6 +8,7 @@ one step added and a batch sampled in turns, without a flush in between.
 """
 
 import importlib.util
+import itertools
 import logging
 import os
 import statistics
@@ -168,11 +169,51 @@ def di_engine(folder: Path) -> Iterator[tuple[str, Side, Side]]:
 
 
 def rllib(folder: Path) -> Iterator[tuple[str, Side, Side]]:
-    """Yield the prioritized buffers, of timesteps and of episodes."""
+    """Yield the buffers of episodes and the prioritized one of timesteps."""
+    from ray.rllib.env.single_agent_episode import SingleAgentEpisode
     from ray.rllib.policy.sample_batch import SampleBatch
+    from ray.rllib.utils import replay_buffers as original
     from ray.rllib.utils.replay_buffers import PrioritizedReplayBuffer
 
     from expdb.integrations import rllib as ours
+
+    def parts() -> Iterator[Any]:
+        """Yield parts of 8 steps of episodes of 200."""
+        for number in itertools.count():
+            for start in range(0, 200, 8):
+                yield SingleAgentEpisode(
+                    id_=f"episode {number}", t_started=start, terminated=start == 192,
+                    observations=list(np.zeros((9, 4), np.float32)), actions=[1] * 8,
+                    rewards=[1.0] * 8, infos=[{}] * 9, len_lookback_buffer=0,
+                )  # fmt: skip
+
+    for name, options in (
+        ("EpisodeReplayBuffer", {"num_items": 64, "n_step": 1, "sample_episodes": True}),
+        ("EpisodeReplayBuffer", {"batch_size_B": 16, "batch_length_T": 64}),
+        ("PrioritizedEpisodeReplayBuffer", {"num_items": 64, "n_step": 1, "beta": 0.4}),
+    ):
+        sides = []
+        path = folder / f"{len(options)}{name}.db"
+        for buffer in (getattr(ours, name)(10_000, location=path), getattr(original, name)(10_000)):
+            new = parts()
+
+            def add(buffer: Any = buffer, new: Any = new) -> None:
+                for _ in range(STEPS // 8):
+                    buffer.add([next(new)])
+                if hasattr(buffer, "flush"):
+                    buffer.flush()
+
+            def sample(buffer: Any = buffer, options: Any = options) -> None:
+                buffer.sample(**options)
+
+            def turn(buffer: Any = buffer, new: Any = new, options: Any = options) -> None:
+                buffer.add([next(new)])
+                buffer.sample(**options)
+
+            several(add, 10)()
+            sides.append((add, sample, turn))
+        said = ", ".join(f"{key}={value}" for key, value in options.items())
+        yield f"RLlib, {name}.sample({said})", sides[0], sides[1]
 
     batch = SampleBatch(
         {"obs": np.zeros((1, 4), np.float32), "new_obs": np.zeros((1, 4), np.float32),
@@ -266,8 +307,9 @@ def main() -> None:
                 mine, other = (several(side[1], SAMPLES) for side in (ours, theirs))
                 print(f"  sample {alternated(mine, other, SAMPLES)}", flush=True)
                 if len(ours) > 2:
-                    mine, other = (several(side[2], STEPS) for side in (ours, theirs))
-                    print(f"  both   {alternated(mine, other, STEPS)}", flush=True)
+                    turns = STEPS // 8 if module == "ray" else STEPS
+                    mine, other = (several(side[2], turns) for side in (ours, theirs))
+                    print(f"  both   {alternated(mine, other, turns)}", flush=True)
     os._exit(0)  # monitors of the originals never end
 
 

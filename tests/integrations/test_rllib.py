@@ -376,6 +376,50 @@ def test_an_episode_that_is_refused_leaves_nothing(kind, close):
     assert len(buffer) == 5
 
 
+def test_rows_of_steps_with_different_values(close):
+    buffer = close(EpisodeReplayBuffer(capacity=100, seed=0))
+    some = episode(0, 5)
+    some.infos[2].clear()
+    some.infos[3].clear()  # so that step 2 has no infos
+    buffer.add([some, episode(1, 5, extra={"more": [1.0] * 5})])
+    batch = buffer.sample(30, batch_length_T=4)
+    numbers, times = batch["obs"][..., 0], batch["obs"][..., 1]
+    assert set(numbers.ravel().tolist()) == {0, 1}
+    assert (batch["actions"] == np.minimum(times, 4)).all()
+    assert (batch["rewards"] == np.maximum(times - 1, 0)).all()
+    assert (batch["is_terminated"] == (times == 5)).all()
+    assert batch["obs"].dtype == np.float32
+
+
+def test_rows_of_observations_in_dictionaries(close):
+    buffer = close(EpisodeReplayBuffer(capacity=100, seed=0))
+    buffer.add(
+        SingleAgentEpisode(
+            observations=[{"t": t} for t in range(6)], actions=[0] * 5, rewards=[0.0] * 5,
+            infos=[{}] * 6, terminated=True, len_lookback_buffer=0,
+        )
+    )  # fmt: skip
+    batch = buffer.sample(20, batch_length_T=3)
+    assert batch["obs"].shape == (20, 3)
+    assert {one["t"] for one in batch["obs"][batch["is_terminated"]]} == {5}
+    assert {one["t"] for one in batch["obs"].ravel()} == set(range(6))
+
+
+def test_deletions_and_steps_of_others_are_learned(close, tmp_path):
+    one, other = (
+        close(EpisodeReplayBuffer(capacity=40, location=tmp_path / "e.db")) for _ in range(2)
+    )
+    one.add([episode(k, 10) for k in range(4)])
+    one.flush()
+    assert len(other.episodes) == 4
+    one.buffer.delete({"episode_id": "e1"})
+    one.add(episode(7, 10))  # as many as were deleted
+    one.flush()
+    assert sorted(episode.id_ for episode in other.episodes) == ["e0", "e2", "e3", "e7"]
+    found = other.sample(60, n_step=1, sample_episodes=True)
+    assert {episode.id_ for episode in found} == {"e0", "e2", "e3", "e7"}
+
+
 def test_two_handles_follow_each_other(close, tmp_path):
     one, other = (
         close(EpisodeReplayBuffer(capacity=20, location=tmp_path / "e.db")) for _ in range(2)

@@ -183,6 +183,16 @@ def test_an_unordered_episode_loses_its_links_with_its_first_step(open_db):
     np.testing.assert_array_equal(mine["position"], theirs["position"])
 
 
+@pytest.mark.parametrize("gone", [range(1_024, 2_048), range(5, 4_000, 700), [0, 1_023, 2_047]])
+def test_deletions_by_others_are_found_among_many_steps(open_db, gone):
+    buffer, other = (open_db(max_lag=0.0).buffer("b") for _ in range(2))
+    buffer.store_batch({"x": np.arange(4_000)})
+    buffer.sample(1, unit=expdb.NStep(1))
+    assert other.delete(np.array(gone)) == len(gone)
+    drawn = set(buffer.sample(200_000, rng=0, fields=["x"])["x"].tolist())
+    assert drawn == set(range(4_000)) - set(gone)
+
+
 def test_a_state_with_unordered_positions_is_rejected(open_db):
     buffer = buffer_without(open_db, np.array([3]))
     state = buffer.sampling_state()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from ray.rllib.utils.replay_buffers import prioritized_episode_buffer as rllib_p
 
 import expdb
 from expdb.integrations.rllib.stored_episodes import Stored
+
+FIELDS = "obs", "next_obs", "action"
 
 
 class EpisodeReplayBuffer(Stored):
@@ -68,69 +71,76 @@ class EpisodeReplayBuffer(Stored):
         self._count_sample(batch["position"], batch["episode_id"], batch["n_steps"].mean())
         return found
 
-    def _starts(self, size: int, after: int = 0) -> list[tuple[str, int]]:
-        """Return random steps, each as likely as any other, that have more than `after` to come."""
+    def _starts(self, size: int) -> list[tuple[str, int]]:
+        """Return random steps: the episodes that they are in, and their numbers there."""
+        batch = self._stored.draw(size, expdb.Uniform(), expdb.Step(), self.rng, "episode_id")
+        return [
+            (id, int(self._stored.positions(id).searchsorted(position)))
+            for id, position in zip(
+                batch["episode_id"].tolist(), batch["position"].tolist(), strict=True
+            )
+        ]
+
+    def _starts_before(self, after: int) -> Callable[[], tuple[str, int]]:
+        """Return a function that draws one of the steps that have more than `after` to come."""
         ids = [id for id in self._stored.ids if len(self._stored.positions(id)) > after]
-        lengths = np.array([len(self._stored.positions(id)) - after for id in ids], np.int64)
         if not len(ids):
             raise ValueError(f"no episodes of more than {after} steps are held")
-        ends = np.cumsum(lengths)
-        drawn = self.rng.integers(ends[-1], size=size)
-        which = np.searchsorted(ends, drawn, "right")
-        return [
-            (ids[e], int(d - (ends[e] - lengths[e]))) for e, d in zip(which, drawn, strict=True)
-        ]
+        ends = np.cumsum([len(self._stored.positions(id)) - after for id in ids])
+
+        def draw() -> tuple[str, int]:
+            drawn = int(self.rng.integers(ends[-1]))
+            which = int(np.searchsorted(ends, drawn, "right"))
+            return ids[which], drawn - (int(ends[which - 1]) if which else 0)
+
+        return draw
 
     def _rows(self, size: int, length: int) -> dict[str, np.ndarray]:
         """Return rows of observations, filled up with other episodes; see RLlib's docstring."""
-        self._stored.flush()
-        parts: list[tuple[int, str, int, int]] = []  # row, episode, first and last observation
+        shape, ids = (size, length), []
+        steps = np.empty(shape, np.int64)  # positions of the steps whose actions are taken
+        before = np.empty(shape, np.int64)  # positions of the steps before, -1 for none
+        is_first, is_last, is_end = (np.zeros(shape, np.bool_) for _ in range(3))
+        others = itertools.chain.from_iterable(self._starts(size) for _ in itertools.count())
         for row, (id, first) in enumerate(self._starts(size)):
             filled = 0
             while filled < length:
-                seen = min(len(self._stored.positions(id)) + 1 - first, length - filled)
-                parts.append((row, id, first, first + seen))
-                filled += seen
-                ((id, _),), first = self._starts(1), 0
-        where = [self._stored.positions(id) for _, id, _, _ in parts]
-        wanted = [
-            np.concatenate(
-                (
-                    own[np.minimum(np.arange(first, last), len(own) - 1)],
-                    own[max(first - 1, 0) :][:1],
-                )
-            )
-            for own, (_, _, first, last) in zip(where, parts, strict=True)
-        ]
-        values, batch = self._stored.at(np.concatenate(wanted))
-        names = "obs", "actions", "rewards"
-        flags = "is_first", "is_last", "is_terminated", "is_truncated"
-        out: dict[str, Any] = {name: [[] for _ in range(size)] for name in (*names, *flags)}
-        offset = 0
-        for own, (row, _, first, last) in zip(where, parts, strict=True):
-            taken = last - first
-            mine = values[offset:][: taken + 1]
-            rewards = batch["reward"][offset:][: taken + 1]
-            before, at_end = rewards[-1], last == len(own) + 1
-            observed = [one["obs"] for one in mine[:taken]]
-            if at_end:
-                observed[-1] = mine[taken - 1]["next_obs"]
-            out["obs"][row] += observed
-            out["actions"][row] += [one["action"] for one in mine[:taken]]
-            out["rewards"][row] += [0.0 if first == 0 else before, *rewards[: taken - 1].tolist()]
-            ends = {
-                "is_first": [True] + [False] * (taken - 1),
-                "is_last": [False] * (taken - 1) + [True],
-                "is_terminated": [False] * (taken - 1)
-                + [bool(at_end and batch["terminated"][offset + taken - 1])],
-                "is_truncated": [False] * (taken - 1)
-                + [bool(at_end and batch["truncated"][offset + taken - 1])],
-            }
-            for name, marks in ends.items():
-                out[name][row] += marks
-            offset += taken + 1
-        self._count_sample(batch["position"], np.array([id for _, id, _, _ in parts]), None)
-        return {name: np.array(rows) for name, rows in out.items()}
+                own = self._stored.positions(id)
+                end = min(first + length - filled, len(own) + 1)  # observations are one more
+                part = np.arange(first, end)
+                to = slice(filled, filled + len(part))
+                steps[row, to] = own[np.minimum(part, len(own) - 1)]
+                before[row, to] = np.where(part > 0, own[part - 1], -1)
+                is_first[row, to.start] = is_last[row, to.stop - 1] = True
+                is_end[row, to.stop - 1] = end == len(own) + 1
+                ids.append(id)
+                filled = to.stop
+                if filled < length:
+                    (id, _), first = next(others), 0
+        positions = np.unique(np.concatenate((steps, before), axis=None))
+        positions = positions[positions >= 0]
+        batch = self._stored.batch_at(positions)
+        at = positions.searchsorted(steps)
+        self._count_sample(steps.reshape(-1), np.array(ids), None)
+        columns = self._columns(batch)
+        obs = columns["obs"][at]
+        obs[is_end] = columns["next_obs"][at[is_end]]
+        rewards = batch["reward"][positions.searchsorted(before).clip(0, len(positions) - 1)]
+        return {
+            "obs": obs, "actions": columns["action"][at],
+            "rewards": np.where(before >= 0, rewards, 0.0),
+            "is_first": is_first, "is_last": is_last,
+            "is_terminated": is_end & batch["terminated"][at],
+            "is_truncated": is_end & batch["truncated"][at],
+        }  # fmt: skip
+
+    def _columns(self, batch: expdb.Batch) -> dict[str, np.ndarray]:
+        """Return observations and actions as arrays, of objects where they are not numbers."""
+        table = self._stored.records.table(batch)
+        if table is None:
+            values = self._stored.records.values(batch)
+            table = {key: np.array([one[key] for one in values]) for key in FIELDS}
+        return table
 
     def _slices(
         self, size: int, length: int, lookback: int, least: int, infos: bool, to_numpy: bool
@@ -138,9 +148,9 @@ class EpisodeReplayBuffer(Stored):
         """Return slices of episodes of `size` timesteps in all, with the steps before each."""
         self._stored.flush()
         found: list[SingleAgentEpisode] = []
-        count = 0
+        count, draw = 0, self._starts_before(least)
         while count < size:
-            ((id, first),) = self._starts(1, least)
+            id, first = draw()
             own = self._stored.positions(id)
             begin, last = max(0, first - lookback), min(first + length, len(own))
             steps = last - begin

@@ -7,7 +7,9 @@ import math
 import os
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,8 @@ from expdb.integrations.records import Records
 FLUSH_STEPS = 256
 EXTRA = "extra."  # before the names of extra model outputs
 NUMBERED = "extra_key."  # before names that are not text, as JSON
+TEXTS = "episode_id", "task_id", "agent_id", "group_id"  # columns of an episode that never change
+MANY = 4096
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,8 @@ class Episodes:
         self._positions: OrderedDict[str, np.ndarray] = OrderedDict()
         self._unwritten: list[tuple[Any, ...]] = []  # `KNOWN` of each step that is not flushed
         self._after, self._known = -1, 0
+        self._revision = -1  # of the buffer, up to which deletions are known
+        self._texts: dict[int, dict[str, Any]] = {}  # `TEXTS` by the number of the episode
         self.evicted = 0
         self.learn()
         if self.timesteps > capacity and len(self._positions) > 1:
@@ -138,11 +144,18 @@ class Episodes:
             if (
                 0 < len(rows) == len(positions) and int(positions[0]) == self._after + 1
             ):  # nobody else has written in between
-                self._know(positions, *[_objects(one) for one in zip(*rows, strict=True)])
+                known = [_objects(one) for one in zip(*rows, strict=True)]
+                self._know(positions, *known)
+                if self.KNOWN == ("episode_id",):
+                    self._note_ids(positions, known[0])
         self.learn()
 
     def learn(self) -> None:
         """Learn which steps of which episodes others have written since."""
+        revision = self.buffer.revision
+        if len(self.buffer) == self._known and revision == self._revision:
+            return
+        self._revision = revision
         self._learn_added()
         if len(self.buffer) < self._known:  # others have evicted, too
             self._forget()
@@ -162,6 +175,15 @@ class Episodes:
             mine, known = positions[ids == id], self._positions.get(id)
             self._positions[id] = mine if known is None else np.concatenate((known, mine))
 
+    def _note_ids(self, positions: np.ndarray, ids: np.ndarray) -> None:
+        """Note the ids of the episodes of new steps, which a sample would read otherwise."""
+        firsts = {id: row for row, id in reversed(list(enumerate(ids.tolist())))}
+        rows = list(firsts.values())
+        with suppress(expdb.Evicted):
+            batch = self.buffer.get(positions[rows], fields=("episode",))
+            for episode, id in zip(batch["episode"].tolist(), firsts, strict=True):
+                self._texts.setdefault(episode, {"episode_id": id})
+
     def _forget(self) -> None:
         self._positions.clear()
         self._after, self._known = -1, 0
@@ -174,6 +196,8 @@ class Episodes:
 
     def positions(self, id: str) -> np.ndarray:
         """Return the positions of the steps of an episode, in order."""
+        if id not in self._positions:  # another process has just written it
+            self.learn()
         return self._positions[id]
 
     def add(self, episode: Any, weight: float | None) -> int:
@@ -244,6 +268,7 @@ class Episodes:
         if gone:
             whose = self.KNOWN[0]
             self.buffer.delete(expdb.QueryBuilder().in_(whose, [id for id, _ in gone]))
+            self._revision = self.buffer.revision
         self.evicted += len(gone)
         return gone
 
@@ -257,15 +282,59 @@ class Episodes:
         where: Any = None,
     ) -> tuple[list[Any], expdb.Batch]:
         """Return what is stored of drawn steps, and the batch with `keys`."""
-        self.flush()
-        fields = ("position", "reward", "terminated", "truncated", *self.records.fields, *keys)
-        batch = self.buffer.sample(size, where, sampler=sampler, unit=unit, rng=rng, fields=fields)
+        batch = self.draw(size, sampler, unit, rng, *keys, where=where)
         return [_step(value) for value in self.records.values(batch)], batch
+
+    def draw(
+        self,
+        size: int,
+        sampler: expdb.Sampler,
+        unit: expdb.Unit,
+        rng: np.random.Generator,
+        *keys: str,
+        where: Any = None,
+    ) -> expdb.Batch:
+        """Return a batch of drawn steps, with `keys` and the fields that `records` needs."""
+        self.flush()
+        usual = ("position", "episode", "reward", "terminated", "truncated", *self.records.fields)
+        draw = partial(self.buffer.sample, size, where, sampler=sampler, unit=unit, rng=rng)
+        batch = draw(fields=(*usual, *[key for key in keys if key not in TEXTS]))
+        try:
+            texts = self._texts_of(batch, [key for key in keys if key in TEXTS])
+            batch = expdb.Batch({**batch, **texts}, batch.size)
+        except expdb.Evicted:  # since it was drawn
+            batch = draw(fields=(*usual, *keys))
+        return batch
+
+    def _texts_of(self, batch: expdb.Batch, names: list[str]) -> dict[str, np.ndarray]:
+        """Return columns of the episodes of a batch; raise Evicted if a new one is gone."""
+        if not names:
+            return {}
+        episodes, known = batch["episode"].tolist(), self._texts
+        if len(known) > 2 * len(self._positions) + MANY:  # most are evicted
+            known.clear()
+        positions = dict(zip(episodes, batch["position"].tolist(), strict=True))
+        missing = [
+            one for one in positions if one not in known or not known[one].keys() >= {*names}
+        ]
+        if missing:
+            found = self.buffer.get([positions[one] for one in missing], fields=TEXTS)
+            rows = zip(*[found[name].tolist() for name in TEXTS], strict=True)
+            known |= {
+                one: dict(zip(TEXTS, row, strict=True))
+                for one, row in zip(missing, rows, strict=True)
+            }
+        return {name: _objects(tuple([known[one][name] for one in episodes])) for name in names}
 
     def at(self, positions: np.ndarray, *keys: str) -> tuple[list[Any], expdb.Batch]:
         """Return what is stored of the steps at some positions."""
         rng = np.random.default_rng(0)
         return self.sample(len(positions), At(positions), expdb.Step(), rng, "step", *keys)
+
+    def batch_at(self, positions: np.ndarray) -> expdb.Batch:
+        """Return a batch of the steps at some positions, with the fields that `records` needs."""
+        rng = np.random.default_rng(0)
+        return self.draw(len(positions), At(positions), expdb.Step(), rng)
 
     def close(self) -> None:
         """Flush, and close the database; what it holds stays."""

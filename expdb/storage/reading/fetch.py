@@ -31,6 +31,8 @@ from expdb.storage.statements import SIGNATURES
 from expdb.storage.store import State, Store
 from expdb.storage.stored_json import parse_names
 
+BLOCK = 1024  # positions that `missing` counts together
+
 
 def read_chunks(
     store: Store, session: Session, ids: np.ndarray, outcome: WriteOutcome | None = None
@@ -220,6 +222,30 @@ def alive(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
         f"SELECT position FROM steps WHERE buffer_id = ? AND {condition}", store.id, *params
     )
     return np.isin(positions, np.fromiter((row[0] for row in found), np.int64, len(found)))
+
+
+def missing(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
+    """Return those of all positions held before, ascending, that hold a step no more.
+
+    Blocks of positions are counted first: to read every position takes ten times as long.
+    """
+    if not len(positions):
+        return positions
+    counts = session.ask(
+        f"SELECT position / {BLOCK}, count(*) FROM steps WHERE buffer_id = ? AND position BETWEEN ?"
+        " AND ? GROUP BY 1",
+        store.id, int(positions[0]), int(positions[-1]),
+    )  # fmt: skip
+    blocks = positions // BLOCK
+    numbers, expected = np.unique(blocks, return_counts=True)
+    found = dict(counts)
+    changed = [
+        number
+        for number, count in zip(numbers.tolist(), expected.tolist(), strict=True)
+        if found.get(number, 0) != count
+    ]
+    some = positions[np.isin(blocks, changed)]
+    return some[~alive(store, session, some)] if len(some) else some
 
 
 # -- final observations ----------------------------------------------------------------------------
