@@ -127,10 +127,15 @@ def admit(
         while True:
             seen = store.engine.changed_since(None)  # before the look: what comes after wakes it
             engine = store.engine
-            found: Admitted | str | None = engine.retry(admissions.refused, store, _others)
-            if found is None:
+            known = engine.retry(admissions.look, store, _others)
+            found: Admitted | str | None = known.refused
+            if known.pace is None:
+                found = Admitted(None, known.version)
+            elif found is None:
                 id = secrets.randbits(62)  # the same one if the outcome of a commit is unknown
-                found = engine.retry(admissions.try_to_admit, store, seconds, serial, _others, id)
+                found = engine.retry(
+                    admissions.try_to_admit, store, seconds, serial, _others, id, known
+                )
             if isinstance(found, Admitted):
                 return Admission(store, found, seconds)
             waiter.wait_for(f"the pace, to begin a group: {found}")

@@ -173,6 +173,7 @@ class Leasing:
                     continue
                 if made is not None:
                     break
+                done = None  # it was acknowledged when the overdue leases were given back
         except BaseException:
             if done is not None:  # nobody knows whether that is acknowledged
                 self._usage.forget()
@@ -190,16 +191,17 @@ class Leasing:
     def _in_transaction(
         self, request: LeaseRequest, seconds: float, done: tuple[int, int | None] | None
     ) -> _Made | errors.TooFewRows | None:
-        """Hand out a batch; None where it only gave back what was overdue."""
+        """Acknowledge `done` and hand out a batch, or None after it gave back what was overdue."""
         with self._store.engine.writing(outlives=done is not None) as session:
-            counters = leases.hold(session, self._store, self._consumer)
-            follow(self._usage, session, self._store, self._consumer, counters)
+            if done is None:
+                counters = leases.hold(session, self._store, self._consumer)
+                follow(self._usage, session, self._store, self._consumer, counters)
+            else:
+                counters = self._acknowledge_first(session, *done)
             overdue = self._overdue(counters.now)
             if overdue:
                 leases.give_back(session, self._store, self._consumer, overdue, counters.now)
                 return None
-            if done is not None:
-                counters = self._acknowledge_first(session, counters, *done)
             return self._hand_out(session, counters, request, seconds, done is not None)
 
     def waiter(self) -> Waiter:
@@ -212,15 +214,24 @@ class Leasing:
         """Wait until there may be something to lease that was not when it was `seen`."""
         return self._watch.wait(seen, deadline, cancelled)
 
-    def _acknowledge_first(
-        self, session: Session, counters: Counters, id: int, step: int | None
-    ) -> Counters:
-        """Acknowledge a lease in a transaction that goes on."""
-        held = self._usage.held.get(id)
-        version = leases.acknowledge(session, self._store, self._consumer, id, self._holder, step)
-        if version is None or held is None:
-            raise leases.lost(session, self._store, self._consumer, id)
-        self._take_in(replace(held, status=ACKNOWLEDGED), counters.version)
+    def _acknowledge_first(self, session: Session, id: int, step: int | None) -> Counters:
+        """Acknowledge a lease in a transaction that goes on; return the counters after that."""
+        asked = session, self._store, self._consumer
+        if self._store.dialect.ACKNOWLEDGE is not None and id not in self._pinning:
+            counters, version = leases.hold_and_acknowledge(*asked, id, self._holder, step)
+        else:
+            counters = leases.hold(*asked)
+            version = leases.acknowledge(*asked, id, self._holder, step)
+        if version is None:
+            raise leases.lost(*asked, id)
+        follow(self._usage, *asked, counters)
+        lease = self._usage.held.get(id)
+        if lease is not None:
+            self._take_in(replace(lease, status=ACKNOWLEDGED), counters.version)
+        else:  # taken in with the leases of others
+            self._given.discard(id)
+            self._pinning.discard(id)
+            self._usage.version = version
         return replace(counters, version=version)
 
     def _hand_out(

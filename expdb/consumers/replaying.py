@@ -17,6 +17,7 @@ from expdb.sampling.sampling import Sampling
 from expdb.storage.ledger import entries, leases
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
 from expdb.storage.ledger.entries import Entry
+from expdb.storage.ledger.packed import damaged
 from expdb.storage.store import Store
 
 # A unit that is used whatever the ledger names, or classes to look a name up in.
@@ -53,6 +54,8 @@ def _each(
     def batch_of(id: int) -> Batch:
         with store.engine.reading() as session:
             entry = entries.read_entry(session, store, consumer, id)
+        if entry is None:
+            raise damaged(store.name, consumer.name, id, "it has no row that can be found")
         return rebuild_batch(store, sampling, consumer, entry, units)[0]
 
     for id in ids:
@@ -67,9 +70,10 @@ def shared(
     Raise LeaseLost if no process holds it.
     """
     with store.engine.reading() as session:
-        if leases.status(session, store, consumer, id)[0] != "leased":
-            raise leases.lost(session, store, consumer, id)
         entry = entries.read_entry(session, store, consumer, id)
+    if entry is None or entry.status != "leased":
+        with store.engine.reading() as session:
+            raise leases.lost(session, store, consumer, id)
     batch, unit = rebuild_batch(store, sampling, consumer, entry, units)
     return batch, batch["drawn"] if unit.assembles else np.arange(batch.size)
 

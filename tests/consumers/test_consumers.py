@@ -524,6 +524,26 @@ def test_a_loop_that_is_left_gives_its_batch_back(buffer):
     assert consumer.lease(50, sampler=expdb.Uniform(replace=False)).batch.size == 50
 
 
+@pytest.mark.parametrize("pin", [False, True])
+def test_batches_go_on_beside_leases_of_others(buffer, open_db, pin):
+    fill(buffer)
+    consumer = buffer.consumer("trainer", max_times_sampled=1)
+    other = open_db().buffer(buffer.name).consumer("trainer")
+    seen, batches = [], consumer.batches(10, at_least=1, pin=pin)
+    for k, batch in enumerate(batches):
+        seen.append(batch)
+        if k % 3 == 0:  # so that the next one has to learn of it
+            lease = other.lease(10, at_least=1)
+            seen.append(lease.batch)
+            lease.acknowledge()
+        if k == 4:
+            other.lease(10, seconds=0.01)  # overdue, so that the next one gives it back
+            time.sleep(0.02)
+    assert counted(seen) == dict.fromkeys(range(200), 1)
+    assert consumer.stats()["acknowledged"] == len(seen)
+    assert buffer.stats()["pinned"] is None
+
+
 def test_a_batch_that_was_lost_is_not_acknowledged_with_the_next(buffer):
     fill(buffer)
     consumer = buffer.consumer("trainer", max_times_sampled=1)

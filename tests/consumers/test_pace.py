@@ -325,12 +325,53 @@ def test_an_end_that_the_database_refuses_can_be_tried_again(paced, open_db, mon
     assert refused(paced)
 
 
+def test_a_group_that_an_older_look_admits_is_refused(paced):
+    store, others = paced._store, Others()
+    look = admissions.look(store, others)
+    for _ in range(4):
+        paced.admit(wait=0).finish()
+    assert refused(paced)
+    assert look.refused is None
+    found = admissions.try_to_admit(store, 60.0, 0, others, 7, look)
+    assert found == admissions.look(store, others).refused
+    paced.policy_version = 6
+    admitted = admissions.try_to_admit(store, 60.0, 0, others, 7, look)
+    assert admitted == admissions.Admitted(7, 6)
+
+
+def test_a_group_begins_at_the_version_that_is_newest_then(paced):
+    store, others = paced._store, Others()
+    look = admissions.look(store, others)
+    paced.policy_version = 6
+    admitted = admissions.try_to_admit(store, 60.0, 0, others, 7, look)
+    assert admitted == admissions.Admitted(7, 6)
+    assert admissions.look(store, others).versions == {7: 6}
+
+
+def test_a_group_that_had_ended_is_ended_once(paced):
+    store, others = paced._store, Others()
+    look = admissions.look(store, others)
+    for took_place, after in ((True, 1), (False, 1)):
+        admissions.try_to_admit(store, 60.0, 0, others, 7, look)
+        assert admissions.end(store, 7, took_place=took_place)
+        assert admissions.end(store, 7, took_place=took_place, again=True)  # the first was done
+        look = admissions.look(store, others)
+        assert look.admitted == after
+    assert not admissions.end(store, 7, took_place=False)
+    assert admissions.look(store, others).admitted == 1
+    assert not admissions.end(store, 7, took_place=True)  # it had expired, and counts nevertheless
+    assert admissions.look(store, others).admitted == 2
+
+
 def test_a_group_whose_commit_was_in_doubt_begins_once(paced):
     store, others = paced._store, Others()
-    known = [admissions.try_to_admit(store, 60.0, 0, others, 7) for _ in range(2)]
-    assert known == [admissions.Admitted(7, 5)] * 2
+    look = admissions.look(store, others)
+    found = [admissions.try_to_admit(store, 60.0, 0, others, 7, look) for _ in range(2)]
+    assert found == [admissions.Admitted(7, 5)] * 2
     paced.policy_version = 6
-    assert admissions.try_to_admit(store, 60.0, 0, others, 7) == admissions.Admitted(7, 5)
+    assert admissions.try_to_admit(store, 60.0, 0, others, 7, look) == admissions.Admitted(7, 5)
+    look = admissions.look(store, others)
+    assert admissions.try_to_admit(store, 60.0, 0, others, 7, look) == admissions.Admitted(7, 5)
     assert admissions.end(store, 7, took_place=True)
     for _ in range(5):
         paced.admit(wait=0).finish()

@@ -648,9 +648,14 @@ def test_how_often_a_client_waits_for_the_server(url, proxy):
         def begin_and_finish():
             buffer.admit(wait=0).finish()
 
-        assert trips(begin_and_finish) == 4
+        assert trips(begin_and_finish) == 1
         buffer.pace = expdb.Pace(max_staleness=1, groups_per_version=2)
-        assert trips(begin_and_finish) == 6
+        assert trips(begin_and_finish) == 3
+        batches = consumer.batches(32)
+        next(batches)
+        assert trips(lambda: next(batches)) == 4
+        lease, other = consumer.lease(32, pin=True), db.buffer("b").consumer("learner")
+        assert trips(lambda: other.shared(lease.id)) == 3
 
 
 # -- changes by hand -------------------------------------------------------------------------------

@@ -128,6 +128,9 @@ class Dialect(Protocol):
     APPEND: str
     # Acknowledges a lease without pins in one statement; None if that takes several.
     ACKNOWLEDGE: str | None
+    # Admit a group, and end an admission, in one statement each; None if that takes several.
+    ADMIT: str | None
+    FINISH: str | None
 
     def insert_steps(
         self, session: Session, buffer_id: int, columns: tuple[Iterable[Any], ...], count: int

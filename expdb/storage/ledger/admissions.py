@@ -65,10 +65,11 @@ def set_pace(store: Store, pace: Pace | None) -> None:
 
 
 @dataclass(frozen=True)
-class _Look:
+class Look:
     """What the pace says at a moment."""
 
     pace: Pace | None
+    text: str | None  # the pace as it is stored
     since: int  # version of the policy when the pace was set
     version: int | None
     admitted: int
@@ -96,42 +97,48 @@ class _Look:
         )
 
 
-def _look(store: Store, session: Session, others: Others) -> _Look:
-    columns = (B.pace, B.admitted, B.policy_version, _now(store).label("now")), (
-        A.id, A.holder, A.policy_version.label("began_at"), A.expires,
-    )  # fmt: skip
-    of_buffer = tables.buffers.outerjoin(tables.admissions, A.buffer_id == B.id)
-    rows = session.rows(
-        sa.select(*columns[0], *columns[1]).select_from(of_buffer).where(B.id == store.id)
+def _look(store: Store, session: Session, others: Others, last: bool = False) -> Look:
+    """Return what the pace says now; `last` ends the transaction in the same round trip."""
+    (rows,) = session.ask_all(
+        (
+            f"SELECT b.pace, b.admitted, b.policy_version, {store.dialect.NOW}, a.id, a.holder, "
+            "a.policy_version, a.expires FROM buffers b LEFT JOIN admissions a "
+            "ON a.buffer_id = b.id WHERE b.id = ?",
+            store.id,
+        ),
+        last=last,
     )
     if not rows:
         raise store.dropped()
-    text, admitted, version, seconds = rows[0][:4]
+    text, admitted, version, now = rows[0][:4]
     found, since = _read(store, text)
-    groups = [one for one in rows if one.id is not None]
-    versions = {one.id: one.began_at for one in groups}
-    ended = {one.id for one in groups if one.expires <= seconds or others.has_ended(one.holder)}
-    admitted -= len(ended)
-    return _Look(found, since, version, admitted, versions, ended, float(seconds))
+    groups = [row[4:] for row in rows if row[4] is not None]
+    versions = {id: began_at for id, _, began_at, _ in groups}
+    ended = {id for id, holder, _, expires in groups if expires <= now or others.has_ended(holder)}
+    return Look(found, text, since, version, admitted - len(ended), versions, ended, float(now))
 
 
 def _now(store: Store) -> sa.ColumnElement[float]:
     return sa.literal_column(store.dialect.NOW, sa.Double())
 
 
-def refused(store: Store, others: Others) -> str | None:
-    """Return why no group may begin now, None where one may; nothing is written."""
+def look(store: Store, others: Others) -> Look:
+    """Return what the pace says now; nothing is written, and no lock is waited for."""
     with store.engine.reading() as session:
-        return _look(store, session, others).refused
+        return _look(store, session, others, last=True)
 
 
 def try_to_admit(
-    store: Store, seconds: float, serial: int, others: Others, id: int
+    store: Store, seconds: float, serial: int, others: Others, id: int, known: Look
 ) -> Admitted | str:
     """Let a group in under an id, or return why it has to wait.
 
     If it was let in under this id already, by a commit whose outcome was unknown, return that.
+    `known` admits a group.
     """
+    may_at_once = store.dialect.ADMIT is not None and known.text is not None
+    if may_at_once and _admit_at_once(store, seconds, serial, id, known):
+        return Admitted(id, known.version)
     with store.writing() as (session, _):
         session.is_repeated = True
         look = _look(store, session, others)
@@ -154,6 +161,21 @@ def try_to_admit(
     return Admitted(id, look.version) if refused is None else refused
 
 
+def _admit_at_once(store: Store, seconds: float, serial: int, id: int, known: Look) -> bool:
+    """Let a group in unless the pace or what counts for it has changed; return whether it is in."""
+    assert store.dialect.ADMIT is not None
+    with store.writing() as (session, _):
+        session.is_repeated = True
+        (found,) = session.ask_all(
+            (
+                store.dialect.ADMIT, id, named(serial), seconds, store.id,
+                known.text, known.admitted, known.version, store.id,
+            ),
+            last=True,
+        )  # fmt: skip
+    return bool(found)
+
+
 def end(store: Store, id: int, *, took_place: bool, again: bool = False) -> bool:
     """End what a group was let in for; return whether it was known still.
 
@@ -164,6 +186,11 @@ def end(store: Store, id: int, *, took_place: bool, again: bool = False) -> bool
     """
     with store.writing() as (session, _):
         session.is_repeated = True
+        if store.dialect.FINISH is not None:
+            took = int(took_place)
+            statement = store.dialect.FINISH, store.id, id, took, store.id, took, again
+            (((count,),),) = session.ask_all(statement, last=True)
+            return again or bool(count)
         mine = sa.and_(A.buffer_id == store.id, A.id == id)
         known = bool(session.rows(sa.select(A.id).where(mine)))
         if again and not known:

@@ -6,7 +6,7 @@ import json
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -67,14 +67,41 @@ def acknowledged_steps(
     return row[0], row[1]
 
 
-def read_entry(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> Entry:
-    """Return a row of the ledger; raise DatabaseDamaged where it cannot be read."""
-    entry = next(read_entries(session, store, consumer, L.id == id), None)
-    if entry is None:
-        raise damaged(store.name, consumer.name, id, "it has no row that can be found")
-    if isinstance(entry, DatabaseDamaged):
-        raise entry
-    return entry
+class _Row(NamedTuple):
+    id: int
+    number: int
+    status: str
+    trainer_step: int | None
+    request: int
+    rows: int
+    first: int | None
+    last: int | None
+    positions: bytes
+    columns: bytes
+    checksum: int
+    crc: int
+
+
+def read_entry(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> Entry | None:
+    """Return a row of the ledger and end the transaction; None if there is no such row.
+
+    Raises DatabaseDamaged if it cannot be read.
+    """
+    names = ", ".join(f"l.{name}" for name in _Row._fields)
+    question = (
+        f"SELECT {names}, r.request FROM leases l LEFT JOIN requests r "
+        "ON r.buffer_id = l.buffer_id AND r.id = l.request "
+        "WHERE l.buffer_id = ? AND l.consumer = ? AND l.id = ?"
+    )
+    (rows,) = session.ask_all((question, store.id, consumer.id, id), last=True)
+    if not rows:
+        return None
+    *columns, text = rows[0]
+    row = _Row(*columns)
+    try:
+        return _entry(row, {} if text is None else {row.request: text})
+    except (ValueError, LookupError, TypeError, struct.error) as error:
+        raise damaged(store.name, consumer.name, id, error) from error
 
 
 def read_entries(

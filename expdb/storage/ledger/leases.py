@@ -88,17 +88,44 @@ class NewLease:
 
 def hold(session: Session, store: Store, consumer: ConsumerRecord) -> Counters:
     """Keep others from the leases of a consumer until the transaction ends."""
-    dialect = store.dialect
-    found = session.ask(
-        f"SELECT version, handed_out, begun, {dialect.NOW}, "
-        "(SELECT policy_version FROM buffers WHERE id = c.buffer_id), "
-        "(SELECT rate_limiter FROM buffers WHERE id = c.buffer_id) FROM consumers c "
-        f"WHERE buffer_id = ? AND id = ? AND name = ?{dialect.FOR_UPDATE}",
-        store.id, consumer.id, consumer.name,
-    )  # fmt: skip
+    found = session.ask(*_holding(store, consumer))
     if not found:
         raise _dropped(consumer)
     return Counters(*found[0])
+
+
+def _holding(store: Store, consumer: ConsumerRecord) -> tuple[Any, ...]:
+    dialect = store.dialect
+    statement = (
+        f"SELECT version, handed_out, begun, {dialect.NOW}, "
+        "(SELECT policy_version FROM buffers WHERE id = c.buffer_id), "
+        "(SELECT rate_limiter FROM buffers WHERE id = c.buffer_id) FROM consumers c "
+        f"WHERE buffer_id = ? AND id = ? AND name = ?{dialect.FOR_UPDATE}"
+    )
+    return statement, store.id, consumer.id, consumer.name
+
+
+def hold_and_acknowledge(
+    session: Session,
+    store: Store,
+    consumer: ConsumerRecord,
+    id: int,
+    holder: str,
+    step: int | None,
+) -> tuple[Counters, int | None]:
+    """Do what `hold` does, then acknowledge a lease that pins nothing, in one round trip.
+
+    Return the counters before it and the consumer's version after it, None if it was not held.
+    """
+    statement = store.dialect.ACKNOWLEDGE
+    assert statement is not None
+    key = store.id, consumer.id
+    held, done = session.ask_all(
+        _holding(store, consumer), (statement, step, *key, id, holder, step, *key)
+    )
+    if not held:
+        raise _dropped(consumer)
+    return Counters(*held[0]), int(done[0][0]) if done else None
 
 
 def glance(

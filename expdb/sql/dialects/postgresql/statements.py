@@ -215,6 +215,27 @@ UPDATE consumers SET version = version + 1, acknowledged = acknowledged + 1,
        last_step = coalesce(?::bigint, last_step)
  WHERE buffer_id = ? AND id = ? AND EXISTS (SELECT 1 FROM done) RETURNING version
 """
+# Admits a group if pace, count and version are those given. Parameters: id, holder, seconds,
+# buffer, pace, groups admitted, policy version; buffer.
+ADMIT: str | None = f"""
+WITH new AS (
+    INSERT INTO admissions (buffer_id, id, holder, policy_version, since, expires)
+    SELECT b.id, ?, ?, b.policy_version, {NOW}, {NOW} + ? FROM buffers b
+     WHERE b.id = ? AND b.pace = ? AND b.admitted = ? AND b.policy_version = ?
+        ON CONFLICT DO NOTHING RETURNING policy_version)
+UPDATE buffers SET admitted = admitted + 1
+ WHERE id = ? AND EXISTS (SELECT 1 FROM new) RETURNING policy_version
+"""
+# Ends an admission and returns whether it was there. Parameters: buffer, id; 1 if the group took
+# place else 0, buffer, the same again, whether an earlier call may have ended it.
+FINISH: str | None = """
+WITH ended AS (DELETE FROM admissions WHERE buffer_id = ? AND id = ? RETURNING id),
+     counted AS (
+    UPDATE buffers SET admitted = admitted + ?::bigint - (SELECT count(*) FROM ended)
+     WHERE id = ? AND ?::bigint <> (SELECT count(*) FROM ended)
+       AND (NOT ?::boolean OR EXISTS (SELECT 1 FROM ended)))
+SELECT count(*) FROM ended
+"""
 AMONG = "= ANY(?::bigint[])"
 LOCATE = """
 SELECT g.last, g.first, g.episode, g.ordinal, g.chunk, g.chunk_row

@@ -207,6 +207,8 @@ NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 # There are no round trips to save: every write is done statement by statement.
 ROUND_TRIP_STEPS: int | None = None
 ACKNOWLEDGE: str | None = None
+ADMIT: str | None = None
+FINISH: str | None = None
 STEPS_AT_ONCE = 32  # multi-row VALUES cost two thirds of executemany; more than 32 gain nothing
 INSERT_STEPS = "INSERT INTO steps ({}) VALUES "
 
