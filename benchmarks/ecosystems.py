@@ -123,7 +123,7 @@ def memmap(folder: Path) -> Iterator[tuple[str, Side, Side]]:
 
 
 def di_engine(folder: Path) -> Iterator[tuple[str, Side, Side]]:
-    """Yield the newer buffer and the advanced one."""
+    """Yield `DequeBuffer` and `AdvancedReplayBuffer`."""
     import torch
     from ding.data.buffer import DequeBuffer
     from ding.worker.replay_buffer import AdvancedReplayBuffer
@@ -169,7 +169,7 @@ def di_engine(folder: Path) -> Iterator[tuple[str, Side, Side]]:
 
 
 def rllib(folder: Path) -> Iterator[tuple[str, Side, Side]]:
-    """Yield the buffers of episodes and the prioritized one of timesteps."""
+    """Yield the episode buffers and the prioritized timestep buffer."""
     from ray.rllib.env.single_agent_episode import SingleAgentEpisode
     from ray.rllib.policy.sample_batch import SampleBatch
     from ray.rllib.utils import replay_buffers as original
@@ -178,7 +178,7 @@ def rllib(folder: Path) -> Iterator[tuple[str, Side, Side]]:
     from expdb.integrations import rllib as ours
 
     def parts() -> Iterator[Any]:
-        """Yield parts of 8 steps of episodes of 200."""
+        """Yield 200-step episodes in parts of 8 steps."""
         for number in itertools.count():
             for start in range(0, 200, 8):
                 yield SingleAgentEpisode(

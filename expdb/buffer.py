@@ -340,10 +340,11 @@ class ReplayBuffer:
     @property
     @retry_on_restart
     def revision(self) -> int:
-        """The number of changes to stored steps and episodes, deletions included.
+        """The number of updates and deletions of stored steps and episodes.
 
-        While it stays the same, columns and tags that were read earlier are still correct. New
-        steps, evictions and priorities do not count.
+        Use it to validate a cache: while it is unchanged, columns and tags read earlier are still
+        correct. New steps, evictions and priority updates do not increase it. Changes by other
+        processes are included up to `max_lag` seconds late.
         """
         return self._sampling.revision()
 

@@ -8,7 +8,8 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
 import click
@@ -149,8 +150,8 @@ def evict(location: str, buffer: str | None, follow: bool, as_json: bool) -> Non
             click.echo(f"Warning: {missing} eviction policy; set buffer.eviction", err=True)
         if follow:
             click.echo(f"evicting from {db.location} until interrupted", err=True)
-        with _stopped() as stopped:
-            while not stopped.is_set():
+        with _stopped() as is_stopped:
+            while not is_stopped():
                 for name in _names(db, buffer, follow):
                     with nullcontext() if follow else progress(f"evict {name}"):
                         steps = _evict(db, name, follow)
@@ -159,7 +160,9 @@ def evict(location: str, buffer: str | None, follow: bool, as_json: bool) -> Non
                         click.echo(f"{name}: {counted(steps, 'step')} evicted")
                 if not follow:
                     break
-                stopped.wait(FOLLOW_SECONDS)
+                until = time.monotonic() + FOLLOW_SECONDS
+                while not is_stopped() and time.monotonic() < until:
+                    time.sleep(0.05)
     if as_json:
         click.echo(json.dumps(evicted))
     elif not any(evicted.values()):
@@ -167,21 +170,25 @@ def evict(location: str, buffer: str | None, follow: bool, as_json: bool) -> Non
 
 
 @contextmanager
-def _stopped() -> Iterator[threading.Event]:
-    """Yield an event that the first interrupt or SIGTERM sets; the second interrupts."""
-    stopped = threading.Event()
+def _stopped() -> Iterator[Callable[[], bool]]:
+    """Yield whether there was an interrupt or SIGTERM, as a function; the second one interrupts."""
+    # Not an Event: a handler that sets it while the thread takes the lock of it waits for ever.
+    received: list[object] = []
 
     def stop(*_: object) -> None:
-        if stopped.is_set():
+        if received:
             raise KeyboardInterrupt
-        stopped.set()
+        received.append(True)
+
+    def is_stopped() -> bool:
+        return bool(received)
 
     if threading.current_thread() is not threading.main_thread():  # Python has signals only there
-        yield stopped
+        yield is_stopped
         return
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stopped
+        yield is_stopped
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

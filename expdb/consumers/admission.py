@@ -127,7 +127,7 @@ def admit(
         while True:
             seen = store.engine.changed_since(None)  # before the look: what comes after wakes it
             engine = store.engine
-            known = engine.retry(admissions.look, store, _others)
+            known = engine.retry(admissions.read_pace_state, store, _others)
             found: Admitted | str | None = known.refused
             if known.pace is None:
                 found = Admitted(None, known.version)

@@ -14,6 +14,8 @@ from expdb.consumers.leasing import Leased, Leasing
 
 GONE = (errors.DatabaseClosed, errors.UnknownBuffer, errors.UnknownConsumer)
 
+RENEWALS = 3  # times that a lease is renewed before it would expire
+
 
 class Lease:
     """A batch that is held by one learner until it is acknowledged, given back or expires.
@@ -115,7 +117,7 @@ class Lease:
 
 def _renew(leasing: Leasing, id: int, seconds: float, ended: threading.Event) -> None:
     """Renew a lease until it has ended, or is lost."""
-    while not ended.wait(seconds / 3):
+    while not ended.wait(seconds / RENEWALS):
         try:
             leasing.renew(id, seconds)
         except errors.DatabaseBusy:

@@ -173,7 +173,7 @@ class Leasing:
                     continue
                 if made is not None:
                     break
-                done = None  # it was acknowledged when the overdue leases were given back
+                done = None  # acknowledged in the transaction that released the overdue leases
         except BaseException:
             if done is not None:  # nobody knows whether that is acknowledged
                 self._usage.forget()
@@ -191,7 +191,7 @@ class Leasing:
     def _in_transaction(
         self, request: LeaseRequest, seconds: float, done: tuple[int, int | None] | None
     ) -> _Made | errors.TooFewRows | None:
-        """Acknowledge `done` and hand out a batch, or None after it gave back what was overdue."""
+        """Acknowledge `done`, then lease a batch; return None if it released overdue leases."""
         with self._store.engine.writing(outlives=done is not None) as session:
             if done is None:
                 counters = leases.hold(session, self._store, self._consumer)
@@ -215,7 +215,7 @@ class Leasing:
         return self._watch.wait(seen, deadline, cancelled)
 
     def _acknowledge_first(self, session: Session, id: int, step: int | None) -> Counters:
-        """Acknowledge a lease in a transaction that goes on; return the counters after that."""
+        """Acknowledge a lease in an open transaction and return the updated counters."""
         asked = session, self._store, self._consumer
         if self._store.dialect.ACKNOWLEDGE is not None and id not in self._pinning:
             counters, version = leases.hold_and_acknowledge(*asked, id, self._holder, step)
@@ -228,7 +228,7 @@ class Leasing:
         lease = self._usage.held.get(id)
         if lease is not None:
             self._take_in(replace(lease, status=ACKNOWLEDGED), counters.version)
-        else:  # taken in with the leases of others
+        else:  # `follow` has already read the acknowledgement
             self._given.discard(id)
             self._pinning.discard(id)
             self._usage.version = version

@@ -55,7 +55,7 @@ def _each(
         with store.engine.reading() as session:
             entry = entries.read_entry(session, store, consumer, id)
         if entry is None:
-            raise damaged(store.name, consumer.name, id, "it has no row that can be found")
+            raise damaged(store.name, consumer.name, id, "its row is missing")
         return rebuild_batch(store, sampling, consumer, entry, units)[0]
 
     for id in ids:

@@ -19,7 +19,11 @@ class At(expdb.Sampler):
     def draw(
         self, population: expdb.Population, size: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the positions."""
+        """Return the positions; raise Evicted if the step at one of them is gone."""
+        there = population.holds(self.positions)
+        if not there.all():
+            gone = np.asarray(self.positions)[~there]
+            raise expdb.Evicted(f"the step at position {gone[0]} is gone; draw again")
         return self.positions, {}
 
 

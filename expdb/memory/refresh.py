@@ -24,7 +24,7 @@ from expdb.memory.priorities import load_priorities
 from expdb.memory.resident import Resident
 from expdb.names import UNKNOWN
 from expdb.sql.session import Session
-from expdb.storage.reading.fetch import missing
+from expdb.storage.reading.fetch import find_missing
 from expdb.storage.store import State, Store
 
 
@@ -93,7 +93,7 @@ def refresh(
 
 def _unlink_deleted(store: Store, session: Session, r: Resident) -> None:
     """Take out the steps that were deleted, and part what they stood between."""
-    gone = missing(store, session, r.all_positions())
+    gone = find_missing(store, session, r.all_positions())
     rows = r.rows(gone)
     before = r.previous_steps(rows)
     parted = before[before >= 0]

@@ -74,6 +74,7 @@ class ByPriority:
         self._draws: dict[Any, Draws] = {}
         self._calls: dict[str, int] = {}  # of samplers that anneal beta
         self._updates = 0  # how many there were
+        self.is_used = False  # whether anything was drawn by priority, or restored
         self.unsaved = False  # whether a priority was changed that is not written yet
         self._saved = time.monotonic()
 
@@ -90,7 +91,7 @@ class ByPriority:
         rng: np.random.Generator,
     ) -> PriorityTree:
         """Return the weights that a sampler gives to the steps, brought up to date."""
-        r = self._resident
+        r, self.is_used = self._resident, True
         if r.priorities is None:
             assert session is not None
             load_priorities(self._store, session, r, self._store.state(session))
@@ -317,6 +318,7 @@ class ByPriority:
         r = self._resident
         if saved.has_priorities:
             assert session is not None
+            self.is_used = True
             if r.priorities is None:
                 load_priorities(self._store, session, r, self._store.state(session))
             writable = not self._store.engine.read_only

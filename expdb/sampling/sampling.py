@@ -466,7 +466,7 @@ class Sampling:
                 self._seen = advanced(self._seen, commit.commit_versions) or self._seen
 
     def revision(self) -> int:
-        """Return how often steps that are stored were changed, as of the rows in memory."""
+        """Return the revision of the buffer, from memory if the rows are loaded and current."""
         with self.resident.lock: return self._safely(self._revision)  # fmt: skip
 
     def _revision(self) -> int:
@@ -505,7 +505,8 @@ class Sampling:
             if changed is not None:
                 with store.engine.reading() as session:
                     self._refresh(session, store.state(session), changed)
-        if r.priorities is None:  # nothing here draws by them, or the rows were forgotten
+        # Nothing here draws by them, or the rows were forgotten.
+        if r.priorities is None or not self._by_priority.is_used:
             self._by_priority.save_kept()  # those that are older
             return priorities.update(store, positions, values)
         return self._by_priority.update(positions, values)

@@ -246,13 +246,13 @@ priority = (
 OF_EPISODE = sa.and_(
     segments.c.buffer_id == episodes.c.buffer_id, segments.c.episode == episodes.c.id
 )
-# The episode is implied by the range. It keeps planners that begin with the steps from comparing
-# every step with every segment.
-IN_SEGMENT = sa.and_(
+IN_RANGE = sa.and_(
     steps.c.buffer_id == segments.c.buffer_id,
     steps.c.position.between(segments.c.first, segments.c.last),
-    steps.c.episode == segments.c.episode,
 )
+# The episode is implied by the range. It keeps planners that begin with the steps from comparing
+# every step with every segment.
+IN_SEGMENT = sa.and_(IN_RANGE, steps.c.episode == segments.c.episode)
 STEPS_OF_SEGMENTS = segments.join(steps, IN_SEGMENT)
 SEGMENTS_OF_EPISODES = episodes.join(segments, OF_EPISODE)
 STEPS_OF_EPISODES = SEGMENTS_OF_EPISODES.join(steps, IN_SEGMENT)

@@ -508,10 +508,14 @@ SIGNALLING = np.array([0x7F800001, 0xFF800001, 0x7FC00001, 0x80000000], np.uint3
 
 
 @pytest.mark.parametrize("shape", [(None,), (None, 2), (2, None)])
-def test_an_archive_and_an_export_keep_every_bit_of_arrays_of_varying_shape(db, tmp_path, shape):
+def test_an_archive_and_an_export_keep_every_bit_of_arrays_of_varying_shape(
+    db, tmp_path, shape, monkeypatch
+):
     import pyarrow.parquet as pq
 
     from expdb.export import export
+
+    monkeypatch.setattr("expdb.archive.retention.LOOK_SECONDS", 1000.0)
 
     bits = {"float32": SIGNALLING, "float16": SIGNALLING.astype(np.uint16), "int64": None}
     fields = {name: expdb.Field(name, shape) for name in bits} | {

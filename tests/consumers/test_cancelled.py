@@ -34,7 +34,7 @@ def cancel_while(gate, coroutine):
 
 
 def wait_until(condition):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 100
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -66,9 +66,9 @@ def held_back(request, monkeypatch):
         def waiting(*given, **named):
             if request.param:
                 result = work(*given, **named)
-                assert gate.wait(10)
+                assert gate.wait(100)
                 return result
-            assert gate.wait(10)
+            assert gate.wait(100)
             return work(*given, **named)
 
         monkeypatch.setattr(owner, name, waiting)
@@ -112,7 +112,7 @@ def test_what_a_finished_thread_obtained_is_released_if_nobody_received_it(buffe
     async def run():
         task = asyncio.create_task(consumer.lease_async(4))
         await asyncio.sleep(0)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 100
         while not consumer._leasing._given and time.monotonic() < deadline:
             time.sleep(0.01)  # keeps the loop from passing the result on
         time.sleep(0.1)

@@ -18,9 +18,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from behind import writing
+from behind import reading, writing
 
 import expdb
+from expdb.consumers import lease as lease_module
 
 FORK = multiprocessing.get_context("fork")
 
@@ -187,19 +188,28 @@ def test_the_seed_decides_what_is_drawn(db):
     assert drawn[0][0] != drawn[0][1]
 
 
+def expiry(db):
+    """Return when the newest lease expires, in Unix seconds."""
+    with reading(db) as session:
+        return session.ask("SELECT expires FROM leases ORDER BY id DESC LIMIT 1")[0][0]
+
+
 def test_a_lease_expires_and_cannot_be_acknowledged_then(open_db):
-    fill(open_db().buffer("train"))
+    db = open_db()
+    fill(db.buffer("train"))
     mine, theirs = (
         open_db().buffer("train").consumer("trainer", max_times_sampled=1) for _ in range(2)
     )
-    late = mine.lease(200, sampler=expdb.Uniform(replace=False), seconds=0.2)
+    late = mine.lease(200, sampler=expdb.Uniform(replace=False), seconds=600)
     with pytest.raises(expdb.TooFewRows):
         theirs.lease(1)
-    late.renew(0.4)
-    time.sleep(0.2)
+    before = expiry(db)
+    late.renew(900)
+    assert 200 < expiry(db) - before < 600
     with pytest.raises(expdb.TooFewRows):
         theirs.lease(1)
-    time.sleep(0.3)
+    with writing(db) as session:
+        session.tell("UPDATE leases SET expires = expires - 1000")
     with pytest.raises(expdb.LeaseLost, match="expired"):
         late.acknowledge()
     with theirs.lease(200, sampler=expdb.Uniform(replace=False), step=1) as batch:
@@ -208,21 +218,27 @@ def test_a_lease_expires_and_cannot_be_acknowledged_then(open_db):
         late.renew()
 
 
-def test_a_lease_is_renewed_while_it_is_held(open_db):
-    fill(open_db().buffer("train"))
+def test_a_lease_is_renewed_while_it_is_held(open_db, monkeypatch):
+    db = open_db()
+    fill(db.buffer("train"))
     mine, theirs = (
         open_db().buffer("train").consumer("trainer", max_times_sampled=1) for _ in range(2)
     )
-    everything = {"size": 200, "sampler": expdb.Uniform(replace=False), "seconds": 0.3}
-    lease = mine.lease(**everything, renew=True)
-    time.sleep(0.8)
+    everything = {"size": 200, "sampler": expdb.Uniform(replace=False)}
+    monkeypatch.setattr(lease_module, "RENEWALS", 6_000)  # every 0.1 seconds
+    lease = mine.lease(**everything, seconds=600, renew=True)
+    seen, until = {expiry(db)}, time.monotonic() + 100
+    while len(seen) < 3 and time.monotonic() < until:
+        time.sleep(0.02)
+        seen.add(expiry(db))
+    assert len(seen) == 3
     with pytest.raises(expdb.TooFewRows):
         theirs.lease(1)
     lease.give_back()
-    dropped = mine.lease(**everything, renew=True)
+    monkeypatch.setattr(lease_module, "RENEWALS", 3)
+    dropped = mine.lease(**everything, seconds=0.3, renew=True)
     del dropped
-    time.sleep(0.5)
-    assert theirs.lease(**everything).batch.size == 200
+    assert theirs.lease(**everything, wait=100).batch.size == 200
 
 
 def test_a_batch_is_acknowledged_once(buffer):
@@ -525,19 +541,19 @@ def test_a_loop_that_is_left_gives_its_batch_back(buffer):
 
 
 @pytest.mark.parametrize("pin", [False, True])
-def test_batches_go_on_beside_leases_of_others(buffer, open_db, pin):
+def test_batches_continue_while_another_handle_leases(buffer, open_db, pin):
     fill(buffer)
     consumer = buffer.consumer("trainer", max_times_sampled=1)
     other = open_db().buffer(buffer.name).consumer("trainer")
     seen, batches = [], consumer.batches(10, at_least=1, pin=pin)
     for k, batch in enumerate(batches):
         seen.append(batch)
-        if k % 3 == 0:  # so that the next one has to learn of it
+        if k % 3 == 0:  # the next batch must skip these items
             lease = other.lease(10, at_least=1)
             seen.append(lease.batch)
             lease.acknowledge()
         if k == 4:
-            other.lease(10, seconds=0.01)  # overdue, so that the next one gives it back
+            other.lease(10, seconds=0.01)  # expires, so that the next batch releases it
             time.sleep(0.02)
     assert counted(seen) == dict.fromkeys(range(200), 1)
     assert consumer.stats()["acknowledged"] == len(seen)

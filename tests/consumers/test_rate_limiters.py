@@ -195,11 +195,12 @@ def act(location, count):
 
 def learn(location, seconds, leased):
     consumer = expdb.open(location).buffer("train").consumer("trainer")
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    end, count = time.monotonic() + seconds, 0
+    while time.monotonic() < end or (count < 60 and time.monotonic() < end + 60):
         try:
             with consumer.lease(3, wait=0.5) as batch:
                 leased.put(batch.size)
+                count += batch.size
         except expdb.TooFewRows:
             continue
 

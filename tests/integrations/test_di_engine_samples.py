@@ -1,4 +1,4 @@
-"""Samples of DI-engine's buffers: of items that are not written yet, and as others change them."""
+"""Test that DI-engine's buffers sample unwritten items and see changes by other handles."""
 
 import time
 
@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 import expdb
-from expdb.integrations.di_engine import DequeBuffer, NaiveReplayBuffer, items
+from expdb.integrations.di_engine import (
+    DequeBuffer,
+    NaiveReplayBuffer,
+    PriorityExperienceReplay,
+    items,
+)
 
 torch = pytest.importorskip(
     "torch", reason="torch is not installed: run `python3 dev.py test --torch`"
@@ -14,7 +19,8 @@ torch = pytest.importorskip(
 
 
 @pytest.fixture
-def deque(location):
+def deque(location, monkeypatch):
+    monkeypatch.setattr(items, "FLUSH_SECONDS", 1e6)
     made = []
 
     def deque(size=10):
@@ -34,12 +40,12 @@ def numbers(found):
     return sorted(one.data["k"] for one in found)
 
 
-def sampled_until(buffer, is_seen, size=3):
-    """Return the meta dicts of all items by number, once what another handle did is seen."""
+def sample_until(buffer, is_seen, size=3, key="k"):
+    """Sample for up to 10 s until `is_seen(metas)`; return the meta dicts by item number."""
     until = time.monotonic() + 10
     while True:
         found = buffer.sample(20, replace=True) + buffer.sample(size)
-        metas = {one.data["k"]: one.meta for one in sorted(found, key=lambda one: one.data["k"])}
+        metas = {one.data[key]: one.meta for one in sorted(found, key=lambda one: one.data[key])}
         if is_seen(metas) or time.monotonic() > until:
             return metas
 
@@ -47,7 +53,7 @@ def sampled_until(buffer, is_seen, size=3):
 def test_items_are_sampled_before_they_are_written(deque):
     buffer, other = deque(), deque()
     buffer.push(item(0))
-    assert numbers(buffer.sample(1)) == [0]  # the first one is written: a sample needs a stored one
+    assert numbers(buffer.sample(1)) == [0]  # writes it: a sample needs a stored item
     for k in range(1, 5):
         pushed = buffer.push(item(k), meta={"group": k % 2})
         (found,) = [one for one in buffer.sample(k + 1) if one.index == pushed.index]
@@ -102,7 +108,7 @@ def test_unwritten_items_are_copies(deque):
         buffer.items.flush()
 
 
-def test_unwritten_items_are_written_when_they_are_due(deque, monkeypatch):
+def test_a_sample_writes_items_after_flush_seconds(deque, monkeypatch):
     buffer, other = deque(), deque()
     buffer.push(item(0))
     buffer.push(item(1))
@@ -115,26 +121,26 @@ def test_unwritten_items_are_written_when_they_are_due(deque, monkeypatch):
     assert other.count() == 3
 
 
-def test_a_sample_has_what_others_have_changed(deque):
+def test_a_sample_sees_changes_by_another_handle(deque):
     buffer, other = deque(), deque()
     for k in range(3):
         buffer.push(item(k), meta={"group": 0})
     buffer.sample(3)
     index = buffer[1].index
     assert other.update(index, meta={"group": 1, "more": {"a": [1]}})
-    metas = sampled_until(buffer, lambda metas: metas[1]["group"])
+    metas = sample_until(buffer, lambda metas: metas[1]["group"])
     assert [metas[k]["group"] for k in range(3)] == [0, 1, 0]
     assert metas[1]["more"] == {"a": [1]}
     other.items.buffer.update_priorities([2], [0.5])
-    metas = sampled_until(buffer, lambda metas: "priority" in metas[2])
+    metas = sample_until(buffer, lambda metas: "priority" in metas[2])
     assert {k: metas[k].get("priority") for k in range(3)} == {0: None, 1: None, 2: 0.5}
     other.delete(index)
-    metas = sampled_until(buffer, lambda metas: len(metas) == 2, size=2)
+    metas = sample_until(buffer, lambda metas: len(metas) == 2, size=2)
     assert list(metas) == [0, 2]
     assert buffer.count() == 2
 
 
-def test_a_sample_goes_on_where_an_error_left_unwritten_items(deque, monkeypatch):
+def test_sampling_works_after_an_interrupted_push(deque, monkeypatch):
     buffer = deque()
     for k in range(3):
         buffer.push(item(k))
@@ -155,7 +161,7 @@ def test_a_sample_goes_on_where_an_error_left_unwritten_items(deque, monkeypatch
     assert numbers(buffer.sample(6)) == [0, 1, 2, 3, 4, 5]
 
 
-def test_the_older_buffer_samples_unwritten_items_too(tmp_path):
+def test_naive_buffer_samples_unwritten_items(tmp_path):
     config = NaiveReplayBuffer.default_config()
     config.replay_buffer_size = 4
     buffer = NaiveReplayBuffer(config, None, str(tmp_path / "experiment"), "buffer")
@@ -169,3 +175,78 @@ def test_the_older_buffer_samples_unwritten_items_too(tmp_path):
             assert buffer.sample(held + 1, 0) is None
         assert [one["k"] for one in buffer.sample(1, 0, sample_range=slice(-1, None))] == [5]
     buffer.close()
+
+
+@pytest.mark.parametrize("key", ["label", "unwritten", "tags", "index", "meta"])
+def test_data_may_have_any_key(deque, key):
+    buffer = deque()
+    for k in range(4):
+        buffer.push({key: np.array([k, k]), "k": k}, meta={"m": k})
+    for _ in range(2):  # not written yet, then written
+        for one in (*buffer.sample(4), *buffer, buffer[2]):
+            assert one.data[key].tolist() == [one.data["k"]] * 2
+            assert one.meta["m"] == one.data["k"]
+        buffer.push({key: np.array([9, 9]), "k": 9}, meta={"m": 9})
+
+
+def test_an_interrupt_after_a_write_leaves_no_item_twice(deque, monkeypatch):
+    buffer = deque()
+    buffer.push(item(0))
+    buffer.items.flush()
+    for k in range(1, 4):
+        buffer.push(item(k))
+    flush = buffer.items._writer.flush
+
+    def interrupted():
+        flush()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(buffer.items._writer, "flush", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            buffer.items.flush()
+    assert numbers(buffer.sample(4)) == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="less than 5"):
+        buffer.sample(5)
+    buffer.push(item(4))
+    assert numbers(buffer.sample(5)) == [0, 1, 2, 3, 4]
+
+
+def test_priorities_of_unwritten_samples_can_be_updated(deque):
+    buffer = deque()
+    view = buffer.view()
+    buffer.use(PriorityExperienceReplay(buffer))
+    for k in range(5):
+        buffer.push(item(k), meta={"priority": 1.0})
+        if not k:
+            buffer.items.flush()
+    for one in view.sample(5):
+        assert buffer.update(one.index, meta={**one.meta, "priority": 2.0})
+    buffer.sample(1)
+    assert {one.meta["priority"] for one in view.sample(5)} == {2.0}
+    (gone,) = view.sample(1)
+    buffer.push(item(5))
+    (gone,) = [one for one in view.sample(6) if "priority_idx" not in one.meta]
+    buffer.delete(gone.index)
+    assert not buffer.update(gone.index, meta={**gone.meta, "priority": 2.0})
+
+
+def test_flush_stores_the_priorities_of_pushed_items(deque):
+    buffer, other = deque(), deque()
+    for _ in range(2):
+        for k in range(3):
+            buffer.push(item(k), priority=k + 0.5)
+        buffer.items.flush()
+        buffer.sample(2)
+    assert [one.meta["priority"] for one in other] == [0.5, 1.5, 2.5] * 2
+
+
+def test_an_item_has_a_reward_that_another_handle_stored_first(deque):
+    buffer, other = deque(), deque()
+    buffer.push({"obs": 1.0})
+    buffer.items.flush()
+    assert other.sample(1)[0].data == {"obs": 1.0}
+    buffer.push({"obs": 1.5, "reward": 0.5})
+    buffer.items.flush()
+    found = sample_until(other, lambda metas: len(metas) == 2, size=1, key="obs")
+    assert set(found) == {1.0, 1.5}

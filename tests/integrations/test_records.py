@@ -65,7 +65,7 @@ def test_values_come_back_as_they_were(db, buffer):
         assert_same(value, one)
 
 
-def test_a_value_comes_back_before_it_is_stored(db, buffer):
+def test_value_reverses_step_without_storing(db, buffer):
     records = Records(db, buffer)
     for value in VALUES:
         assert_same(value, records.value(records.step(value)))

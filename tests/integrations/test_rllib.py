@@ -376,7 +376,7 @@ def test_an_episode_that_is_refused_leaves_nothing(kind, close):
     assert len(buffer) == 5
 
 
-def test_rows_of_steps_with_different_values(close):
+def test_rows_of_steps_with_different_structures(close):
     buffer = close(EpisodeReplayBuffer(capacity=100, seed=0))
     some = episode(0, 5)
     some.infos[2].clear()
@@ -391,7 +391,7 @@ def test_rows_of_steps_with_different_values(close):
     assert batch["obs"].dtype == np.float32
 
 
-def test_rows_of_observations_in_dictionaries(close):
+def test_rows_of_dict_observations(close):
     buffer = close(EpisodeReplayBuffer(capacity=100, seed=0))
     buffer.add(
         SingleAgentEpisode(
@@ -405,7 +405,7 @@ def test_rows_of_observations_in_dictionaries(close):
     assert {one["t"] for one in batch["obs"].ravel()} == set(range(6))
 
 
-def test_deletions_and_steps_of_others_are_learned(close, tmp_path):
+def test_a_handle_sees_steps_and_deletions_by_another(close, tmp_path):
     one, other = (
         close(EpisodeReplayBuffer(capacity=40, location=tmp_path / "e.db")) for _ in range(2)
     )
@@ -413,11 +413,81 @@ def test_deletions_and_steps_of_others_are_learned(close, tmp_path):
     one.flush()
     assert len(other.episodes) == 4
     one.buffer.delete({"episode_id": "e1"})
-    one.add(episode(7, 10))  # as many as were deleted
+    one.add(episode(7, 10))  # as many steps as were deleted
     one.flush()
     assert sorted(episode.id_ for episode in other.episodes) == ["e0", "e2", "e3", "e7"]
     found = other.sample(60, n_step=1, sample_episodes=True)
     assert {episode.id_ for episode in found} == {"e0", "e2", "e3", "e7"}
+
+
+def test_a_restored_state_replaces_the_episodes(close):
+    one, other = (close(EpisodeReplayBuffer(capacity=100, seed=seed)) for seed in range(2))
+    one.add([episode(k, 5) for k in range(4)])
+    other.add([episode(k, 5) for k in range(4, 8)])
+    one.sample(50, sample_episodes=True, n_step=1)
+    one.set_state(other.get_state())
+    found = one.sample(50, sample_episodes=True, n_step=1)
+    assert {episode.id_ for episode in found} == {"e4", "e5", "e6", "e7"}
+    assert set(one.sample(4, batch_length_T=6)["obs"][..., 0].ravel().tolist()) <= {4, 5, 6, 7}
+
+
+def test_an_eviction_between_two_of_another_handle_is_learned(close, tmp_path):
+    one, other = (
+        close(EpisodeReplayBuffer(capacity=20, location=tmp_path / "e.db")) for _ in range(2)
+    )
+    one.add([episode(0, 10), episode(1, 10)])
+    one.flush()
+    delete = one._stored.buffer.delete
+
+    def delete_late(*given):
+        other.add(episode(3, 10))
+        other.flush()
+        return delete(*given)
+
+    one._stored.buffer.delete = delete_late
+    one.add(episode(2, 10))
+    one._stored.buffer.delete = delete
+    one.flush()
+    other.flush()
+    assert one._stored.ids == other._stored.ids
+    one.sample(8, batch_length_T=4)
+    assert [episode.id_ for episode in one.episodes] == one._stored.ids
+
+
+def test_rows_skip_an_episode_that_is_evicted_meanwhile(close, tmp_path):
+    one, other = (
+        close(EpisodeReplayBuffer(capacity=40, location=tmp_path / "e.db")) for _ in range(2)
+    )
+    one.add([episode(k, 10) for k in range(4)])
+    one.flush()
+    other.sample(4, batch_length_T=4)
+    batch_at = one._stored.batch_at
+
+    def evict_first(positions):
+        other.add([episode(k, 10) for k in range(4, 8)])
+        other.flush()
+        one._stored.batch_at = batch_at
+        return batch_at(positions)
+
+    one._stored.batch_at = evict_first
+    batch = one.sample(8, batch_length_T=4)
+    assert set(batch["obs"][..., 0].ravel().tolist()) <= {4, 5, 6, 7}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [2, 3])
+def test_rows_of_observations_that_differ_from_the_first(close, dtype, size):
+    buffer = close(EpisodeReplayBuffer(capacity=20, seed=0))
+    for kind in (np.float32, dtype):
+        shape = 2 if kind is np.float32 and dtype is not np.float32 else size
+        buffer.add(
+            SingleAgentEpisode(
+                observations=[np.full(shape, t, kind) for t in range(16)], actions=[0] * 15,
+                rewards=[0.0] * 15, infos=[{}] * 16, terminated=True, len_lookback_buffer=0,
+            )
+        )  # fmt: skip
+    batch = buffer.sample(6, batch_length_T=3)
+    assert (batch["obs"].dtype, batch["obs"].shape) == (dtype, (6, 3, size))
 
 
 def test_two_handles_follow_each_other(close, tmp_path):

@@ -184,7 +184,7 @@ def test_an_unordered_episode_loses_its_links_with_its_first_step(open_db):
 
 
 @pytest.mark.parametrize("gone", [range(1_024, 2_048), range(5, 4_000, 700), [0, 1_023, 2_047]])
-def test_deletions_by_others_are_found_among_many_steps(open_db, gone):
+def test_a_sample_excludes_steps_deleted_by_another_handle(open_db, gone):
     buffer, other = (open_db(max_lag=0.0).buffer("b") for _ in range(2))
     buffer.store_batch({"x": np.arange(4_000)})
     buffer.sample(1, unit=expdb.NStep(1))

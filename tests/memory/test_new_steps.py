@@ -44,6 +44,7 @@ def write_steps(buffer, episode, first):
 
 
 def test_sample_does_not_read_own_writes(open_db, location, monkeypatch):
+    monkeypatch.setattr("expdb.archive.retention.LOOK_SECONDS", 1000.0)
     lag = {"max_lag": 60.0} if "://" in location else {}
     buffer = open_db(**lag).buffer("b", capacity=60, fields={"action": expdb.Field("int64")})
     with buffer.episode("long") as episode:

@@ -920,8 +920,9 @@ def test_the_state_of_another_buffer_is_refused(filled, db):
         db.buffer("other").restore_sampling(filled.sampling_state())
 
 
-def test_priorities_that_a_batch_asks_for_are_read_once_and_followed(open_db, monkeypatch):
-    with open_db() as db, open_db() as other:
+def test_sampled_priorities_are_loaded_once_and_kept_current(open_db, location, monkeypatch):
+    lag = {"max_lag": 60.0} if "://" in location else {}
+    with open_db(**lag) as db, open_db() as other:
         buffer = db.buffer("b")
         buffer.store_batch({"n": np.arange(10)})
         other.buffer("b").update_priorities([3], [0.5])
@@ -931,7 +932,7 @@ def test_priorities_that_a_batch_asks_for_are_read_once_and_followed(open_db, mo
             assert (batch["priority"][is_third] == 0.5).all()
             assert np.isnan(batch["priority"][~is_third]).all()
         with monkeypatch.context() as patched:
-            patched.setattr(db._engine, "reading", None)  # no look at the tables
+            patched.setattr(db._engine, "reading", None)  # a query would fail
             wanted()
         buffer.update_priorities([4], [0.25])
         batch = wanted()

@@ -161,10 +161,11 @@ def test_interrupts_at_any_moment_lose_and_double_nothing(path):
         with expdb.open(sys.argv[1], durability="full") as db:
             buffer, n = db.buffer("i"), 0
             buffer.store(n=-1)
-            signal.setitimer(signal.ITIMER_REAL, 0.02 + 0.03 * random.random())
             interrupt = signal.default_int_handler
             signal.signal(signal.SIGALRM, lambda *_: interrupt(signal.SIGINT, None))
             try:
+                # Repeatedly: Python ignores what is raised in a __del__.
+                signal.setitimer(signal.ITIMER_REAL, 0.02 + 0.03 * random.random(), 0.5)
                 with buffer.episode("e", flush_steps=3) as episode:
                     while True:
                         episode.append(n=n)

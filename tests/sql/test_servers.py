@@ -601,7 +601,8 @@ def test_who_waits_too_long_for_the_writers_lock_is_told(url):
 # -- trips -----------------------------------------------------------------------------------------
 
 
-def test_how_often_a_client_waits_for_the_server(url, proxy):
+def test_how_often_a_client_waits_for_the_server(url, proxy, monkeypatch):
+    monkeypatch.setattr("expdb.archive.retention.LOOK_SECONDS", 1000.0)
     with expdb.open(url) as db:
         db.buffer("b").store_batch(
             {
@@ -656,6 +657,30 @@ def test_how_often_a_client_waits_for_the_server(url, proxy):
         assert trips(lambda: next(batches)) == 4
         lease, other = consumer.lease(32, pin=True), db.buffer("b").consumer("learner")
         assert trips(lambda: other.shared(lease.id)) == 3
+
+
+@pytest.mark.parametrize("has_statistics", [False, True])
+def test_late_rewards_read_only_the_steps_of_their_episodes(url, server, has_statistics):
+    name = url.partition("?")[0].rpartition("/")[2]
+    read = (
+        "SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_user_tables "
+        "WHERE schemaname = 'expdb' AND relname = 'steps'"
+    )
+    with expdb.open(url) as db:
+        for _ in range(40):
+            with db.buffer("b").episode("t") as episode:
+                episode.extend({"reward": np.zeros(500), "truncated": np.arange(500) == 499})
+    if has_statistics:
+        server.execute("ANALYZE", name)
+    ((before,),) = server.execute(read, name)
+    with expdb.open(url) as db:
+        changed = np.arange(0, 10_000, 10)  # of half of the episodes
+        with pytest.warns(expdb.ExpDBWarning, match="returns grow with length"):
+            assert db.buffer("b").update(changed, reward=1.0) == 1_000
+        returns = db.buffer("b").episodes()["episode_return"].to_pylist()
+        assert returns == [50.0] * 20 + [0.0] * 20
+    ((after,),) = server.execute(read, name)
+    assert after - before < 10 * 20_000
 
 
 # -- changes by hand -------------------------------------------------------------------------------

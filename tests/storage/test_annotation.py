@@ -31,7 +31,7 @@ def buffer(db):
 
 
 @pytest.mark.parametrize("loads_rows", [False, True])
-def test_the_revision_tells_that_stored_steps_were_changed(open_db, loads_rows):
+def test_revision_counts_changes_to_stored_steps(open_db, loads_rows):
     with open_db() as db, open_db() as other_db:
         buffer, other = db.buffer("train"), other_db.buffer("train")
         buffer.store_batch([{"x": k, "tags": {"k": k}} for k in range(4)])

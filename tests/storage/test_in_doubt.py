@@ -111,6 +111,7 @@ def test_each_answer_of_a_write_may_be_lost(postgresql_url, proxy, known):
                 None,
                 False,
             )
+            db._engine.timeout = 30.0
             for k in range(3, 6):
                 writer.append(**step(k))
             writer.end(obs=np.zeros(2))
@@ -157,6 +158,7 @@ def test_an_episode_without_a_name_goes_on_after_a_store_in_doubt(
         with pytest.raises(expdb.CommitUnknown, match="write_id"):
             buffer.store(n=0, terminated=terminated)
         proxy.swallow = proxy.refuse = False
+        db._engine.timeout = 30.0
         buffer.store(n=1)
         buffer.store(n=2, terminated=True)
         lengths = buffer.episodes()["length"].to_pylist()
@@ -200,6 +202,7 @@ def test_priorities_stay_with_their_steps_where_answers_are_lost(postgresql_url,
         with pytest.raises(expdb.ConnectionLost):
             writer.flush()
         proxy.swallow = proxy.refuse = False
+        db._engine.timeout = 30.0
         for n in range(3, 6):
             writer.append(None if n == 4 else 100.0 + n, n=n)
         write, calls = writer._writer._sink.write, []

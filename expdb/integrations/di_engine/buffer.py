@@ -19,7 +19,7 @@ from expdb.integrations.di_engine.buffered import (
     plain,
 )
 from expdb.integrations.di_engine.ding import BufferBase, kinds
-from expdb.integrations.di_engine.items import UPDATED, Items, push_order_keys
+from expdb.integrations.di_engine.items import LABEL, UPDATED, Items, push_order_keys
 from expdb.integrations.di_engine.labels import INDEX, ORDER
 from expdb.integrations.di_engine.monitors import logger
 from expdb.integrations.di_engine.saved import load, save
@@ -207,7 +207,7 @@ class DequeBuffer(Buffer):
     ) -> list[BufferedData]:
         if sampler is None and consumer is None and sample_range is None:
             choose = partial(self._choose, size, replace)
-            return buffered(*self.items.draw_held(size, choose, "label", "priority"))
+            return buffered(*self.items.draw_with_unwritten(size, choose, LABEL, "priority"))
         if sampler is None:
             sampler = expdb.Uniform(replace=replace)
         if sample_range is not None:
@@ -219,17 +219,17 @@ class DequeBuffer(Buffer):
             sampler = self._at(np.random.choice(places, size, replace))
         keys = ("priority", *sampler.keys())
         if consumer is None:
-            return buffered(*self.items.draw(size, sampler, "label", *keys))
+            return buffered(*self.items.draw(size, sampler, LABEL, *keys))
         return buffered(*self.items.lease(consumer, size, sampler, "tags", *keys))
 
-    def _choose(self, size: int, replace: bool, held: int) -> np.ndarray:
-        if held < (1 if replace else size):
-            raise expdb.TooFewRows(f"{size} items wanted, {held} held")
+    def _choose(self, size: int, replace: bool, count: int) -> np.ndarray:
+        if count < (1 if replace else size):
+            raise expdb.TooFewRows(f"cannot sample {size} items; the buffer holds {count}")
         rng = self.items.rng
-        places = rng.integers(held, size=size)
-        if replace or len(set(places.tolist())) == size:  # distinct, as nearly always of many
+        places = rng.integers(count, size=size)
+        if replace or len(set(places.tolist())) == size:  # rarely a duplicate in a large buffer
             return places
-        return rng.choice(held, size, replace=False)
+        return rng.choice(count, size, replace=False)
 
     def _order(self) -> np.ndarray | None:
         """Return the positions of all items in the order of their pushes; None if they ascend."""
@@ -282,7 +282,7 @@ class DequeBuffer(Buffer):
         drawn = random.choices(names, k=size) if replace else random.sample(names, size)
         parts = [self._window(groups[name], unroll_len) for name in drawn]
         positions = np.concatenate(parts)
-        found = iter(buffered(*self.items.draw(len(positions), At(positions), "label", "priority")))
+        found = iter(buffered(*self.items.draw(len(positions), At(positions), LABEL, "priority")))
         return [[next(found) for _ in part] for part in parts]
 
     def _window(self, positions: np.ndarray, length: int | None) -> np.ndarray:
@@ -299,7 +299,7 @@ class DequeBuffer(Buffer):
         if not -held <= idx < held:
             raise IndexError(f"item {idx} of {held}")
         place = np.array([idx % held])
-        return buffered(*self.items.draw(1, self._at(place), "label", "priority"))[0]
+        return buffered(*self.items.draw(1, self._at(place), LABEL, "priority"))[0]
 
     def get_by_index(self, index: str) -> BufferedData:
         """Return an item by its index; raises KeyError where it is gone."""
@@ -358,7 +358,11 @@ class DequeBuffer(Buffer):
                 return False
             tags = {**plain(found[0].meta), **plain(dict(meta or {})), INDEX: index}
             old = [one.meta["priority_idx"] for one in found]
-            order = int(push_order_keys(self.items.buffer.get(old, fields=("position", "tags")))[0])
+            try:
+                batch = self.items.buffer.get(old, fields=("position", "tags"))
+            except expdb.Evicted:  # after it was read
+                return False
+            order = int(push_order_keys(batch)[0])
             if order != old[0]:
                 tags[ORDER] = order
             if data is None or self.items.is_same(data, found[0].data):

@@ -10,7 +10,7 @@ import numpy as np
 
 import expdb
 from expdb.integrations.di_engine.ding import BufferedDataBase
-from expdb.integrations.di_engine.items import Items, copied, push_order_keys
+from expdb.integrations.di_engine.items import LABEL, Items, deep_copy, push_order_keys
 from expdb.integrations.di_engine.labels import INDEX, ORDER, label_of
 from expdb.integrations.records import is_json
 
@@ -77,15 +77,15 @@ _PRIORITY = ("priority", "priority_idx", "priority_IS")
 
 
 def buffered(values: list[Any], columns: Mapping[str, Any]) -> list[BufferedData]:
-    """Return items with their index and meta dict, of a batch or what `Items.draw` returns."""
-    labels = columns.get("label")
+    """Build `BufferedData` from values and the columns of a batch or of `Items.draw`."""
+    labels = columns.get(LABEL)
     if labels is None:
         labels = [label_of(tags) for tags in columns["tags"].tolist()]
     found = []
     rows = columns["position"].tolist(), columns["priority"].tolist()
     for value, (index, meta), position, priority in zip(values, labels, *rows, strict=True):
-        meta = copied(meta) if meta else {}
-        if position >= 0:  # it is stored
+        meta = deep_copy(meta) if meta else {}
+        if position >= 0:  # -1 marks an unwritten item
             meta["priority_idx"] = position
         if priority == priority:  # it was given one
             meta["priority"] = priority

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import expdb
-from expdb.integrations.di_engine.labels import ORDER, Labels, label_of
+from expdb.integrations.di_engine.labels import ORDER, LabelCache, label_of
 from expdb.integrations.prioritized import PrioritizedWriter
 from expdb.integrations.records import Kind, Records
 
@@ -29,19 +29,23 @@ def push_order_keys(batch: expdb.Batch) -> np.ndarray:
     return np.array([(tags or {}).get(ORDER, position) for tags, position in rows], np.int64)
 
 
-@dataclass(frozen=True)
-class _Held(expdb.Sampler):
-    """Take the items that `items.choose` chooses, among them items that are not written yet.
+# Keys of columns that no field can have: data may have fields called "label" or "unwritten".
+LABEL, UNWRITTEN = "=label", "=unwritten"
 
-    The column `unwritten` is -1 for a stored item. For an unwritten one, it counts from 0, the
-    oldest of these, and the position is a placeholder.
+
+@dataclass(frozen=True)
+class _PlaceSampler(expdb.Sampler):
+    """Select the stored and unwritten items whose places `items.choose` returns.
+
+    In the column `UNWRITTEN`, a stored item has -1. An unwritten item has its index in
+    `Items._unwritten`, and its position is a placeholder.
     """
 
     items: Any
 
     def keys(self) -> tuple[str, ...]:
         """Return the names of the columns that `draw` adds to a batch."""
-        return ("unwritten",)
+        return (UNWRITTEN,)
 
     def draw(
         self, population: expdb.Population, size: int, rng: np.random.Generator
@@ -49,16 +53,17 @@ class _Held(expdb.Sampler):
         """Return the positions of the items."""
         unwritten: int = self.items.unwritten
         held = min(population.size + unwritten, self.items.size)
-        places = self.items.choose(held) - held  # from the newest, -1, on
+        places = self.items.choose(held) - held  # -1 is the newest item
         stored = np.minimum(places + population.size + unwritten, population.size - 1)
-        return population.at(stored), {"unwritten": np.maximum(places + unwritten, -1)}
+        return population.at(stored), {UNWRITTEN: np.maximum(places + unwritten, -1)}
 
 
 class Items:
     """Push, draw and change the items of a buffer. Threads may share it.
 
-    Items are written together, at most `FLUSH_STEPS` or `FLUSH_SECONDS` late, and always before
-    they are read; `draw_held` reads them before they are written.
+    Pushed items are written in groups: at the latest by the push that reaches `FLUSH_STEPS`, or
+    by the first push or sample `FLUSH_SECONDS` after the last write. Every method that reads
+    items writes them first, except `draw_with_unwritten`.
     """
 
     def __init__(
@@ -85,12 +90,12 @@ class Items:
         self.rng = np.random.default_rng(np.random.randint(2**31))  # follows NumPy's seed
         self.lock = threading.RLock()
         self.pushed = int(self.buffer.stats()["added"])
-        self.choose: Callable[[int], np.ndarray]  # see draw_held
-        self._held = _Held(self)
-        self._labels = Labels(self.buffer, size)
-        # Copies of the steps that the writer has, with priority and label; more or fewer after an
-        # interrupt or an error.
-        self._unwritten: list[dict[str, Any]] = []
+        self.choose: Callable[[int], np.ndarray]  # set by draw_with_unwritten() for each sample
+        self._place_sampler = _PlaceSampler(self)
+        self._labels = LabelCache(self.buffer, size)
+        # Copies of the steps in the writer, and the priority and label of each. After an interrupt
+        # or an error, the writer may hold more or fewer steps.
+        self._unwritten: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
     def _await_update(self, size: int) -> int | None:
         """Return the capacity, once no item is being replaced; repair what a killed process left.
@@ -134,14 +139,16 @@ class Items:
     ) -> None:
         """Add an item; raises InvalidValue for what could not come back as it is."""
         with self.lock:
+            if self._writer.unwritten != self.unwritten:
+                self.flush()
             step = self.records.step(value)
             self._writer.append(
                 priority, policy_version=policy_version, tags=tags, agent_id=agent_id, **step
             )
-            told = {
-                "priority": math.nan if priority is None else priority, "label": label_of(tags),
+            columns = {
+                "priority": math.nan if priority is None else priority, LABEL: label_of(tags),
             }  # fmt: skip
-            self._unwritten.append(copied(step) | copied(told))
+            self._unwritten.append((deep_copy(step), deep_copy(columns)))
             self.pushed += 1
             if (
                 self._writer.unwritten >= FLUSH_STEPS
@@ -168,11 +175,12 @@ class Items:
         with self.lock:
             self._flushed_at = time.monotonic()
             if self._writer.is_flushed:
+                self._unwritten = []
                 return
             positions = self._writer.flush().tolist()
             steps, self._unwritten = self._unwritten, []
             if len(steps) == len(positions):
-                self._labels.add(positions, [step["label"] for step in steps])
+                self._labels.add(positions, [columns[LABEL] for _, columns in steps])
 
     @property
     def unwritten(self) -> int:
@@ -186,56 +194,60 @@ class Items:
         *keys: str,
         where: Any = None,
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Return drawn items, and their `position` and `keys`, "label" among them: see `Labels`."""
+        """Return the values of drawn items, and their columns `position` and `keys`.
+
+        The key `LABEL` gives a list of `Label`.
+        """
         with self.lock:
             self.flush()
-            columns = self._columns(size, sampler, *keys, where=where)
+            columns = self._draw_columns(size, sampler, *keys, where=where)
             return self.records.values(columns), columns
 
-    def draw_held(
+    def draw_with_unwritten(
         self, size: int, choose: Callable[[int], np.ndarray], *keys: str
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Return `size` items as `draw` does, among them items that are not written yet.
+        """Return the values and columns of `size` stored or unwritten items; see `draw`.
 
-        `choose` is given how many items are held and returns places, from 0, the oldest. Positions
-        of items that are not written are -1. Raises TooFewRows where no item is held, and what
-        `choose` raises.
+        `choose` gets the number of items and returns `size` indices; 0 is the oldest item. The
+        position of an unwritten item is -1. Raises TooFewRows if the buffer is empty, and any
+        error that `choose` raises.
         """
         with self.lock:
             is_due = time.monotonic() - self._flushed_at >= FLUSH_SECONDS
             if is_due or self._writer.unwritten != self.unwritten:
                 self.flush()
             self.choose = choose
+            draw = partial(self._draw_columns, size, self._place_sampler, *keys, UNWRITTEN)
             try:
-                columns = self._columns(size, self._held, *keys, "unwritten")
+                columns = draw()
             except expdb.TooFewRows:
                 if len(self.buffer) or not self.unwritten:
                     raise
                 self.flush()  # a sample needs a stored item
-                columns = self._columns(size, self._held, *keys, "unwritten")
+                columns = draw()
             values = self.records.values(columns)
-            unwritten = columns.pop("unwritten")
+            unwritten = columns.pop(UNWRITTEN)
             for row in np.flatnonzero(unwritten >= 0).tolist():
-                step = self._unwritten[unwritten[row]]
-                values[row] = self.records.value(copied(step))
+                step, own = self._unwritten[unwritten[row]]
+                values[row] = self.records.value(deep_copy(step))
                 for key in keys:
-                    columns[key][row] = step[key]
+                    columns[key][row] = own[key]
                 columns["position"][row] = -1
             return values, columns
 
-    def _columns(
+    def _draw_columns(
         self, size: int, sampler: expdb.Sampler, *keys: str, where: Any = None
     ) -> dict[str, Any]:
-        """Return the columns of drawn items, with the fields that `records` needs."""
-        names = [key for key in keys if key != "label"]
+        """Draw items and return their columns, including the fields that `records` needs."""
+        names = [key for key in keys if key != LABEL]
         draw = partial(self.buffer.sample, size, where, sampler=sampler, rng=self.rng)
         columns: dict[str, Any] = dict(draw(fields=self.fields(*names)))
         if len(names) < len(keys):
             try:
-                columns["label"] = self._labels.at(columns["position"].tolist())
-            except expdb.Evicted:  # since they were drawn
+                columns[LABEL] = self._labels.at(columns["position"].tolist())
+            except expdb.Evicted:  # after they were drawn
                 columns = dict(draw(fields=self.fields(*names, "tags")))
-                columns["label"] = [label_of(tags) for tags in columns["tags"].tolist()]
+                columns[LABEL] = [label_of(tags) for tags in columns["tags"].tolist()]
         return columns
 
     def lease(
@@ -307,13 +319,13 @@ class Items:
                 self.database.close()
 
 
-def copied(value: Any) -> Any:
-    """Return a copy of a leaf, or of containers of leaves, that shares nothing changeable."""
+def deep_copy(value: Any) -> Any:
+    """Return a deep copy of dicts, lists, tuples and arrays; return other values as they are."""
     kind = type(value)
     if kind is dict:
-        return {key: copied(one) for key, one in value.items()}
+        return {key: deep_copy(item) for key, item in value.items()}
     if kind in (list, tuple):
-        return kind([copied(one) for one in value])
+        return kind([deep_copy(item) for item in value])
     return value.copy() if kind is np.ndarray else value
 
 

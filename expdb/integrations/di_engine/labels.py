@@ -1,4 +1,4 @@
-"""The index and the meta dict of items, which are tags in the database, by position."""
+"""Cache the index and meta dict of items, which the database stores as tags."""
 
 from __future__ import annotations
 
@@ -7,49 +7,53 @@ from typing import Any
 
 import expdb
 
-INDEX = "_index"  # the tag with the index of an item; other tags are its meta dict
-ORDER = "_order"  # the tag of an item whose data was updated: its original position
+INDEX = "_index"  # tag that holds the index of an item; the other tags are its meta dict
+ORDER = "_order"  # tag that holds the original position of an updated item
 
 Label = tuple[Any, dict[str, Any]]  # the index of an item, and its meta dict
 
 
-class Labels:
-    """The labels of items that were read or written here, of as many as the buffer may hold.
+class LabelCache:
+    """A cache of the labels of at most `size` items that this process read or wrote.
 
-    Tags are read from the database, fields from memory: without this, most of the time of a sample
-    would go to tags. Whoever changes tags changes the revision of the buffer.
+    Fields are sampled from memory, but tags are read from the database. Without the cache, reading
+    tags would take most of the time of a sample. Every change to tags increases the revision of
+    the buffer, which empties the cache.
     """
 
     def __init__(self, buffer: expdb.ReplayBuffer, size: int):
         self._buffer, self._size = buffer, size
-        self._known: dict[int, Label] = {}
-        self._revision = buffer.revision  # at which they are right
+        self._labels: dict[int, Label] = {}  # by position
+        self._revision = buffer.revision  # at which the cached labels are correct
 
     def at(self, positions: list[int]) -> list[Label]:
-        """Return the labels of items, which are not to be changed; raise Evicted if one is gone."""
-        revision = self._buffer.revision  # before tags are read: others may change them meanwhile
+        """Return the labels of items; raise Evicted if an item is no longer stored.
+
+        The labels are shared with the cache: copy them before you modify them.
+        """
+        revision = self._buffer.revision  # read first: another process may change the tags
         if revision != self._revision:
-            self._known, self._revision = {}, revision
-        known = self._known
-        missing = [one for one in positions if one not in known]
+            self._labels, self._revision = {}, revision
+        labels = self._labels
+        missing = [position for position in positions if position not in labels]
         if missing:
             tags = self._buffer.get(missing, fields=("tags",))["tags"].tolist()
-            known |= zip(missing, map(label_of, tags), strict=True)
-        found = [known[one] for one in positions]
+            labels |= zip(missing, map(label_of, tags), strict=True)
+        result = [labels[position] for position in positions]
         if missing:
             self._forget_oldest()
-        return found
+        return result
 
     def add(self, positions: list[int], labels: list[Label]) -> None:
-        """Keep the labels of items that were just stored."""
-        self._known |= zip(positions, labels, strict=True)
-        for position in positions:  # of the item that this one displaces, as a rule
-            self._known.pop(position - self._size, None)
+        """Cache the labels of items that were just stored."""
+        self._labels |= zip(positions, labels, strict=True)
+        for position in positions:  # usually evicts the item `size` positions earlier
+            self._labels.pop(position - self._size, None)
         self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        while len(self._known) > self._size:
-            del self._known[next(iter(self._known))]
+        while len(self._labels) > self._size:
+            del self._labels[next(iter(self._labels))]
 
 
 def label_of(tags: Mapping[str, Any] | None) -> Label:

@@ -242,7 +242,12 @@ class PriorityExperienceReplay(PriorityBase):
                 return False
             if data is not None:
                 self._moved[index] = self.buffer.get_by_index(index).meta["priority_idx"]
-        position = int(self._moved.get(index, meta["priority_idx"]))
+        position = self._moved.get(index, meta.get("priority_idx"))
+        if position is None:  # the item was sampled before it was written
+            try:
+                position = self.buffer.get_by_index(index).meta["priority_idx"]
+            except KeyError:
+                return False
         if position < self.buffer.items.pushed - self.buffer.size:
             return False  # it is evicted
         self._changed[position] = priority

@@ -164,14 +164,14 @@ class NaiveReplayBuffer(IBuffer):
         if size == 0:
             return []
 
-        def choose(held: int) -> np.ndarray:
-            places = np.arange(held) if sample_range is None else np.arange(held)[sample_range]
+        def choose(count: int) -> np.ndarray:
+            places = np.arange(count) if sample_range is None else np.arange(count)[sample_range]
             if not self._is_enough(len(places), size, replace):
-                raise expdb.TooFewRows(f"{size} items wanted, {len(places)} held")
+                raise expdb.TooFewRows(f"cannot sample {size} items from {len(places)}")
             return np.random.choice(places, size, replace)
 
         try:
-            items = self.items.draw_held(size, choose)[0]
+            items = self.items.draw_with_unwritten(size, choose)[0]
         except expdb.TooFewRows:
             return None
         self._monitor.count("sample", size)

@@ -100,7 +100,7 @@ class Records:
         return values
 
     def value(self, step: Mapping[str, Any]) -> Any:
-        """Return the value that `step` took apart; it shares memory with the arguments."""
+        """Return the value of one `step`, the inverse of `step()`; it shares memory with it."""
         code = step[STRUCTURE]
         if code not in self._nodes:
             self._read_structures()
@@ -133,7 +133,7 @@ class Records:
         names = self._names[code]
         if not names <= batch.keys():  # another process has stored the first ones of it
             positions = batch["position"][places]
-            columns = dict(self._buffer.get(positions, fields=[n for n in names if n != "reward"]))
+            columns = dict(self._buffer.get(positions, fields=list(names)))
         elif len(places) == len(batch[STRUCTURE]):
             columns = dict(batch)
         else:
@@ -211,7 +211,7 @@ class Records:
 
 
 def _column_of_one(leaf: Any) -> np.ndarray:
-    """Return the column, [1, ...], of a batch of one step."""
+    """Return a column of shape [1, ...] with one value."""
     if isinstance(leaf, (np.ndarray, np.generic, bool, int, float)):
         return np.asarray(leaf)[None]
     column = np.empty(1, object)

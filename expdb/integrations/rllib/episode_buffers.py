@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import expdb
 from expdb.integrations.rllib.stored_episodes import Stored
 
 FIELDS = "obs", "next_obs", "action"
+ATTEMPTS = 10  # to read what other processes may evict
 
 
 class EpisodeReplayBuffer(Stored):
@@ -55,15 +57,16 @@ class EpisodeReplayBuffer(Stored):
         if not len(self):
             raise ValueError("Trying to sample from an empty buffer.")
         if not sample_episodes:
-            return self._rows(size, batch_length_T or self.batch_length_T)
+            return self._retry(self._rows, size, batch_length_T or self.batch_length_T)
         assert n_step is not None, (
             "When sampling episodes, `n_step` must be provided, but `n_step` is `None`."
         )
         if batch_length_T:
             assert n_step == 1, "When sampling sequences n-step must be 1."
-            return self._slices(
-                size, batch_length_T, lookback, min_batch_length_T, include_infos, to_numpy
-            )
+            return self._retry(
+                self._slices, size, batch_length_T, lookback, min_batch_length_T, include_infos,
+                to_numpy,
+            )  # fmt: skip
         found, batch = self._transitions(
             size, n_step, gamma, expdb.Uniform(), include_infos, include_extra_model_outputs,
             to_numpy,
@@ -71,8 +74,15 @@ class EpisodeReplayBuffer(Stored):
         self._count_sample(batch["position"], batch["episode_id"], batch["n_steps"].mean())
         return found
 
-    def _starts(self, size: int) -> list[tuple[str, int]]:
-        """Return random steps: the episodes that they are in, and their numbers there."""
+    def _retry(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Call `work` again if another process evicts an episode that it was to read."""
+        for _ in range(ATTEMPTS - 1):
+            with suppress(expdb.Evicted):
+                return work(*arguments)
+        return work(*arguments)
+
+    def _draw_starts(self, size: int) -> list[tuple[str, int]]:
+        """Draw random steps; return the episode id of each and its index in the episode."""
         batch = self._stored.draw(size, expdb.Uniform(), expdb.Step(), self.rng, "episode_id")
         return [
             (id, int(self._stored.positions(id).searchsorted(position)))
@@ -81,8 +91,8 @@ class EpisodeReplayBuffer(Stored):
             )
         ]
 
-    def _starts_before(self, after: int) -> Callable[[], tuple[str, int]]:
-        """Return a function that draws one of the steps that have more than `after` to come."""
+    def _start_drawer(self, after: int) -> Callable[[], tuple[str, int]]:
+        """Return a function that draws a random step followed by at least `after` steps."""
         ids = [id for id in self._stored.ids if len(self._stored.positions(id)) > after]
         if not len(ids):
             raise ValueError(f"no episodes of more than {after} steps are held")
@@ -98,46 +108,47 @@ class EpisodeReplayBuffer(Stored):
     def _rows(self, size: int, length: int) -> dict[str, np.ndarray]:
         """Return rows of observations, filled up with other episodes; see RLlib's docstring."""
         shape, ids = (size, length), []
-        steps = np.empty(shape, np.int64)  # positions of the steps whose actions are taken
-        before = np.empty(shape, np.int64)  # positions of the steps before, -1 for none
-        is_first, is_last, is_end = (np.zeros(shape, np.bool_) for _ in range(3))
-        others = itertools.chain.from_iterable(self._starts(size) for _ in itertools.count())
-        for row, (id, first) in enumerate(self._starts(size)):
+        steps = np.empty(shape, np.int64)  # position of the step that gives each action
+        before = np.empty(shape, np.int64)  # position of the previous step; -1 if there is none
+        is_first, is_last, is_final_obs = (np.zeros(shape, np.bool_) for _ in range(3))
+        others = itertools.chain.from_iterable(self._draw_starts(size) for _ in itertools.count())
+        for row, (id, first) in enumerate(self._draw_starts(size)):
             filled = 0
             while filled < length:
                 own = self._stored.positions(id)
-                end = min(first + length - filled, len(own) + 1)  # observations are one more
+                # An episode has one more observation than steps.
+                end = min(first + length - filled, len(own) + 1)
                 part = np.arange(first, end)
-                to = slice(filled, filled + len(part))
-                steps[row, to] = own[np.minimum(part, len(own) - 1)]
-                before[row, to] = np.where(part > 0, own[part - 1], -1)
-                is_first[row, to.start] = is_last[row, to.stop - 1] = True
-                is_end[row, to.stop - 1] = end == len(own) + 1
+                target = slice(filled, filled + len(part))
+                steps[row, target] = own[np.minimum(part, len(own) - 1)]
+                before[row, target] = np.where(part > 0, own[part - 1], -1)
+                is_first[row, target.start] = is_last[row, target.stop - 1] = True
+                is_final_obs[row, target.stop - 1] = end == len(own) + 1
                 ids.append(id)
-                filled = to.stop
+                filled = target.stop
                 if filled < length:
                     (id, _), first = next(others), 0
         positions = np.unique(np.concatenate((steps, before), axis=None))
         positions = positions[positions >= 0]
         batch = self._stored.batch_at(positions)
-        at = positions.searchsorted(steps)
+        rows = positions.searchsorted(steps)
         self._count_sample(steps.reshape(-1), np.array(ids), None)
         columns = self._columns(batch)
-        obs = columns["obs"][at]
-        obs[is_end] = columns["next_obs"][at[is_end]]
+        obs = columns["obs"][rows]
+        obs[is_final_obs] = columns["next_obs"][rows[is_final_obs]]
         rewards = batch["reward"][positions.searchsorted(before).clip(0, len(positions) - 1)]
         return {
-            "obs": obs, "actions": columns["action"][at],
+            "obs": obs, "actions": columns["action"][rows],
             "rewards": np.where(before >= 0, rewards, 0.0),
             "is_first": is_first, "is_last": is_last,
-            "is_terminated": is_end & batch["terminated"][at],
-            "is_truncated": is_end & batch["truncated"][at],
+            "is_terminated": is_final_obs & batch["terminated"][rows],
+            "is_truncated": is_final_obs & batch["truncated"][rows],
         }  # fmt: skip
 
     def _columns(self, batch: expdb.Batch) -> dict[str, np.ndarray]:
-        """Return observations and actions as arrays, of objects where they are not numbers."""
+        """Return observations and actions as arrays; non-numeric values give object arrays."""
         table = self._stored.records.table(batch)
-        if table is None:
+        if table is None or any(table[key].dtype == object for key in FIELDS):  # varying shapes
             values = self._stored.records.values(batch)
             table = {key: np.array([one[key] for one in values]) for key in FIELDS}
         return table
@@ -148,7 +159,8 @@ class EpisodeReplayBuffer(Stored):
         """Return slices of episodes of `size` timesteps in all, with the steps before each."""
         self._stored.flush()
         found: list[SingleAgentEpisode] = []
-        count, draw = 0, self._starts_before(least)
+        count, draw = 0, self._start_drawer(least)
+        counted: list[tuple[np.ndarray, str]] = []
         while count < size:
             id, first = draw()
             own = self._stored.positions(id)
@@ -160,7 +172,9 @@ class EpisodeReplayBuffer(Stored):
                 episode.to_numpy()
             found.append(episode)
             count += last - first
-            self._count_sample(own[begin:last], np.array([id]), 1.0)
+            counted.append((own[begin:last], id))
+        for positions, id in counted:
+            self._count_sample(positions, np.array([id]), 1.0)
         return found
 
 

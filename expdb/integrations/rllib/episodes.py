@@ -22,8 +22,8 @@ from expdb.integrations.records import Records
 FLUSH_STEPS = 256
 EXTRA = "extra."  # before the names of extra model outputs
 NUMBERED = "extra_key."  # before names that are not text, as JSON
-TEXTS = "episode_id", "task_id", "agent_id", "group_id"  # columns of an episode that never change
-MANY = 4096
+EPISODE_COLUMNS = "episode_id", "task_id", "agent_id", "group_id"  # constant within an episode
+SPARE_CACHED_EPISODES = 4096
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class Episodes:
         self._positions: OrderedDict[str, np.ndarray] = OrderedDict()
         self._unwritten: list[tuple[Any, ...]] = []  # `KNOWN` of each step that is not flushed
         self._after, self._known = -1, 0
-        self._revision = -1  # of the buffer, up to which deletions are known
-        self._texts: dict[int, dict[str, Any]] = {}  # `TEXTS` by the number of the episode
+        self._revision = -1  # revision of the buffer at the last call of learn()
+        self._episode_columns: dict[int, dict[str, Any]] = {}  # by the column `episode`
         self.evicted = 0
         self.learn()
         if self.timesteps > capacity and len(self._positions) > 1:
@@ -122,6 +122,8 @@ class Episodes:
         replace()
         self._open_buffer()
         self._forget()
+        self._episode_columns.clear()  # episodes are numbered anew
+        self._revision = -1
         self.learn()
 
     def __len__(self) -> int:
@@ -147,7 +149,7 @@ class Episodes:
                 known = [_objects(one) for one in zip(*rows, strict=True)]
                 self._know(positions, *known)
                 if self.KNOWN == ("episode_id",):
-                    self._note_ids(positions, known[0])
+                    self._cache_episode_ids(positions, known[0])
         self.learn()
 
     def learn(self) -> None:
@@ -175,14 +177,14 @@ class Episodes:
             mine, known = positions[ids == id], self._positions.get(id)
             self._positions[id] = mine if known is None else np.concatenate((known, mine))
 
-    def _note_ids(self, positions: np.ndarray, ids: np.ndarray) -> None:
-        """Note the ids of the episodes of new steps, which a sample would read otherwise."""
+    def _cache_episode_ids(self, positions: np.ndarray, ids: np.ndarray) -> None:
+        """Cache the ids of the episodes of new steps, so that `draw` does not read them."""
         firsts = {id: row for row, id in reversed(list(enumerate(ids.tolist())))}
         rows = list(firsts.values())
         with suppress(expdb.Evicted):
             batch = self.buffer.get(positions[rows], fields=("episode",))
             for episode, id in zip(batch["episode"].tolist(), firsts, strict=True):
-                self._texts.setdefault(episode, {"episode_id": id})
+                self._episode_columns.setdefault(episode, {"episode_id": id})
 
     def _forget(self) -> None:
         self._positions.clear()
@@ -195,9 +197,11 @@ class Episodes:
         return [*self._positions, *(id for id in unwritten if id not in self._positions)]
 
     def positions(self, id: str) -> np.ndarray:
-        """Return the positions of the steps of an episode, in order."""
-        if id not in self._positions:  # another process has just written it
+        """Return the positions of the steps of an episode, in order; raise Evicted for none."""
+        if id not in self._positions:  # another process may have just written it
             self.learn()
+        if id not in self._positions:
+            raise expdb.Evicted(f"episode {id} is evicted; sample again")
         return self._positions[id]
 
     def add(self, episode: Any, weight: float | None) -> int:
@@ -268,7 +272,6 @@ class Episodes:
         if gone:
             whose = self.KNOWN[0]
             self.buffer.delete(expdb.QueryBuilder().in_(whose, [id for id, _ in gone]))
-            self._revision = self.buffer.revision
         self.evicted += len(gone)
         return gone
 
@@ -298,30 +301,32 @@ class Episodes:
         self.flush()
         usual = ("position", "episode", "reward", "terminated", "truncated", *self.records.fields)
         draw = partial(self.buffer.sample, size, where, sampler=sampler, unit=unit, rng=rng)
-        batch = draw(fields=(*usual, *[key for key in keys if key not in TEXTS]))
+        batch = draw(fields=(*usual, *[key for key in keys if key not in EPISODE_COLUMNS]))
         try:
-            texts = self._texts_of(batch, [key for key in keys if key in TEXTS])
+            texts = self._episode_columns_of(batch, [key for key in keys if key in EPISODE_COLUMNS])
             batch = expdb.Batch({**batch, **texts}, batch.size)
-        except expdb.Evicted:  # since it was drawn
+        except expdb.Evicted:  # after the batch was drawn
             batch = draw(fields=(*usual, *keys))
         return batch
 
-    def _texts_of(self, batch: expdb.Batch, names: list[str]) -> dict[str, np.ndarray]:
-        """Return columns of the episodes of a batch; raise Evicted if a new one is gone."""
+    def _episode_columns_of(self, batch: expdb.Batch, names: list[str]) -> dict[str, np.ndarray]:
+        """Return `names` of the episodes of a batch; raise Evicted if one cannot be read."""
         if not names:
             return {}
-        episodes, known = batch["episode"].tolist(), self._texts
-        if len(known) > 2 * len(self._positions) + MANY:  # most are evicted
+        episodes, known = batch["episode"].tolist(), self._episode_columns
+        if (
+            len(known) > 2 * len(self._positions) + SPARE_CACHED_EPISODES
+        ):  # most entries are of evicted episodes
             known.clear()
         positions = dict(zip(episodes, batch["position"].tolist(), strict=True))
         missing = [
             one for one in positions if one not in known or not known[one].keys() >= {*names}
         ]
         if missing:
-            found = self.buffer.get([positions[one] for one in missing], fields=TEXTS)
-            rows = zip(*[found[name].tolist() for name in TEXTS], strict=True)
+            found = self.buffer.get([positions[one] for one in missing], fields=EPISODE_COLUMNS)
+            rows = zip(*[found[name].tolist() for name in EPISODE_COLUMNS], strict=True)
             known |= {
-                one: dict(zip(TEXTS, row, strict=True))
+                one: dict(zip(EPISODE_COLUMNS, row, strict=True))
                 for one, row in zip(missing, rows, strict=True)
             }
         return {name: _objects(tuple([known[one][name] for one in episodes])) for name in names}
@@ -332,7 +337,7 @@ class Episodes:
         return self.sample(len(positions), At(positions), expdb.Step(), rng, "step", *keys)
 
     def batch_at(self, positions: np.ndarray) -> expdb.Batch:
-        """Return a batch of the steps at some positions, with the fields that `records` needs."""
+        """Return a batch of the steps at `positions`, with the fields that `records` needs."""
         rng = np.random.default_rng(0)
         return self.draw(len(positions), At(positions), expdb.Step(), rng)
 

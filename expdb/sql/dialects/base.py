@@ -93,6 +93,11 @@ class Dialect(Protocol):
     ) -> sa.ColumnElement[bool]:
         """Return `column IN (values)` for any number of values, as one bound parameter."""
 
+    def among_selected(
+        self, column: sa.ColumnElement[Any], selected: sa.Select[Any]
+    ) -> sa.ColumnElement[bool]:
+        """Return `column IN (SELECT ...)`; the SELECT does not depend on the outer rows."""
+
     def like(self, column: sa.ColumnElement[Any], pattern: str) -> sa.ColumnElement[bool]:
         r"""Return a case-sensitive LIKE with `%`, `_` and `\\`."""
 

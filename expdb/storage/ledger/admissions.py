@@ -65,8 +65,8 @@ def set_pace(store: Store, pace: Pace | None) -> None:
 
 
 @dataclass(frozen=True)
-class Look:
-    """What the pace says at a moment."""
+class PaceState:
+    """State of the pace and of the admitted groups at one moment."""
 
     pace: Pace | None
     text: str | None  # the pace as it is stored
@@ -97,8 +97,10 @@ class Look:
         )
 
 
-def _look(store: Store, session: Session, others: Others, last: bool = False) -> Look:
-    """Return what the pace says now; `last` ends the transaction in the same round trip."""
+def _query_pace_state(
+    store: Store, session: Session, others: Others, last: bool = False
+) -> PaceState:
+    """Read the state of the pace; with `last`, end the transaction in the same round trip."""
     (rows,) = session.ask_all(
         (
             f"SELECT b.pace, b.admitted, b.policy_version, {store.dialect.NOW}, a.id, a.holder, "
@@ -115,33 +117,35 @@ def _look(store: Store, session: Session, others: Others, last: bool = False) ->
     groups = [row[4:] for row in rows if row[4] is not None]
     versions = {id: began_at for id, _, began_at, _ in groups}
     ended = {id for id, holder, _, expires in groups if expires <= now or others.has_ended(holder)}
-    return Look(found, text, since, version, admitted - len(ended), versions, ended, float(now))
+    return PaceState(
+        found, text, since, version, admitted - len(ended), versions, ended, float(now)
+    )
 
 
 def _now(store: Store) -> sa.ColumnElement[float]:
     return sa.literal_column(store.dialect.NOW, sa.Double())
 
 
-def look(store: Store, others: Others) -> Look:
-    """Return what the pace says now; nothing is written, and no lock is waited for."""
+def read_pace_state(store: Store, others: Others) -> PaceState:
+    """Read the state of the pace without writing or waiting for a lock."""
     with store.engine.reading() as session:
-        return _look(store, session, others, last=True)
+        return _query_pace_state(store, session, others, last=True)
 
 
 def try_to_admit(
-    store: Store, seconds: float, serial: int, others: Others, id: int, known: Look
+    store: Store, seconds: float, serial: int, others: Others, id: int, known: PaceState
 ) -> Admitted | str:
-    """Let a group in under an id, or return why it has to wait.
+    """Admit a group under an id, or return why it has to wait.
 
-    If it was let in under this id already, by a commit whose outcome was unknown, return that.
-    `known` admits a group.
+    If a commit with unknown outcome already admitted it under this id, return that admission.
+    `known` is a state read earlier, in which the pace admits a group.
     """
-    may_at_once = store.dialect.ADMIT is not None and known.text is not None
-    if may_at_once and _admit_at_once(store, seconds, serial, id, known):
+    has_fast_path = store.dialect.ADMIT is not None and known.text is not None
+    if has_fast_path and _admit_if_unchanged(store, seconds, serial, id, known):
         return Admitted(id, known.version)
     with store.writing() as (session, _):
         session.is_repeated = True
-        look = _look(store, session, others)
+        look = _query_pace_state(store, session, others)
         if id in look.versions:
             return Admitted(id, look.versions[id])
         if look.pace is None:
@@ -161,8 +165,10 @@ def try_to_admit(
     return Admitted(id, look.version) if refused is None else refused
 
 
-def _admit_at_once(store: Store, seconds: float, serial: int, id: int, known: Look) -> bool:
-    """Let a group in unless the pace or what counts for it has changed; return whether it is in."""
+def _admit_if_unchanged(
+    store: Store, seconds: float, serial: int, id: int, known: PaceState
+) -> bool:
+    """Admit a group if the state is still `known`; return True if it was admitted."""
     assert store.dialect.ADMIT is not None
     with store.writing() as (session, _):
         session.is_repeated = True

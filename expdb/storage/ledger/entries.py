@@ -83,17 +83,17 @@ class _Row(NamedTuple):
 
 
 def read_entry(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> Entry | None:
-    """Return a row of the ledger and end the transaction; None if there is no such row.
+    """Return an entry of the ledger and end the transaction; None if there is no such entry.
 
-    Raises DatabaseDamaged if it cannot be read.
+    Raises DatabaseDamaged if the entry cannot be read.
     """
     names = ", ".join(f"l.{name}" for name in _Row._fields)
-    question = (
+    statement = (
         f"SELECT {names}, r.request FROM leases l LEFT JOIN requests r "
         "ON r.buffer_id = l.buffer_id AND r.id = l.request "
         "WHERE l.buffer_id = ? AND l.consumer = ? AND l.id = ?"
     )
-    (rows,) = session.ask_all((question, store.id, consumer.id, id), last=True)
+    (rows,) = session.ask_all((statement, store.id, consumer.id, id), last=True)
     if not rows:
         return None
     *columns, text = rows[0]
@@ -125,6 +125,8 @@ AT_ONCE = 1000  # rows in memory
 
 
 def _entry(row: Any, requests: dict[int, str]) -> Entry:
+    if row.id < 0:
+        raise ValueError("its id is negative")
     text = requests.get(row.request)
     if text is None or request_id(text) != row.request:
         raise ValueError("what was asked for is missing or altered")

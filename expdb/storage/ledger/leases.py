@@ -88,13 +88,13 @@ class NewLease:
 
 def hold(session: Session, store: Store, consumer: ConsumerRecord) -> Counters:
     """Keep others from the leases of a consumer until the transaction ends."""
-    found = session.ask(*_holding(store, consumer))
+    found = session.ask(*_lock_statement(store, consumer))
     if not found:
         raise _dropped(consumer)
     return Counters(*found[0])
 
 
-def _holding(store: Store, consumer: ConsumerRecord) -> tuple[Any, ...]:
+def _lock_statement(store: Store, consumer: ConsumerRecord) -> tuple[Any, ...]:
     dialect = store.dialect
     statement = (
         f"SELECT version, handed_out, begun, {dialect.NOW}, "
@@ -113,19 +113,20 @@ def hold_and_acknowledge(
     holder: str,
     step: int | None,
 ) -> tuple[Counters, int | None]:
-    """Do what `hold` does, then acknowledge a lease that pins nothing, in one round trip.
+    """Lock a consumer as `hold` does and acknowledge a lease without pins, in one round trip.
 
-    Return the counters before it and the consumer's version after it, None if it was not held.
+    Return the counters before the acknowledgement and the consumer's version after it. The
+    version is None if the lease was not held.
     """
     statement = store.dialect.ACKNOWLEDGE
     assert statement is not None
     key = store.id, consumer.id
-    held, done = session.ask_all(
-        _holding(store, consumer), (statement, step, *key, id, holder, step, *key)
+    counter_rows, version_rows = session.ask_all(
+        _lock_statement(store, consumer), (statement, step, *key, id, holder, step, *key)
     )
-    if not held:
+    if not counter_rows:
         raise _dropped(consumer)
-    return Counters(*held[0]), int(done[0][0]) if done else None
+    return Counters(*counter_rows[0]), int(version_rows[0][0]) if version_rows else None
 
 
 def glance(

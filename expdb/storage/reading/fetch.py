@@ -31,7 +31,7 @@ from expdb.storage.statements import SIGNATURES
 from expdb.storage.store import State, Store
 from expdb.storage.stored_json import parse_names
 
-BLOCK = 1024  # positions that `missing` counts together
+BLOCK = 1024  # positions that `find_missing` counts together
 
 
 def read_chunks(
@@ -224,10 +224,12 @@ def alive(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
     return np.isin(positions, np.fromiter((row[0] for row in found), np.int64, len(found)))
 
 
-def missing(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
-    """Return those of all positions held before, ascending, that hold a step no more.
+def find_missing(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
+    """Return the positions whose steps have been deleted or evicted.
 
-    Blocks of positions are counted first: to read every position takes ten times as long.
+    `positions` must be ascending and include every step stored between its first and last value.
+    Only blocks whose number of steps differs are read, which is about ten times as fast as
+    reading every position.
     """
     if not len(positions):
         return positions

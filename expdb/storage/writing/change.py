@@ -82,7 +82,7 @@ def _update(
         elif changes.get("reward") and len(found):
             _warn_of_repeated_rewards(store, session, found)
         if of_episodes and len(found):
-            mine = sa.and_(E.buffer_id == store.id, E.id.in_(_episodes_of(store, found)))
+            mine = sa.and_(E.buffer_id == store.id, _of_episodes(store, E.id, found))
             if "policy_version" in of_episodes:
                 _take_own_versions(store, session, mine)
             if "episode_tags" in merged:
@@ -158,7 +158,7 @@ def _last_steps(store: Store, session: Session, positions: np.ndarray) -> np.nda
         sa.select(G.episode, S.step, S.position)
         .select_from(tables.STEPS_OF_SEGMENTS)
         .where(G.buffer_id == store.id)
-        .where(G.episode.in_(_episodes_of(store, positions)))
+        .where(_of_episodes(store, G.episode, positions))
     )
     last = {episode: position for episode, _, position in sorted(rows)}
     return np.array(sorted(last.values()), np.int64)
@@ -170,7 +170,7 @@ def _warn_of_open_episodes(store: Store, session: Session, positions: np.ndarray
     ((count,),) = session.rows(
         sa.select(sa.func.count())
         .where(E.buffer_id == store.id, E.status == "open")
-        .where(E.id.in_(_episodes_of(store, positions)))
+        .where(_of_episodes(store, E.id, positions))
     )
     if count:
         store.warned_of_open = True
@@ -204,10 +204,12 @@ def _sum_returns(store: Store, session: Session, positions: np.ndarray) -> None:
     """
 
     def of_steps(column: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
-        steps = sa.select(column).select_from(tables.STEPS_OF_SEGMENTS).where(tables.OF_EPISODE)
-        return steps.correlate(tables.episodes).scalar_subquery()
+        # One subquery for each segment: PostgreSQL would scan all steps for a join of the two.
+        of_segment = sa.select(column).where(tables.IN_RANGE).correlate(tables.segments)
+        total = sa.select(sa.func.sum(of_segment.scalar_subquery())).where(tables.OF_EPISODE)
+        return total.correlate(tables.episodes).scalar_subquery()
 
-    own = E.buffer_id == store.id, E.id.in_(_episodes_of(store, positions))
+    own = E.buffer_id == store.id, _of_episodes(store, E.id, positions)
     whole = E.length == of_steps(sa.func.count())
     returns = sa.update(tables.episodes).where(*own, whole)
     session.execute(returns.values(episode_return=of_steps(sa.func.sum(S.reward))))
@@ -217,11 +219,14 @@ def _at(store: Store, positions: np.ndarray) -> sa.ColumnElement[bool]:
     return sa.and_(S.buffer_id == store.id, store.dialect.among(S.position, positions.tolist()))
 
 
-def _episodes_of(store: Store, positions: np.ndarray) -> sa.Select[Any]:
-    """Return a SELECT of the episodes of steps, to be used within another statement."""
+def _of_episodes(
+    store: Store, column: sa.ColumnElement[Any], positions: np.ndarray
+) -> sa.ColumnElement[bool]:
+    """Return the condition that a column names an episode of one of the steps."""
     steps = tables.steps.alias()
     among = store.dialect.among(steps.c.position, positions.tolist())
-    return sa.select(steps.c.episode).where(steps.c.buffer_id == store.id, among)
+    episodes = sa.select(steps.c.episode).where(steps.c.buffer_id == store.id, among)
+    return store.dialect.among_selected(column, episodes)
 
 
 def delete(store: Store, where: Condition, keep_pinned: bool) -> int:

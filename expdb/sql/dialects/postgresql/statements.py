@@ -215,8 +215,9 @@ UPDATE consumers SET version = version + 1, acknowledged = acknowledged + 1,
        last_step = coalesce(?::bigint, last_step)
  WHERE buffer_id = ? AND id = ? AND EXISTS (SELECT 1 FROM done) RETURNING version
 """
-# Admits a group if pace, count and version are those given. Parameters: id, holder, seconds,
-# buffer, pace, groups admitted, policy version; buffer.
+# Admits a group if the pace, the number of admitted groups and the policy version are unchanged;
+# returns no row otherwise. Parameters: id, holder, seconds, buffer, pace, groups admitted, policy
+# version, buffer.
 ADMIT: str | None = f"""
 WITH new AS (
     INSERT INTO admissions (buffer_id, id, holder, policy_version, since, expires)
@@ -226,8 +227,10 @@ WITH new AS (
 UPDATE buffers SET admitted = admitted + 1
  WHERE id = ? AND EXISTS (SELECT 1 FROM new) RETURNING policy_version
 """
-# Ends an admission and returns whether it was there. Parameters: buffer, id; 1 if the group took
-# place else 0, buffer, the same again, whether an earlier call may have ended it.
+# Ends an admission; returns the number of admissions ended, 0 or 1. Subtracts a group that did
+# not take place from `admitted`, and adds one that took place after its admission expired.
+# Parameters: buffer, id, took place (1 or 0), buffer, took place, whether an earlier call may
+# have ended it.
 FINISH: str | None = """
 WITH ended AS (DELETE FROM admissions WHERE buffer_id = ? AND id = ? RETURNING id),
      counted AS (
@@ -291,6 +294,16 @@ def among(
     """Return `column IN (values)` for any number of integers or texts, as one bound parameter."""
     kind: Any = sa.Text() if isinstance(column.type, sa.Text) else sa.BigInteger()
     return column == sa.any_(sa.literal(list(values), ARRAY(kind)))
+
+
+def among_selected(
+    column: sa.ColumnElement[Any], selected: sa.Select[Any]
+) -> sa.ColumnElement[bool]:
+    """Return `column IN (SELECT ...)`; the SELECT runs once, without statistics too.
+
+    For IN, the planner may run it for every row of the outer table.
+    """
+    return column == sa.any_(sa.func.array(selected.scalar_subquery()))
 
 
 def bound(value: Any) -> sa.ColumnElement[Any]:

@@ -96,6 +96,13 @@ def among(
     return column.in_(sa.select(listed.c.value))
 
 
+def among_selected(
+    column: sa.ColumnElement[Any], selected: sa.Select[Any]
+) -> sa.ColumnElement[bool]:
+    """Return `column IN (SELECT ...)`."""
+    return column.in_(selected)
+
+
 def like(column: sa.ColumnElement[Any], pattern: str) -> sa.ColumnElement[bool]:
     r"""Return a case-sensitive LIKE with `%`, `_` and `\` as GLOB.
 
