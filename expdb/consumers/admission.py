@@ -7,7 +7,6 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -37,6 +36,7 @@ class Admission:
     def __init__(self, store: Store, admitted: Admitted, seconds: float):
         self._store, self._admitted, self._seconds = store, admitted, seconds
         self._is_over = False
+        self._may_have_ended = False  # by an earlier call whose outcome is unknown
 
     def __repr__(self) -> str:
         return f"<Admission at policy_version {self.policy_version}>"
@@ -64,7 +64,7 @@ class Admission:
         id = self._admitted.id
         if self._is_over:
             return
-        known = id is None or self._store.engine.retry(self._ended(id, took_place))
+        known = id is None or self._store.engine.retry(self._end_known, id, took_place)
         self._is_over = True  # only now: what the database refused can be tried again
         if not known and took_place:
             errors.warn(
@@ -73,12 +73,15 @@ class Admission:
                 "renew it"
             )
 
-    def _ended(self, id: int, took_place: bool) -> Callable[[], bool]:
-        """Return what ends the admission, and what ends it again after a lost connection."""
-        attempts = itertools.count()
-        return lambda: admissions.end(
-            self._store, id, took_place=took_place, again=next(attempts) > 0
-        )
+    def _end_known(self, id: int, took_place: bool) -> bool:
+        again, self._may_have_ended = self._may_have_ended, True
+        try:
+            return admissions.end(self._store, id, took_place=took_place, again=again)
+        except errors.ConnectionLost:
+            raise
+        except errors.ExpDBError:
+            self._may_have_ended = again
+            raise
 
     def renew(self, seconds: float | None = None) -> None:
         """Hold it for so many seconds from now, as many as at first by default.
@@ -88,7 +91,8 @@ class Admission:
         self._seconds = self._seconds if seconds is None else checks.seconds(seconds)
         id = self._admitted.id
         if self._is_over or (
-            id is not None and not admissions.renew(self._store, id, self._seconds)
+            id is not None
+            and not self._store.engine.retry(admissions.renew, self._store, id, self._seconds)
         ):
             raise errors.LeaseLost("the admission is over or has expired: ask for another one")
 

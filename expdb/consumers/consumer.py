@@ -201,6 +201,9 @@ class Consumer:
                     leased = self._leasing.lease(request, how.seconds, acknowledge)
                     if done is not None:
                         done.end()
+                        done = None
+                    if leased is None:  # it released overdue leases
+                        continue
                     return Lease(self._leasing, leased, how.seconds, step, how.renew)
                 except errors.ConnectionLost as error:
                     if not attempts.again(error):

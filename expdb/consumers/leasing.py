@@ -108,6 +108,9 @@ class Leasing:
 
     def record(self) -> ConsumerRecord:
         """Return the consumer as it is stored now."""
+        return self._store.engine.retry(self._record)
+
+    def _record(self) -> ConsumerRecord:
         with self._store.engine.reading() as session:
             found = find_consumer(session, self._store, self._consumer.name)
             if found is None:
@@ -148,17 +151,18 @@ class Leasing:
 
     def lease(
         self, request: LeaseRequest, seconds: float, done: tuple[int, int | None] | None = None
-    ) -> Leased:
+    ) -> Leased | None:
         """Draw a batch that nobody else holds, and record it; raise TooFewRows where none is.
 
         In the same transaction another lease is acknowledged, `done`: its id, and the trainer's
-        step. Raises LeaseLost, and draws nothing, where that is not held.
+        step. Raises LeaseLost, and draws nothing, where that is not held. Returns None if it
+        released overdue leases instead of drawing.
         """
         return locked(self._lock, self._lease, request, seconds, done)
 
     def _lease(
         self, request: LeaseRequest, seconds: float, done: tuple[int, int | None] | None
-    ) -> Leased:
+    ) -> Leased | None:
         if not self._sampling.resident.complete:
             self._sampling.load()
         if request.sampler.asks_database:
@@ -171,13 +175,15 @@ class Leasing:
                     self._usage.forget()
                     self._sampling.load()
                     continue
-                if made is not None:
-                    break
-                done = None  # acknowledged in the transaction that released the overdue leases
+                break
         except BaseException:
             if done is not None:  # nobody knows whether that is acknowledged
                 self._usage.forget()
             raise
+        if done is not None:
+            self._forget_given(done[0])
+        if made is None:
+            return None
         if isinstance(made, errors.TooFewRows):
             raise made
         lease, version, request_id, batch = made
@@ -226,12 +232,9 @@ class Leasing:
             raise leases.lost(*asked, id)
         follow(self._usage, *asked, counters)
         lease = self._usage.held.get(id)
-        if lease is not None:
-            self._take_in(replace(lease, status=ACKNOWLEDGED), counters.version)
-        else:  # `follow` has already read the acknowledgement
-            self._given.discard(id)
-            self._pinning.discard(id)
-            self._usage.version = version
+        if lease is not None:  # else `follow` has already read the acknowledgement
+            self._usage.take_in(replace(lease, status=ACKNOWLEDGED))
+        self._usage.version = version
         return replace(counters, version=version)
 
     def _hand_out(
@@ -279,11 +282,15 @@ class Leasing:
     def _holder(self) -> str:
         return named(self._serial)
 
+    def _forget_given(self, id: int) -> None:
+        """Forget a lease that is over, once that is committed."""
+        self._given.discard(id)
+        self._pinning.discard(id)
+
     def _take_in(self, lease: leases.Lease, version: int) -> None:
         """Take in what this process has changed, if it knows all that came before."""
         if lease.status != "leased":
-            self._given.discard(lease.id)
-            self._pinning.discard(lease.id)
+            self._forget_given(lease.id)
         if self._usage.version == version:
             self._usage.take_in(lease)
             self._usage.version += 1
@@ -431,7 +438,8 @@ class Leasing:
 
     def shared(self, id: int, units: Units) -> tuple[Batch, np.ndarray]:
         """Return the batch of a lease that any process holds, and the drawn item of each row."""
-        return shared(self._store, self._sampling, self._consumer, id, units)
+        asked = self._store, self._sampling, self._consumer, id, units
+        return self._store.engine.retry(shared, *asked)
 
     # -- what others do --------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from behind import reading, writing
 
 import expdb
 from expdb.consumers import lease as lease_module
+from expdb.consumers import leasing
 
 FORK = multiprocessing.get_context("fork")
 
@@ -210,6 +211,7 @@ def test_a_lease_expires_and_cannot_be_acknowledged_then(open_db):
         theirs.lease(1)
     with writing(db) as session:
         session.tell("UPDATE leases SET expires = expires - 1000")
+        session.tell("UPDATE consumers SET version = version + 1")
     with pytest.raises(expdb.LeaseLost, match="expired"):
         late.acknowledge()
     with theirs.lease(200, sampler=expdb.Uniform(replace=False), step=1) as batch:
@@ -558,6 +560,48 @@ def test_batches_continue_while_another_handle_leases(buffer, open_db, pin):
     assert counted(seen) == dict.fromkeys(range(200), 1)
     assert consumer.stats()["acknowledged"] == len(seen)
     assert buffer.stats()["pinned"] is None
+
+
+@pytest.mark.parametrize("pin", [False, True])
+@pytest.mark.parametrize("is_overdue", [False, True])
+def test_a_batch_is_acknowledged_if_the_next_cannot_be_drawn(buffer, open_db, pin, is_overdue):
+    fill(buffer)
+    failing = [False]
+
+    @dataclass(frozen=True)
+    class Failing(expdb.Uniform):
+        def draw(self, population, size, rng):
+            if failing[0]:
+                raise RuntimeError("cannot draw")
+            return super().draw(population, size, rng)
+
+    consumer = buffer.consumer("trainer", max_times_sampled=1)
+    batches = consumer.batches(10, sampler=Failing(), pin=pin)
+    next(batches)
+    if is_overdue:
+        open_db().buffer(buffer.name).consumer("trainer").lease(10, seconds=0.01)
+        time.sleep(0.02)
+    failing[0] = True
+    with pytest.raises(RuntimeError, match="cannot draw"):
+        next(batches)
+    assert consumer.stats()["acknowledged"] == 1
+
+
+def test_a_pinned_batch_that_was_evicted_while_it_was_drawn_is_drawn_again(buffer, monkeypatch):
+    fill(buffer)
+    consumer = buffer.consumer("trainer", max_times_sampled=1)
+    batches = consumer.batches(10, pin=True)
+    next(batches)
+    settle, calls = leasing.settle_pins, []
+
+    def settle_past_all(*given):
+        calls.append(settle(*given))
+        return calls[0] if len(calls) > 1 else 2**60
+
+    monkeypatch.setattr(leasing, "settle_pins", settle_past_all)
+    next(batches)
+    assert len(calls) == 2
+    assert consumer.stats()["acknowledged"] == 1
 
 
 def test_a_batch_that_was_lost_is_not_acknowledged_with_the_next(buffer):

@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 import sqlalchemy as sa
+from behind import writing
 
 import expdb
 from expdb.process.processes import Others
@@ -355,6 +356,23 @@ def test_a_group_begins_at_the_newest_policy_version(paced):
     admitted = admissions.try_to_admit(store, 60.0, 0, others, 7, look)
     assert admitted == admissions.Admitted(7, 6)
     assert admissions.read_pace_state(store, others).versions == {7: 6}
+
+
+def test_a_stale_pace_state_does_not_admit_beside_an_older_group(paced, db):
+    store, others = paced._store, Others()
+    for _ in range(4):
+        paced.admit(wait=0).finish()
+    paced.policy_version = 6
+    state = admissions.read_pace_state(store, others)
+    assert state.refused is None
+    with writing(db) as session:  # a group of version 5, in place of one of those that count
+        session.tell(
+            "INSERT INTO admissions (buffer_id, id, holder, policy_version, since, expires) "
+            "VALUES (?, 1, 'other', 5, ?, ?)",
+            store.id, state.now, state.now + 600,
+        )  # fmt: skip
+    found = admissions.try_to_admit(store, 60.0, 0, others, 7, state)
+    assert "the oldest since policy_version 5" in found
 
 
 def test_a_group_is_counted_once_if_its_end_is_repeated(paced):

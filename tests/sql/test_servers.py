@@ -659,6 +659,39 @@ def test_how_often_a_client_waits_for_the_server(url, proxy, monkeypatch):
         assert trips(lambda: other.shared(lease.id)) == 3
 
 
+@pytest.mark.parametrize("trips", [1, 2, 3])
+def test_what_one_trip_commits_happens_once_if_its_answer_is_lost(url, proxy, trips):
+    with expdb.open(proxy.url(url)) as db:
+        buffer = db.buffer("b")
+        buffer.store_batch([step(k) for k in range(20)])
+        buffer.policy_version = 0
+        buffer.pace = expdb.Pace(max_staleness=1, groups_per_version=5)
+        group, cancelled = buffer.admit(wait=0), buffer.admit(wait=0)
+        consumer = buffer.consumer("learner")
+        lease = consumer.lease(2)
+        for act in (
+            group.finish,
+            cancelled.cancel,
+            lease.acknowledge,
+            lambda: setattr(buffer, "policy_version", 1),
+        ):
+            proxy.swallow_after = trips
+            act()
+            proxy.swallow_after = None
+        with reading(db) as session:
+            assert session.ask("SELECT admitted FROM buffers") == [(1,)]
+            assert session.ask("SELECT count(*) FROM admissions") == [(0,)]
+        assert consumer.stats()["acknowledged"] == 1
+        assert buffer.policy_version == 1
+        batches = consumer.batches(2, pin=True)
+        next(batches)
+        for _ in range(3):
+            proxy.swallow_after = trips + 4
+            next(batches)
+            proxy.swallow_after = None
+        assert consumer.stats()["acknowledged"] == 4
+
+
 @pytest.mark.parametrize("has_statistics", [False, True])
 def test_late_rewards_read_only_the_steps_of_their_episodes(url, server, has_statistics):
     name = url.partition("?")[0].rpartition("/")[2]

@@ -83,11 +83,16 @@ class PaceState:
         return [version for id, version in self.versions.items() if id not in self.ended]
 
     @property
+    def oldest(self) -> int | None:
+        """The policy version at which the oldest group under way began, or the newest one."""
+        return None if self.version is None else min([self.version, *self.under_way])
+
+    @property
     def refused(self) -> str | None:
         """Why no group may begin, None where one may."""
-        if self.pace is None or self.version is None:
+        oldest = self.oldest
+        if self.pace is None or oldest is None:
             return None
-        oldest = min([self.version, *self.under_way])
         if self.admitted < self.pace.limit(oldest - self.since):
             return None
         return (
@@ -175,7 +180,7 @@ def _admit_if_unchanged(
         (found,) = session.ask_all(
             (
                 store.dialect.ADMIT, id, named(serial), seconds, store.id,
-                known.text, known.admitted, known.version, store.id,
+                known.text, known.admitted, known.version, known.oldest, store.id,
             ),
             last=True,
         )  # fmt: skip

@@ -109,7 +109,9 @@ class PostgresqlSession(Session):
         required, self._required = self._required, []
         try:
             return _check_required(self._trip(everything), required)[put_off:]
-        except psycopg.OperationalError:
+        except psycopg.OperationalError as error:
+            if self._driver.closed and everything[-1][0] == "COMMIT":
+                raise self._commit_unknown(error) from error
             if not fresh or not self._driver.closed or not self._closing:
                 raise
         # The server was restarted since this connection was used last. Nothing has happened in this
@@ -156,17 +158,15 @@ class PostgresqlSession(Session):
         if self._fresh or (self._has_executed and not self.is_repeated):
             self._send()
         if self.in_transaction:
-            try:
-                self._send((self._closing, ()))
-            except psycopg.OperationalError as error:
-                if self._closing == "COMMIT" and self._driver.closed:
-                    raise errors.CommitUnknown(
-                        f"{self._location} was lost during the commit "
-                        f"({first_line(error)}): "
-                        "look whether it has happened before you do it again"
-                    ) from error
-                raise
+            self._send((self._closing, ()))
         return True
+
+    def _commit_unknown(self, error: psycopg.Error) -> errors.CommitUnknown:
+        """Return the error for a connection that was lost during the commit."""
+        return errors.CommitUnknown(
+            f"{self._location} was lost during the commit ({first_line(error)}): "
+            "look whether it has happened before you do it again"
+        )
 
     def abandon(self) -> None:
         """Roll back; close a connection that is in the midst of something, as an interrupt may be.

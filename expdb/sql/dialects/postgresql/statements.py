@@ -215,14 +215,15 @@ UPDATE consumers SET version = version + 1, acknowledged = acknowledged + 1,
        last_step = coalesce(?::bigint, last_step)
  WHERE buffer_id = ? AND id = ? AND EXISTS (SELECT 1 FROM done) RETURNING version
 """
-# Admits a group if the pace, the number of admitted groups and the policy version are unchanged;
-# returns no row otherwise. Parameters: id, holder, seconds, buffer, pace, groups admitted, policy
-# version, buffer.
+# Admits a group if the pace, the number of admitted groups and the policy version are unchanged and
+# no older group is under way; returns no row otherwise. Parameters: id, holder, seconds, buffer,
+# pace, groups admitted, policy version, that of the oldest group, buffer.
 ADMIT: str | None = f"""
 WITH new AS (
     INSERT INTO admissions (buffer_id, id, holder, policy_version, since, expires)
     SELECT b.id, ?, ?, b.policy_version, {NOW}, {NOW} + ? FROM buffers b
      WHERE b.id = ? AND b.pace = ? AND b.admitted = ? AND b.policy_version = ?
+       AND NOT EXISTS (SELECT 1 FROM admissions a WHERE a.buffer_id = b.id AND a.policy_version < ?)
         ON CONFLICT DO NOTHING RETURNING policy_version)
 UPDATE buffers SET admitted = admitted + 1
  WHERE id = ? AND EXISTS (SELECT 1 FROM new) RETURNING policy_version
