@@ -95,7 +95,7 @@ class Rows:
             return {name: self._specs[name].full(0) for name in wanted}
         try:
             batch = self.buffer.sample(len(positions), sampler=At(positions), fields=fields)
-        except expdb.InvalidValue as error:
+        except expdb.Evicted as error:
             raise ValueError(
                 "episodes of the dataset were evicted or changed since it was made: make it anew"
             ) from error
