@@ -243,10 +243,10 @@ def test_flush_stores_the_priorities_of_pushed_items(deque):
 
 def test_an_item_has_a_reward_that_another_handle_stored_first(deque):
     buffer, other = deque(), deque()
-    buffer.push({"obs": 1.0})
+    buffer.push({"obs": 1})
     buffer.items.flush()
-    assert other.sample(1)[0].data == {"obs": 1.0}
+    assert other.sample(1)[0].data == {"obs": 1}
     buffer.push({"obs": 1.5, "reward": 0.5})
     buffer.items.flush()
     found = sample_until(other, lambda metas: len(metas) == 2, size=1, key="obs")
-    assert set(found) == {1.0, 1.5}
+    assert set(found) == {1, 1.5}
