@@ -171,8 +171,8 @@ def evict(location: str, buffer: str | None, follow: bool, as_json: bool) -> Non
 
 @contextmanager
 def _stopped() -> Iterator[Callable[[], bool]]:
-    """Yield whether there was an interrupt or SIGTERM, as a function; the second one interrupts."""
-    # Not an Event: a handler that sets it while the thread takes the lock of it waits for ever.
+    """Yield a function that returns whether SIGINT or SIGTERM came; the second one interrupts."""
+    # Not an Event: a handler that sets it while its thread holds the lock of the Event deadlocks.
     received: list[object] = []
 
     def stop(*_: object) -> None:

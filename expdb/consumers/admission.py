@@ -64,7 +64,7 @@ class Admission:
         id = self._admitted.id
         if self._is_over:
             return
-        known = id is None or self._store.engine.retry(self._end_known, id, took_place)
+        known = id is None or self._store.engine.retry(self._end_stored, id, took_place)
         self._is_over = True  # only now: what the database refused can be tried again
         if not known and took_place:
             errors.warn(
@@ -73,7 +73,8 @@ class Admission:
                 "renew it"
             )
 
-    def _end_known(self, id: int, took_place: bool) -> bool:
+    def _end_stored(self, id: int, took_place: bool) -> bool:
+        """End the stored admission; return whether it was known still."""
         again, self._may_have_ended = self._may_have_ended, True
         try:
             return admissions.end(self._store, id, took_place=took_place, again=again)

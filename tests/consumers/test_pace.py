@@ -365,7 +365,7 @@ def test_a_stale_pace_state_does_not_admit_beside_an_older_group(paced, db):
     paced.policy_version = 6
     state = admissions.read_pace_state(store, others)
     assert state.refused is None
-    with writing(db) as session:  # a group of version 5, in place of one of those that count
+    with writing(db) as session:  # a group that began at version 5
         session.tell(
             "INSERT INTO admissions (buffer_id, id, holder, policy_version, since, expires) "
             "VALUES (?, 1, 'other', 5, ?, ?)",

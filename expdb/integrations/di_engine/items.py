@@ -320,7 +320,7 @@ class Items:
 
 
 def deep_copy(value: Any) -> Any:
-    """Return a deep copy of dicts, lists, tuples and arrays; return other values as they are."""
+    """Return a deep copy of dicts, lists, tuples and arrays; other values are not copied."""
     kind = type(value)
     if kind is dict:
         return {key: deep_copy(item) for key, item in value.items()}

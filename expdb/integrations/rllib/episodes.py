@@ -122,7 +122,7 @@ class Episodes:
         replace()
         self._open_buffer()
         self._forget()
-        self._episode_columns.clear()  # episodes are numbered anew
+        self._episode_columns.clear()  # a new buffer numbers its episodes from 0
         self._revision = -1
         self.learn()
 
@@ -198,7 +198,7 @@ class Episodes:
 
     def positions(self, id: str) -> np.ndarray:
         """Return the positions of the steps of an episode, in order; raise Evicted for none."""
-        if id not in self._positions:  # another process may have just written it
+        if id not in self._positions:  # unknown if another process just wrote it
             self.learn()
         if id not in self._positions:
             raise expdb.Evicted(f"episode {id} is evicted; sample again")
@@ -314,9 +314,8 @@ class Episodes:
         if not names:
             return {}
         episodes, known = batch["episode"].tolist(), self._episode_columns
-        if (
-            len(known) > 2 * len(self._positions) + SPARE_CACHED_EPISODES
-        ):  # most entries are of evicted episodes
+        # Most entries are then of evicted episodes.
+        if len(known) > 2 * len(self._positions) + SPARE_CACHED_EPISODES:
             known.clear()
         positions = dict(zip(episodes, batch["position"].tolist(), strict=True))
         missing = [

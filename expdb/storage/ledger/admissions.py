@@ -69,7 +69,7 @@ class PaceState:
     """State of the pace and of the admitted groups at one moment."""
 
     pace: Pace | None
-    text: str | None  # the pace as it is stored
+    text: str | None  # the stored JSON of the pace
     since: int  # version of the policy when the pace was set
     version: int | None
     admitted: int
@@ -143,7 +143,7 @@ def try_to_admit(
     """Admit a group under an id, or return why it has to wait.
 
     If a commit with unknown outcome already admitted it under this id, return that admission.
-    `known` is a state read earlier, in which the pace admits a group.
+    `known` is a state that was read earlier and admits a group.
     """
     has_fast_path = store.dialect.ADMIT is not None and known.text is not None
     if has_fast_path and _admit_if_unchanged(store, seconds, serial, id, known):
