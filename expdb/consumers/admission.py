@@ -127,20 +127,15 @@ def admit(
     required, seconds = checks.flag(required, "required"), checks.seconds(seconds)
     began = time.monotonic()
     deadline, seen, told = began + wait, None, wait < math.inf
-    serial = next(_serials)
+    serial, engine = next(_serials), store.engine
+    id = secrets.randbits(62)  # the same one if the outcome of a commit is unknown
+    at_once = None
+    if not engine.read_only:
+        at_once = engine.retry(admissions.admit_at_once, store, seconds, serial, id)
     with Waiter(store) as waiter:
         while True:
-            seen = store.engine.changed_since(None)  # before the look: what comes after wakes it
-            engine = store.engine
-            known = engine.retry(admissions.read_pace_state, store, _others)
-            found: Admitted | str | None = known.refused
-            if known.pace is None:
-                found = Admitted(None, known.version)
-            elif found is None:
-                id = secrets.randbits(62)  # the same one if the outcome of a commit is unknown
-                found = engine.retry(
-                    admissions.try_to_admit, store, seconds, serial, _others, id, known
-                )
+            seen = engine.changed_since(None)  # before the look: what comes after wakes it
+            found = at_once or _admit_or_explain(store, seconds, serial, id)
             if isinstance(found, Admitted):
                 return Admission(store, found, seconds)
             waiter.wait_for(f"the pace, to begin a group: {found}")
@@ -151,7 +146,7 @@ def admit(
                     "buffer.policy_version is counted up, and not before"
                 )
             until = min(deadline, time.monotonic() + LONGEST)
-            while time.monotonic() < until and store.engine.changed_since(seen) is None:
+            while time.monotonic() < until and engine.changed_since(seen) is None:
                 if cancelled is not None and cancelled.is_set():
                     return None
                 time.sleep(min(PAUSE, max(0.0, until - time.monotonic())))
@@ -162,6 +157,20 @@ def admit(
                     f"the pace of buffer {store.name!r} holds a new group back: {found}; count up "
                     "buffer.policy_version as you train, or wait longer"
                 )
+
+
+def _admit_or_explain(store: Store, seconds: float, serial: int, id: int) -> Admitted | str:
+    """Look at the pace; admit a group, or return why it has to wait."""
+    engine = store.engine
+    known = engine.retry(admissions.read_pace_state, store, _others)
+    if id in known.versions:
+        return Admitted(id, known.versions[id])
+    if known.pace is None:
+        return Admitted(None, known.version)
+    # A refused group does not wait for the writers' lock.
+    return known.refused or engine.retry(
+        admissions.try_to_admit, store, seconds, serial, _others, id
+    )
 
 
 async def admit_async(

@@ -1,9 +1,20 @@
 """What a process knows of an episode that it writes."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from expdb.names import EPISODE_DETAILS
+
+
+class AdmissionBound(NamedTuple):
+    """How many groups may begin while no older group is under way.
+
+    It stays valid, because the limit only rises with the policy version.
+    """
+
+    pace: str  # as stored
+    oldest: int  # policy version of the oldest group under way
+    limit: int  # of the number of groups that have begun
 
 
 @dataclass(eq=False)

@@ -5,7 +5,7 @@ folder of `migrations/sql/`. mypy holds the modules to this, and `check_database
 they do. Statements are plain SQL with `?` for each parameter.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -134,13 +134,14 @@ class Dialect(Protocol):
     # Acknowledges a lease without pins in one statement; None if that takes several.
     ACKNOWLEDGE: str | None
     # Admit a group, and end an admission, in one statement each; None if that takes several.
+    LOCK_TO_ADMIT: str
     ADMIT: str | None
     FINISH: str | None
 
     def insert_steps(
-        self, session: Session, buffer_id: int, columns: tuple[Iterable[Any], ...], count: int
+        self, session: Session, buffer_id: int, columns: tuple[Sequence[Any], ...], count: int
     ) -> None:
-        """Insert `count` steps, given as the columns that a write inserts, but for the first."""
+        """Insert `count` steps, given as all columns of a write except `buffer_id`."""
 
     def insert_rows(
         self, session: Session, table: sa.Table, rows: Sequence[tuple[Any, ...]]

@@ -10,7 +10,8 @@ from expdb.process.processes import Others, named
 from expdb.replay.rate_limiters import Pace
 from expdb.sql import tables
 from expdb.sql.session import Session
-from expdb.storage.store import Store
+from expdb.storage.records import AdmissionBound
+from expdb.storage.store import Store, Writing
 
 A, B = tables.admissions.c, tables.buffers.c
 
@@ -88,13 +89,20 @@ class PaceState:
         return None if self.version is None else min([self.version, *self.under_way])
 
     @property
+    def bound(self) -> AdmissionBound | None:
+        """How many groups may begin, None for any number."""
+        oldest = self.oldest
+        if self.pace is None or self.text is None or oldest is None:
+            return None
+        return AdmissionBound(self.text, oldest, self.pace.limit(oldest - self.since))
+
+    @property
     def refused(self) -> str | None:
         """Why no group may begin, None where one may."""
-        oldest = self.oldest
-        if self.pace is None or oldest is None:
+        bound = self.bound
+        if self.pace is None or bound is None or self.admitted < bound.limit:
             return None
-        if self.admitted < self.pace.limit(oldest - self.since):
-            return None
+        oldest = bound.oldest
         return (
             f"{self.admitted} groups have begun, as many as are trained on before policy_version "
             f"{oldest + self.pace.max_staleness + 1}; {len(self.under_way)} are under way"
@@ -122,9 +130,11 @@ def _query_pace_state(
     groups = [row[4:] for row in rows if row[4] is not None]
     versions = {id: began_at for id, _, began_at, _ in groups}
     ended = {id for id, holder, _, expires in groups if expires <= now or others.has_ended(holder)}
-    return PaceState(
+    state = PaceState(
         found, text, since, version, admitted - len(ended), versions, ended, float(now)
     )
+    store.admission_bound = state.bound
+    return state
 
 
 def _now(store: Store) -> sa.ColumnElement[float]:
@@ -138,16 +148,14 @@ def read_pace_state(store: Store, others: Others) -> PaceState:
 
 
 def try_to_admit(
-    store: Store, seconds: float, serial: int, others: Others, id: int, known: PaceState
+    store: Store, seconds: float, serial: int, others: Others, id: int
 ) -> Admitted | str:
     """Admit a group under an id, or return why it has to wait.
 
     If a commit with unknown outcome already admitted it under this id, return that admission.
-    `known` is a state that was read earlier and admits a group.
     """
-    has_fast_path = store.dialect.ADMIT is not None and known.text is not None
-    if has_fast_path and _admit_if_unchanged(store, seconds, serial, id, known):
-        return Admitted(id, known.version)
+    if (group := admit_at_once(store, seconds, serial, id)) is not None:
+        return group
     with store.writing() as (session, _):
         session.is_repeated = True
         look = _query_pace_state(store, session, others)
@@ -170,21 +178,23 @@ def try_to_admit(
     return Admitted(id, look.version) if refused is None else refused
 
 
-def _admit_if_unchanged(
-    store: Store, seconds: float, serial: int, id: int, known: PaceState
-) -> bool:
-    """Admit a group if the state is still `known`; return True if it was admitted."""
-    assert store.dialect.ADMIT is not None
-    with store.writing() as (session, _):
+def admit_at_once(store: Store, seconds: float, serial: int, id: int) -> Admitted | None:
+    """Admit a group in one round trip; return None if the pace has to be read.
+
+    It has to be read if the last look at it does not tell that one more group may begin.
+    """
+    bound = store.admission_bound
+    if bound is None or store.dialect.ADMIT is None:
+        return None
+    condition = store.id, *bound
+    with Writing(store, locked=False) as (session, _):
         session.is_repeated = True
-        (found,) = session.ask_all(
-            (
-                store.dialect.ADMIT, id, named(serial), seconds, store.id,
-                known.text, known.admitted, known.version, known.oldest, store.id,
-            ),
+        _, found = session.ask_all(
+            (store.dialect.LOCK_TO_ADMIT, *condition),
+            (store.dialect.ADMIT, *condition, bound.oldest, id, id, named(serial), seconds),
             last=True,
-        )  # fmt: skip
-    return bool(found)
+        )
+    return Admitted(id, found[0][0]) if found else None
 
 
 def end(store: Store, id: int, *, took_place: bool, again: bool = False) -> bool:

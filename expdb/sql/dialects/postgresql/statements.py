@@ -215,18 +215,23 @@ UPDATE consumers SET version = version + 1, acknowledged = acknowledged + 1,
        last_step = coalesce(?::bigint, last_step)
  WHERE buffer_id = ? AND id = ? AND EXISTS (SELECT 1 FROM done) RETURNING version
 """
-# Admits a group if the pace, the number of admitted groups and the policy version are unchanged and
-# no older group is under way; returns no row otherwise. Parameters: id, holder, seconds, buffer,
-# pace, groups admitted, policy version, that of the oldest group, buffer.
+# Locks the buffer if a group may begin, and only then: a refused group waits for no writer.
+# Parameters: buffer, pace, policy version of the oldest group, number of groups that may begin.
+LOCK_TO_ADMIT = (
+    "SELECT id FROM buffers WHERE id = ? AND pace = ? AND policy_version >= ? AND admitted < ?"
+    + FOR_UPDATE
+)
+# Admits a group under the same condition if no older group is under way; returns no row otherwise.
+# Parameters: those of LOCK_TO_ADMIT, policy version of the oldest group, id; id, holder, seconds.
 ADMIT: str | None = f"""
-WITH new AS (
-    INSERT INTO admissions (buffer_id, id, holder, policy_version, since, expires)
-    SELECT b.id, ?, ?, b.policy_version, {NOW}, {NOW} + ? FROM buffers b
-     WHERE b.id = ? AND b.pace = ? AND b.admitted = ? AND b.policy_version = ?
-       AND NOT EXISTS (SELECT 1 FROM admissions a WHERE a.buffer_id = b.id AND a.policy_version < ?)
-        ON CONFLICT DO NOTHING RETURNING policy_version)
-UPDATE buffers SET admitted = admitted + 1
- WHERE id = ? AND EXISTS (SELECT 1 FROM new) RETURNING policy_version
+WITH counted AS (
+    UPDATE buffers SET admitted = admitted + 1
+     WHERE id = ? AND pace = ? AND policy_version >= ? AND admitted < ?
+       AND NOT EXISTS (SELECT 1 FROM admissions a
+                        WHERE a.buffer_id = buffers.id AND (a.policy_version < ? OR a.id = ?))
+    RETURNING id, policy_version)
+INSERT INTO admissions (buffer_id, id, holder, policy_version, since, expires)
+SELECT id, ?, ?, policy_version, {NOW}, {NOW} + ? FROM counted RETURNING policy_version
 """
 # Ends an admission; returns the number of admissions ended, 0 or 1. Subtracts a group that did
 # not take place from `admitted`, and adds one that took place after its admission expired.
@@ -393,9 +398,9 @@ APPEND = (
 
 
 def insert_steps(
-    session: Any, buffer_id: int, columns: tuple[Iterable[Any], ...], count: int
+    session: Any, buffer_id: int, columns: tuple[Sequence[Any], ...], count: int
 ) -> None:
-    """Insert `count` steps, given as the columns that a write inserts, but for the first."""
+    """Insert `count` steps, given as all columns of a write except `buffer_id`."""
     rows = ((buffer_id, *row) for row in zip(*columns, strict=True))
     _copy(session, tables.steps, tables.WRITTEN_STEP_COLUMNS, rows)
 

@@ -1,8 +1,9 @@
 """SQLite: how to connect, begin, check, query and append there, and nowhere else."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -214,6 +215,7 @@ NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 # There are no round trips to save: every write is done statement by statement.
 ROUND_TRIP_STEPS: int | None = None
 ACKNOWLEDGE: str | None = None
+LOCK_TO_ADMIT = ""
 ADMIT: str | None = None
 FINISH: str | None = None
 STEPS_AT_ONCE = 32  # multi-row VALUES cost two thirds of executemany; more than 32 gain nothing
@@ -221,24 +223,26 @@ INSERT_STEPS = "INSERT INTO steps ({}) VALUES "
 
 
 def insert_steps(
-    session: Any, buffer_id: int, columns: tuple[Iterable[Any], ...], count: int
+    session: Any, buffer_id: int, columns: tuple[Sequence[Any], ...], count: int
 ) -> None:
-    """Insert `count` steps, given as the columns that a write inserts, but for the first."""
+    """Insert `count` steps, given as all columns of a write except `buffer_id`."""
     given = list(columns)
-    while all(value is None for value in given[-1]):  # seldom used columns are the last
+    while given[-1].count(None) == count:  # the last columns are rarely used
         given.pop()
     insert, row = _insert_steps(buffer_id, len(given))
-    rows = list(zip(*given, strict=True))
+
+    def rows(start: int, stop: int) -> Iterator[tuple[Any, ...]]:
+        return zip(*[column[start:stop] for column in given], strict=True)
+
+    # A list of all rows would start a full garbage collection after every few large writes.
     whole = count - count % STEPS_AT_ONCE
     if whole:
         statement = insert + ", ".join([row] * STEPS_AT_ONCE)
         for start in range(0, whole, STEPS_AT_ONCE):
-            session.ask(
-                statement,
-                *[value for values in rows[start : start + STEPS_AT_ONCE] for value in values],
-            )
+            values = chain.from_iterable(rows(start, start + STEPS_AT_ONCE))
+            session.ask(statement, *values)
     if count - whole:
-        session.many(insert + row, rows[whole:])
+        session.many(insert + row, rows(whole, count))
 
 
 @lru_cache(64)
