@@ -5,7 +5,7 @@ What does not fit exactly is left to that: it converts, declares, and says what 
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -24,10 +24,16 @@ class Columnar(NamedTuple):
     """Steps column by column, all of one length."""
 
     size: int
-    whose: list[tuple[Any, Any, Any]]  # task, agent, and the name of the episode, if it has one
+    task_ids: list[Any]
+    agent_ids: list[Any]
+    episode_ids: list[Any]  # None for steps that do not name their episode
     taken: tuple[Iterable[Any], ...]  # the columns of `pending.Steps` after the first
     ends: list[bool]  # which steps complete their episodes
     fields: dict[str, np.ndarray]
+
+    def owners(self) -> Iterator[tuple[Any, Any, Any]]:
+        """Yield the `task_id`, `agent_id` and `episode_id` of each step."""
+        return zip(self.task_ids, self.agent_ids, self.episode_ids, strict=True)
 
 
 def columnar(given: Mapping[str, Sequence[Any]], types: Mapping[str, Field]) -> Columnar | None:
@@ -38,17 +44,16 @@ def columnar(given: Mapping[str, Sequence[Any]], types: Mapping[str, Field]) -> 
     if not fields or not all(_fits(one, types.get(name)) for name, one in fields.items()):
         return None
     size = len(next(iter(given.values())))
-    named = {name: _column(given, name, usual, size) for name, usual in _NAMES.items()}
+    owners = [_column(given, name, usual, size) for name, usual in _NAMES.items()]
+    task_ids, agent_ids, episode_ids = owners
     steps, rewards = _column(given, "step", None, size), _rewards(given, size)
     flags = [_column(given, name, False, size) for name in ("terminated", "truncated")]
     if (
         not size
         or rewards is None
-        or not all(set(map(type, column)) <= {str} for column in list(named.values())[:2])
-        or not set(map(type, named["episode_id"])) <= {str, type(None)}
-        or not all(
-            step is None or (type(step) is int and -(2**63) <= step < 2**63) for step in steps
-        )
+        or not all(set(map(type, column)) <= {str} for column in (task_ids, agent_ids))
+        or not set(map(type, episode_ids)) <= {str, type(None)}
+        or not _are_step_numbers(steps)
         or not all(set(map(type, column)) <= {bool} for column in flags)
     ):
         return None
@@ -61,7 +66,9 @@ def columnar(given: Mapping[str, Sequence[Any]], types: Mapping[str, Field]) -> 
     }
     return Columnar(
         size,
-        list(zip(*named.values(), strict=True)),
+        task_ids,
+        agent_ids,
+        episode_ids,
         tuple(taken.values()),
         [one or other for one, other in zip(*flags, strict=True)],
         fields,
@@ -76,6 +83,13 @@ def _fits(column: Any, field: Field | None) -> bool:
         and column.dtype == field.numpy
         and column.shape[1:] == tuple(field.shape)
     )
+
+
+def _are_step_numbers(steps: list[Any]) -> bool:
+    given = [step for step in steps if step is not None]
+    if not set(map(type, given)) <= {int}:
+        return False
+    return not given or (min(given) >= -(2**63) and max(given) < 2**63)
 
 
 def _column(given: Mapping[str, Any], name: str, usual: Any, count: int) -> list[Any]:

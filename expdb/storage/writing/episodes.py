@@ -109,7 +109,7 @@ def widen_versions(session: Session, store: Store, plan: WritePlan) -> None:
     Not by a trigger on steps: each step would pay for it, and few have a version of their own.
     """
     columns = plan.columns[-2:]
-    if all(one is None for column in columns for one in column):
+    if all(column.count(None) == len(column) for column in columns):
         return
     for write in plan.episodes:
         usual = write.after.policy_version

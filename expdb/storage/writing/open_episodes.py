@@ -140,12 +140,12 @@ class OpenEpisodes:
         """Return the episode of each step, and note which they open and complete."""
         row_of = {
             one: dict(zip(("task_id", "agent_id", "episode_id"), one, strict=True))
-            for one in dict.fromkeys(many.whose)
+            for one in dict.fromkeys(many.owners())
         }
         found.stored = self._stored([(row, {}) for row in row_of.values()])
         records = []
         known: dict[Any, EpisodeRecord] = {}  # those that are open and have steps here
-        for whose, ends in zip(many.whose, many.ends, strict=True):
+        for whose, ends in zip(many.owners(), many.ends, strict=True):
             record = known.get(whose)
             if record is None:
                 record = found.known((whose[:2], whose[2], None))

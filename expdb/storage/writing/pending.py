@@ -42,7 +42,7 @@ class Steps(NamedTuple):
     def has_versions(self) -> bool:
         """Whether any step was given a version."""
         columns = self.policy_version, self.policy_version_end
-        return any(one is not None for column in columns for one in column)
+        return any(column.count(None) < len(column) for column in columns)
 
 
 class Mark(NamedTuple):
@@ -321,13 +321,16 @@ class Pending:
                 lacking |= found.keys() - block.fields.keys()
         return found, lacking
 
+    def episodes(self) -> list[EpisodeRecord]:
+        """Return the episodes of the steps, in the order of their first steps."""
+        return list(dict.fromkeys(self.steps.episode)) if self.taken else []
+
     def by_episode(self) -> dict[EpisodeRecord, list[int]]:
-        """Return which steps are of which episode, in the order of their first ones."""
-        records = self.steps.episode if self.taken else ()
-        mine: dict[EpisodeRecord, list[int]] = {record: [] for record in records}
+        """Return the indices of the steps of each episode, in the order of `episodes`."""
+        mine: dict[EpisodeRecord, list[int]] = {record: [] for record in self.episodes()}
         if len(mine) == 1:
-            return {records[0]: list(range(len(records)))}
-        for index, record in enumerate(records):
+            return {record: list(range(len(self))) for record in mine}
+        for index, record in enumerate(self.steps.episode if mine else ()):
             mine[record].append(index)
         return mine
 

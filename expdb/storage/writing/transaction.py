@@ -55,7 +55,7 @@ def write(store: Store, pending: Pending) -> np.ndarray:
     again, deadline = pending.is_in_doubt, time.monotonic() + store.engine.timeout
     if store.dialect.ROUND_TRIP_STEPS and not again:  # of use only where a connection can be lost
         pending.write_id = uuid.uuid4().hex
-    began = sum(record.id is None for record in pending.by_episode())
+    began = sum(record.id is None for record in pending.episodes())
     try:
         while pending.stored is None:
             try:
@@ -189,7 +189,7 @@ def _written(store: Store, session: Session, pending: Pending) -> np.ndarray | N
     )
     if last is None:
         return None
-    for episode in pending.by_episode():
+    for episode in pending.episodes():
         found = session.ask(
             "SELECT id, length, last_step, ordered, last_position FROM episodes WHERE buffer_id = "
             "? AND episode_id = ?",
