@@ -189,6 +189,8 @@ class Leasing:
         lease, version, request_id, batch = made
         self._stored.add(request_id)
         self._take_in(lease, version)
+        resident = self._sampling.resident
+        locked(resident.lock, self._usage.forget_evicted, resident)
         self._given.add(lease.id)
         if request.pin:
             self._pinning.add(lease.id)

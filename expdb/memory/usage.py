@@ -17,8 +17,9 @@ ROOM = 1024  # positions that there is room for, at least
 class Usage:
     """How often each step was handed out, and which are held, as the ledger says.
 
-    A step stands for what is drawn by it: an episode by its first step. The arrays begin at the
-    position `first`, so that they go on with the rows in memory whatever the size of these.
+    A step stands for what is drawn by it: an episode by its first step. The arrays have an entry
+    for each position from `first` on, behind those for the `early` positions, which have gaps
+    between them. The last entry is that of unknown positions.
     """
 
     def __init__(self, most: int | None, began: int):
@@ -33,9 +34,9 @@ class Usage:
         self.begun = 0
         self.held: dict[int, Lease] = {}
         self.returned: dict[int, Lease] = {}  # and not drawn again yet, by number
-        self._first = 0
-        self._times = np.zeros(0, np.int32)  # handed out, what is held included
-        self._holds = np.zeros(0, np.bool_)  # by a lease, or blocked
+        self._first, self._early = 0, NONE
+        self._times = np.zeros(1, np.int32)  # handed out, what is held included
+        self._holds = np.zeros(1, np.bool_)  # by a lease, or blocked
         self._journal: deque[np.ndarray] = deque(maxlen=JOURNAL)
         self._oldest_entry = self.epoch = self.epoch + 1
 
@@ -45,7 +46,8 @@ class Usage:
         journal = list(self._journal)  # in one step: other threads lease meanwhile
         entries = sum(array.nbytes + ENTRY_BYTES for array in journal)
         leases = ENTRY_BYTES * (len(self.held) + len(self.returned))
-        return self._times.nbytes + self._holds.nbytes + entries + leases
+        arrays = self._times.nbytes + self._holds.nbytes + self._early.nbytes
+        return arrays + entries + leases
 
     # -- what may be handed out ------------------------------------------------------------------
 
@@ -54,25 +56,28 @@ class Usage:
         positions = resident.positions(rows)
         if self.most is not None:
             return self.left(positions) > 0
-        if not len(self._holds):
-            return positions >= self._began
-        places = positions - self._first
-        free = ~self._holds.take(places, mode="clip")
-        return (free | (places >= len(self._holds))) & (positions >= self._began)
+        is_held = self._holds.take(self._places(positions))
+        found: np.ndarray = ~is_held & (positions >= self._began)
+        return found
 
     def left(self, positions: np.ndarray) -> np.ndarray:
         """Return how often each of the positions may be handed out in one batch."""
-        place = positions - self._first
-        known = (place >= 0) & (place < len(self._times))
-        if not known.all():
-            place = np.where(known, place, 0)
+        places = self._places(positions)
         most = UNLIMITED if self.most is None else self.most
-        found = np.full(len(positions), most, np.int64)
-        if len(self._times):
-            found -= np.where(known, self._times.take(place), 0)
-            found[known & self._holds.take(place)] = 0
-        found[positions < self._began] = 0
+        found: np.ndarray = most - self._times[places].astype(np.int64)
+        found[self._holds[places] | (positions < self._began)] = 0
         return found
+
+    def _places(self, positions: np.ndarray) -> np.ndarray:
+        """Return the indices of positions in the arrays; the last one for unknown positions."""
+        unknown = len(self._times) - 1
+        places: np.ndarray = np.minimum(positions - (self._first - len(self._early)), unknown)
+        before = positions < self._first
+        if np.count_nonzero(before):
+            early = self._early.searchsorted(positions[before])
+            is_known = np.append(self._early, self._first)[early] == positions[before]
+            places[before] = np.where(is_known, early, unknown)
+        return places
 
     def since(self, epoch: int) -> np.ndarray | None:
         """Return the positions of which it may have changed since an epoch; None if unknown."""
@@ -126,28 +131,37 @@ class Usage:
 
     def _count(self, items: np.ndarray, by: int) -> None:
         if self.most is not None:
-            places = self._places(items)  # which may make room
+            places = self._reserved(items)
             np.add.at(self._times, places, by)
 
     def _hold(self, items: np.ndarray, is_held: bool) -> None:
-        places = self._places(items)  # which may make room
+        places = self._reserved(items)
         self._holds[places] = is_held
 
-    def _places(self, items: np.ndarray) -> np.ndarray:
-        """Return the places of positions in the arrays, which get room for them."""
-        items = items[items >= self._first] - self._first  # nor UNKNOWN, of a group with fewer
-        needed = int(items.max(initial=-1)) + 1
-        if needed > len(self._times):
+    def _reserved(self, items: np.ndarray) -> np.ndarray:
+        """Make room for new positions; return the indices of those that are not evicted."""
+        needed = int(items.max(initial=-1)) + 1 - self._first + len(self._early)
+        if needed >= len(self._times):
             room = max(ROOM, needed + needed // 4)
             self._times, self._holds = _grown(self._times, room), _grown(self._holds, room)
-        return items
+        places = self._places(items)
+        known: np.ndarray = places[places < len(self._times) - 1]
+        return known
 
-    def evict(self, oldest: int) -> None:
-        """Forget the positions before `oldest`, once they are most of what is known."""
-        gone = oldest - self._first
-        if gone > max(ROOM, len(self._times) // 2):
-            self._times, self._holds = self._times[gone:].copy(), self._holds[gone:].copy()
-            self._first = oldest
+    def forget_evicted(self, resident: Resident) -> None:
+        """Forget positions that hold no step, if they are most of what is known.
+
+        `resident` must be locked.
+        """
+        if not resident.complete or len(self._times) <= ROOM + 2 * resident.size:
+            return
+        early, first = resident.split()
+        end = self._first + len(self._times) - 1 - len(self._early)
+        places = self._places(np.concatenate((early, np.arange(first, end))))
+        times = _grown(self._times[places], len(places))
+        holds = _grown(self._holds[places], len(places))
+        # No call comes between these, so no interrupt does.
+        self._first, self._early, self._times, self._holds = first, early, times, holds
 
     # -- what comes next -------------------------------------------------------------------------
 
@@ -158,6 +172,7 @@ class Usage:
 
 
 def _grown(array: np.ndarray, size: int) -> np.ndarray:
-    grown = np.zeros(size, array.dtype)
+    """Return an array of `size` entries and the one for unknown positions."""
+    grown = np.zeros(size + 1, array.dtype)
     grown[: len(array)] = array
     return grown
