@@ -128,21 +128,23 @@ def admit(
     began = time.monotonic()
     deadline, seen, told = began + wait, None, wait < math.inf
     serial, engine = next(_serials), store.engine
-    id = secrets.randbits(62)  # the same one if the outcome of a commit is unknown
-    at_once = None
+    # Every attempt has the same id, so a commit with unknown outcome is not repeated.
+    id = secrets.randbits(62)
+    admitted = None
     if not engine.read_only:
-        at_once = engine.retry(admissions.admit_at_once, store, seconds, serial, id)
+        admitted = engine.retry(admissions.admit_without_reading, store, seconds, serial, id)
     with Waiter(store) as waiter:
         while True:
-            seen = engine.changed_since(None)  # before the look: what comes after wakes it
-            found = at_once or _admit_or_explain(store, seconds, serial, id)
-            if isinstance(found, Admitted):
-                return Admission(store, found, seconds)
-            waiter.wait_for(f"the pace, to begin a group: {found}")
+            # Read before the pace, so that every later commit ends the wait.
+            seen = engine.changed_since(None)
+            outcome = admitted or _read_pace_and_admit(store, seconds, serial, id)
+            if isinstance(outcome, Admitted):
+                return Admission(store, outcome, seconds)
+            waiter.wait_for(f"the pace, to begin a group: {outcome}")
             if not told and time.monotonic() - began > PATIENCE:
                 told = True
                 errors.warn(
-                    f"admit() has waited for {PATIENCE:g} seconds: {found}; it goes on when "
+                    f"admit() has waited for {PATIENCE:g} seconds: {outcome}; it goes on when "
                     "buffer.policy_version is counted up, and not before"
                 )
             until = min(deadline, time.monotonic() + LONGEST)
@@ -154,21 +156,21 @@ def admit(
                 if not required:
                     return None
                 raise errors.RateLimited(
-                    f"the pace of buffer {store.name!r} holds a new group back: {found}; count up "
-                    "buffer.policy_version as you train, or wait longer"
+                    f"the pace of buffer {store.name!r} holds a new group back: {outcome}; "
+                    "count up buffer.policy_version as you train, or wait longer"
                 )
 
 
-def _admit_or_explain(store: Store, seconds: float, serial: int, id: int) -> Admitted | str:
-    """Look at the pace; admit a group, or return why it has to wait."""
+def _read_pace_and_admit(store: Store, seconds: float, serial: int, id: int) -> Admitted | str:
+    """Read the pace without a lock, then admit a group or return the reason for refusing it."""
     engine = store.engine
-    known = engine.retry(admissions.read_pace_state, store, _others)
-    if id in known.versions:
-        return Admitted(id, known.versions[id])
-    if known.pace is None:
-        return Admitted(None, known.version)
-    # A refused group does not wait for the writers' lock.
-    return known.refused or engine.retry(
+    state = engine.retry(admissions.read_pace_state, store, _others)
+    if id in state.versions:
+        return Admitted(id, state.versions[id])
+    if state.pace is None:
+        return Admitted(None, state.version)
+    # Check before taking the write lock, so a refused call does not wait for other writers.
+    return state.refused or engine.retry(
         admissions.try_to_admit, store, seconds, serial, _others, id
     )
 

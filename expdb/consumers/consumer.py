@@ -65,8 +65,9 @@ class Consumer:
             `name`, `max_times_sampled`, `max_staleness`, `min_size`, the numbers of leases `leased`
             and `acknowledged`, and `last_step`. With `unit`, `groups` has the number of groups for
             each of `ready`, `leased` (now, or as often as `max_times_sampled` allows), `incomplete`
-            (too few complete rollouts with a known return), `no_spread` (the standard deviation of
-            the returns is below `min_spread`) and `too_stale` (a rollout exceeds `max_staleness`).
+            (too few complete rollouts with a known return and without evicted steps), `no_spread`
+            (the standard deviation of the returns is below `min_spread`) and `too_stale` (a rollout
+            exceeds `max_staleness` or has no policy version).
 
         Examples
         --------
@@ -91,8 +92,10 @@ class Consumer:
         version = self._buffer.policy_version
         if settings.max_staleness is not None and version is not None:
             oldest = version - settings.max_staleness
-        groups, returns, versions, ids = _rollouts(self._buffer.episodes(where))
-        left = self._leasing.left(_first_positions(self._buffer, ids))
+        groups, returns, versions, ids, lengths = _rollouts(self._buffer.episodes(where))
+        first_positions, stored_steps = _stored_parts(self._buffer, ids)
+        returns[stored_steps < lengths] = np.nan  # partly evicted rollouts are not drawn
+        left = self._leasing.left(first_positions)
         return figures | {"groups": unit.count(groups, returns, versions, left, oldest)}
 
     def lease(
@@ -299,18 +302,28 @@ def _request(
     return LeaseRequest(size, least, where, sampler, unit, names, empty, pin)
 
 
-def _first_positions(buffer: Any, episodes: np.ndarray) -> np.ndarray:
-    """Return the position of the first step of each episode that is held, -1 for none."""
-    firsts: dict[int, int] = {}
+def _stored_parts(buffer: Any, episodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first stored position of each episode, -1 for none, and its stored steps."""
+    first_positions: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for batch in buffer.scan(fields=("episode", "position"), size=1 << 16):
-        numbers, places = np.unique(batch["episode"], return_index=True)
-        for number, position in zip(numbers.tolist(), batch["position"][places], strict=True):
-            firsts.setdefault(number, int(position))
-    return np.array([firsts.get(number, -1) for number in episodes.tolist()], np.int64)
+        numbers, places, lengths = np.unique(
+            batch["episode"], return_index=True, return_counts=True
+        )
+        first = batch["position"][places].tolist()
+        for number, position, length in zip(numbers.tolist(), first, lengths.tolist(), strict=True):
+            first_positions.setdefault(number, position)
+            counts[number] = counts.get(number, 0) + length
+    return (
+        np.array([first_positions.get(number, -1) for number in episodes.tolist()], np.int64),
+        np.array([counts.get(number, 0) for number in episodes.tolist()], np.int64),
+    )
 
 
-def _rollouts(episodes: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return group, return, oldest policy version and number of complete episodes of a table."""
+def _rollouts(
+    episodes: Any,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return group, return, oldest policy version, number and length of complete episodes."""
     rows = [row for row in episodes.to_pylist() if row["status"] == "complete"]
     codes: dict[tuple[bool, str], int] = {}
     groups = [
@@ -321,8 +334,10 @@ def _rollouts(episodes: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
         np.array([np.nan if row[name] is None else row[name] for row in rows], np.float64)
         for name in ("episode_return", "first_policy_version")
     )
-    numbers = np.array([row["episode"] for row in rows], np.int64)
-    return np.array(groups, np.int64), returns, versions, numbers
+    numbers, lengths = (
+        np.array([row[name] for row in rows], np.int64) for name in ("episode", "length")
+    )
+    return np.array(groups, np.int64), returns, versions, numbers, lengths
 
 
 def _reopened(buffer: Any, name: str) -> Consumer:

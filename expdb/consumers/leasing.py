@@ -190,7 +190,7 @@ class Leasing:
         self._stored.add(request_id)
         self._take_in(lease, version)
         resident = self._sampling.resident
-        locked(resident.lock, self._usage.forget_evicted, resident)
+        locked(resident.lock, self._usage.compact, resident)
         self._given.add(lease.id)
         if request.pin:
             self._pinning.add(lease.id)

@@ -1,4 +1,4 @@
-"""What was handed out to the learners of one consumer: which steps may be handed out again."""
+"""Which steps the learners of one consumer have leased, and which they may lease."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -10,20 +10,23 @@ from expdb.memory.journal import ENTRY_BYTES, JOURNAL, NONE
 from expdb.memory.resident import Resident
 from expdb.storage.ledger.leases import Lease
 
-UNLIMITED = 2**31  # hand-outs
-ROOM = 1024  # positions that there is room for, at least
+UNLIMITED = 2**31  # leases of a step
+LEAST = 1024  # minimum number of entries
 
 
 class Usage:
-    """How often each step was handed out, and which are held, as the ledger says.
+    """How often each step was leased, and which steps are leased now, according to the ledger.
 
-    A step stands for what is drawn by it: an episode by its first step. The arrays have an entry
-    for each position from `first` on, behind those for the `early` positions, which have gaps
-    between them. The last entry is that of unknown positions.
+    An item is identified by the position of a step: an episode by that of its first step. The
+    arrays start with an entry for each position in `_sparse`, which has gaps. Entries for
+    consecutive positions from `_first` follow. The last entry stands for all other positions.
     """
 
     def __init__(self, most: int | None, began: int):
-        self.most, self._began = most, began  # times that a step may be handed out
+        self.most, self._began = (
+            most,
+            began,
+        )  # maximum number of leases of a step; None for no limit
         self.epoch = 0  # counts changes, so that sum trees and lists know which they have not seen
         self.forget()
 
@@ -34,9 +37,9 @@ class Usage:
         self.begun = 0
         self.held: dict[int, Lease] = {}
         self.returned: dict[int, Lease] = {}  # and not drawn again yet, by number
-        self._first, self._early = 0, NONE
-        self._times = np.zeros(1, np.int32)  # handed out, what is held included
-        self._holds = np.zeros(1, np.bool_)  # by a lease, or blocked
+        self._first, self._sparse = 0, NONE
+        self._lease_counts = np.zeros(1, np.int32)  # leases of each step, including open ones
+        self._is_held = np.zeros(1, np.bool_)  # whether the step is leased or blocked
         self._journal: deque[np.ndarray] = deque(maxlen=JOURNAL)
         self._oldest_entry = self.epoch = self.epoch + 1
 
@@ -46,38 +49,38 @@ class Usage:
         journal = list(self._journal)  # in one step: other threads lease meanwhile
         entries = sum(array.nbytes + ENTRY_BYTES for array in journal)
         leases = ENTRY_BYTES * (len(self.held) + len(self.returned))
-        arrays = self._times.nbytes + self._holds.nbytes + self._early.nbytes
+        arrays = self._lease_counts.nbytes + self._is_held.nbytes + self._sparse.nbytes
         return arrays + entries + leases
 
-    # -- what may be handed out ------------------------------------------------------------------
+    # -- leases that are possible ------------------------------------------------------------------
 
     def may_be_drawn(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
-        """Return which of the steps may be handed out now, bool."""
+        """Return which of the steps may be leased now, bool."""
         positions = resident.positions(rows)
         if self.most is not None:
             return self.left(positions) > 0
-        is_held = self._holds.take(self._places(positions))
-        found: np.ndarray = ~is_held & (positions >= self._began)
-        return found
+        is_held = self._is_held.take(self._indices(positions))
+        is_available: np.ndarray = ~is_held & (positions >= self._began)
+        return is_available
 
     def left(self, positions: np.ndarray) -> np.ndarray:
-        """Return how often each of the positions may be handed out in one batch."""
-        places = self._places(positions)
+        """Return how often each position may be leased in one batch."""
+        indices = self._indices(positions)
         most = UNLIMITED if self.most is None else self.most
-        found: np.ndarray = most - self._times[places].astype(np.int64)
-        found[self._holds[places] | (positions < self._began)] = 0
-        return found
+        remaining: np.ndarray = most - self._lease_counts[indices].astype(np.int64)
+        remaining[self._is_held[indices] | (positions < self._began)] = 0
+        return remaining
 
-    def _places(self, positions: np.ndarray) -> np.ndarray:
-        """Return the indices of positions in the arrays; the last one for unknown positions."""
-        unknown = len(self._times) - 1
-        places: np.ndarray = np.minimum(positions - (self._first - len(self._early)), unknown)
-        before = positions < self._first
-        if np.count_nonzero(before):
-            early = self._early.searchsorted(positions[before])
-            is_known = np.append(self._early, self._first)[early] == positions[before]
-            places[before] = np.where(is_known, early, unknown)
-        return places
+    def _indices(self, positions: np.ndarray) -> np.ndarray:
+        """Return the array index of each position; the last index if it has no entry."""
+        last = len(self._lease_counts) - 1
+        indices: np.ndarray = np.minimum(positions - (self._first - len(self._sparse)), last)
+        is_sparse = positions < self._first
+        if np.count_nonzero(is_sparse):
+            candidates = self._sparse.searchsorted(positions[is_sparse])
+            has_entry = np.append(self._sparse, self._first)[candidates] == positions[is_sparse]
+            indices[is_sparse] = np.where(has_entry, candidates, last)
+        return indices
 
     def since(self, epoch: int) -> np.ndarray | None:
         """Return the positions of which it may have changed since an epoch; None if unknown."""
@@ -131,37 +134,40 @@ class Usage:
 
     def _count(self, items: np.ndarray, by: int) -> None:
         if self.most is not None:
-            places = self._reserved(items)
-            np.add.at(self._times, places, by)
+            indices = self._reserve_entries(items)
+            np.add.at(self._lease_counts, indices, by)
 
     def _hold(self, items: np.ndarray, is_held: bool) -> None:
-        places = self._reserved(items)
-        self._holds[places] = is_held
+        indices = self._reserve_entries(items)
+        self._is_held[indices] = is_held
 
-    def _reserved(self, items: np.ndarray) -> np.ndarray:
-        """Make room for new positions; return the indices of those that are not evicted."""
-        needed = int(items.max(initial=-1)) + 1 - self._first + len(self._early)
-        if needed >= len(self._times):
-            room = max(ROOM, needed + needed // 4)
-            self._times, self._holds = _grown(self._times, room), _grown(self._holds, room)
-        places = self._places(items)
-        known: np.ndarray = places[places < len(self._times) - 1]
-        return known
+    def _reserve_entries(self, items: np.ndarray) -> np.ndarray:
+        """Extend the arrays to cover `items`; return the indices of the items with an entry."""
+        needed = int(items.max(initial=-1)) + 1 - self._first + len(self._sparse)
+        if needed >= len(self._lease_counts):
+            size = max(LEAST, needed + needed // 4)
+            self._lease_counts, self._is_held = (
+                _pad(array, size) for array in (self._lease_counts, self._is_held)
+            )
+        indices = self._indices(items)
+        with_entry: np.ndarray = indices[indices < len(self._lease_counts) - 1]
+        return with_entry
 
-    def forget_evicted(self, resident: Resident) -> None:
-        """Forget positions that hold no step, if they are most of what is known.
+    def compact(self, resident: Resident) -> None:
+        """Drop the entries of positions without a step if they are most of the entries.
 
-        `resident` must be locked.
+        The caller must hold `resident.lock`.
         """
-        if not resident.complete or len(self._times) <= ROOM + 2 * resident.size:
+        if not resident.complete or len(self._lease_counts) <= LEAST + 2 * resident.size:
             return
-        early, first = resident.split()
-        end = self._first + len(self._times) - 1 - len(self._early)
-        places = self._places(np.concatenate((early, np.arange(first, end))))
-        times = _grown(self._times[places], len(places))
-        holds = _grown(self._holds[places], len(places))
-        # No call comes between these, so no interrupt does.
-        self._first, self._early, self._times, self._holds = first, early, times, holds
+        sparse, first = resident.split()
+        end = self._first + len(self._lease_counts) - 1 - len(self._sparse)
+        indices = self._indices(np.concatenate((sparse, np.arange(first, end))))
+        lease_counts = _pad(self._lease_counts[indices], len(indices))
+        is_held = _pad(self._is_held[indices], len(indices))
+        # No function call separates these assignments, so an interrupt cannot split them.
+        self._first, self._sparse = first, sparse
+        self._lease_counts, self._is_held = lease_counts, is_held
 
     # -- what comes next -------------------------------------------------------------------------
 
@@ -171,8 +177,8 @@ class Usage:
         return min(self.returned, default=self.begun)
 
 
-def _grown(array: np.ndarray, size: int) -> np.ndarray:
-    """Return an array of `size` entries and the one for unknown positions."""
-    grown = np.zeros(size + 1, array.dtype)
-    grown[: len(array)] = array
-    return grown
+def _pad(array: np.ndarray, size: int) -> np.ndarray:
+    """Return a copy of `array` padded with zeros to `size` entries plus the last entry."""
+    padded = np.zeros(size + 1, array.dtype)
+    padded[: len(array)] = array
+    return padded

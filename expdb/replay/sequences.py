@@ -244,7 +244,7 @@ class Group(Unit):
                 reason = "incomplete"
             elif spread(scores, mean(scores))[0] < self.min_spread:
                 reason = "no_spread"
-            elif (versions[scored] < oldest).any():
+            elif not (np.isnan(oldest) or (versions[scored] >= oldest).all()):
                 reason = "too_stale"
             elif (left[scored] <= 0).any():
                 reason = "leased"

@@ -120,10 +120,14 @@ class Epochs(Iterator[Batch]):
     def _require_batch(self, count: int) -> None:
         """Raise TooFewRows if no batch of an epoch of `count` items was yielded."""
         if not self._has_yielded:
+            if self.skipped == count:
+                raise TooFewRows(
+                    f"epoch {self.epoch} has no batch: all {count} items were evicted, deleted or "
+                    "changed since they were listed; pass refresh=True to list the items again"
+                )
             raise TooFewRows(
-                f"epoch {self.epoch} of {count} items has no batch of {self._batch_size}: "
-                f"{self.skipped} items were evicted, deleted or changed since they were listed; "
-                "use a smaller batch_size, drop_last=False or refresh=True"
+                f"epoch {self.epoch} has no batch of {self._batch_size}: {count - self.skipped} of "
+                f"{count} items are left; use a smaller batch_size or drop_last=False"
             )
 
     def _begin(self) -> None:
@@ -151,7 +155,7 @@ class Epochs(Iterator[Batch]):
         if skipped and not self.skipped:
             errors.warn(
                 f"epoch {self.epoch} skips items that were evicted, deleted or changed since they "
-                "were listed (epochs.skipped counts them); raise the capacity or pass refresh=True"
+                "were listed (epochs.skipped counts them); pass refresh=True or raise the capacity"
             )
         self.skipped += skipped
         is_short = self._start - start - skipped < self._batch_size

@@ -1,4 +1,4 @@
-"""What a process knows of an episode that it writes."""
+"""Records of episodes and admissions that a process keeps between transactions."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -6,15 +6,16 @@ from typing import Any, NamedTuple
 from expdb.names import EPISODE_DETAILS
 
 
-class AdmissionBound(NamedTuple):
-    """How many groups may begin while no older group is under way.
+class AdmissionLimit(NamedTuple):
+    """A limit on the number of groups that a buffer admits, as of one read of its pace.
 
-    It stays valid, because the limit only rises with the policy version.
+    The limit holds while the pace is unchanged and no group under way began before `oldest`. A
+    newer policy version only raises the limit, so an outdated value never admits too many groups.
     """
 
-    pace: str  # as stored
-    oldest: int  # policy version of the oldest group under way
-    limit: int  # of the number of groups that have begun
+    pace_json: str  # the pace as stored
+    oldest: int  # policy version of the oldest group under way, or of the buffer if there is none
+    max_begun: int  # number of groups that may have begun in total
 
 
 @dataclass(eq=False)

@@ -25,7 +25,7 @@ from expdb.sql.session import Session
 from expdb.storage.catalog import Fields, find_buffer
 from expdb.storage.commits import CommitQueue
 from expdb.storage.outcome import WriteOutcome
-from expdb.storage.records import AdmissionBound
+from expdb.storage.records import AdmissionLimit
 from expdb.storage.signatures import Signatures
 from expdb.storage.statements import INSERT_CHUNK
 from expdb.storage.tags import Tags
@@ -120,7 +120,7 @@ class Store:
         self.swept = self.sweep_from = 0
         self.tags = Tags(engine, id, name)
         self.commit_queue = CommitQueue()
-        self.admission_bound: AdmissionBound | None = None  # from the last look at the pace
+        self.admission_limit: AdmissionLimit | None = None  # as of the last read of the pace
 
     def writing(self, timeout: float | None = None) -> "Writing":
         """Return a context with a transaction that holds the buffer's row.

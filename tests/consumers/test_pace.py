@@ -335,9 +335,9 @@ def test_an_end_that_the_database_refuses_can_be_tried_again(paced, open_db, mon
     assert refused(paced)
 
 
-def admit_knowing(store, state, id=7):
-    """Admit a group as a handle that last looked at the pace when it read `state`."""
-    store.admission_bound = state.bound
+def admit_with_limit_of(store, state, id=7):
+    """Admit a group with the limit of an earlier `state`, as a handle with an old limit does."""
+    store.admission_limit = state.limit
     return admissions.try_to_admit(store, 60.0, 0, Others(), id)
 
 
@@ -348,16 +348,16 @@ def test_a_stale_pace_state_does_not_admit_a_group(paced):
         paced.admit(wait=0).finish()
     assert refused(paced)
     assert look.refused is None
-    assert admit_knowing(store, look) == admissions.read_pace_state(store, others).refused
+    assert admit_with_limit_of(store, look) == admissions.read_pace_state(store, others).refused
     paced.policy_version = 6
-    assert admit_knowing(store, look) == admissions.Admitted(7, 6)
+    assert admit_with_limit_of(store, look) == admissions.Admitted(7, 6)
 
 
 def test_a_group_begins_at_the_newest_policy_version(paced):
     store, others = paced._store, Others()
     look = admissions.read_pace_state(store, others)
     paced.policy_version = 6
-    assert admit_knowing(store, look) == admissions.Admitted(7, 6)
+    assert admit_with_limit_of(store, look) == admissions.Admitted(7, 6)
     assert admissions.read_pace_state(store, others).versions == {7: 6}
 
 
@@ -374,10 +374,10 @@ def test_a_stale_pace_state_does_not_admit_beside_an_older_group(paced, db):
             "VALUES (?, 1, 'other', 5, ?, ?)",
             store.id, state.now, state.now + 600,
         )  # fmt: skip
-    assert "the oldest since policy_version 5" in admit_knowing(store, state)
+    assert "the oldest since policy_version 5" in admit_with_limit_of(store, state)
 
 
-def test_a_handle_that_knows_an_earlier_pace_keeps_to_the_present_one(paced, open_db):
+def test_admit_follows_a_pace_that_another_handle_changed(paced, open_db):
     other = open_db().buffer("train")
     other.admit(wait=0).finish()
     paced.pace = expdb.Pace(max_staleness=0, groups_per_version=1)
@@ -389,28 +389,28 @@ def test_a_handle_that_knows_an_earlier_pace_keeps_to_the_present_one(paced, ope
     assert other.admit(wait=0).policy_version == 5
 
 
-def test_handles_that_know_the_pace_admit_as_many_groups_as_it_allows(paced, open_db):
+def test_concurrent_handles_admit_exactly_the_groups_that_the_pace_allows(paced, open_db):
     paced.pace = expdb.Pace(max_staleness=1, groups_per_version=20)
-    buffers, admitted = [open_db().buffer("train") for _ in range(4)], []
+    buffers, policy_versions = [open_db().buffer("train") for _ in range(4)], []
 
     def admit_all(buffer):
         while (group := buffer.admit(wait=0, required=False)) is not None:
             group.finish()
-            admitted.append(group.policy_version)
+            policy_versions.append(group.policy_version)
 
     threads = [threading.Thread(target=admit_all, args=(buffer,)) for buffer in buffers]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert admitted == [5] * 40
+    assert policy_versions == [5] * 40
 
 
 def test_a_group_is_counted_once_if_its_end_is_repeated(paced):
     store, others = paced._store, Others()
     look = admissions.read_pace_state(store, others)
     for took_place, after in ((True, 1), (False, 1)):
-        assert admit_knowing(store, look) == admissions.Admitted(7, 5)
+        assert admit_with_limit_of(store, look) == admissions.Admitted(7, 5)
         assert admissions.end(store, 7, took_place=took_place)
         assert admissions.end(store, 7, took_place=took_place, again=True)  # a repeated call
         look = admissions.read_pace_state(store, others)
@@ -424,11 +424,11 @@ def test_a_group_is_counted_once_if_its_end_is_repeated(paced):
 def test_a_group_whose_commit_was_in_doubt_begins_once(paced):
     store, others = paced._store, Others()
     look = admissions.read_pace_state(store, others)
-    assert [admit_knowing(store, look) for _ in range(2)] == [admissions.Admitted(7, 5)] * 2
+    assert [admit_with_limit_of(store, look) for _ in range(2)] == [admissions.Admitted(7, 5)] * 2
     paced.policy_version = 6
-    assert admit_knowing(store, look) == admissions.Admitted(7, 5)
+    assert admit_with_limit_of(store, look) == admissions.Admitted(7, 5)
     look = admissions.read_pace_state(store, others)
-    assert admit_knowing(store, look) == admissions.Admitted(7, 5)
+    assert admit_with_limit_of(store, look) == admissions.Admitted(7, 5)
     assert admissions.end(store, 7, took_place=True)
     for _ in range(5):
         paced.admit(wait=0).finish()

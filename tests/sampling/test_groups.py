@@ -304,6 +304,23 @@ def test_the_spread_of_large_returns_is_finite(db):
     assert buffer.sample(1, unit=expdb.Group(2))["group_std"].tolist() == [1e200]
 
 
+def test_rollouts_that_cannot_be_drawn_are_not_counted_as_ready(db):
+    buffer, unit = db.buffer("evicting", capacity=4), expdb.Group(2)
+    for reward in (0.0, 1.0):
+        with buffer.episode("t", group_id="g", policy_version=5) as episode:
+            episode.extend({"x": [1, 2, 3], "reward": [0.0, 0.0, reward]})
+    groups = buffer.consumer("c").stats(unit=unit)["groups"]
+    assert (groups["ready"], groups["incomplete"]) == (0, 1)
+    buffer = db.buffer("without version")
+    for reward in (0.0, 1.0):
+        with buffer.episode("t", group_id="g") as episode:
+            episode.append(x=1, reward=reward)
+    assert buffer.consumer("any").stats(unit=unit)["groups"]["ready"] == 1
+    buffer.policy_version = 0
+    groups = buffer.consumer("fresh", max_staleness=1).stats(unit=unit)["groups"]
+    assert (groups["ready"], groups["too_stale"]) == (0, 1)
+
+
 def test_groups_that_cannot_be_leased_are_counted_by_their_reason(db, buffer):
     def rollout(group, reward, version=5):
         with buffer.episode("t", group_id=group, policy_version=version) as episode:

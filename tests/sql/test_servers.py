@@ -651,7 +651,7 @@ def test_how_often_a_client_waits_for_the_server(url, proxy, monkeypatch):
 
         assert trips(begin_and_finish) == 1
         buffer.pace = expdb.Pace(max_staleness=1, groups_per_version=2)
-        buffer.admit(wait=0).finish()  # looks at the pace
+        buffer.admit(wait=0).finish()  # reads the pace; the next admit() reuses the limit
         assert trips(begin_and_finish) == 2
         batches = consumer.batches(32)
         next(batches)
@@ -668,13 +668,13 @@ def test_what_one_trip_commits_happens_once_if_its_answer_is_lost(url, proxy, tr
         buffer.policy_version = 0
         buffer.pace = expdb.Pace(max_staleness=1, groups_per_version=5)
         groups = [buffer.admit(wait=0), buffer.admit(wait=0)]
-        group, cancelled = groups
+        finished, cancelled = groups
         consumer = buffer.consumer("learner")
         lease = consumer.lease(2)
         for act in (
             lambda: groups.append(buffer.admit(wait=0)),
-            lambda: groups[2].finish(),
-            group.finish,
+            lambda: groups[-1].finish(),
+            finished.finish,
             cancelled.cancel,
             lease.acknowledge,
             lambda: setattr(buffer, "policy_version", 1),

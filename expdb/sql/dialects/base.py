@@ -133,15 +133,17 @@ class Dialect(Protocol):
     APPEND: str
     # Acknowledges a lease without pins in one statement; None if that takes several.
     ACKNOWLEDGE: str | None
-    # Admit a group, and end an admission, in one statement each; None if that takes several.
+    # Locks the buffer's row if a group may begin; sent before ADMIT in the same round trip.
     LOCK_TO_ADMIT: str
+    # Admits a group; None if the dialect cannot do it in one round trip.
     ADMIT: str | None
+    # Ends an admission in one statement; None if that takes several.
     FINISH: str | None
 
     def insert_steps(
         self, session: Session, buffer_id: int, columns: tuple[Sequence[Any], ...], count: int
     ) -> None:
-        """Insert `count` steps, given as all columns of a write except `buffer_id`."""
+        """Insert `count` steps from `columns`, which hold all written columns but `buffer_id`."""
 
     def insert_rows(
         self, session: Session, table: sa.Table, rows: Sequence[tuple[Any, ...]]

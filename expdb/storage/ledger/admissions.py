@@ -10,7 +10,7 @@ from expdb.process.processes import Others, named
 from expdb.replay.rate_limiters import Pace
 from expdb.sql import tables
 from expdb.sql.session import Session
-from expdb.storage.records import AdmissionBound
+from expdb.storage.records import AdmissionLimit
 from expdb.storage.store import Store, Writing
 
 A, B = tables.admissions.c, tables.buffers.c
@@ -89,20 +89,20 @@ class PaceState:
         return None if self.version is None else min([self.version, *self.under_way])
 
     @property
-    def bound(self) -> AdmissionBound | None:
-        """How many groups may begin, None for any number."""
+    def limit(self) -> AdmissionLimit | None:
+        """The limit on the number of groups, or None if the buffer has no pace."""
         oldest = self.oldest
         if self.pace is None or self.text is None or oldest is None:
             return None
-        return AdmissionBound(self.text, oldest, self.pace.limit(oldest - self.since))
+        return AdmissionLimit(self.text, oldest, self.pace.limit(oldest - self.since))
 
     @property
     def refused(self) -> str | None:
         """Why no group may begin, None where one may."""
-        bound = self.bound
-        if self.pace is None or bound is None or self.admitted < bound.limit:
+        limit = self.limit
+        if self.pace is None or limit is None or self.admitted < limit.max_begun:
             return None
-        oldest = bound.oldest
+        oldest = limit.oldest
         return (
             f"{self.admitted} groups have begun, as many as are trained on before policy_version "
             f"{oldest + self.pace.max_staleness + 1}; {len(self.under_way)} are under way"
@@ -133,7 +133,7 @@ def _query_pace_state(
     state = PaceState(
         found, text, since, version, admitted - len(ended), versions, ended, float(now)
     )
-    store.admission_bound = state.bound
+    store.admission_limit = state.limit
     return state
 
 
@@ -154,7 +154,7 @@ def try_to_admit(
 
     If a commit with unknown outcome already admitted it under this id, return that admission.
     """
-    if (group := admit_at_once(store, seconds, serial, id)) is not None:
+    if (group := admit_without_reading(store, seconds, serial, id)) is not None:
         return group
     with store.writing() as (session, _):
         session.is_repeated = True
@@ -178,23 +178,24 @@ def try_to_admit(
     return Admitted(id, look.version) if refused is None else refused
 
 
-def admit_at_once(store: Store, seconds: float, serial: int, id: int) -> Admitted | None:
-    """Admit a group in one round trip; return None if the pace has to be read.
+def admit_without_reading(store: Store, seconds: float, serial: int, id: int) -> Admitted | None:
+    """Admit a group in one round trip, or return None without admitting one.
 
-    It has to be read if the last look at it does not tell that one more group may begin.
+    None means that the limit from the last read of the pace is unknown or reached. The caller must
+    then read the pace.
     """
-    bound = store.admission_bound
-    if bound is None or store.dialect.ADMIT is None:
+    limit = store.admission_limit
+    if limit is None or store.dialect.ADMIT is None:
         return None
-    condition = store.id, *bound
+    limit_parameters = store.id, *limit
     with Writing(store, locked=False) as (session, _):
         session.is_repeated = True
-        _, found = session.ask_all(
-            (store.dialect.LOCK_TO_ADMIT, *condition),
-            (store.dialect.ADMIT, *condition, bound.oldest, id, id, named(serial), seconds),
+        _, rows = session.ask_all(
+            (store.dialect.LOCK_TO_ADMIT, *limit_parameters),
+            (store.dialect.ADMIT, *limit_parameters, limit.oldest, id, id, named(serial), seconds),
             last=True,
         )
-    return Admitted(id, found[0][0]) if found else None
+    return Admitted(id, rows[0][0]) if rows else None
 
 
 def end(store: Store, id: int, *, took_place: bool, again: bool = False) -> bool:

@@ -90,7 +90,7 @@ def hold(session: Session, store: Store, consumer: ConsumerRecord) -> Counters:
     """Keep others from the leases of a consumer until the transaction ends."""
     found = session.ask(*_lock_statement(store, consumer))
     if not found:
-        raise _dropped(consumer)
+        raise _dropped(session, store, consumer)
     return Counters(*found[0])
 
 
@@ -125,7 +125,7 @@ def hold_and_acknowledge(
         _lock_statement(store, consumer), (statement, step, *key, id, holder, step, *key)
     )
     if not counter_rows:
-        raise _dropped(consumer)
+        raise _dropped(session, store, consumer)
     return Counters(*counter_rows[0]), int(version_rows[0][0]) if version_rows else None
 
 
@@ -141,7 +141,7 @@ def glance(
         with store.engine.appending() as session:
             ((found,),) = session.ask(wait, *key, seen or [], seconds)
             if found is None:
-                raise _dropped(consumer)
+                raise _dropped(session, store, consumer)
             return list(found)
     with store.engine.reading() as session:
         rows = session.ask(
@@ -151,7 +151,7 @@ def glance(
             *key,
         )
     if not rows:
-        raise _dropped(consumer)
+        raise _dropped(session, store, consumer)
     return list(rows[0])
 
 
@@ -345,7 +345,7 @@ def status(session: Session, store: Store, consumer: ConsumerRecord, id: int) ->
             "SELECT handed_out FROM consumers WHERE buffer_id = ? AND id = ?", store.id, consumer.id
         )
         if not counted:
-            raise _dropped(consumer)
+            raise _dropped(session, store, consumer)
         raise errors.LeaseLost(
             f"consumer {consumer.name!r} has no lease {id}: it has made {counted[0][0]}, counted "
             "from 0"
@@ -358,7 +358,7 @@ def lost(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> e
     state, late = status(session, store, consumer, id)
     what = f"lease {id} of consumer {consumer.name!r}"
     if state == "acknowledged":
-        return errors.LeaseLost(f"{what} was acknowledged already: do it once")
+        return errors.LeaseLost(f"{what} was acknowledged already; lease another batch")
     if state == "leased" and late < 0:
         return errors.LeaseLost(f"{what} is another process's: it alone can acknowledge it")
     if late >= 0:
@@ -369,9 +369,12 @@ def lost(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> e
     return errors.LeaseLost(f"{what} was given back: lease another batch")
 
 
-def _dropped(consumer: ConsumerRecord) -> errors.UnknownConsumer:
+def _dropped(session: Session, store: Store, consumer: ConsumerRecord) -> errors.ExpDBError:
+    """Return the error for a consumer that was dropped, alone or with its buffer."""
+    if not session.ask("SELECT 1 FROM buffers WHERE id = ?", store.id):
+        return store.dropped()
     return errors.UnknownConsumer(
-        f"consumer {consumer.name!r} was dropped: make it again with buffer.consumer"
+        f"consumer {consumer.name!r} was dropped; create it again with buffer.consumer()"
     )
 
 

@@ -26,12 +26,12 @@ class Columnar(NamedTuple):
     size: int
     task_ids: list[Any]
     agent_ids: list[Any]
-    episode_ids: list[Any]  # None for steps that do not name their episode
+    episode_ids: list[Any]  # None for each step without an episode_id
     taken: tuple[Iterable[Any], ...]  # the columns of `pending.Steps` after the first
     ends: list[bool]  # which steps complete their episodes
     fields: dict[str, np.ndarray]
 
-    def owners(self) -> Iterator[tuple[Any, Any, Any]]:
+    def episode_keys(self) -> Iterator[tuple[Any, Any, Any]]:
         """Yield the `task_id`, `agent_id` and `episode_id` of each step."""
         return zip(self.task_ids, self.agent_ids, self.episode_ids, strict=True)
 
@@ -44,8 +44,8 @@ def columnar(given: Mapping[str, Sequence[Any]], types: Mapping[str, Field]) -> 
     if not fields or not all(_fits(one, types.get(name)) for name, one in fields.items()):
         return None
     size = len(next(iter(given.values())))
-    owners = [_column(given, name, usual, size) for name, usual in _NAMES.items()]
-    task_ids, agent_ids, episode_ids = owners
+    key_columns = [_column(given, name, usual, size) for name, usual in _NAMES.items()]
+    task_ids, agent_ids, episode_ids = key_columns
     steps, rewards = _column(given, "step", None, size), _rewards(given, size)
     flags = [_column(given, name, False, size) for name in ("terminated", "truncated")]
     if (
@@ -53,7 +53,7 @@ def columnar(given: Mapping[str, Sequence[Any]], types: Mapping[str, Field]) -> 
         or rewards is None
         or not all(set(map(type, column)) <= {str} for column in (task_ids, agent_ids))
         or not set(map(type, episode_ids)) <= {str, type(None)}
-        or not _are_step_numbers(steps)
+        or not _are_none_or_int64(steps)
         or not all(set(map(type, column)) <= {bool} for column in flags)
     ):
         return None
@@ -85,11 +85,11 @@ def _fits(column: Any, field: Field | None) -> bool:
     )
 
 
-def _are_step_numbers(steps: list[Any]) -> bool:
-    given = [step for step in steps if step is not None]
-    if not set(map(type, given)) <= {int}:
+def _are_none_or_int64(steps: list[Any]) -> bool:
+    numbers = [step for step in steps if step is not None]
+    if not set(map(type, numbers)) <= {int}:
         return False
-    return not given or (min(given) >= -(2**63) and max(given) < 2**63)
+    return not numbers or (min(numbers) >= -(2**63) and max(numbers) < 2**63)
 
 
 def _column(given: Mapping[str, Any], name: str, usual: Any, count: int) -> list[Any]:

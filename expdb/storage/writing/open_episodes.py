@@ -140,21 +140,21 @@ class OpenEpisodes:
         """Return the episode of each step, and note which they open and complete."""
         row_of = {
             one: dict(zip(("task_id", "agent_id", "episode_id"), one, strict=True))
-            for one in dict.fromkeys(many.owners())
+            for one in dict.fromkeys(many.episode_keys())
         }
         found.stored = self._stored([(row, {}) for row in row_of.values()])
         records = []
         known: dict[Any, EpisodeRecord] = {}  # those that are open and have steps here
-        for whose, ends in zip(many.owners(), many.ends, strict=True):
-            record = known.get(whose)
+        for episode_key, ends in zip(many.episode_keys(), many.ends, strict=True):
+            record = known.get(episode_key)
             if record is None:
-                record = found.known((whose[:2], whose[2], None))
-                record = record or self._open_episode_of(row_of[whose], found)
-                known[whose] = record
+                record = found.known((episode_key[:2], episode_key[2], None))
+                record = record or self._open_episode_of(row_of[episode_key], found)
+                known[episode_key] = record
             records.append(record)
             if ends:
-                found.complete(record, whose[:2], whose[2])
-                del known[whose]
+                found.complete(record, episode_key[:2], episode_key[2])
+                del known[episode_key]
         return records
 
     def write_gathered(self, found: Gathering) -> np.ndarray:

@@ -322,17 +322,17 @@ class Pending:
         return found, lacking
 
     def episodes(self) -> list[EpisodeRecord]:
-        """Return the episodes of the steps, in the order of their first steps."""
+        """Return each episode once, ordered by its first step."""
         return list(dict.fromkeys(self.steps.episode)) if self.taken else []
 
-    def by_episode(self) -> dict[EpisodeRecord, list[int]]:
-        """Return the indices of the steps of each episode, in the order of `episodes`."""
-        mine: dict[EpisodeRecord, list[int]] = {record: [] for record in self.episodes()}
-        if len(mine) == 1:
-            return {record: list(range(len(self))) for record in mine}
-        for index, record in enumerate(self.steps.episode if mine else ()):
-            mine[record].append(index)
-        return mine
+    def indices_by_episode(self) -> dict[EpisodeRecord, list[int]]:
+        """Map each episode to the indices of its steps, in the order of `episodes()`."""
+        indices: dict[EpisodeRecord, list[int]] = {record: [] for record in self.episodes()}
+        if len(indices) == 1:
+            return {record: list(range(len(self))) for record in indices}
+        for index, record in enumerate(self.steps.episode if indices else ()):
+            indices[record].append(index)
+        return indices
 
     def number(
         self, episode: EpisodeRecord, mine: list[int], step: list[int]

@@ -15,7 +15,7 @@ def make_plan(
     The steps of an episode are numbered from where it stands, so a plan is made anew where that
     turns out to be another place.
     """
-    steps, mine, count = pending.steps, pending.by_episode(), len(pending)
+    steps, mine, count = pending.steps, pending.indices_by_episode(), len(pending)
     alone = len(mine) == 1  # nearly always, and then a third of the work
     numbers, place_of, ordinals = [0] * count, [1] * count, [0] * count
     episodes: list[EpisodeWrite] = []

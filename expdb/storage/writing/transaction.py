@@ -55,7 +55,7 @@ def write(store: Store, pending: Pending) -> np.ndarray:
     again, deadline = pending.is_in_doubt, time.monotonic() + store.engine.timeout
     if store.dialect.ROUND_TRIP_STEPS and not again:  # of use only where a connection can be lost
         pending.write_id = uuid.uuid4().hex
-    began = sum(record.id is None for record in pending.episodes())
+    new_episodes = sum(record.id is None for record in pending.episodes())
     try:
         while pending.stored is None:
             try:
@@ -89,8 +89,8 @@ def write(store: Store, pending: Pending) -> np.ndarray:
         if not again:
             pending.write_id = ""  # it was refused, which leaves no doubt
         raise
-    if began:
-        episodes.sweep_if_due(store, began)
+    if new_episodes:
+        episodes.sweep_if_due(store, new_episodes)
     return pending.stored
 
 

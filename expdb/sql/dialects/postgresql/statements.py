@@ -215,23 +215,24 @@ UPDATE consumers SET version = version + 1, acknowledged = acknowledged + 1,
        last_step = coalesce(?::bigint, last_step)
  WHERE buffer_id = ? AND id = ? AND EXISTS (SELECT 1 FROM done) RETURNING version
 """
-# Locks the buffer if a group may begin, and only then: a refused group waits for no writer.
-# Parameters: buffer, pace, policy version of the oldest group, number of groups that may begin.
+# Locks the buffer's row only if a group may begin, so a refused call does not wait for a writer.
+# Parameters: buffer, pace, oldest, number of groups that may have begun in total.
 LOCK_TO_ADMIT = (
     "SELECT id FROM buffers WHERE id = ? AND pace = ? AND policy_version >= ? AND admitted < ?"
     + FOR_UPDATE
 )
-# Admits a group under the same condition if no older group is under way; returns no row otherwise.
-# Parameters: those of LOCK_TO_ADMIT, policy version of the oldest group, id; id, holder, seconds.
+# Admits a group if the condition of LOCK_TO_ADMIT holds, no group under way began before `oldest`,
+# and no admission has this id. Returns no row otherwise. Parameters: those of LOCK_TO_ADMIT,
+# oldest, id, id again, holder, seconds.
 ADMIT: str | None = f"""
-WITH counted AS (
+WITH admitting_buffer AS (
     UPDATE buffers SET admitted = admitted + 1
      WHERE id = ? AND pace = ? AND policy_version >= ? AND admitted < ?
        AND NOT EXISTS (SELECT 1 FROM admissions a
                         WHERE a.buffer_id = buffers.id AND (a.policy_version < ? OR a.id = ?))
     RETURNING id, policy_version)
 INSERT INTO admissions (buffer_id, id, holder, policy_version, since, expires)
-SELECT id, ?, ?, policy_version, {NOW}, {NOW} + ? FROM counted RETURNING policy_version
+SELECT id, ?, ?, policy_version, {NOW}, {NOW} + ? FROM admitting_buffer RETURNING policy_version
 """
 # Ends an admission; returns the number of admissions ended, 0 or 1. Subtracts a group that did
 # not take place from `admitted`, and adds one that took place after its admission expired.
@@ -400,7 +401,7 @@ APPEND = (
 def insert_steps(
     session: Any, buffer_id: int, columns: tuple[Sequence[Any], ...], count: int
 ) -> None:
-    """Insert `count` steps, given as all columns of a write except `buffer_id`."""
+    """Insert `count` steps from `columns`, which hold all written columns but `buffer_id`."""
     rows = ((buffer_id, *row) for row in zip(*columns, strict=True))
     _copy(session, tables.steps, tables.WRITTEN_STEP_COLUMNS, rows)
 

@@ -225,24 +225,24 @@ INSERT_STEPS = "INSERT INTO steps ({}) VALUES "
 def insert_steps(
     session: Any, buffer_id: int, columns: tuple[Sequence[Any], ...], count: int
 ) -> None:
-    """Insert `count` steps, given as all columns of a write except `buffer_id`."""
+    """Insert `count` steps from `columns`, which hold all written columns but `buffer_id`."""
     given = list(columns)
-    while given[-1].count(None) == count:  # the last columns are rarely used
+    while given[-1].count(None) == count:  # omit trailing columns without values
         given.pop()
     insert, row = _insert_steps(buffer_id, len(given))
 
-    def rows(start: int, stop: int) -> Iterator[tuple[Any, ...]]:
+    def slice_rows(start: int, stop: int) -> Iterator[tuple[Any, ...]]:
         return zip(*[column[start:stop] for column in given], strict=True)
 
-    # A list of all rows would start a full garbage collection after every few large writes.
+    # In slices: one list of all rows triggers a full garbage collection every few writes.
     whole = count - count % STEPS_AT_ONCE
     if whole:
         statement = insert + ", ".join([row] * STEPS_AT_ONCE)
         for start in range(0, whole, STEPS_AT_ONCE):
-            values = chain.from_iterable(rows(start, start + STEPS_AT_ONCE))
+            values = chain.from_iterable(slice_rows(start, start + STEPS_AT_ONCE))
             session.ask(statement, *values)
     if count - whole:
-        session.many(insert + row, rows(whole, count))
+        session.many(insert + row, slice_rows(whole, count))
 
 
 @lru_cache(64)
