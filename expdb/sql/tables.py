@@ -21,92 +21,137 @@ from expdb.sql.ledger_tables import waiters as waiters
 buffers = sa.Table(
     "buffers",
     metadata,
-    sa.Column("id", Integer, sa.Identity(), primary_key=True),
-    sa.Column("name", Text, nullable=False, unique=True),
-    sa.Column("capacity", Integer, comment="steps kept, oldest evicted first; NULL keeps all"),
-    sa.Column("added", Integer, nullable=False, comment="positions handed out, ever"),
+    sa.Column("id", Integer, sa.Identity(), primary_key=True, comment="number of the buffer"),
+    sa.Column("name", Text, nullable=False, unique=True, comment="name of the buffer"),
+    sa.Column(
+        "capacity",
+        Integer,
+        comment="maximum number of steps; the oldest steps are evicted first; NULL for no limit",
+    ),
+    sa.Column("added", Integer, nullable=False, comment="number of positions ever assigned"),
     sa.Column("low", Integer, nullable=False, comment="every step before this position is evicted"),
-    sa.Column("size", Integer, nullable=False, comment="steps held"),
+    sa.Column("size", Integer, nullable=False, comment="number of steps stored"),
     sa.Column(
         "holes",
         Integer,
         nullable=False,
-        comment="steps deleted by hand that a segment still covers",
+        comment="number of deleted steps whose positions a segment still covers",
     ),
-    sa.Column("deleted", Integer, nullable=False, comment="steps deleted on purpose, ever"),
-    sa.Column("bytes", Integer, nullable=False, comment="sum of the chunks' bytes"),
-    sa.Column("episodes_added", Integer, nullable=False, comment="episode ids handed out, ever"),
+    sa.Column("deleted", Integer, nullable=False, comment="number of steps ever deleted by a user"),
+    sa.Column("bytes", Integer, nullable=False, comment="sum of the bytes of all chunks"),
     sa.Column(
-        "revision", Integer, nullable=False, comment="counts changes of what queries filter by"
+        "episodes_added", Integer, nullable=False, comment="number of episode ids ever assigned"
     ),
-    sa.Column("priorities", Integer, nullable=False, comment="counts writes of priorities"),
-    sa.Column("fields", Text, nullable=False, comment="the signature: type of each field, JSON"),
-    sa.Column("fields_version", Integer, nullable=False, comment="counts changes of `fields`"),
-    sa.Column("policy_version", Integer, comment="of the policy that is trained now"),
-    sa.Column("rate_limiter", Text, comment="JSON object; NULL for none"),
     sa.Column(
-        "sampled", Integer, nullable=False, comment="rows handed out since the limiter was set"
+        "revision",
+        Integer,
+        nullable=False,
+        comment="number of changes to stored steps and episodes",
     ),
-    sa.Column("insert_limit", Integer, comment="`added` at most, says the limiter; NULL for any"),
-    sa.Column("consumers_added", Integer, nullable=False, comment="consumer ids handed out, ever"),
-    sa.Column("pace", Text, comment="JSON object; NULL for none"),
+    sa.Column("priorities", Integer, nullable=False, comment="number of writes of priorities"),
+    sa.Column("fields", Text, nullable=False, comment="name and type of each field, JSON object"),
+    sa.Column("fields_version", Integer, nullable=False, comment="number of changes to `fields`"),
+    sa.Column("policy_version", Integer, comment="current version of the policy"),
     sa.Column(
-        "admitted", Integer, nullable=False, comment="groups that have begun since the pace was set"
+        "rate_limiter", Text, comment="settings of the rate limiter, JSON object; NULL for none"
     ),
-    sa.Column("pinned", Integer, comment="steps from this position on are kept; NULL for none"),
-    sa.Column("eviction", Text, comment="the policy, JSON object; NULL for none"),
-    sa.Column("trigger_evicts", Flag, nullable=False, comment="or else the policy does"),
+    sa.Column(
+        "sampled",
+        Integer,
+        nullable=False,
+        comment="number of rows leased since the rate limiter was set",
+    ),
+    sa.Column(
+        "insert_limit",
+        Integer,
+        comment="largest value of `added` that the rate limiter allows; NULL for no limit",
+    ),
+    sa.Column(
+        "consumers_added", Integer, nullable=False, comment="number of consumer ids ever assigned"
+    ),
+    sa.Column("pace", Text, comment="settings of the pace, JSON object; NULL for none"),
+    sa.Column(
+        "admitted",
+        Integer,
+        nullable=False,
+        comment="number of groups that have begun since the pace was set",
+    ),
+    sa.Column(
+        "pinned", Integer, comment="steps from this position on are not evicted; NULL for none"
+    ),
+    sa.Column("eviction", Text, comment="eviction policy, JSON object; NULL for none"),
+    sa.Column(
+        "trigger_evicts",
+        Flag,
+        nullable=False,
+        comment="true if the database evicts; false if writers evict by the policy",
+    ),
 )
 
 signatures = sa.Table(
     "signatures",
     metadata,
-    sa.Column("buffer_id", Integer, primary_key=True),
-    sa.Column("id", Integer, primary_key=True),
+    sa.Column("buffer_id", Integer, primary_key=True, comment="buffer of the signature"),
+    sa.Column("id", Integer, primary_key=True, comment="number of the signature in its buffer"),
     sa.Column(
         "schema",
         Blob,
         nullable=False,
-        comment="Arrow IPC schema message of the chunks that name it",
+        comment="Arrow IPC schema message of the chunks with this signature",
     ),
-    sa.Column("fields", Text, nullable=False, comment="type of each field, JSON"),
-    sa.Column("crc", Integer, nullable=False, comment="CRC-32 of schema and fields"),
+    sa.Column("fields", Text, nullable=False, comment="name and type of each field, JSON object"),
+    sa.Column("crc", Integer, nullable=False, comment="CRC-32 of `schema` and `fields`"),
 )
 
 episodes = sa.Table(
     "episodes",
     metadata,
-    sa.Column("buffer_id", Integer, primary_key=True),
-    sa.Column("id", Integer, primary_key=True),
-    sa.Column("episode_id", Text, nullable=False),
-    sa.Column("run", Text, nullable=False),
-    sa.Column("task_id", Text, nullable=False),
-    sa.Column("task_name", Text),
-    sa.Column("agent_id", Text, nullable=False),
-    sa.Column("group_id", Text),
+    sa.Column("buffer_id", Integer, primary_key=True, comment="buffer of the episode"),
+    sa.Column("id", Integer, primary_key=True, comment="number of the episode in its buffer"),
+    sa.Column(
+        "episode_id", Text, nullable=False, comment="name of the episode, unique in its buffer"
+    ),
+    sa.Column("run", Text, nullable=False, comment="run that started the episode"),
+    sa.Column("task_id", Text, nullable=False, comment="task of the episode"),
+    sa.Column("task_name", Text, comment="name shared by similar tasks"),
+    sa.Column("agent_id", Text, nullable=False, comment="agent that acts in the episode"),
+    sa.Column("group_id", Text, comment="group of rollouts that the episode belongs to"),
     sa.Column("status", Text, nullable=False, comment="open, complete or aborted"),
-    sa.Column("length", Integer, nullable=False, comment="steps written, evicted ones included"),
-    sa.Column("episode_return", Real, comment="sum of the rewards written; NULL before the first"),
-    sa.Column("policy_version", Integer, comment="that of its steps that have none of their own"),
-    sa.Column("episode_tags", Text, comment="JSON object"),
-    sa.Column("started", Real, nullable=False, comment="Unix seconds"),
-    sa.Column("ended", Real, comment="Unix seconds"),
-    sa.Column("ordered", Flag, nullable=False, comment="steps were written in the order of `step`"),
+    sa.Column(
+        "length",
+        Integer,
+        nullable=False,
+        comment="number of steps written, including evicted steps",
+    ),
+    sa.Column(
+        "episode_return", Real, comment="sum of the rewards written; NULL before the first reward"
+    ),
+    sa.Column(
+        "policy_version", Integer, comment="policy version of the steps that have none of their own"
+    ),
+    sa.Column("episode_tags", Text, comment="tags, JSON object"),
+    sa.Column("started", Real, nullable=False, comment="start of the episode in Unix seconds"),
+    sa.Column("ended", Real, comment="end of the episode in Unix seconds"),
+    sa.Column(
+        "ordered", Flag, nullable=False, comment="true if steps were written in the order of `step`"
+    ),
     sa.Column("last_step", Integer, comment="greatest `step` written"),
     sa.Column(
         "last_position",
         Integer,
         nullable=False,
-        comment="newest position held or evicted; -1 before any",
+        comment="newest position written; -1 before the first step",
     ),
+    sa.Column("tail_chunk", Integer, comment="chunk with the observation after the last step"),
+    sa.Column("tail_row", Integer, comment="row of that observation in `tail_chunk`"),
+    sa.Column("tail_fields", Text, comment="names of the fields of that observation, JSON array"),
     sa.Column(
-        "tail_chunk", Integer, comment="chunk that holds the observation after the last step"
+        "revision",
+        Integer,
+        comment="revision of the buffer at the last change of this row; NULL if unchanged",
     ),
-    sa.Column("tail_row", Integer, comment="and its row there"),
-    sa.Column("tail_fields", Text, comment="the fields given to end(), JSON array"),
-    sa.Column("revision", Integer),
-    sa.Column("first_policy_version", Integer, comment="the least that any of its steps had"),
-    sa.Column("last_policy_version", Integer, comment="the greatest that any of its steps had"),
+    sa.Column("first_policy_version", Integer, comment="least policy version of the steps"),
+    sa.Column("last_policy_version", Integer, comment="greatest policy version of the steps"),
     sa.UniqueConstraint("buffer_id", "episode_id", name="episodes_by_episode_id"),
     sa.Index("episodes_by_task_id", "buffer_id", "task_id"),
     sa.Index("episodes_by_task_name", "buffer_id", "task_name"),
@@ -115,24 +160,37 @@ episodes = sa.Table(
 steps = sa.Table(
     "steps",
     metadata,
-    sa.Column("buffer_id", Integer, primary_key=True),
-    sa.Column("position", Integer, primary_key=True),
-    sa.Column("episode", Integer, nullable=False),
-    sa.Column("step", Integer, nullable=False),
-    sa.Column("pre_agent", Text),
-    sa.Column("execute_time", Real, nullable=False, comment="Unix seconds"),
-    sa.Column("reward", Real),
-    sa.Column("terminated", Flag, nullable=False),
-    sa.Column("truncated", Flag, nullable=False),
-    sa.Column("tags", Text, comment="JSON object"),
+    sa.Column("buffer_id", Integer, primary_key=True, comment="buffer of the step"),
     sa.Column(
-        "revision", Integer, comment="revision of the buffer at the last change; NULL as written"
+        "position",
+        Integer,
+        primary_key=True,
+        comment="position of the step in its buffer; positions are never reused",
     ),
-    sa.Column("policy_version", Integer, comment="NULL for that of the episode"),
+    sa.Column("episode", Integer, nullable=False, comment="number of the episode"),
+    sa.Column("step", Integer, nullable=False, comment="number of the step in its episode"),
+    sa.Column("pre_agent", Text, comment="agent that acted before this step"),
+    sa.Column("execute_time", Real, nullable=False, comment="time of the step in Unix seconds"),
+    sa.Column("reward", Real, comment="reward; NULL if unknown"),
+    sa.Column(
+        "terminated", Flag, nullable=False, comment="true if the episode reached a terminal state"
+    ),
+    sa.Column("truncated", Flag, nullable=False, comment="true if the episode was cut off"),
+    sa.Column("tags", Text, comment="tags, JSON object"),
+    sa.Column(
+        "revision",
+        Integer,
+        comment="revision of the buffer at the last change of this row; NULL if unchanged",
+    ),
+    sa.Column(
+        "policy_version",
+        Integer,
+        comment="policy version of the step; NULL for that of its episode",
+    ),
     sa.Column(
         "policy_version_end",
         Integer,
-        comment="where the weights were updated while it was generated; NULL for policy_version",
+        comment="policy version that finished the step; NULL for `policy_version`",
     ),
 )
 # What a write inserts; `revision` is set by changes.
@@ -145,19 +203,24 @@ sa.Index("episodes_by_revision", episodes.c.buffer_id, episodes.c.revision)
 segments = sa.Table(
     "segments",
     metadata,
-    sa.Column("buffer_id", Integer, primary_key=True),
+    sa.Column("buffer_id", Integer, primary_key=True, comment="buffer of the segment"),
     sa.Column(
         "last",
         Integer,
         primary_key=True,
-        comment="positions first..last are neighbouring steps of one episode",
+        comment="last position of consecutive steps of one episode",
     ),
-    sa.Column("first", Integer, nullable=False),
-    sa.Column("episode", Integer, nullable=False),
+    sa.Column("first", Integer, nullable=False, comment="first position of the segment"),
+    sa.Column("episode", Integer, nullable=False, comment="number of the episode"),
     sa.Column(
-        "ordinal", Integer, nullable=False, comment="steps of the episode written before `first`"
+        "ordinal",
+        Integer,
+        nullable=False,
+        comment="number of steps of the episode written before `first`",
     ),
-    sa.Column("chunk", Integer, nullable=False),
+    sa.Column(
+        "chunk", Integer, nullable=False, comment="chunk that stores the fields of the steps"
+    ),
     sa.Column("chunk_row", Integer, nullable=False, comment="row of `first` in the chunk"),
     sa.Index("segments_by_episode", "buffer_id", "episode"),
 )
@@ -165,23 +228,24 @@ segments = sa.Table(
 chunks = sa.Table(
     "chunks",
     metadata,
-    sa.Column("buffer_id", Integer, primary_key=True),
-    sa.Column("id", Integer, primary_key=True, comment="the last position it holds"),
-    sa.Column("first", Integer, nullable=False, comment="the first position it holds"),
-    sa.Column("episode", Integer, comment="the episode all of its steps belong to, if it is one"),
+    sa.Column("buffer_id", Integer, primary_key=True, comment="buffer of the chunk"),
+    sa.Column("id", Integer, primary_key=True, comment="last position in the chunk"),
+    sa.Column("first", Integer, nullable=False, comment="first position in the chunk"),
     sa.Column(
-        "rows",
+        "episode",
         Integer,
-        nullable=False,
-        comment="rows of the message, the final observation included",
+        comment="number of the episode if all steps belong to one; NULL for several",
     ),
-    sa.Column("signature", Integer, nullable=False),
-    sa.Column("bytes", Integer, nullable=False),
-    sa.Column("crc", Integer, nullable=False),
     sa.Column(
-        "write_id",
-        Text,
-        comment="names the write on PostgreSQL, where a lost connection may hide its outcome",
+        "rows", Integer, nullable=False, comment="number of rows, including a final observation"
+    ),
+    sa.Column("signature", Integer, nullable=False, comment="signature that describes the fields"),
+    sa.Column("bytes", Integer, nullable=False, comment="size of `data`"),
+    sa.Column(
+        "crc", Integer, nullable=False, comment="checksum of `data`, position, buffer and signature"
+    ),
+    sa.Column(
+        "write_id", Text, comment="id of the write on PostgreSQL, used after a lost connection"
     ),
     sa.Column("data", Blob, nullable=False, comment="Arrow IPC record-batch message"),
 )
@@ -189,19 +253,19 @@ chunks = sa.Table(
 priorities = sa.Table(
     "priorities",
     metadata,
-    sa.Column("buffer_id", Integer, primary_key=True),
-    sa.Column("block", Integer, primary_key=True, comment="of 1,024 positions"),
+    sa.Column("buffer_id", Integer, primary_key=True, comment="buffer of the priorities"),
+    sa.Column("block", Integer, primary_key=True, comment="number of a block of 1,024 positions"),
     sa.Column(
         "version",
         Integer,
         nullable=False,
-        comment="the buffer's `priorities` when it was last written",
+        comment="value of `buffers.priorities` at the last write",
     ),
     sa.Column(
         "data",
         sa.LargeBinary().with_variant(sa.ARRAY(sa.Double()), "postgresql"),
         nullable=False,
-        comment="1,024 float64",
+        comment="1,024 priorities, float64",
     ),
 )
 
