@@ -1,6 +1,7 @@
 """expdb: the experience database for reinforcement-learning and LLM agents.
 
-What agents saw, did and earned, kept in SQL. `open` is the front door:
+expdb stores the steps of agents in SQLite or PostgreSQL and samples batches for training. Start
+with `open`:
 
 >>> import expdb
 >>> with expdb.open(":memory:") as db:
@@ -24,7 +25,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """Import all public names when the first one is used.
 
-    The command line prints its help, and completes words, without NumPy, Arrow and SQLAlchemy.
+    This keeps NumPy, Arrow and SQLAlchemy out of the help and completion of the command line.
     """
     if (name.startswith("__") and name != "__all__") or "." in name:
         raise AttributeError(f"module 'expdb' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The public names of the package, which `expdb/__init__.py` imports when one is used."""
+"""The public names of the package; `expdb/__init__.py` imports them when the first is used."""
 
 from expdb.batch import Batch
 from expdb.buffer import ReplayBuffer

@@ -1,6 +1,6 @@
-"""Batch: named arrays of as many rows, the shape in which experience leaves the database."""
+"""Batch: named arrays of equal length, returned by every method that reads or samples steps."""
 
-from __future__ import annotations  # the tables that it becomes are not imported with it
+from __future__ import annotations  # pandas and pyarrow are imported only for type checkers
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# What other libraries call the columns of a batch.
+# Names in other libraries for the columns of a batch.
 ALIASES = {
     "observation": "obs", "observations": "obs", "next_observations": "next_obs", "new_obs":
     "next_obs", "actions": "action", "dones": "terminated", "done": "terminated",
@@ -24,11 +24,34 @@ ALIASES = {
 
 
 class Batch(Mapping[str, np.ndarray]):
-    """Hold named arrays, one row per step.
+    """Map names to NumPy arrays that have one row per sampled item.
 
-    `batch["obs"]` is an array [size, *shape]; fields of varying width and text are object arrays.
-    No memory is shared with another batch or with the buffer, so it may be written to. `size` is
-    the number of rows; `len` counts the names, as for every mapping.
+    ``batch["obs"]`` is an array of shape ``[size, *shape]``. Text, bytes, JSON and fields of
+    varying shape are object arrays. `len` counts the names, as for every mapping. An unknown name
+    raises a KeyError that lists the known names.
+
+    A batch that expdb returns shares no memory with the buffer or with another batch, so you may
+    write to its arrays.
+
+    Parameters
+    ----------
+    columns : mapping of str to ndarray
+        Arrays by name, all of the same length.
+    size : int, optional
+        Number of rows. By default the length of the first array, or 0 if there is none.
+
+    Attributes
+    ----------
+    size : int
+        Number of rows.
+
+    Examples
+    --------
+    >>> batch = Batch({"reward": np.array([0.5, np.nan]), "step": np.array([0, 1])})
+    >>> batch.size, len(batch)
+    (2, 2)
+    >>> batch.to_list()
+    [{'reward': 0.5, 'step': 0}, {'reward': None, 'step': 1}]
     """
 
     __slots__ = ("_columns", "size")
@@ -68,9 +91,10 @@ class Batch(Mapping[str, np.ndarray]):
         return f"Batch(size={self.size}, {columns})"
 
     def _known(self) -> Iterator[tuple[str, np.ndarray, np.ndarray | None]]:
-        """Yield each column with a mask of the rows that have a value, None where all have.
+        """Yield name and array of each column, and a mask of the rows with a value or None.
 
-        It comes from `has_<field>`, or from numbers that are not known.
+        The mask is the column `has_<field>`, or marks the numbers that are not NaN. None means that
+        every row has a value.
         """
         for name, array in self._columns.items():
             field = name.removeprefix("has_")
@@ -80,7 +104,7 @@ class Batch(Mapping[str, np.ndarray]):
                 and array.ndim == 1
                 and array.dtype == np.bool_
             ):
-                continue  # it is the mask of another
+                continue  # the mask of another column
             there = self._columns.get(f"has_{name}")
             if there is not None and there.ndim == 1 and there.dtype == np.bool_:
                 yield name, array, there
@@ -90,12 +114,19 @@ class Batch(Mapping[str, np.ndarray]):
                 yield name, array, None
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Return a dict per row.
+        """Return the rows as a list of dicts.
 
-        Python numbers for scalars, arrays for tensors, None for unknown rewards and fields.
+        A scalar becomes a Python number and a tensor an array, which does not share memory with the
+        batch. An unknown reward or a missing field becomes None, and its key ``has_<field>`` is
+        omitted.
 
-        A row of sequences, stacks, episodes or groups holds arrays of steps: there an unknown
-        reward stays NaN, and `has_<field>` and `mask` say what is there.
+        A row of `Sequence`, `Stack`, `Episode` or `Group` holds arrays of steps. In these an
+        unknown reward stays NaN, and ``has_<field>`` and ``mask`` tell which values exist.
+
+        Returns
+        -------
+        list of dict
+            One dict per row, from name to value.
         """
         columns = {}
         for name, array, there in self._known():
@@ -112,22 +143,36 @@ class Batch(Mapping[str, np.ndarray]):
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def to_arrow(self) -> pa.Table:
-        """Return the batch as an Arrow table, one row per row; a missing value is null.
+        """Convert the batch to an Arrow table.
 
-        Tensors are columns of Arrow's fixed-shape tensors, JSON is text. In sequences an unknown
-        reward stays NaN.
+        A missing value becomes null. Tensors become columns of Arrow's type fixed_shape_tensor, in
+        which bool is uint8. JSON becomes text. In sequences an unknown reward stays NaN.
+
+        Returns
+        -------
+        pyarrow.Table
+            Table with one row per row of the batch.
         """
         import pyarrow as pa
 
         return pa.table({name: _arrow(array, there) for name, array, there in self._known()})
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return the batch as a pandas DataFrame, one row per row.
+        """Convert the batch to a pandas DataFrame.
 
-        A missing value is NaN, NA or None.
+        A missing value becomes NaN, NA or None. Integer and bool columns with missing values get
+        the nullable pandas type of the same width, such as ``Int64``, ``UInt8`` or ``boolean``. A
+        cell of a tensor column holds an array.
 
-        Whole numbers and flags of which some are missing become `Int64` and `boolean`, which know
-        NA; a cell of a tensor column holds an array. Needs pandas.
+        Returns
+        -------
+        pandas.DataFrame
+            Frame with one row per row of the batch.
+
+        Raises
+        ------
+        DriverMissing
+            If pandas is not installed.
         """
         try:
             import pandas
@@ -139,22 +184,37 @@ class Batch(Mapping[str, np.ndarray]):
         )
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
-        """Refuse to be one array: `pandas.DataFrame(batch)` would be a column of names."""
+        """Raise InvalidValue, because `pandas.DataFrame(batch)` would be a column of names."""
         raise InvalidValue(
             "a batch is many arrays by name: use batch.to_pandas(), batch.to_arrow() or "
             "batch['obs']"
         )
 
     def to_torch(self, device: Any = None, *, non_blocking: bool = False) -> dict[str, Any]:
-        """Return the arrays as torch tensors, on a device if one is named.
+        """Convert the arrays to PyTorch tensors.
 
-        Object arrays become lists.
+        float64 becomes PyTorch's default dtype, in which losses are computed. uint16, uint32 and
+        uint64 become int64, because PyTorch does not compute with these types. Every other dtype
+        is kept. Object arrays become lists. On the CPU a tensor shares the memory of its array
+        unless the dtype changes or the array is not contiguous.
 
-        float64 becomes torch's default dtype, as losses are computed in it; unsigned integers of 16
-        bits and more become int64, as torch computes with none of them (InvalidValue beyond 2**63 -
-        1); every other dtype stays. On the CPU a tensor shares the memory of its array unless its
-        dtype changes. With `non_blocking` arrays in pinned memory are on their way to the device
-        when this returns: see `expdb.integrations.torch.pinned`.
+        Parameters
+        ----------
+        device : torch.device or str, optional
+            Device of the tensors, by default the CPU.
+        non_blocking : bool, default False
+            Whether to return before arrays in pinned memory are copied to the device. See
+            `expdb.integrations.torch.pinned`.
+
+        Returns
+        -------
+        dict of str to torch.Tensor
+            Tensors by name; a list for each object array.
+
+        Raises
+        ------
+        InvalidValue
+            If an unsigned value exceeds 2**63 - 1.
         """
         import torch
 
@@ -176,14 +236,11 @@ class Batch(Mapping[str, np.ndarray]):
         return out
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """Hand the batch, as `to_arrow` has it, to anything that reads Arrow.
-
-        Polars, duckdb, `pyarrow.table(batch)`.
-        """
+        """Export the table of `to_arrow` to Polars, DuckDB and other readers of Arrow."""
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
 
-# Columns whose NaN stands for a value that is not known.
+# In these columns NaN stands for an unknown value.
 UNKNOWN_AS_NAN = (
     "reward",
     "priority",
@@ -218,7 +275,7 @@ def _series(pandas: Any, array: np.ndarray, there: np.ndarray | None) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON makes of arrays and bytes."""
+    """Convert bytes to hexadecimal text and arrays to lists, for JSON."""
     return value.hex() if isinstance(value, bytes) else value.tolist()
 
 

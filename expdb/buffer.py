@@ -1,9 +1,6 @@
-"""ReplayBuffer: where storage and replay meet.
+"""Store, query, change and sample the experience of one buffer."""
 
-Storage finds and reads, replay chooses; this file joins the two.
-"""
-
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # evaluating `np.random` would import that module
 
 import time
 from collections import deque
@@ -69,16 +66,33 @@ SCANNED_AT_ONCE = 4096
 
 
 class ReplayBuffer:
-    """Hold experience under a name.
+    """Store, query and sample the experience of one named buffer.
 
-    Bounded, durable, shared by every process that opens the database.
+    `ExperienceDB.buffer` returns it; you cannot construct one directly. A buffer is durable, holds
+    at most `capacity` steps, and is shared by every process that opens the database. Threads can
+    share the object.
 
-    Made by `db.buffer(name)`. Threads may share it. Writing methods return when what they wrote is
-    durable and visible to everybody; positions are int64, count up from 0 and are never used twice.
+    A method that writes returns when its changes are durable and visible to every process; only
+    `update_priorities` may write later. Each step has a position, an int64. Positions count up from
+    0 and are never used twice.
+
+    Notes
+    -----
+    The ``Raises`` sections list the exceptions of each method. In addition, every method that uses
+    the database can raise these:
+
+    - `DatabaseClosed` if the handle was closed, and `UnknownBuffer` if the buffer was dropped.
+    - `ConnectionLost` if the server is unreachable for longer than the handle's `timeout`, and
+      `DatabaseBusy` if a lock or a connection is not available within it.
+    - `CommitUnknown` if the connection was lost during the commit of a write.
+    - `DatabaseReadOnly` or `StorageFull` if the handle or the disk does not permit a write.
+    - `DatabaseDamaged` (or its subclass `ChunkDamaged`), `DatabaseUnreadable` or `DatabaseReplaced`
+      if the stored data or the file is corrupted, unreadable or replaced.
+    - `ForkedWithOpenConnection` if the process was forked while another thread used the file.
     """
 
     def __new__(cls, *args: Any, **options: Any) -> ReplayBuffer:
-        """Refuse a buffer that is not made by its database."""
+        """Reject construction by users, because `ExperienceDB.buffer` creates buffers."""
         if not (args and isinstance(args[0], Store)):
             raise errors.InvalidValue(
                 "a ReplayBuffer cannot be created directly; call expdb.open(path).buffer(name)"
@@ -87,8 +101,8 @@ class ReplayBuffer:
 
     def __init__(self, store: Store, run: str, database: Any, budget: Budget):
         self._store, self._sampling, self._database = store, Sampling(store, budget), database
-        # A `Leasing` lives as long as a `Consumer` refers to it. The latest ones live on, so that a
-        # loop around `buffer.consumer(name).lease(...)` reads the ledger once.
+        # A `Leasing` is kept while a `Consumer` refers to it. The latest 16 are kept longer, so
+        # that a loop around `buffer.consumer(name).lease(...)` reads the ledger only once.
         self._consumers: WeakValueDictionary[int, Leasing] = WeakValueDictionary()
         self._latest: deque[Leasing] = deque(maxlen=16)
         self._open_episodes = OpenEpisodes(store, run)
@@ -102,7 +116,7 @@ class ReplayBuffer:
         return self._store.engine
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse a misspelt setting, such as `buffer.policy_verison = 7`."""
+        """Reject an unknown setting, such as the misspelt `buffer.policy_verison = 7`."""
         if not name.startswith("_") and not hasattr(type(self), name):
             settings = "policy_version", "rate_limiter", "pace", "eviction"
             raise AttributeError(
@@ -133,14 +147,14 @@ class ReplayBuffer:
 
     @property
     def name(self) -> str:
-        """The name in the database."""
+        """Name of the buffer in the database, a str."""
         return self._store.name
 
     # -- writing -----------------------------------------------------------------------------------
 
     def store(
         self,
-        /,  # a field may be called self
+        /,  # a field can be named self
         *positional: Any,
         task_id: str = DEFAULT_TASK,
         agent_id: str = "agent",
@@ -159,19 +173,85 @@ class ReplayBuffer:
         episode_tags: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> int:
-        """Store one step and return its position, once it is durable.
+        """Store one step and return its position once it is durable.
 
-        Without `episode_id` it goes to the open episode of this run, task and agent; a terminated
-        or truncated step completes that, and the next step starts another. `step` defaults to the
-        number of steps the episode has, `execute_time` to now (Unix seconds), `policy_version` to
-        that of the episode, which is that of its first step. `policy_version_end` is for a step
-        that was generated across an update of the weights: the version that finished it. `fields`
-        are what the agent saw and did, any names and values: arrays, numbers, text, bytes, dicts,
-        lists of messages, dataclasses, pydantic models.
+        Without `episode_id`, the step belongs to the open episode of this run, task and agent. A
+        terminated or truncated step completes the episode, and the next step starts another one. If
+        an exception is raised before the commit, nothing is stored.
 
-        Raises ReservedName, InvalidValue or FieldMismatch before anything is stored, EpisodeEnded
-        if the episode has ended, EpisodeMismatch if it is another task's, agent's or group's.
+        Parameters
+        ----------
+        *positional
+            Not accepted: pass every argument by name.
+        task_id : str, default "default"
+            Task of the episode.
+        agent_id : str, default "agent"
+            Agent of the episode.
+        task_name : str, optional
+            Name of the task, for example shared by several task ids.
+        step : int, optional
+            Number of the step in its episode, int64. By default, the number of steps that the
+            episode has.
+        episode_id : str, optional
+            Episode of the step, unique in the buffer. The episode is created if it does not exist.
+        group_id : str, optional
+            Group of the episode, such as the rollouts of one prompt.
+        pre_agent : str, optional
+            Agent that acted before this step.
+        execute_time : float, optional
+            Time of the step in Unix seconds. By default, now.
+        reward : float, optional
+            Reward of the step, from -1e300 to 1e300. If it is None, the reward is unknown; set it
+            later with `update`.
+        terminated : bool, default False
+            Whether the episode reached a terminal state.
+        truncated : bool, default False
+            Whether the episode was cut off.
+        policy_version : int, optional
+            Version of the policy that generated the step. By default, the version of the episode,
+            which is the version of its first step.
+        policy_version_end : int, optional
+            Version of the policy that finished the step, if the weights were updated while the step
+            was generated.
+        tags : mapping of str to JSON values, optional
+            Labels of the step, which queries know as ``tags.<key>``.
+        episode_tags : mapping of str to JSON values, optional
+            Labels of the episode, which queries know as ``episode_tags.<key>``.
+        **fields
+            Observations, actions and other data under any name: arrays, numbers, text, bytes,
+            dicts, lists of messages, dataclasses or pydantic models. The first value of a field
+            fixes its type.
 
+        Returns
+        -------
+        int
+            Position of the step.
+
+        Raises
+        ------
+        InvalidValue
+            If a value cannot be stored exactly, or an argument is positional.
+        ReservedName
+            If a field has the name of a column or of a batch key.
+        FieldMismatch
+            If a value does not fit the dtype, shape or kind of its field.
+        EpisodeEnded
+            If the episode has ended.
+        EpisodeMismatch
+            If the episode belongs to another task, agent or group, or has another `task_name`.
+        RateLimited
+            If the `rate_limiter` holds the write back for longer than the handle's `timeout`.
+
+        Warns
+        -----
+        ExpDBWarning
+            If a new field has a name like that of a column or of another field, or its first value
+            is an empty list. If two threads or asyncio tasks store steps of one episode without
+            `episode_id`. If 1,000 episodes have ended without `task_id`. If steps that are due for
+            eviction cannot be evicted.
+
+        Examples
+        --------
         >>> buffer.store(task_id="task_1", action={"tool": "search"}, reward=0.5)  # doctest: +SKIP
         0
         """
@@ -198,11 +278,44 @@ class ReplayBuffer:
         return position
 
     def store_batch(self, rows: Any) -> np.ndarray:
-        """Store many steps in one transaction and return their positions, int64 in the order given.
+        """Store many steps in one transaction and return their positions.
 
-        `rows` is a list of mappings with the arguments of `store`, a mapping of columns (scalars,
-        text and mappings are broadcast; arrays are [rows, ...]), or an Arrow table or anything with
-        `__arrow_c_stream__`. All or nothing.
+        All steps are stored, or none.
+
+        Parameters
+        ----------
+        rows : list of mappings, mapping of columns, or table
+            Arguments of `store` for each step. In a mapping of columns, lists and arrays have one
+            row per step, and scalars, text and JSON mappings apply to every step; the batch needs
+            at least one list or array. A mapping with arrays has one column per array. A table is
+            an Arrow table or another object with ``__arrow_c_stream__``. In columns and tables, a
+            bool column ``has_<field>`` marks the steps that have the field.
+
+        Returns
+        -------
+        ndarray of int64, shape (N,)
+            Positions of the steps, in the order of `rows`.
+
+        Raises
+        ------
+        InvalidValue
+            If `rows` has another type, its columns differ in length, a value cannot be stored
+            exactly, or there are more steps than the `rate_limiter` ever admits at once.
+        ReservedName
+            If a field has the name of a column or of a batch key.
+        FieldMismatch
+            If a value does not fit the dtype, shape or kind of its field.
+        EpisodeEnded
+            If the episode has ended.
+        EpisodeMismatch
+            If the episode belongs to another task, agent or group, or has another `task_name`.
+        RateLimited
+            If the `rate_limiter` holds the write back for longer than the handle's `timeout`.
+
+        Warns
+        -----
+        ExpDBWarning
+            For the reasons that `store` lists, except the missing `task_id`.
         """
         columns = columns_of(rows)
         positions = None if columns is None else self._open_episodes.write_columns(columns)
@@ -227,13 +340,49 @@ class ReplayBuffer:
         flush_bytes: int = 1 << 20,
         flush_seconds: float = 5.0,
     ) -> EpisodeWriter:
-        """Return a writer of one new episode, which buffers steps and writes them in chunks.
+        """Return a writer that buffers the steps of one new episode.
 
-        Use it with `with`.
+        Use the writer with ``with``. It writes the steps in chunks: an `EpisodeWriter.append` that
+        reaches one of the limits `flush_steps`, `flush_bytes` and `flush_seconds` flushes.
 
-        A flush happens at the append that reaches a limit: `flush_steps`, `flush_bytes` or
-        `flush_seconds` since the last one. Raises EpisodeMismatch if the `episode_id` is taken, and
-        InvalidValue for `tags`, which are a step's: `append(tags=...)` takes them.
+        Parameters
+        ----------
+        task_id : str
+            Task of the episode.
+        task_name : str, optional
+            Name of the task.
+        agent_id : str, default "agent"
+            Agent of the episode.
+        episode_id : str, optional
+            Name of the episode, unique in the buffer. By default, a random one.
+        group_id : str, optional
+            Group of the episode, such as the rollouts of one prompt.
+        policy_version : int, optional
+            Version of the policy that generates the episode.
+        episode_tags : mapping of str to JSON values, optional
+            Labels of the episode, which queries know as ``episode_tags.<key>``.
+        tags : None
+            Not accepted: tags belong to a step, so pass them to `EpisodeWriter.append`.
+        flush_steps : int, default 256
+            Number of buffered steps that causes a flush, at least 1.
+        flush_bytes : int, default 1048576
+            Size of the buffered steps in bytes that causes a flush, at least 1.
+        flush_seconds : float, default 5.0
+            Time since the last flush in seconds after which the next append flushes.
+
+        Returns
+        -------
+        EpisodeWriter
+            A writer with `append`, `extend`, `flush`, `end` and `abort`.
+
+        Raises
+        ------
+        InvalidValue
+            If an argument is invalid, or `tags` is passed.
+        EpisodeMismatch
+            If an episode with this `episode_id` exists.
+        DatabaseReadOnly
+            If the handle was opened with ``read_only=True``.
         """
         if tags is not None:
             raise errors.InvalidValue(
@@ -262,12 +411,33 @@ class ReplayBuffer:
     def writer(
         self, *, flush_steps: int = 256, flush_bytes: int = 1 << 20, flush_seconds: float = 5.0
     ) -> StepWriter:
-        """Return a writer of steps of any episodes, which writes hundreds in one transaction.
+        """Return a writer that buffers steps of any number of episodes.
 
-        Its `append` takes what `store` takes. Use it with `with`. A flush happens at the append
-        that reaches a limit, as for `episode`. Episodes without an `episode_id` are its own:
-        complete when it is closed, aborted where the block ends by an exception or nobody closes
-        it.
+        Use the writer with ``with``. It writes hundreds of steps in one transaction: an `append`
+        that reaches one of the limits flushes. Episodes that it starts without an `episode_id`
+        belong to the writer. They become complete when the writer is closed, or aborted if an
+        exception leaves the block or the writer is never closed.
+
+        Parameters
+        ----------
+        flush_steps : int, default 256
+            Number of buffered steps that causes a flush, at least 1.
+        flush_bytes : int, default 1048576
+            Size of the buffered steps in bytes that causes a flush, at least 1.
+        flush_seconds : float, default 5.0
+            Time since the last flush in seconds after which the next append flushes.
+
+        Returns
+        -------
+        StepWriter
+            A writer whose `append` takes the arguments of `store`.
+
+        Raises
+        ------
+        InvalidValue
+            If a limit is invalid.
+        DatabaseReadOnly
+            If the handle was opened with ``read_only=True``.
         """
         self._check_writable()
         flush_steps, flush_bytes, flush_seconds = _limits(flush_steps, flush_bytes, flush_seconds)
@@ -284,22 +454,33 @@ class ReplayBuffer:
     def end_episode(
         self, episode_id: str, status: Literal["complete", "aborted"] = "complete"
     ) -> None:
-        """End an open episode that `store` has written; its chunks are merged.
+        """End an open, stored episode and merge its chunks.
 
-        Raises UnknownEpisode, or EpisodeEnded if it has ended.
+        Parameters
+        ----------
+        episode_id : str
+            Name of the episode.
+        status : {"complete", "aborted"}, default "complete"
+            Status that the episode gets.
+
+        Raises
+        ------
+        InvalidValue
+            If `status` or `episode_id` is invalid.
+        UnknownEpisode
+            If the buffer has no such episode.
+        EpisodeEnded
+            If the episode has ended already.
         """
         checks.choice(status, "status", "complete", "aborted")
         self._open_episodes.end(episode_id, status)
 
     def _end_writers(self, told: list[str]) -> None:
-        """Flush the writers that are open as the handle is closed, and end their episodes.
-
-        Adds the warnings about them to `told`.
-        """
+        """Flush the open writers and end their episodes; append the warnings to `told`."""
         self._writers.end_all(told)
 
     def _complete_open_episodes(self) -> None:
-        with suppress(errors.UnknownBuffer):  # dropped by somebody else
+        with suppress(errors.UnknownBuffer):  # another process dropped the buffer
             self._open_episodes.end_all("complete")
 
     def _before_fork(self, deadline: float) -> None:
@@ -309,7 +490,7 @@ class ReplayBuffer:
         self._sampling.after_fork()
 
     def _forked(self, run: str) -> None:
-        """Be another run in a forked child: the open episodes are the parent's."""
+        """Start a new run in a forked child, because the open episodes belong to the parent."""
         self._open_episodes, self._rng, self._writers = (
             OpenEpisodes(self._store, run),
             None,
@@ -333,46 +514,116 @@ class ReplayBuffer:
     @property
     @retry_on_restart
     def capacity(self) -> int | None:
-        """Steps kept at most; None for all."""
+        """Maximum number of steps, an int, or None if it is unlimited.
+
+        The buffer may hold more steps while a lease pins them, or until an `eviction` policy with
+        `whole_episodes` or `archive` evicts them. Change it with `set_capacity`.
+        """
         with self._store.engine.reading() as session:
             return self._store.state(session).capacity
 
     @property
     @retry_on_restart
     def revision(self) -> int:
-        """The number of updates and deletions of stored steps and episodes.
+        """Number of updates and deletions of stored steps and episodes, an int.
 
-        Use it to validate a cache: while it is unchanged, columns and tags read earlier are still
-        correct. New steps, evictions and priority updates do not increase it. Changes by other
-        processes are included up to `max_lag` seconds late.
+        Use it to validate a cache: while it is unchanged, columns and tags that you read earlier
+        are still correct. New steps, evictions and priority updates do not increase it. Changes by
+        other processes are included up to `max_lag` seconds late.
         """
         return self._sampling.revision()
 
     def _compiled(self, where: Where, new_tags: Set[str] = frozenset()) -> Condition | None:
-        """Return the condition; what it may ask for is written first."""
+        """Compile a query, and first write the priorities that it may compare."""
         condition = self._store.compiled(where, new_tags)
         self._sampling.save()
         return condition
 
     @retry_on_restart
     def count(self, where: Where = None) -> int:
-        """Return how many steps match."""
+        """Return the number of steps that match a query.
+
+        Parameters
+        ----------
+        where : QueryBuilder, mapping or array_like of int, optional
+            Query that selects steps: conditions, values that columns must equal, or positions. By
+            default, every step matches.
+
+        Returns
+        -------
+        int
+            Number of matching steps.
+
+        Raises
+        ------
+        QueryError
+            If the query is invalid, or names an unknown column.
+
+        Warns
+        -----
+        ExpDBWarning
+            If the query names a tag that no stored step or episode has, once per tag and handle.
+        """
         condition = self._compiled(where)
         with self._store.engine.reading() as session:
             return select.count(self._store, session, condition)
 
     @retry_on_restart
     def tasks(self, where: Where = None) -> list[str]:
-        """Return the ids of the tasks that have a matching step, in order of their first one."""
+        """Return the ids of the tasks that have a matching step.
+
+        Parameters
+        ----------
+        where : QueryBuilder, mapping or array_like of int, optional
+            Query that selects steps: conditions, values that columns must equal, or positions. By
+            default, every step matches.
+
+        Returns
+        -------
+        list of str
+            Task ids, in the order of their first matching step.
+
+        Raises
+        ------
+        QueryError
+            If the query is invalid, or names an unknown column.
+
+        Warns
+        -----
+        ExpDBWarning
+            If the query names a tag that no stored step or episode has, once per tag and handle.
+        """
         condition = self._compiled(where)
         with self._store.engine.reading() as session:
             return select.tasks(self._store, session, condition)
 
     @retry_on_restart
     def episodes(self, where: Where = None) -> pa.Table:
-        """Return the episodes that have a matching step as an Arrow table, oldest first.
+        """Return the episodes that have a matching step, oldest first.
 
-        Tags are JSON text.
+        Parameters
+        ----------
+        where : QueryBuilder, mapping or array_like of int, optional
+            Query that selects steps: conditions, values that columns must equal, or positions. By
+            default, every step matches.
+
+        Returns
+        -------
+        pyarrow.Table
+            One row per episode that still has a step, with the number `episode` and the columns
+            `episode_id`, `run`, `task_id`, `task_name`, `agent_id`, `group_id`, `status`, `length`,
+            `episode_return`, `policy_version`, `first_policy_version`, `last_policy_version`,
+            `episode_tags`, `started` and `ended`. Tags are JSON text, and times are Unix seconds.
+
+        Raises
+        ------
+        QueryError
+            If the query is invalid, or names an unknown column.
+
+        Warns
+        -----
+        ExpDBWarning
+            If the query names a tag that no stored step or episode has, once per tag and handle.
         """
         condition = self._compiled(where)
         with self._store.engine.reading() as session:
@@ -387,9 +638,36 @@ class ReplayBuffer:
 
     @retry_on_restart
     def page(self, number: int, size: int, where: Where = None) -> list[dict[str, Any]]:
-        """Return page `number` (from 1) of `size` matching steps, by position, as dicts.
+        """Return one page of the matching steps, in the order of their positions.
 
-        Returns `[]` past the end.
+        Parameters
+        ----------
+        number : int
+            Number of the page, from 1.
+        size : int
+            Number of steps per page.
+        where : QueryBuilder, mapping or array_like of int, optional
+            Query that selects steps: conditions, values that columns must equal, or positions. By
+            default, every step matches.
+
+        Returns
+        -------
+        list of dict
+            Fields of each step and columns of the step and its episode, except `priority`,
+            `length`, `episode_return`, `episode_tags`, `started` and `ended`. Unknown values are
+            None. The list is empty past the last page.
+
+        Raises
+        ------
+        InvalidValue
+            If `number` or `size` is less than 1.
+        QueryError
+            If the query is invalid, or names an unknown column.
+
+        Warns
+        -----
+        ExpDBWarning
+            If the query names a tag that no stored step or episode has, once per tag and handle.
         """
         number, size = (
             checks.whole(number, "the page's number", 1),
@@ -412,9 +690,32 @@ class ReplayBuffer:
     def get(
         self, positions: Sequence[int] | np.ndarray, *, fields: Sequence[str] | None = None
     ) -> Batch:
-        """Return steps by position, in the order asked.
+        """Return steps by position, in the order of `positions`.
 
-        Raises Evicted, which names those that are not held.
+        Parameters
+        ----------
+        positions : array_like of int, shape (N,)
+            Positions of the steps. A position may occur more than once.
+        fields : sequence of str, optional
+            Keys of the batch: fields, columns of the view ``experience`` such as ``"task_id"`` or
+            ``"tags"``. By default, `position`, `episode`, `step`, `reward`, `terminated`,
+            `truncated` and every field.
+
+        Returns
+        -------
+        Batch
+            N steps, one row each. A field that some steps lack comes with a bool column
+            ``has_<field>``.
+
+        Raises
+        ------
+        InvalidValue
+            If `positions` is not a 1-D sequence of integers.
+        Evicted
+            If a position holds no step, because it was evicted, deleted or not written yet. The
+            message names up to five such positions.
+        QueryError
+            If `fields` has an unknown name.
         """
         wanted = _positions(positions)
         batch = self._sampling.get(wanted, fields)
@@ -436,11 +737,42 @@ class ReplayBuffer:
         size: int = 4096,
         fields: Sequence[str] | None = None,
     ) -> Iterator[Batch]:
-        """Yield all matching steps in order of position, in batches of up to `size`.
+        """Iterate over the matching steps in batches, in the order of their positions.
 
-        Each batch is one snapshot.
+        Each batch is read from one snapshot. Arguments are checked at once, except the names in
+        `fields`.
 
-        `after` leaves out positions up to it: with the last one seen it reads what has come since.
+        Parameters
+        ----------
+        where : QueryBuilder, mapping or array_like of int, optional
+            Query that selects steps: conditions, values that columns must equal, or positions. By
+            default, every step matches.
+        after : int, default -1
+            Skip positions up to this one. Pass the last position that you have seen to read newer
+            steps.
+        size : int, default 4096
+            Maximum number of steps per batch.
+        fields : sequence of str, optional
+            Keys of the batch: fields, columns of the view ``experience`` such as ``"task_id"`` or
+            ``"tags"``. By default, `position`, `episode`, `step`, `reward`, `terminated`,
+            `truncated` and every field.
+
+        Returns
+        -------
+        iterator of Batch
+            Batches of up to `size` steps each.
+
+        Raises
+        ------
+        InvalidValue
+            If `size` is less than 1 or `after` is less than -1.
+        QueryError
+            If the query is invalid; the iterator raises it if `fields` has an unknown name.
+
+        Warns
+        -----
+        ExpDBWarning
+            If the query names a tag that no stored step or episode has, once per tag and handle.
         """
         size, after = checks.whole(size, "size", 1), checks.whole(after, "after", -1)
         return self._scan(self._compiled(where), after, size, fields)
@@ -459,7 +791,7 @@ class ReplayBuffer:
             after = int(found[-1])
 
     def _scan_at(self, positions: np.ndarray, fields: Sequence[str]) -> Iterator[Batch]:
-        """Yield the held steps of some positions in batches, with JSON as text."""
+        """Yield the steps at `positions` that are still stored, in batches with JSON as text."""
         for start in range(0, len(positions), SCANNED_AT_ONCE):
             with self._store.engine.reading() as session:
                 state, some = self._store.state(session), positions[start:][:SCANNED_AT_ONCE]
@@ -478,40 +810,53 @@ class ReplayBuffer:
         required: bool = False,
         **columns: Any,
     ) -> int:
-        """Set columns of the matching steps, such as a late reward, and return how many matched.
+        """Set columns of the matching steps, such as a reward that arrives late.
 
-        A reward that is given to several steps of one episode counts once for each in its return,
-        so the first such update is warned of. `episode_return` follows rewards.
+        The return of an episode follows its rewards. A reward that is set on several steps of one
+        episode counts once per step.
 
         Parameters
         ----------
-        where : query, mapping or positions
-            Which steps to update. An `episode_id` that matches no step is warned of: another
-            process may not have flushed it yet.
-        which : {"all", "last"}
-            With "last", update only the last step of each matching episode, which is where the
+        where : QueryBuilder, mapping or array_like of int
+            Query that selects the steps to update: conditions, values that columns must equal, or
+            positions.
+        which : {"all", "last"}, default "all"
+            With ``"last"``, update only the last step of each matching episode, which is where the
             reward of a whole episode belongs.
-        replace_tags : bool
-            Replace all tags instead of merging the given ones into them.
-        required : bool
-            Raise TooFewRows if no step matches.
+        replace_tags : bool, default False
+            Whether to replace all tags instead of merging the given ones into them.
+        required : bool, default False
+            Whether to raise `TooFewRows` if no step matches.
         **columns
-            `reward`, `terminated`, `truncated`, `tags`, and of the whole episode `episode_tags`
-            and `policy_version`. `tags` and `episode_tags` are merged into the stored tags: other
-            keys stay, and a key with the value None is removed. A single tag can be given as
-            ``**{"tags.judge": 1.0}``. Tags that are None as a whole are removed.
+            New values of `reward`, `terminated`, `truncated` and `tags`, and for the whole episode
+            of `episode_tags` and `policy_version`. `tags` and `episode_tags` are merged into the
+            stored tags: other keys stay, and a key with the value None is removed. A single tag can
+            be given as ``**{"tags.judge": 1.0}``. If `tags` or `episode_tags` itself is None, all
+            tags are removed.
 
         Returns
         -------
         int
-            Number of steps that matched.
+            Number of steps that matched; with ``which="last"``, the number of updated steps.
 
         Raises
         ------
         InvalidValue
-            For any other column, and for `where=None`.
+            If `where` is None, no column is given, a column cannot be updated, or a value is
+            invalid.
+        QueryError
+            If the query is invalid, or a tag has an invalid key.
         TooFewRows
             If `required` and no step matches.
+
+        Warns
+        -----
+        ExpDBWarning
+            If no step matches, and a writer of this process holds unwritten steps or the query
+            names an `episode_id` (another process may not have flushed its steps yet). If this
+            handle sets, for the first time, a nonzero reward on several steps of one episode. If it
+            updates, for the first time, the last step of an episode that is still open. If the
+            query names a tag that no stored step or episode has and that this call does not set.
 
         Examples
         --------
@@ -544,12 +889,37 @@ class ReplayBuffer:
         return changed
 
     def update_priorities(self, positions: Sequence[int] | np.ndarray, values: Any) -> int:
-        """Set the priority of steps and return how many were set.
+        """Set the sampling priority of stored steps.
 
-        Positions that are gone are left out.
+        Positions that hold no step are ignored, so priorities that arrive late are safe. If a
+        position occurs more than once, the last value wins. If this handle samples with
+        `Prioritized`, it uses the new priorities at once, and writes them about once a second and
+        when it is closed. Otherwise they are written before the call returns.
 
-        Raises InvalidValue for a priority that is negative, NaN or infinite. Of duplicates the last
-        counts.
+        Parameters
+        ----------
+        positions : array_like of int
+            Positions as returned in ``batch["position"]``. Negative values (padding) are ignored.
+        values : array_like of float
+            Priorities, finite and at least 0, usually the absolute TD errors. The shape must be
+            that of `positions`, apart from axes of length 1.
+
+        Returns
+        -------
+        int
+            Number of given positions that hold a step; a repeated position counts each time.
+
+        Raises
+        ------
+        InvalidValue
+            If the shapes differ, `positions` are not integers, or a priority is negative, NaN or
+            infinite.
+        DatabaseReadOnly
+            If the handle was opened with ``read_only=True``.
+
+        References
+        ----------
+        Schaul et al. (2016), *Prioritized Experience Replay*, arXiv:1511.05952.
         """
         try:
             wanted = _positions(np.asarray(positions).reshape(-1))
@@ -564,45 +934,100 @@ class ReplayBuffer:
                 f"positions {list(np.shape(positions))} and priorities {list(np.shape(values))}: "
                 "give one for each, in the same order"
             )
-        if len(given) and not (given.min() >= 0 and given.max() < np.inf):  # nor where one is NaN
+        if len(given) and not (given.min() >= 0 and given.max() < np.inf):  # or NaN
             raise errors.InvalidValue(
                 "a priority is negative, NaN or infinite: give finite numbers from 0"
             )
         return self._sampling.update_priorities(wanted, given)
 
     def delete(self, where: Where, *, keep_pinned: bool = False) -> int:
-        """Delete the matching steps and return how many there were; `clear` deletes all.
+        """Delete the matching steps and return how many were deleted.
 
-        With `keep_pinned` those stay, in the same transaction, whose episodes have steps that
-        somebody holds by a lease with `pin=True`.
+        Use `clear` to delete all steps.
+
+        Parameters
+        ----------
+        where : QueryBuilder, mapping or array_like of int
+            Query that selects the steps to delete: conditions, values that columns must equal, or
+            positions.
+        keep_pinned : bool, default False
+            Whether to keep the episodes of steps that a lease with ``pin=True`` holds. The leases
+            are checked in the transaction that deletes.
+
+        Returns
+        -------
+        int
+            Number of deleted steps.
+
+        Raises
+        ------
+        InvalidValue
+            If `where` is None or `keep_pinned` is not a bool.
+        QueryError
+            If the query is invalid, or names an unknown column.
+
+        Warns
+        -----
+        ExpDBWarning
+            If the query names a tag that no stored step or episode has, once per tag and handle.
         """
         keep = checks.flag(keep_pinned, "keep_pinned")
         condition = self._required(where, "delete")
         return self._engine.retry(change.delete, self._store, condition, keep, at_most_once=True)
 
     def clear(self) -> int:
-        """Delete every step and episode and return how many steps there were.
+        """Delete every step and episode and return the number of deleted steps.
 
-        Positions go on where they were, and consumers keep their ledgers.
+        New positions continue after the last one, and consumers keep their ledgers. The open
+        episodes of `store` and `writer` are forgotten, so the next step starts a new episode.
+
+        Returns
+        -------
+        int
+            Number of deleted steps.
         """
         self._open_episodes.forget()
         self._writers.forget_episodes()
         return self._engine.retry(change.clear, self._store, at_most_once=True)
 
     def set_capacity(self, capacity: int | None) -> None:
-        """Keep `capacity` steps from now on, None for all.
+        """Set the maximum number of steps.
 
-        What is over is evicted at once, oldest first.
+        Surplus steps are evicted at once, oldest first. If `eviction` has `whole_episodes` or an
+        `archive`, writing handles or `evict` evict them later instead.
+
+        Parameters
+        ----------
+        capacity : int or None
+            Maximum number of steps, at least 1. None means unlimited.
+
+        Raises
+        ------
+        InvalidValue
+            If `capacity` is less than 1, or less than the `min_size` of the rate limiter or of a
+            consumer.
         """
         self._engine.retry(change.set_capacity, self._store, checked_capacity(capacity))
 
     @property
     @retry_on_restart
     def eviction(self) -> Eviction | None:
-        """What is kept beside the newest steps up to the capacity; None for these alone.
+        """Policy that limits the buffer in addition to its capacity, an `Eviction`, or None.
 
-        Set `expdb.Eviction(...)`, or None. Handles that write keep to it, about once a second.
-        Raises ArchiveFailed where its archive cannot be written.
+        Set an `Eviction` or None. Handles that write apply the policy about once a second, unless
+        it has ``by="archiver"``. Setting a policy first evicts the steps that are due under the
+        current one.
+
+        Raises
+        ------
+        InvalidValue
+            If the new value is not an `Eviction` or None.
+        ArchiveFailed
+            If the new archive cannot be written, or if steps that the current policy must archive
+            cannot be archived.
+        DatabaseBusy
+            If another process archives steps of the buffer, or writes faster than they are
+            archived.
         """
         return self._retention.policy()
 
@@ -614,34 +1039,67 @@ class ReplayBuffer:
 
     @retry_on_restart
     def plan_eviction(self) -> pa.Table:
-        """Return what `eviction` would have go now, as an Arrow table.
+        """Return the steps that `eviction` would evict now.
 
-        One row per run of neighbouring steps of an episode: `episode`, the positions `first` to
-        `last`, `episode_id`, `task_id`, and `why`.
+        Returns
+        -------
+        pyarrow.Table
+            One row per run of consecutive steps of an episode that are evicted for the same reason:
+            `episode`, the positions `first` and `last`, `episode_id`, `task_id`, and the reason
+            `why`: ``"max_age"``, ``"max_steps_per_task"``, ``"max_bytes"`` or ``"capacity"``. The
+            table is empty without a policy.
         """
         return self._retention.plan()
 
     def evict(self, *, forget_missing: bool = False) -> int:
-        """Evict now what `eviction` says, and return how many steps went.
+        """Evict the steps that are due by `eviction` and return their number.
 
         Parameters
         ----------
-        forget_missing : bool
-            If the file that holds the steps of an earlier, interrupted eviction does not exist,
-            for example because the disk of the archive was lost, give those steps up with a
-            warning. Do this only on a machine that has the archive's folder.
+        forget_missing : bool, default False
+            Whether to give up the steps of an earlier, interrupted eviction if the file that holds
+            them does not exist, for example because the disk of the archive was lost. Pass True
+            only on a machine that has the folder of the archive.
+
+        Returns
+        -------
+        int
+            Number of evicted steps.
 
         Raises
         ------
         ArchiveFailed
-            If the steps cannot be archived; then nothing is evicted.
+            If the steps cannot be archived; then they are not evicted.
+        InvalidValue
+            If `forget_missing` is not a bool.
+
+        Warns
+        -----
+        ExpDBWarning
+            If `forget_missing` gives steps up.
         """
         return self._retention.evict(checks.flag(forget_missing, "forget_missing"))
 
     def index(self, name: str) -> None:
-        """Index a column or a tag, such as "tags.difficulty".
+        """Create an index on a column or a tag.
 
-        Queries by it then read only what matches.
+        Queries on it then read only matching steps. The index serves every buffer of the database.
+        Creating an index that exists has no effect.
+
+        Parameters
+        ----------
+        name : str
+            A column, ``tags.<key>`` or ``episode_tags.<key>``, such as ``"tags.difficulty"``.
+
+        Raises
+        ------
+        QueryError
+            If `name` is unknown, or is a computed column such as ``"policy_version"``.
+
+        Warns
+        -----
+        ExpDBWarning
+            If no stored step or episode has the tag.
         """
         change.index(self._store, name)
 
@@ -659,11 +1117,21 @@ class ReplayBuffer:
             )
         return condition
 
-    # -- looking after -----------------------------------------------------------------------------
+    # -- maintenance -------------------------------------------------------------------------------
 
     @retry_on_restart
     def stats(self) -> dict[str, Any]:
-        """Return counts, sizes and fields as plain JSON values."""
+        """Return counts, sizes and fields of the buffer as JSON values.
+
+        Returns
+        -------
+        dict
+            `name`, `capacity`, the number of stored `steps` and of steps ever `added`, the `oldest`
+            position, the oldest `pinned` position, `episodes` by status, the numbers of `tasks` and
+            `chunks`, the `bytes` of all chunks, `revision`, the types of `fields`,
+            `optional_fields` that some steps lack, and `resident_bytes`, the memory in bytes that
+            this handle uses for sampling.
+        """
         with self._store.engine.reading() as session:
             nbytes = self._sampling.nbytes + sum(
                 one.nbytes for one in list(self._consumers.values())
@@ -672,19 +1140,35 @@ class ReplayBuffer:
 
     @retry_on_restart
     def check(self) -> list[str]:
-        """Return what is wrong with the buffer's counters or chunks, one line each.
+        """Verify the counters, steps, episodes, chunks and ledger of the buffer.
 
-        Empty if it is sound.
+        Returns
+        -------
+        list of str
+            One line per problem; empty if there is none.
         """
         with self._store.engine.reading() as session:
             return check_buffer(self._store, session)
 
     @retry_on_restart
     def why(self, position: int) -> list[str]:
-        """Return what has become of a step, one line each.
+        """Return the history of one step, and why a consumer cannot lease it now.
 
-        When it was stored, leased and acknowledged, whether it is held still, and why a consumer
-        does not hand it out now.
+        Parameters
+        ----------
+        position : int
+            Position of the step, at least 0.
+
+        Returns
+        -------
+        list of str
+            One line per fact: when the step was stored, leased and acknowledged, whether the buffer
+            still holds it, and for each consumer that cannot lease it now, the reason.
+
+        Raises
+        ------
+        InvalidValue
+            If `position` is negative or not an integer.
         """
         position = checks.whole(position, "position", 0)
         self._sampling.save()
@@ -706,17 +1190,62 @@ class ReplayBuffer:
         shard: tuple[int, int] | None = None,
         empty: Empty = np.empty,
     ) -> Batch:
-        """Draw `size` steps that match, as one snapshot, and return what each becomes.
+        """Draw a batch of matching steps from one snapshot.
 
-        `sampler` says which are drawn, `unit` what each becomes, `fields` selects keys and may name
-        columns of the view (`task_id`, `tags`), `rng` is a seed or a generator. Raises TooFewRows
-        where nothing matches, or less than asked for without replacement; with `wait`, only after
-        that many seconds in which it did not change. With `shard=(k, n)` only the k-th of n parts
-        of the episodes (of the groups with `Group`) is drawn from, counted from 0: for learners or
-        loader workers that are to see different steps. `empty(shape, dtype)` makes the arrays that
-        fields held in memory are gathered into: `expdb.integrations.torch.pinned`, say.
+        The `sampler` chooses the steps, and the `unit` defines what each drawn step becomes. The
+        snapshot is at most `max_lag` seconds old.
 
-        >>> unit = expdb.NStep(3, gamma=0.99)
+        Parameters
+        ----------
+        size : int
+            Number of items to draw, from 1.
+        where : QueryBuilder, mapping or array_like of int, optional
+            Query that selects steps: conditions, values that columns must equal, or positions. By
+            default, every step matches.
+        sampler : Sampler, default Uniform()
+            `Uniform`, `Prioritized`, `Ordered`, `Newest`, or your own.
+        unit : Unit, default Step()
+            `Step`, `Stack`, `NStep`, `Sequence`, `Episode`, `Group`, or your own.
+        fields : sequence of str, optional
+            Keys of the batch: fields, keys of the unit and the sampler, and columns of the view
+            ``experience`` such as ``"task_id"`` or ``"tags"``. By default, `position`, `episode`,
+            `step`, `reward`, `terminated`, `truncated`, every field, and the keys of the unit and
+            the sampler.
+        rng : int or numpy.random.Generator, optional
+            Seed or generator of the random numbers. By default, the generator of this object, whose
+            state `sampling_state` returns.
+        wait : float, optional
+            Time in seconds to wait while there are too few steps. By default, do not wait.
+        shard : tuple of (int, int), optional
+            ``(k, n)`` draws only from part k, counted from 0, of n parts of the episodes (of the
+            groups with `Group`). Use it to give learners or loader workers different steps. By
+            default, draw from all episodes.
+        empty : callable, optional
+            Function ``empty(shape, dtype)`` that allocates the arrays of the fields, such as
+            `expdb.integrations.torch.pinned`. By default, `numpy.empty`.
+
+        Returns
+        -------
+        Batch
+            The drawn items.
+
+        Raises
+        ------
+        TooFewRows
+            If no step matches, or without replacement fewer than `size`.
+        InvalidValue
+            If an argument is invalid, or the batch does not fit in memory.
+        QueryError
+            If the query, a name in `fields` or the column of `Ordered` is invalid.
+
+        Warns
+        -----
+        ExpDBWarning
+            If the query names a tag that no stored step or episode has, once per tag and handle.
+
+        Examples
+        --------
+        >>> unit = expdb.NStep(3, gamma=0.99)  # doctest: +SKIP
         >>> buffer.sample(256, sampler=expdb.Prioritized(), unit=unit)  # doctest: +SKIP
         """
         if empty is not np.empty:
@@ -724,7 +1253,7 @@ class ReplayBuffer:
         generator = self._rng if rng is None and self._rng is not None else self._generator(rng)
         deadline = None if wait is None else time.monotonic() + checks.number(wait, "wait", 0)
         if fields is not None and type(fields) not in (list, tuple):
-            fields = field_names(fields)  # once: it may be an iterator
+            fields = field_names(fields)  # only once: it may be an iterator
         attempts, pause = None, 0.001
         while True:
             try:
@@ -759,25 +1288,39 @@ class ReplayBuffer:
         refresh: bool = False,
         empty: Empty = np.empty,
     ) -> Epochs:
-        """Yield every item once per epoch, in minibatches, in an order determined by `seed`.
+        """Iterate over every item once per epoch, in minibatches.
 
         The items are listed when you request the first batch. If an item is evicted, deleted or
-        changed so that it can no longer be sampled, its epoch skips it with an ExpDBWarning.
+        changed so that it can no longer be sampled, its epoch skips it.
 
         Parameters
         ----------
         batch_size : int
             Number of items per batch. The last batch of an epoch may have fewer.
-        n : int or None
+        n : int or None, default 1
             Number of epochs. If None, the iterator never ends.
-        where, unit, fields, shard, empty
-            See `sample`.
-        seed : int
+        where : QueryBuilder, mapping or array_like of int, optional
+            Query that selects steps: conditions, values that columns must equal, or positions. By
+            default, every step matches.
+        unit : Unit, default Step()
+            Defines the items; see `sample`.
+        fields : sequence of str, optional
+            Keys of the batch: fields, keys of the unit, and columns of the view ``experience`` such
+            as ``"task_id"`` or ``"tags"``. By default, `position`, `episode`, `step`, `reward`,
+            `terminated`, `truncated`, every field, and the keys of the unit.
+        seed : int, default 0
             Seed of the order. Each epoch has another order, derived from `seed` and its number.
-        drop_last : bool
+        shard : tuple of (int, int), optional
+            ``(k, n)`` draws only from part k, counted from 0, of n parts of the episodes (of the
+            groups with `Group`). Use it to give learners or loader workers different steps. By
+            default, draw from all episodes.
+        drop_last : bool, default False
             Whether to drop the last batch of an epoch if it has fewer than `batch_size` items.
-        refresh : bool
+        refresh : bool, default False
             Whether to list the items again at the start of each epoch.
+        empty : callable, optional
+            Function ``empty(shape, dtype)`` that allocates the arrays of the fields, such as
+            `expdb.integrations.torch.pinned`. By default, `numpy.empty`.
 
         Returns
         -------
@@ -788,15 +1331,23 @@ class ReplayBuffer:
         ------
         InvalidValue
             If an argument is invalid.
+        QueryError
+            If the query is invalid; the iterator raises it if `fields` has an unknown name.
         TooFewRows
             Raised by the iterator if an epoch has no batch.
+
+        Warns
+        -----
+        ExpDBWarning
+            If the query names a tag that no stored step or episode has. The iterator warns if an
+            epoch skips items.
 
         Examples
         --------
         >>> for batch in buffer.epochs(256, n=10, unit=expdb.NStep(1)):  # doctest: +SKIP
         ...     loss = learner(batch["obs"], batch["action"])
         """
-        names = None if fields is None else field_names(fields)  # once: it may be an iterator
+        names = None if fields is None else field_names(fields)  # only once: it may be an iterator
         request_args = where, unit, names, shard
         retry = self._engine.retry
         return Epochs(
@@ -805,12 +1356,12 @@ class ReplayBuffer:
         )  # fmt: skip
 
     def _no_items(self, where: Where, what: str) -> errors.TooFewRows:
-        """Return the error of epochs without items."""
+        """Return the error for epochs without items."""
         error = errors.TooFewRows(f"no {what} for an epoch; store some first, or widen the query")
         return self._explained(where, error)
 
     def _explained(self, where: Where, error: errors.TooFewRows) -> errors.TooFewRows:
-        """Return the error with what the buffer holds."""
+        """Return the error with what the buffer and its writers hold."""
         condition = self._store.compiled(where)
         with self._store.engine.reading() as session:
             found = explained(self._store, session, condition, error)
@@ -822,13 +1373,16 @@ class ReplayBuffer:
         return found
 
     def sampling_state(self) -> dict[str, Any]:
-        """Return what sampling depends on beside the data, as plain JSON values.
+        """Return everything beside the data that determines the next samples.
 
-        `restore_sampling` resumes there.
-
-        The state of the random generator, priorities, and the calls of each prioritized sampler
-        (for beta). With the same data, `restore_sampling` makes the next samples the very same, in
+        Pass it to `restore_sampling`. If the data are the same, the next samples are identical in
         any process.
+
+        Returns
+        -------
+        dict
+            JSON values: the state of the random generator, the priorities, and the number of calls
+            of each prioritized sampler, which determines its beta.
         """
         return {
             "format": 1,
@@ -838,9 +1392,19 @@ class ReplayBuffer:
         }
 
     def restore_sampling(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `sampling_state` returned; steps stored since then keep what they have.
+        """Restore the state that `sampling_state` returned.
 
-        Raises InvalidValue for anything else.
+        Steps that were stored after the state was saved keep their priorities.
+
+        Parameters
+        ----------
+        state : mapping
+            Unchanged result of `sampling_state`.
+
+        Raises
+        ------
+        InvalidValue
+            If `state` is not such a result, or belongs to a buffer with another name.
         """
         try:
             if state["format"] != 1:
@@ -867,12 +1431,45 @@ class ReplayBuffer:
         fields: Sequence[str] | None = None,
         rng: Seed = None,
     ) -> dict[str, Batch]:
-        """Draw `n` distinct tasks, uniformly among those that have a matching step.
+        """Draw distinct tasks uniformly and return their steps.
 
-        Return their steps by task id.
+        A task can be drawn if it has a matching step.
 
-        Each with all its steps over all agents and attempts, or only the matching ones, in order of
-        step and position. Raises TooFewRows if fewer than `n` tasks match.
+        Parameters
+        ----------
+        n : int
+            Number of tasks, at least 1.
+        where : QueryBuilder, mapping or array_like of int, optional
+            Query that selects steps: conditions, values that columns must equal, or positions. By
+            default, every step matches.
+        rows : {"all", "matching"}, default "all"
+            Whether to return all steps of each task, over all agents and attempts, or only the
+            matching ones.
+        fields : sequence of str, optional
+            Keys of the batch: fields, columns of the view ``experience`` such as ``"task_id"`` or
+            ``"tags"``. By default, `position`, `episode`, `step`, `reward`, `terminated`,
+            `truncated` and every field.
+        rng : int or numpy.random.Generator, optional
+            Seed or generator of the random numbers. By default, the generator of this object.
+
+        Returns
+        -------
+        dict of str to Batch
+            Steps by task id, in the order of `step` and then of their positions.
+
+        Raises
+        ------
+        InvalidValue
+            If `n`, `rows` or `rng` is invalid.
+        TooFewRows
+            If fewer than `n` tasks have a matching step.
+        QueryError
+            If the query is invalid, or `fields` has an unknown name.
+
+        Warns
+        -----
+        ExpDBWarning
+            If the query names a tag that no stored step or episode has, once per tag and handle.
         """
         n = checks.whole(n, "the number of tasks", 1)
         checks.choice(rows, "rows", "all", "matching")
@@ -880,7 +1477,7 @@ class ReplayBuffer:
         before = generator.bit_generator.state
 
         def draw() -> dict[str, Batch]:
-            generator.bit_generator.state = before  # a repetition draws what the first attempt did
+            generator.bit_generator.state = before  # a retry draws the same tasks
             return sample_tasks(self._store, n, self._compiled(where), whole, fields, generator)
 
         return self._engine.retry(draw)
@@ -898,15 +1495,45 @@ class ReplayBuffer:
         new_only: bool | Keep = KEEP,
         seed: int | Keep = KEEP,
     ) -> Consumer:
-        """Return the consumer of a name, made where there is none.
+        """Return the consumer with a name, and create it if it does not exist.
 
-        It hands out batches to learners that share the work. `max_times_sampled` is how often a
-        step, an episode or a group may be handed out at most, None for ever again. `max_staleness`
-        is how far its `policy_version` may be behind that of the buffer, the oldest one of what is
-        drawn whole, None for any. Nothing is handed out before the buffer holds `min_size` steps.
-        With `new_only` it sees only what is stored after it was made. `seed` decides what is drawn.
-        A setting that is left out stays as it is stored; raises ConsumerMismatch for one that is
-        stored otherwise.
+        A consumer leases batches to learners that share the work. Its settings and progress are
+        stored in the database, so all learners that open the same name share them. Settings are
+        fixed when the consumer is created. For an existing consumer, leave a setting out (or pass
+        `expdb.KEEP`) to use the stored value.
+
+        Parameters
+        ----------
+        name : str
+            Name of the consumer, 1 to 255 bytes of UTF-8.
+        max_times_sampled : int or None, optional
+            How often a step, an episode or a group can be leased at most. None means any number of
+            times, and is the default of a new consumer.
+        max_staleness : int or None, optional
+            Largest difference between the `policy_version` of the buffer and that of the leased
+            step, or of the oldest step of an item that is leased whole. None means any difference,
+            and is the default of a new consumer.
+        min_size : int, optional
+            Number of steps that the buffer must hold before a lease succeeds. A new consumer has 1.
+        new_only : bool, optional
+            Whether to lease only steps that are stored after the consumer is created. A new
+            consumer has False.
+        seed : int, optional
+            Seed of the drawn batches, at least 0. A new consumer has a random one.
+
+        Returns
+        -------
+        Consumer
+            The consumer, with `lease`, `batches`, `shared` and `acknowledge`.
+
+        Raises
+        ------
+        InvalidValue
+            If an argument is invalid, or `min_size` exceeds the capacity.
+        ConsumerMismatch
+            If the consumer exists and has another value of a setting that you pass.
+        UnknownConsumer
+            If the consumer does not exist and the handle was opened with ``read_only=True``.
         """
         given = {
             "max_times_sampled": None
@@ -935,10 +1562,14 @@ class ReplayBuffer:
     @property
     @retry_on_restart
     def policy_version(self) -> int | None:
-        """The version of the policy that is trained now; None before it was ever set.
+        """Version of the policy that is being trained, an int64, or None before it is set.
 
-        Consumers measure by it how stale experience is. It never goes back: setting a smaller one
-        raises InvalidValue.
+        Consumers and the `pace` measure staleness by it. It never decreases.
+
+        Raises
+        ------
+        InvalidValue
+            If the new version is less than the stored one, or is not an int64.
         """
         with self._store.engine.reading() as session:
             return consumers.policy_version(session, self._store)
@@ -955,7 +1586,7 @@ class ReplayBuffer:
                 in_doubt = True
                 raise
             except errors.InvalidValue:
-                if not in_doubt:  # else another process has set a later version since
+                if not in_doubt:  # otherwise an earlier attempt may have succeeded
                     raise
 
         self._engine.retry(attempt)
@@ -963,12 +1594,17 @@ class ReplayBuffer:
     @property
     @retry_on_restart
     def rate_limiter(self) -> RateLimiter | None:
-        """How far writers and learners may be ahead of each other; None for any distance.
+        """Limit on how far writers and learners may get ahead of each other, or None.
 
-        Set `expdb.SampleToInsertRatio(...)`, `Queue(...)` or `MinSize(...)`, and it counts from
-        then on, over all writers and the leases of all consumers. A write that it holds back waits
-        up to the handle's `timeout`, and raises RateLimited then; a lease waits as its `wait` says.
-        `sample` is not counted.
+        Set `SampleToInsertRatio`, `Queue`, `MinSize`, or None for no limit. It counts the steps of
+        all writers and the leases of all consumers from the time you set it; `sample` is not
+        counted. A write that it holds back waits up to the handle's `timeout`, and then raises
+        `RateLimited`. A lease waits as its `wait` says.
+
+        Raises
+        ------
+        InvalidValue
+            If the new value is not a `RateLimiter` or None, or its `min_size` exceeds the capacity.
         """
         with self._store.engine.reading() as session:
             return rates.rate_limiter(session, self._store)[0]
@@ -984,11 +1620,17 @@ class ReplayBuffer:
     @property
     @retry_on_restart
     def pace(self) -> Pace | None:
-        """How far actors may be ahead of the training; None for any distance.
+        """Limit on how far actors may get ahead of training, a `Pace`, or None.
 
-        Set `expdb.Pace(max_staleness, groups_per_version)`, and `admit` holds new groups back that
-        would be stale when they are trained on. It counts from the `policy_version` of then on, so
-        that has to be set before. Another one that is set later goes on with what has begun.
+        Set ``expdb.Pace(max_staleness, groups_per_version)``. `admit` then holds back a new group
+        that would be stale when it is trained on. The pace counts from the `policy_version` at
+        which you set it, so set the version first. If you replace a pace, the groups that have
+        begun still count.
+
+        Raises
+        ------
+        InvalidValue
+            If the new value is not a `Pace` or None, or `policy_version` was never set.
         """
         with self._store.engine.reading() as session:
             return admissions.pace(session, self._store)[0]
@@ -1004,12 +1646,41 @@ class ReplayBuffer:
     ) -> Admission | None:
         """Wait until a new group of episodes may begin, and return its admission.
 
-        With a `pace`, a group is let in once it can be trained on before it is too stale; without
-        one, at once. Use it with `with`: leaving the block finishes the group, an exception takes
-        it back, so that another may begin in its place. So does the end of its process, or of its
-        `seconds`. Raises RateLimited after `wait` seconds, never by default; with `required=False`
-        it returns None then.
+        With a `pace`, a group may begin once it can be trained on before it is too stale. Without
+        one, it begins at once. Use the admission with ``with``: leaving the block finishes the
+        group, and an exception in the block cancels it, so that another group may begin in its
+        place. The group also stops counting after `seconds`, or when another process on the same
+        machine finds that its process has ended.
 
+        Parameters
+        ----------
+        wait : float, optional
+            Maximum time to wait, in seconds. By default, wait without limit.
+        required : bool, default True
+            Whether to raise `RateLimited` after `wait` seconds. If False, return None.
+        seconds : float, default 3600.0
+            Time that the group may take, in seconds. After it, the group no longer counts.
+
+        Returns
+        -------
+        Admission or None
+            The admission, whose `policy_version` is that of the buffer when the group began. None
+            only if `required` is False.
+
+        Raises
+        ------
+        RateLimited
+            If the group may not begin within `wait` seconds.
+        InvalidValue
+            If an argument is invalid.
+
+        Warns
+        -----
+        ExpDBWarning
+            If a call without `wait` has waited for 60 seconds.
+
+        Examples
+        --------
         >>> with buffer.admit() as group:  # doctest: +SKIP
         ...     for _ in range(8):
         ...         roll_out(buffer, policy_version=group.policy_version)
@@ -1019,26 +1690,79 @@ class ReplayBuffer:
     async def admit_async(
         self, *, wait: float | None = None, required: bool = True, seconds: float = 3600.0
     ) -> Admission | None:
-        """Do what `admit` does, while other tasks run."""
+        """Do what `admit` does, without blocking the event loop.
+
+        If the coroutine is cancelled, the group is cancelled too.
+
+        Parameters
+        ----------
+        wait : float, optional
+            Maximum time to wait, in seconds. By default, wait without limit.
+        required : bool, default True
+            Whether to raise `RateLimited` after `wait` seconds. If False, return None.
+        seconds : float, default 3600.0
+            Time that the group may take, in seconds.
+
+        Returns
+        -------
+        Admission or None
+            The admission; see `admit`.
+
+        Raises
+        ------
+        RateLimited
+            If the group may not begin within `wait` seconds.
+        InvalidValue
+            If an argument is invalid.
+
+        Warns
+        -----
+        ExpDBWarning
+            If a call without `wait` has waited for 60 seconds.
+        """
         return await admit_async(self._store, wait, required, seconds)
 
     @retry_on_restart
     def waiting(self) -> list[dict[str, Any]]:
-        """Return the learners, writers and actors that have waited for more than a second.
+        """Return the learners, writers and actors that have waited for over a second.
 
-        One dict for each: `who`, the process by machine and number; `seconds`; and `for`, what is
-        missing. `db.doctor()` names them too.
+        `ExperienceDB.doctor` reports them too.
+
+        Returns
+        -------
+        list of dict
+            One per waiting call, longest wait first: `who`, the process by machine and process id;
+            `seconds`, the time it has waited; and `for`, what it waits for.
         """
         return waiters.waiting(self._store)
 
     @retry_on_restart
     def consumers(self) -> list[str]:
-        """Return the names of all consumers, oldest first."""
+        """Return the names of all consumers, oldest first.
+
+        Returns
+        -------
+        list of str
+            Names of the consumers.
+        """
         with self._store.engine.reading() as session:
             return consumers.list_consumers(session, self._store)
 
     def drop_consumer(self, name: str) -> None:
-        """Delete a consumer and its ledger; raise UnknownConsumer where there is none."""
+        """Delete a consumer and its ledger.
+
+        Parameters
+        ----------
+        name : str
+            Name of the consumer.
+
+        Raises
+        ------
+        UnknownConsumer
+            If there is no consumer with this name.
+        InvalidValue
+            If `name` is not a valid name.
+        """
         consumers.drop_consumer(self._store, checks.name(name, "a consumer"))
 
     def replay(
@@ -1050,16 +1774,51 @@ class ReplayBuffer:
         unit: Unit | None = None,
         units: Iterable[type[Unit]] = (),
     ) -> Iterator[Batch]:
-        """Yield the batches again that a consumer's learners have acknowledged, as they were.
+        """Yield the batches that a consumer's learners have acknowledged, bit for bit.
 
-        In the order of their acknowledgement: those of the trainer's `steps`, the `last` so many,
-        or all. Raises Evicted, which names the positions, if steps of a batch are gone, and
-        ReplayMismatch if its rewards or episodes have changed since. Warns if no batch was
-        acknowledged with any of the given `steps`.
+        The batches come in the order of their acknowledgement. Without `steps` and `last`, all of
+        them are replayed. The ledger is read at once, and each batch when it is requested.
 
-        A unit of your own is found by its name if its module is imported, or its class is among
-        `units`. `unit` replaces the units of all batches.
+        Parameters
+        ----------
+        consumer : str
+            Name of the consumer.
+        steps : iterable of int, optional
+            Replay only the batches that were acknowledged with one of these trainer steps.
+        last : int, optional
+            Replay only the newest `last` of the selected batches, at least 1.
+        unit : Unit, optional
+            Unit to use for all batches instead of the recorded ones.
+        units : iterable of type, optional
+            Unit classes of your own, which are found by name. A class whose module is imported is
+            found without this.
 
+        Returns
+        -------
+        iterator of Batch
+            The batches, rebuilt one at a time.
+
+        Raises
+        ------
+        InvalidValue
+            If an argument is invalid. The iterator raises it if a recorded unit is unknown, belongs
+            to another version of its class, or has a setting that JSON cannot hold.
+        UnknownConsumer
+            If there is no consumer with this name.
+        Evicted
+            Raised by the iterator if steps of a batch are evicted or deleted; the message names up
+            to five positions.
+        ReplayMismatch
+            Raised by the iterator if a batch differs from the leased one, for example because its
+            rewards or episodes have changed.
+
+        Warns
+        -----
+        ExpDBWarning
+            If `steps` is given and no batch was acknowledged with any of them.
+
+        Examples
+        --------
         >>> buffer.replay("trainer", units=[Pairs])  # doctest: +SKIP
         """
         if steps is not None and not isinstance(steps, Iterable):
@@ -1091,14 +1850,15 @@ class ReplayBuffer:
         return self._rng
 
 
-_LEFT_OUT = ("length", "episode_return", "episode_tags", "started", "ended", "priority")  # of pages
+# Columns that `page` leaves out.
+_LEFT_OUT = ("length", "episode_return", "episode_tags", "started", "ended", "priority")
 _ALL = dict.fromkeys((*STEP_COLUMNS[:2], *EPISODE_COLUMNS, *STEP_COLUMNS[2:]))
 _PAGE = [name for name in _ALL if name not in _LEFT_OUT]
 _ARROW_TYPES = {"integer": pa.int64(), "integer?": pa.int64(), "real": pa.float64()}
 
 
 def _limits(steps: Any, nbytes: Any, seconds: Any) -> tuple[int, int, float]:
-    """Return the limits at which a writer flushes."""
+    """Check the limits at which a writer flushes."""
     return (
         checks.whole(steps, "flush_steps", 1),
         checks.whole(nbytes, "flush_bytes", 1),
@@ -1107,7 +1867,7 @@ def _limits(steps: Any, nbytes: Any, seconds: Any) -> tuple[int, int, float]:
 
 
 def _alike(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Return whether shapes are the same, but for axes of length 1."""
+    """Return whether two shapes are equal apart from axes of length 1."""
     return one == other or [n for n in one if n != 1] == [n for n in other if n != 1]
 
 
@@ -1130,7 +1890,7 @@ def _positions(positions: Any) -> np.ndarray:
 
 
 def checked_capacity(capacity: Any) -> int | None:
-    """Return a capacity, None for unlimited."""
+    """Check a capacity, an int from 1 or None for unlimited, and return it."""
     return None if capacity is None else checks.whole(capacity, "capacity", 1)
 
 

@@ -1,4 +1,4 @@
-"""ExperienceDB: the front door. Open a database, get buffers, ask questions in SQL."""
+"""Open a database, get its buffers, query it with SQL, check it and copy it."""
 
 import functools
 import importlib
@@ -48,27 +48,90 @@ def open(
     max_lag: float | None = None,
     sqlite_module: ModuleType | None = None,
 ) -> "ExperienceDB":
-    """Open an experience database and return a handle, a context manager.
+    """Open an experience database, and create it if it does not exist.
 
-    `location` is a path or `sqlite:///path`, or `postgresql://user:password@host/database`; a
-    missing file, or the schema `expdb` on a server, is created unless `create` is False; ":memory:"
-    is a private temporary database that is deleted when closed. `durability="full"` syncs every
-    write to the disk, "normal" may lose the last seconds of a file when the power fails, and
-    nothing when a process dies; PostgreSQL syncs always. `run` names what this process writes
-    (default: the environment's EXPDB_RUN, else a new uuid): processes of one training that share it
-    are one curve, one group. `timeout` is how long, in seconds, to wait for other writers.
-    `resident_bytes` bounds the memory for fields and chunks that are kept for sampling by this
-    handle (default: a quarter of the machine's, at most 4 GiB, for all handles of the process that
-    do not say). `sqlite_module` is the library to use for a file in place of Python's own
-    `sqlite3`, which may be old: `pysqlite3.dbapi2` (extra `sqlite`), say; all handles of a process
-    on one file must use the same. `max_lag` is how many seconds a sample may lag behind what
-    other processes have written (default: 0.005 for a file, 0.1 for PostgreSQL); 0 asks the
-    database before every sample. What this process wrote to a file, and this handle to PostgreSQL,
-    is always seen.
+    The handle is a context manager that closes it. Opening never overwrites or deletes data.
 
-    Raises DatabaseMissing, NotAnExperienceDatabase (nothing that exists is ever overwritten),
-    SchemaOutdated, SchemaTooNew or DatabaseDamaged.
+    Parameters
+    ----------
+    location : str or path-like
+        Path of an SQLite file, ``sqlite:///path``, or
+        ``postgresql://user:password@host:5432/database``. expdb uses the schema ``expdb`` of the
+        PostgreSQL database. ``":memory:"`` is a private temporary database that is deleted when the
+        handle is closed.
+    create : bool, default True
+        Whether to create a missing file, or a missing schema on PostgreSQL.
+    read_only : bool, default False
+        Whether the handle only reads. A read-only handle creates nothing.
+    durability : {"normal", "full"}, default "normal"
+        ``"full"`` syncs every write to the disk. ``"normal"`` may lose the last seconds of writes
+        to a file if the power fails, but nothing if a process is killed. PostgreSQL always syncs.
+    run : str, optional
+        Name of the training run that this handle writes for. Processes of one training should
+        share it. By default the environment variable ``EXPDB_RUN``, or else a new UUID.
+    timeout : float, default 30.0
+        How many seconds to wait for other writers, and to repeat calls while a server restarts;
+        above 0 and at most 1,000,000. It also limits the duration of an SQL query.
+    resident_bytes : int, optional
+        Limit in bytes of the memory that this handle uses to keep fields and chunks for sampling.
+        By default all handles of the process without a limit of their own share a quarter of the
+        machine's memory, at most 4 GiB.
+    max_lag : float, optional
+        How many seconds a sample may lag behind the writes of other processes; by default 0.005
+        for a file and 0.1 for PostgreSQL. With 0, expdb checks for changes before every sample. A
+        sample always includes what this process wrote to a file, and what this handle wrote to
+        PostgreSQL.
+    sqlite_module : module, optional
+        SQLite library to use in place of `sqlite3`, for example `pysqlite3.dbapi2` of the extra
+        ``sqlite``. All handles of a process on one file must use the same library.
 
+    Returns
+    -------
+    ExperienceDB
+        Handle of the database.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is invalid, if ``":memory:"`` is opened with ``read_only=True``, or if this
+        process has the file open with another SQLite library.
+    DatabaseMissing
+        If the database does not exist and is not created, or the folder of a new file does not
+        exist.
+    NotAnExperienceDatabase
+        If the location is a folder, an empty file, or a database of another application.
+    SchemaOutdated, SchemaTooNew
+        If an older or a newer version of expdb created the schema.
+    DatabaseDamaged
+        If the database is corrupted, or its schema was altered.
+    DatabaseReadOnly
+        If this user cannot write the file and `read_only` is False, if the file has several
+        names such as hard links, or if it has a write-ahead log on a read-only file system.
+    DatabaseReplaced
+        If the write-ahead log beside the file belongs to another database.
+    DatabaseBusy
+        If another process holds a lock for longer than `timeout`, or no connection is left.
+    DatabaseUnreadable, StorageFull
+        If the disk reports an error, or has no space left.
+    AccessDenied
+        If the user is not permitted to read the file or to connect to the server.
+    ConnectionLost
+        If the server cannot be reached.
+    ServerTooOld, DriverMissing
+        If the server is older than PostgreSQL 15, or psycopg 3 is not installed.
+    ForkedWithOpenConnection
+        If the process was forked while another thread used the file.
+    ExpDBError
+        If the SQLite library is older than 3.37.
+
+    Warns
+    -----
+    ExpDBWarning
+        If the file is on a network file system, or if it is opened with ``read_only=True`` and has
+        several names such as hard links.
+
+    Examples
+    --------
     >>> with open(":memory:") as db:
     ...     db.buffer("train", capacity=100).store(reward=0.5, action="left")
     0
@@ -107,7 +170,7 @@ def open(
             temporary.remove()
         raise
     if sqlite_module is not None:
-        options["sqlite_module"] = sqlite_module.__name__  # by which another process imports it
+        options["sqlite_module"] = sqlite_module.__name__  # another process imports it by name
     run = os.environ.get("EXPDB_RUN") or None if run is None else run
     return ExperienceDB(engine, named, run, options, temporary)
 
@@ -119,7 +182,7 @@ def _check_options(
     max_lag: float | None,
     **_: object,
 ) -> None:
-    """Raise InvalidValue for an option of `open` that cannot be."""
+    """Raise InvalidValue if an option of `open` is invalid."""
     checks.choice(durability, "durability", "normal", "full")
     if not checks.number(timeout, "timeout", 0, 1_000_000):
         raise errors.InvalidValue(f"timeout is {timeout!r}: give seconds above 0")
@@ -136,13 +199,28 @@ OPEN_EPISODES = (
 
 
 class ExperienceDB:
-    """A handle of one database; made by `expdb.open`.
+    """Access an experience database through a handle, as `open` returns it.
 
-    Threads may share it; close it, or use it with `with`.
+    Threads can share a handle. Close it, or use it in a `with` statement. The handle can be pickled
+    to open the same database in another process, unless it is a temporary database.
+
+    Every method raises `DatabaseClosed` after `close`. Reading methods are repeated while a
+    PostgreSQL server restarts, for up to the handle's `timeout`; then they raise `ConnectionLost`.
+
+    Attributes
+    ----------
+    location : str
+        Absolute path of the file, or URL of the server without the password.
+    run : str
+        Name of the training run that the handle writes for.
+
+    See Also
+    --------
+    open : Open a database and return a handle.
     """
 
     def __new__(cls, *args: Any, **options: Any) -> "ExperienceDB":
-        """Refuse a handle that is not made by `open`."""
+        """Raise InvalidValue unless `open` creates the handle."""
         if not (args and isinstance(args[0], Engine)):
             raise errors.InvalidValue(
                 "an ExperienceDB cannot be created directly; call expdb.open(location)"
@@ -174,8 +252,9 @@ class ExperienceDB:
         self._buffers: dict[str, ReplayBuffer] = {}
         self._lock = threading.RLock()
         self._closed = False
-        # Of a handle that is dropped without being closed. At exit `_at_exit` closes what is open.
-        # Not `close`: writers that are collected with the handle still have steps to write.
+        # For a handle that is collected without being closed; `_at_exit` closes open handles. The
+        # finalizer does not call `close`, because writers that are collected together with the
+        # handle still write their steps.
         weakref.finalize(self, engine.release).atexit = False
         if temporary is not None:
             weakref.finalize(self, temporary.remove).atexit = False
@@ -223,15 +302,51 @@ class ExperienceDB:
         capacity: int | Keep | None = KEEP,
         fields: Mapping[str, Field | str] | None = None,
     ) -> ReplayBuffer:
-        """Return the buffer of a name, made where there is none.
+        """Return the buffer of a name, and create it if it does not exist.
 
-        With `create=False` UnknownBuffer names the nearest.
+        Parameters
+        ----------
+        name : str
+            Name of the buffer, of 1 to 255 bytes in UTF-8.
+        create : bool, default True
+            Whether to create the buffer if it does not exist.
+        capacity : int, None or KEEP, default KEEP
+            Number of steps to keep; the oldest are evicted first. None keeps all. With `KEEP` an
+            existing buffer keeps its capacity, and a new one keeps all steps. A capacity above the
+            stored one is set.
+        fields : mapping of str to Field or str, optional
+            Types of fields that the first value does not determine, such as
+            ``{"tokens": Field("int32", shape=(None,))}``. The name of a dtype declares a scalar.
 
-        `capacity` is how many steps it keeps, oldest evicted first: None for all; left out, an
-        existing buffer keeps its own and a new one keeps all. A larger one than stored is set; a
-        smaller one would delete, so it raises CapacityMismatch. `fields` declares types that a
-        first value does not tell, such as `{"tokens": Field("int32", shape=(None,))}`; raises
-        FieldMismatch where they are stored otherwise.
+        Returns
+        -------
+        ReplayBuffer
+            The buffer.
+
+        Raises
+        ------
+        UnknownBuffer
+            If the buffer does not exist, and `create` is False or the handle is read-only.
+        CapacityMismatch
+            If `capacity` is below the stored one, because a smaller capacity would delete steps.
+            Use `ReplayBuffer.set_capacity` to lower it.
+        FieldMismatch
+            If a declared field is stored with another type.
+        InvalidValue, ReservedName
+            If `name`, `capacity`, or the name or type of a field is invalid, or if a field has the
+            name of a column or batch key.
+        DatabaseReadOnly
+            If the handle is read-only, and `capacity` or `fields` would change the buffer.
+        DatabaseBusy
+            If another writer holds the database for longer than the handle's `timeout`.
+
+        Examples
+        --------
+        >>> with open(":memory:") as db:
+        ...     tokens = Field("int32", shape=(None,))
+        ...     buffer = db.buffer("train", capacity=1000, fields={"tokens": tokens})
+        ...     db.buffers()
+        ['train']
         """
         catalog.check_buffer_name(name)
         wanted = KEEP if isinstance(capacity, Keep) else checked_capacity(capacity)
@@ -281,12 +396,42 @@ class ExperienceDB:
 
     @retry_on_restart
     def buffers(self) -> list[str]:
-        """Return the names of all buffers, oldest first."""
+        """Return the names of all buffers, oldest first.
+
+        Returns
+        -------
+        list of str
+            Names of the buffers.
+        """
         with self._engine.reading() as session:
             return catalog.list_buffers(session)
 
     def drop(self, name: str) -> None:
-        """Delete a buffer with everything in it; raise UnknownBuffer where there is none."""
+        """Delete a buffer with all its steps, episodes and consumers.
+
+        The archive of the buffer is kept.
+
+        Parameters
+        ----------
+        name : str
+            Name of the buffer.
+
+        Raises
+        ------
+        UnknownBuffer
+            If the buffer does not exist.
+        InvalidValue
+            If the name is empty or longer than 255 bytes.
+        DatabaseReadOnly
+            If the handle is read-only.
+        DatabaseBusy
+            If another writer holds the database for longer than the handle's `timeout`.
+
+        Warns
+        -----
+        ExpDBWarning
+            If the archive lacks evicted steps, because its folder is not available.
+        """
         catalog.check_buffer_name(name)
         locked(self._lock, self._drop, name)
 
@@ -299,33 +444,46 @@ class ExperienceDB:
             catalog.drop_buffer(session, name)
             self._buffers.pop(name, None)
 
-    # -- questions ---------------------------------------------------------------------------------
+    # -- queries and checks ------------------------------------------------------------------------
 
     @retry_on_restart
     def sql(
         self, query: str, params: Mapping[str, Any] | None = None, *, timestamps: bool = False
     ) -> pa.Table:
-        """Run one reading SQL statement and return its rows as an Arrow table.
+        """Run one SELECT statement and return its rows as an Arrow table.
 
-        The view `experience` has one row per step and `experience_episodes` one row per episode.
-        ``field(payload, 'name')`` is a field of a step, as number, text or JSON.
+        The view ``experience`` has one row per step and ``experience_episodes`` one row per
+        episode. ``field(payload, 'name')`` is a field of a step as number, text, bytes or JSON
+        text, and NULL if the step does not have the field.
 
         Parameters
         ----------
         query : str
-            One SELECT statement; `:name` stands for a value of `params`.
-        params : mapping, optional
+            One SELECT statement, or WITH ... SELECT; ``:name`` stands for a value of `params`.
+        params : mapping of str to object, optional
             Values of the names in the query: text, numbers, bytes or None.
-        timestamps : bool
-            Return the columns `started`, `ended` and `execute_time` as timestamps in UTC instead of
-            Unix seconds.
+        timestamps : bool, default False
+            Whether to return the columns ``started``, ``ended`` and ``execute_time`` as timestamps
+            in UTC instead of Unix seconds.
+
+        Returns
+        -------
+        pyarrow.Table
+            Table with one row per row of the result. Repeated column names are numbered: ``a``,
+            ``a:2``. A column of integers and floats becomes float64; other mixed columns become
+            text.
 
         Raises
         ------
         SqlRefused
-            If the statement does anything but read.
+            If the statement does more than read, or there are several statements.
         SqlError
-            If the query or its parameters are wrong, or it takes longer than the handle's timeout.
+            If the query or its parameters are invalid, or the query takes longer than the handle's
+            `timeout`.
+        InvalidValue
+            If `timestamps` is not a bool, or a time is outside of the years 1 to 9999.
+        ChunkDamaged
+            If ``field`` reads a corrupted chunk.
 
         Examples
         --------
@@ -343,27 +501,47 @@ class ExperienceDB:
 
     @property
     def nbytes(self) -> int:
-        """The room that the database takes, in bytes: of the file, or of the schema on a server."""
+        """The size in bytes of the SQLite file, or of the tables and indexes on PostgreSQL.
+
+        The size of a file does not include its write-ahead log.
+        """
         return self._engine.nbytes()
 
     @retry_on_restart
     def check(self) -> list[str]:
-        """Return what is wrong with the database, one line each; empty if it is sound."""
+        """Check the schema and all stored data, and return the problems.
+
+        Returns
+        -------
+        list of str
+            One line per problem; empty if the database is sound.
+
+        Raises
+        ------
+        DatabaseDamaged
+            If the database is too corrupted to be checked.
+        """
         with self._engine.reading() as session:
             problems = [*check_schema(self._engine, session), *check_owners(session)]
             names = catalog.list_buffers(session)
         for name in names:
-            with suppress(errors.UnknownBuffer):  # another process has dropped it since
+            with suppress(errors.UnknownBuffer):  # another process has just dropped it
                 problems += self.buffer(name, create=False).check()
         return problems
 
     def doctor(self) -> list[dict[str, str]]:
-        """Return what the database stands on, one dict per finding.
+        """Describe the state of the database and its environment, with advice on problems.
 
-        Each has `what`, `found`, and `advice`, which is empty where all is well.
+        The findings cover the SQLite library or the server and its settings, durability, the
+        write-ahead log, connected processes and locks, the file system, and free space. They also
+        cover unfinished copies, waiting processes, steps pinned by leases, and episodes that have
+        been open for more than a day. It takes no lock of the database.
 
-        Library or server, settings, log, locks and who holds them, file system, room. Takes no lock
-        and changes nothing.
+        Returns
+        -------
+        list of dict
+            One dict per finding, with the keys ``what``, ``found`` and ``advice``. The advice is
+            empty if there is no problem.
         """
         return [
             {"what": what, "found": found, "advice": advice}
@@ -397,22 +575,48 @@ class ExperienceDB:
                 )  # fmt: skip
 
     def backup(self, path: str | os.PathLike[str]) -> None:
-        """Copy the database, as it is now, into a new file; others may go on writing.
+        """Copy an SQLite database to a new file while other processes may write.
 
-        The file is never copied from outside: in a process that has it open, reading it drops
-        SQLite's locks.
+        The copy is one snapshot and includes the write-ahead log. Do not copy the file by other
+        means in a process that has it open: reading the file releases SQLite's locks.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Path of the new file. Its folder must exist.
+
+        Raises
+        ------
+        TargetExists
+            If a file exists at `path`.
+        DatabaseMissing
+            If the folder of `path` does not exist.
+        StorageFull
+            If the disk has no space left; no file remains then.
+        InvalidValue
+            If the database is on PostgreSQL. Use ``pg_dump --schema=expdb`` or `copy`.
         """
         self._save_priorities()
         self._engine.backup(opening.real_path(os.fspath(path)))
 
     def close(self) -> None:
-        """Complete the episodes that `store` began without a name, and close every connection.
+        """Close the handle: write buffered steps, end open episodes, and close all connections.
 
-        Twice is once.
+        Episodes that `ReplayBuffer.store` began without an `episode_id` are completed. Open writers
+        are flushed. Open episodes of `ReplayBuffer.episode` are marked as aborted, or as complete
+        if their last step is terminated or truncated. Calling it more than once has no effect. When
+        the program exits, expdb closes every open handle.
 
-        Writers of `episode(...)` that are still open are flushed, their episodes are marked
-        aborted, and an ExpDBWarning names each with its number of steps. The exit of the program
-        closes every handle that is open.
+        Raises
+        ------
+        ExpDBError
+            If the database cannot store the end of an episode. The handle is closed nevertheless.
+
+        Warns
+        -----
+        ExpDBWarning
+            For each writer that was not closed, with the number of its steps and of steps that
+            could not be written. After 10 of them, one warning gives the number of the others.
         """
         locked(self._lock, self._close)
 
@@ -430,10 +634,10 @@ class ExperienceDB:
                     end()
                 except Exception as error:
                     failed = failed or error
-                # An interrupt: after another one the handle stays open, and nothing is lost.
+                # An interrupt; a second one leaves the handle open, and nothing is lost.
                 except BaseException as error:
                     failed = failed or error
-                    # Its frames may hold a transaction that it kept from ending.
+                    # Its frames may hold a transaction that is still open.
                     clear_frames(error.__traceback__)
                     end()
         finally:
@@ -449,7 +653,7 @@ class ExperienceDB:
 
     def _complete(self) -> None:
         with suppress(errors.DatabaseReplaced):
-            # Whoever wrote since was told; the file that was there keeps what it has.
+            # Writes after the replacement raised; the replaced file keeps the earlier ones.
             for buffer in self._buffers.values():
                 buffer._complete_open_episodes()
             self._save_priorities(wait=True)
@@ -457,15 +661,15 @@ class ExperienceDB:
     def _disconnect(self) -> None:
         self._engine.close()
         for buffer in self._buffers.values():
-            buffer._sampling.start_anew()  # who keeps a closed handle does not keep the rows
+            buffer._sampling.start_anew()  # a closed handle keeps no rows in memory
         if self._temporary is not None:
             self._temporary.remove()
         self._closed = True
 
     def _forked(self) -> None:
-        """Be another run in a forked child, unless the run was named.
+        """Begin another run in a forked child, unless `run` was passed to `open`.
 
-        The parent keeps its open episodes and files.
+        Open episodes and temporary files stay with the parent.
         """
         self._lock, self._temporary = threading.RLock(), None
         if self._given_run is None:
@@ -479,20 +683,20 @@ _handles: Living[ExperienceDB] = Living()
 
 @exits.at_exit
 def _at_exit() -> None:
-    with ExitStack() as stack:  # which closes the others where one fails
+    with ExitStack() as stack:  # it closes the other handles if one fails
         for handle in _handles.list():
             stack.callback(handle.close)
 
 
-MOST_TOLD = 10  # episodes left open that are told of one by one
+MOST_TOLD = 10  # unclosed episodes with a warning of their own
 
-FORK_SECONDS = 1.0  # that a fork waits for samples of other threads
+FORK_SECONDS = 1.0  # how long a fork waits for other threads that sample
 
 
 class _Fork:
-    """Lets a forked child go on with the rows that its parent has in memory.
+    """Hooks of `os.fork` that let a forked child use the rows that its parent has in memory.
 
-    Forks of several threads take turns.
+    A lock serializes forks of several threads.
     """
 
     def __init__(self) -> None:
@@ -544,19 +748,49 @@ def copy(
     buffer: str | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, int]:
-    """Copy the buffers of a database, or one of them, into another of any kind.
+    """Copy the buffers of a database to another database, also between SQLite and PostgreSQL.
 
-    Returns the steps of each.
+    Positions, episodes, chunks and the ledgers of consumers are the same in the copy. A buffer gets
+    its name in the target when it is complete. Until then its name is ``<name> (copying <id>)``. An
+    interrupted copy continues when you call `copy` again, unless the source has changed.
 
-    Positions, episodes and chunks are the same there. A buffer is there when all of it is; a copy
-    that was interrupted goes on where it was when it is made again, unless the source has changed.
-    `progress` is called with the buffer's name, chunks copied and chunks in all. Raises
-    TargetExists, before anything is written, where the target has a buffer of one of the names.
+    Parameters
+    ----------
+    source : str or path-like
+        Location of the database to copy, as for `open`.
+    target : str or path-like
+        Location of the database to copy to, as for `open`. It is created if it does not exist.
+    buffer : str, optional
+        Name of the only buffer to copy; by default all buffers.
+    progress : callable, optional
+        Function that is called with the name of the buffer, the number of chunks copied, and the
+        number of all its chunks.
+
+    Returns
+    -------
+    dict of str to int
+        Number of steps of each copied buffer, by name.
+
+    Raises
+    ------
+    TargetExists
+        If the target has a buffer of one of the names. Nothing is copied then, unless another
+        process creates the buffer during the copy.
+    UnknownBuffer
+        If the source has no buffer `buffer`.
+    InvalidValue
+        If source and target are the same database, or a location is invalid.
+    DatabaseMissing
+        If the source does not exist.
+    DatabaseBusy
+        If another process copies the same buffer to the target.
+    ExpDBError
+        If `open` raises it for one of the locations.
     """
     with ExitStack() as stack:
         theirs = stack.enter_context(open(source, create=False, read_only=True))
         names = theirs.buffers() if buffer is None else [theirs.buffer(buffer, create=False).name]
-        ours = stack.enter_context(open(target))  # only now: a mistake leaves no empty target
+        ours = stack.enter_context(open(target))  # last, so that an error creates no empty file
         if ours.location == theirs.location:
             raise errors.InvalidValue(
                 f"source and target are the same database, {ours.location}; name another target"
@@ -579,9 +813,42 @@ def copy(
 
 
 def upgrade(location: str | os.PathLike[str]) -> tuple[str | None, str]:
-    """Bring a database to the newest schema, in one transaction.
+    """Upgrade a database to the newest schema in one transaction.
 
-    Returns the revisions before and after.
+    Stored values, triggers of your own and privileges are kept. If the upgrade fails, the database
+    is unchanged.
+
+    Parameters
+    ----------
+    location : str or path-like
+        Path of the file or URL of the server, as for `open`.
+
+    Returns
+    -------
+    before : str or None
+        Revision before the upgrade; None if the PostgreSQL database had no schema ``expdb``, which
+        is then created.
+    after : str
+        Revision after the upgrade. It equals `before` if the schema was the newest already.
+
+    Raises
+    ------
+    InvalidValue
+        If the location is invalid, or a temporary database.
+    DatabaseMissing
+        If the file, or the database of the server, does not exist.
+    NotAnExperienceDatabase
+        If the file is not an expdb database.
+    SchemaTooNew
+        If a newer expdb created the schema.
+    DatabaseDamaged
+        If the database is corrupted, or the upgraded schema is not valid.
+    DatabaseReadOnly, AccessDenied
+        If the user cannot write the file, or does not own the schema.
+    DatabaseBusy
+        If another writer holds the database for longer than 30 seconds.
+    ConnectionLost, DriverMissing
+        If the server cannot be reached, or psycopg 3 is not installed.
     """
     named = opening.location_of(location)
     if named is None:
@@ -601,18 +868,27 @@ def grant(
     ----------
     location : str
         URL of the database. Its user must own the schema ``expdb``.
-    actors : str or sequence of str
+    actors : str or sequence of str, optional
         Roles that may write, sample, delete and drop buffers, and change their capacity, eviction
         and rate limiter.
-    readers : str or sequence of str
+    readers : str or sequence of str, optional
         Roles that may sample and query. They open the database with ``read_only=True``.
 
     Raises
     ------
     InvalidValue
-        If the location is a file, or a role is ``public``, which means every role.
+        If the location is a file, the name of a role is invalid, or a role is ``public``, which
+        means every role.
     AccessDenied
         If the user of the URL does not own the schema, or a role does not exist.
+    SchemaOutdated, SchemaTooNew
+        If an older or a newer version of expdb created the schema.
+    ConnectionLost, DriverMissing
+        If the server cannot be reached, or psycopg 3 is not installed.
+
+    Examples
+    --------
+    >>> expdb.grant(url, actors=["actor"], readers="viewer")  # doctest: +SKIP
     """
     named = opening.location_of(location)
     if named is None or isinstance(named, str):

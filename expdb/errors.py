@@ -1,6 +1,6 @@
-"""Every error that expdb raises on purpose, and its warnings.
+"""The exceptions and warnings of expdb.
 
-One line each, with the cure in it.
+Each message is one line that names the problem and what to do about it.
 """
 
 import sys
@@ -9,18 +9,24 @@ import warnings
 
 
 class ExpDBError(Exception):
-    """Anything that expdb refuses or finds wrong."""
+    """Base class of all exceptions that expdb defines.
+
+    Catch it to handle every error of expdb. The subclasses also derive from a built-in exception,
+    such as `ValueError` or `TimeoutError`. If the SQLite library is older than 3.37, `open` raises
+    this class itself; pass a newer library as `sqlite_module`.
+    """
 
 
 class ExpDBWarning(UserWarning):
-    """Something that a person should know of, and that does not keep expdb from going on."""
+    """Category of all warnings that expdb emits.
+
+    A warning reports a problem that does not stop the call. Its message says what to do. Use the
+    `warnings` module to silence warnings or to turn them into errors.
+    """
 
 
 def calling_frame() -> tuple[types.FrameType, int]:
-    """Return the innermost frame of the program that called expdb.
-
-    Returns as well how many frames lie between it and the caller of this.
-    """
+    """Return the innermost frame outside of expdb, and its distance from the calling function."""
     level, frame = 0, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in (
         "expdb",
@@ -31,171 +37,320 @@ def calling_frame() -> tuple[types.FrameType, int]:
 
 
 def warn(message: str) -> None:
-    """Give an ExpDBWarning that points at the line of the program that called expdb.
-
-    That is so through whichever method it came.
-    """
+    """Emit an ExpDBWarning that points at the innermost line outside of expdb."""
     _, level = calling_frame()
     warnings.warn(message, ExpDBWarning, stacklevel=level + 1)
 
 
 class NotAnExperienceDatabase(ExpDBError, ValueError):
-    """The file or database belongs to something else, is empty, or is no database at all."""
+    """The location holds something other than an expdb database.
+
+    Raised when a database is opened, copied or upgraded: the path is a folder, an empty file, not
+    an SQLite file, or a database of another application. On PostgreSQL, the schema ``expdb``
+    belongs to another application, or the database is not encoded in UTF-8. Nothing is overwritten.
+    Choose another location, or delete the empty file.
+    """
 
 
 class DatabaseMissing(ExpDBError, FileNotFoundError):
-    """There is no database at the location, and none was to be created."""
+    """The location has no database, and the call does not create one.
+
+    Raised if `open` is called with ``create=False`` or ``read_only=True``, by `upgrade`, and for
+    the source of `copy`. Also raised if the folder of a new file, the database of the server or the
+    current folder does not exist. Check the path or URL, create the folder, or create the database
+    with `createdb` on the server.
+    """
 
 
 class DriverMissing(ExpDBError, ImportError):
-    """A package that this needs is not installed."""
+    """A package that the call needs is not installed.
+
+    Raised for PostgreSQL without psycopg 3, for pandas and for plots. Install the package that the
+    message names.
+    """
 
 
 class AccessDenied(ExpDBError, PermissionError):
-    """The server does not let this user in, or lets it do too little."""
+    """The user lacks a permission on the server or on the file.
+
+    Raised if the server rejects the user, password or role, if the user lacks a privilege on the
+    schema, or if the file cannot be read. Check the URL, run `grant` as the owner of the schema, or
+    change the permissions of the file.
+    """
 
 
 class ConnectionLost(ExpDBError, ConnectionError):
-    """The server cannot be reached, or went away; what was under way has not happened."""
+    """The PostgreSQL server cannot be reached, or closed the connection.
+
+    expdb repeats calls that are safe to repeat for up to the handle's `timeout`, but not the first
+    connection of `open`. The call stored nothing, unless the exception is a `CommitUnknown`. Check
+    host and port, and repeat the call when the server runs.
+    """
 
 
 class CommitUnknown(ConnectionLost):
-    """The connection was lost while a write was being committed: it may have happened or not."""
+    """The connection was lost during a commit, so the write may or may not be stored.
+
+    Raised by a call that expdb must not repeat, or if the server stays unreachable for longer than
+    the handle's `timeout`. Check whether the change is stored before you repeat the call. If the
+    message names a ``write_id``, look it up in the table ``chunks``.
+    """
 
 
 class OutOfDate(ExpDBError, RuntimeError):
-    """What a writer knew of fields or episodes is out of date.
+    """A writer used fields or episodes that another process has changed.
 
-    It looks again, and nobody else gets to see this.
+    Internal: the writer reads them again and repeats the write.
     """
 
 
 class ServerTooOld(ExpDBError, RuntimeError):
-    """The server is older than expdb works with."""
+    """The PostgreSQL server is older than version 15.
+
+    Raised when expdb connects to the server. Upgrade the server.
+    """
 
 
 class SchemaOutdated(ExpDBError, RuntimeError):
-    """The database was written by an older expdb and wants `expdb upgrade`."""
+    """The database has the schema of an older expdb.
+
+    Raised when the database is opened. Run ``expdb upgrade`` or call `upgrade`.
+    """
 
 
 class SchemaTooNew(ExpDBError, RuntimeError):
-    """The database was written by a newer expdb than this one."""
+    """The database has the schema of a newer expdb.
+
+    Raised when the database is opened or upgraded, or when a newer expdb upgrades it while it is
+    open. Run ``pip install --upgrade expdb`` and restart the process.
+    """
 
 
 class DatabaseBusy(ExpDBError, TimeoutError):
-    """Another writer held the database for longer than `timeout`."""
+    """The call could not get a lock or a connection within the handle's `timeout`.
+
+    Raised if another writer holds the database, if another process copies the same buffer or
+    archives its steps, or if no connection to the server is left. Repeat the call, or open the
+    database with a longer `timeout`.
+    """
 
 
 class TargetExists(ExpDBError, FileExistsError):
-    """The file to be written exists."""
+    """The file or buffer that the call would create exists already.
+
+    Raised for a backup, a copy or an export, before anything is overwritten. Name a new file, or
+    drop the buffer in the target of the copy.
+    """
 
 
 class DatabaseDamaged(ExpDBError, ValueError):
-    """The database file itself is damaged."""
+    """The database is corrupted.
+
+    Raised if SQLite or the server reports corruption, if stored values contradict each other, or if
+    a table, trigger or view of the schema is missing or altered. Run ``expdb check`` to list all
+    problems, then restore a backup.
+    """
 
 
 class DatabaseUnreadable(ExpDBError, OSError):
-    """The disk under the database file reported an error."""
+    """The operating system reported an error while SQLite read or wrote the file.
+
+    Check the disk and the file system, then open the database again.
+    """
 
 
 class DatabaseReplaced(ExpDBError, RuntimeError):
-    """The file under an open handle was deleted or replaced by another."""
+    """The database file was deleted or replaced, or its log belongs to another file.
+
+    Raised by an open handle after its file was deleted or replaced. Close the handle and open the
+    database again. Raised by `open` if the write-ahead log beside the file belongs to another
+    database; move the log away, or put it beside its own database. Make copies with ``expdb
+    backup``, which includes the log.
+    """
 
 
 class ChunkDamaged(DatabaseDamaged):
-    """A stored chunk does not match its checksum or its signature."""
+    """A stored chunk does not match its checksum or its schema.
+
+    Raised when the fields of its steps are read. The message names the chunk. Restore a backup.
+    """
 
 
 class StorageFull(ExpDBError, OSError):
-    """The disk or the quota is full; nothing acknowledged is lost."""
+    """The disk or the quota is full.
+
+    Acknowledged writes are not lost. Free disk space and repeat the call.
+    """
 
 
 class DatabaseReadOnly(ExpDBError, PermissionError):
-    """The handle or the file does not permit writing."""
+    """The handle, the file or the server does not permit writing.
+
+    Raised by a write of a handle that was opened with ``read_only=True``, or on a replica of a
+    server. Raised by `open` if this user cannot write the file or its folder, or if the file has
+    several names such as hard links. Open the database without `read_only`, change the permissions,
+    remove the other names, or connect to the primary server.
+    """
 
 
 class DatabaseClosed(ExpDBError, ValueError):
-    """The handle was closed."""
+    """The handle was closed.
+
+    Raised by every call that needs the database after `ExperienceDB.close`. Open it again with
+    `open`.
+    """
 
 
 class ForkedWithOpenConnection(ExpDBError, RuntimeError):
-    """The process forked while another thread was using the database.
+    """The database or the writer cannot be used in this forked process.
 
-    The object belongs to the parent.
+    Raised if the process was forked while another thread used the database, or if a writer of the
+    parent process is used in the child. Create writers in the child, or start processes with the
+    method ``spawn`` or ``forkserver``.
     """
 
 
 class SqlRefused(ExpDBError, PermissionError):
-    """The statement given to `db.sql` does something else than read."""
+    """The statement passed to `ExperienceDB.sql` does more than read.
+
+    Pass one SELECT statement, or WITH ... SELECT. Change data with the methods of the buffer.
+    """
 
 
 class SqlError(ExpDBError, ValueError):
-    """The statement given to `db.sql` is wrong, or its parameters are."""
+    """The statement or the parameters passed to `ExperienceDB.sql` are invalid.
+
+    Also raised if the query takes longer than the handle's `timeout`. If a name is unknown, the
+    message suggests another one.
+    """
 
 
 class UnknownBuffer(ExpDBError, LookupError):
-    """No buffer has this name."""
+    """No buffer has this name.
+
+    Raised by `ExperienceDB.buffer` with ``create=False`` or on a read-only handle, by `drop` and
+    `copy`, and by every method of a buffer that was dropped. The message suggests a similar name.
+    """
 
 
 class CapacityMismatch(ExpDBError, ValueError):
-    """The buffer exists with a larger capacity than the one asked for."""
+    """The buffer has a larger capacity than `ExperienceDB.buffer` was called with.
+
+    A smaller capacity would delete steps. Call `ReplayBuffer.set_capacity`, or omit `capacity`.
+    """
 
 
 class ReservedName(ExpDBError, ValueError):
-    """A field has the name of a column, of a batch key, or of something derived."""
+    """A field has the name of a column, a batch key or a derived key.
+
+    Derived keys start with ``next_`` or ``has_``. Rename the field.
+    """
 
 
 class FieldMismatch(ExpDBError, ValueError):
-    """A value has another dtype, shape or kind than its field."""
+    """A value has another dtype, shape or kind than its field.
+
+    Raised before anything is stored, and by `ExperienceDB.buffer` if a declared type differs from
+    the stored one. Convert the value, or use another field name.
+    """
 
 
 class InvalidValue(ExpDBError, ValueError):
-    """A value cannot be stored as it is."""
+    """An argument is invalid, or a value cannot be stored exactly.
+
+    Raised before anything is stored. The message names the argument and the values that it accepts.
+    """
 
 
 class EpisodeEnded(ExpDBError, ValueError):
-    """The episode is already complete or aborted."""
+    """The episode is already complete or aborted.
+
+    Raised if a step is added to the episode, or if it is ended again. Use another `episode_id`, or
+    begin another episode.
+    """
 
 
 class EpisodeMismatch(ExpDBError, ValueError):
-    """The episode exists with another task, agent or group."""
+    """The episode exists already, or has another task, agent, group or other detail.
+
+    Raised if a new episode has the id of an existing one, or if a step passes another detail than
+    its episode has. Pass the stored detail, or use another `episode_id`.
+    """
 
 
 class UnknownEpisode(ExpDBError, LookupError):
-    """No episode of the buffer has this id."""
+    """No episode of the buffer has this id.
+
+    Raised by `ReplayBuffer.end_episode`. Check the `episode_id` and the buffer.
+    """
 
 
 class QueryError(ExpDBError, ValueError):
-    """A query names something unknown, or compares what cannot be compared."""
+    """A query is malformed, names an unknown column, or compares incompatible values.
+
+    Also raised if a query is too large for the database. The message says what to use instead.
+    """
 
 
 class TooFewRows(ExpDBError, ValueError):
-    """There are fewer rows, or tasks, than the sample needs."""
+    """The buffer has fewer matching steps or tasks than the call needs.
+
+    Raised when steps are sampled or leased, by an update with ``required=True`` that matches no
+    step, and if a rate limiter does not permit a lease yet. Store more steps, widen the query,
+    request fewer rows, or pass `wait` to wait for steps.
+    """
 
 
 class Evicted(ExpDBError, LookupError):
-    """Rows asked for by position have been evicted or deleted, or were never written."""
+    """Requested positions hold no step: evicted, deleted or not written yet.
+
+    Raised when steps are read by position, or when a recorded batch is built again. The message
+    names the positions.
+    """
 
 
 class UnknownConsumer(ExpDBError, LookupError):
-    """No consumer of the buffer has this name."""
+    """No consumer of the buffer has this name.
+
+    Raised if a consumer is replayed or dropped, by a consumer that was dropped, and by a read-only
+    handle, which cannot create one. Check the name.
+    """
 
 
 class ConsumerMismatch(ExpDBError, ValueError):
-    """The consumer exists with other settings than those asked for."""
+    """The consumer exists with other settings than the call passed.
+
+    Raised by `ReplayBuffer.consumer`. Omit the setting, or use another name.
+    """
 
 
 class LeaseLost(ExpDBError, RuntimeError):
-    """The lease is not held: it was acknowledged, given back, or has expired."""
+    """The lease was acknowledged, released or has expired, or another process holds it.
+
+    Raised when a lease or an admission is used or renewed. Lease another batch; if leases expire,
+    lease with more `seconds`, or renew them.
+    """
 
 
 class ReplayMismatch(ExpDBError, ValueError):
-    """A batch that is replayed differs from what was handed out."""
+    """A batch that is built again differs from the batch that was leased.
+
+    Rewards or other columns were changed, steps around it were deleted, its episodes have
+    continued, or its unit works differently than before.
+    """
 
 
 class RateLimited(ExpDBError, TimeoutError):
-    """A rate limiter held a write back for longer than `timeout`."""
+    """A rate limiter or a pace delayed a call for longer than its timeout.
+
+    Raised by a write after the handle's `timeout`, and by an admission after its `wait`. Sample or
+    acknowledge more, change the limiter, or wait longer.
+    """
 
 
 class ArchiveFailed(ExpDBError, OSError):
-    """The archive of a buffer cannot be written; nothing is evicted then."""
+    """The archive of a buffer cannot be written.
+
+    No step is lost: it is still in the buffer, or in the draft file that the message names. Make
+    the folder available and writable, then call `ReplayBuffer.evict`, or set another `Eviction`.
+    """

@@ -1,7 +1,7 @@
-"""Contracts that a sampler, a unit or a database of your own can be held to.
+"""Checks for your own samplers, units and databases.
 
-Each function raises AssertionError, or the error that a sample raises, which says what does not
-hold. Call them in tests of your own:
+Call these functions in your tests. If a sampler, a unit or a database breaks its contract, they
+raise AssertionError, or the exception that sampling raises:
 
 >>> from expdb.testing import check_sampler, check_unit
 >>> check_sampler(expdb.Uniform(replace=False))
@@ -36,11 +36,31 @@ SEED = 7
 
 
 def fill(buffer: expdb.ReplayBuffer, episodes: int = 24) -> None:
-    """Write episodes of all kinds into a buffer.
+    """Write episodes of many kinds to a buffer.
 
-    They are complete, aborted and open ones, of three tasks and two agents, in groups and not, with
-    and without final observations, one of them out of order; some steps lack a field or a reward,
-    and some were deleted or changed since.
+    The episodes belong to three tasks and two agents, with and without a group and a final
+    observation. They are complete, except for one aborted episode, which is stored out of order,
+    and one open episode. Some steps lack a field or a reward. One reward is changed after it was
+    stored, if there are more than eight episodes.
+
+    Parameters
+    ----------
+    buffer : ReplayBuffer
+        An empty buffer.
+    episodes : int, default 24
+        Number of complete episodes, of 1 to 8 steps.
+
+    Raises
+    ------
+    EpisodeMismatch
+        If the buffer has episodes of the same names, for example because it was filled before.
+    FieldMismatch
+        If the buffer has fields of the same names with other types.
+
+    Warns
+    -----
+    ExpDBWarning
+        If `episodes` is 8 or less, because the episode to change does not exist.
     """
     for number in range(episodes):
         length = 1 + number * 5 % 8
@@ -80,9 +100,32 @@ def fill(buffer: expdb.ReplayBuffer, episodes: int = 24) -> None:
 def check_sampler(
     sampler: expdb.Sampler, buffer: expdb.ReplayBuffer | None = None, *, size: int = 32
 ) -> None:
-    """Check that a sampler draws what it may, as often as it is asked, and the same by one seed.
+    """Check that a sampler keeps its contract.
 
-    It draws from a `buffer` of yours, where it needs fields of its own, or from one made by `fill`.
+    The sampler must be hashable and equal to its copies, draw only steps that match the query,
+    return each of its keys with one value per row, and draw the same batch for the same seed.
+    Writing to a batch must not change the next one.
+
+    Parameters
+    ----------
+    sampler : Sampler
+        The sampler to check.
+    buffer : ReplayBuffer, optional
+        Buffer to sample from. Pass one if the sampler needs particular fields. By default a
+        temporary buffer that `fill` writes.
+    size : int, default 32
+        Number of rows per batch. If fewer can be drawn, the check draws one row.
+
+    Raises
+    ------
+    AssertionError
+        If the sampler breaks its contract, or if no query allows a sample.
+    ExpDBError
+        If `ReplayBuffer.sample` raises it, except `TooFewRows`.
+
+    Examples
+    --------
+    >>> check_sampler(expdb.Uniform(replace=False))
     """
     _check_value(sampler)
     drawn_at_all = False
@@ -105,12 +148,34 @@ def check_sampler(
 def check_unit(
     unit: expdb.Unit, buffer: expdb.ReplayBuffer | None = None, *, size: int = 8
 ) -> None:
-    """Check that a unit makes the same of a step whatever is asked for, and follows what changes.
+    """Check that a unit keeps its contract.
 
-    If the unit overrides `assemble`, `drawn` must be valid for each row. If no `buffer` is given,
-    each batch is also leased and replayed.
+    The unit must be hashable and equal to its copies, return arrays of equal length, return each of
+    its keys, and return the same batch for the same seed. Where ``mask`` is False, ``position``
+    must be -1, and ``obs`` and ``action`` must be zero. If the unit overrides `assemble`, ``drawn``
+    must be valid for each row instead. Writing to a batch must not change the next one. Without
+    `buffer`, the check also leases and replays batches, which must be equal bit for bit.
 
-    It draws from a `buffer` of yours, where it needs fields of its own, or from one made by `fill`.
+    Parameters
+    ----------
+    unit : Unit
+        The unit to check.
+    buffer : ReplayBuffer, optional
+        Buffer to sample from. Pass one if the unit needs particular fields. By default a temporary
+        buffer that `fill` writes.
+    size : int, default 8
+        Number of items per batch. If fewer can be drawn, the check draws one item.
+
+    Raises
+    ------
+    AssertionError
+        If the unit breaks its contract, or if no query allows a sample.
+    ExpDBError
+        If `ReplayBuffer.sample`, a lease or a replay raises it, except `TooFewRows`.
+
+    Examples
+    --------
+    >>> check_unit(expdb.NStep(3))
     """
     _check_value(unit)
     drawn_at_all = False
@@ -137,10 +202,23 @@ def check_unit(
 
 
 def check_database(location: str) -> None:
-    """Check that a database cannot be told from SQLite by what it answers.
+    """Check that a database returns the same results as SQLite.
 
-    `location` is one where nothing is stored yet. The same history is written there and into a
-    private file; every query, every column of batches, every figure is compared.
+    The check writes the same history to the buffer ``"b"`` of the database and of a temporary
+    SQLite database. Then it compares queries, pages, batches, SQL results and statistics. The
+    buffer remains in the database.
+
+    Parameters
+    ----------
+    location : str
+        Location of a database without data, as for `expdb.open`.
+
+    Raises
+    ------
+    AssertionError
+        If a result differs, or if ``check()`` finds a problem.
+    ExpDBError
+        If the database cannot be opened, written or read.
     """
     with expdb.open(":memory:", run="one run") as known, expdb.open(location, run="one run") as db:
         ours, theirs = known.buffer("b", capacity=90), db.buffer("b", capacity=90)
@@ -176,7 +254,7 @@ _STATEMENTS = (
 
 
 def _operators() -> dict[str, Any]:
-    """Return a query for each operator, on a column of each kind and on tags."""
+    """Return queries that use further operators, kinds of columns, and tags."""
     build = expdb.QueryBuilder
     return {
         "ne": build().ne("task_id", "t1"),
@@ -194,7 +272,7 @@ def _operators() -> dict[str, Any]:
 
 
 def _check_value(one: Any) -> None:
-    """Check that a sampler or unit is a value: hashable, equal to its copies."""
+    """Check that a sampler or unit is hashable and equal to its copies."""
     assert hash(one) == hash(one), f"{one} has no hash: make it a @dataclass(frozen=True)"
     again = copy.deepcopy(one)
     assert again == one, (
@@ -217,9 +295,9 @@ def _filled(buffer: expdb.ReplayBuffer | None) -> Iterator[expdb.ReplayBuffer]:
 def _sample(
     buffer: expdb.ReplayBuffer, size: int, where: Any, **options: Any
 ) -> tuple[expdb.Batch, int] | None:
-    """Return a batch and how many were asked for: one where there are fewer than `size`.
+    """Return a batch of `size` items, or of one if there are fewer, and the number requested.
 
-    Return None where nothing can be drawn.
+    Return None if nothing can be drawn.
     """
     for wanted in (size, 1):
         try:
@@ -232,7 +310,7 @@ def _sample(
 def _check_again(
     buffer: expdb.ReplayBuffer, batch: expdb.Batch, size: int, said: str, where: Any, **options: Any
 ) -> None:
-    """Check that a seed gives the same batch, whatever was done with the last one."""
+    """Check that a seed gives the same batch, even after the first one was overwritten."""
     kept = {key: np.array(batch[key]) for key in batch}
     for key in batch:
         if batch[key].flags.writeable:
@@ -262,7 +340,7 @@ def _check_replay(buffer: expdb.ReplayBuffer, said: str, where: Any, **options: 
 
 
 def _check_drawn(buffer: expdb.ReplayBuffer, batch: expdb.Batch, said: str) -> None:
-    """Check that the rows of a drawn item have one position, of a step that is held."""
+    """Check that the rows of a drawn item have one position, and that a step has it."""
     drawn, positions = batch["drawn"], batch["position"]
     held = {row for part in buffer.scan(fields=["position"]) for row in part["position"].tolist()}
     assert set(positions.tolist()) <= held, f"{said}: position names steps that are not held"
@@ -271,7 +349,7 @@ def _check_drawn(buffer: expdb.ReplayBuffer, batch: expdb.Batch, said: str) -> N
 
 
 def _check_mask(batch: expdb.Batch, said: str) -> None:
-    """Check that places which a mask leaves out hold nothing."""
+    """Check that masked places hold zeros, and -1 as their position."""
     if "mask" not in batch:
         return
     mask = np.asarray(batch["mask"])
@@ -293,7 +371,7 @@ def _same_batch(found: Any, wanted: Any, said: str) -> None:
 
 
 def _same(found: Any, wanted: Any, said: str) -> None:
-    """Raise where two values differ; NaN is equal to itself."""
+    """Raise AssertionError if two values differ; NaN equals NaN."""
     if isinstance(found, np.ndarray) and found.dtype == object and found.shape == wanted.shape:
         for one, other in zip(found.reshape(-1), wanted.reshape(-1), strict=True):
             _same(one, other, said)

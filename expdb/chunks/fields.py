@@ -1,4 +1,4 @@
-"""What a field is: its type, and the Arrow schema of the chunks that hold it."""
+"""Field types, field names, and the Arrow schema of the chunks that hold fields."""
 
 import difflib
 import functools
@@ -41,12 +41,29 @@ OTHER = ("text", "bytes", "json")
 
 @dataclass(frozen=True)
 class Field:
-    """Say what a field holds.
+    """Declare the type and the shape of a field.
 
-    `dtype` is a NumPy dtype's name (bool, int8-64, uint8-64, float16/32/64) or one of "text",
-    "bytes" and "json"; `shape` is the shape of one step's value, `()` for a scalar, with `None` for
-    a dimension that varies from step to step. Raises InvalidValue for anything else.
+    Pass it to `ExperienceDB.buffer` for a type that the first value does not determine, such as
+    token lists of varying length.
 
+    Parameters
+    ----------
+    dtype : str
+        ``"text"``, ``"bytes"``, ``"json"``, or the name of a NumPy dtype: ``bool``, ``int8`` to
+        ``int64``, ``uint8`` to ``uint64``, ``float16``, ``float32`` or ``float64``. A NumPy dtype
+        or type is converted to its name.
+    shape : tuple of int or None, default ()
+        Shape of the value of one step. ``()`` is a scalar, and ``None`` is a dimension that varies
+        from step to step. Text, bytes and JSON have no shape.
+
+    Raises
+    ------
+    InvalidValue
+        If the dtype cannot be stored, for example because it is big-endian, or if the shape is
+        invalid.
+
+    Examples
+    --------
     >>> Field("int32", shape=(None,))
     Field(dtype='int32', shape=(None,))
     """
@@ -82,7 +99,7 @@ class Field:
 
     @property
     def varies(self) -> bool:
-        """Whether the number of bytes of a value differs from step to step."""
+        """Whether the number of bytes of a value may differ from step to step, bool."""
         return self.dtype in OTHER or None in self.shape
 
     @functools.cached_property
@@ -92,18 +109,23 @@ class Field:
 
     @functools.cached_property
     def fixed_shape(self) -> tuple[int, ...]:
-        """The shape of a field that does not vary."""
+        """The shape of one value as a tuple of int, with 0 for each dimension that varies."""
         return tuple(n or 0 for n in self.shape)
 
     @functools.cached_property
     def nbytes(self) -> int:
-        """Bytes of one value of a fixed-width field."""
+        """The size in bytes of one value of a numeric field of fixed shape."""
         return self.numpy.itemsize * int(np.prod(self.fixed_shape, dtype=np.int64))
 
     def arrow(self) -> pa.DataType:
-        """Return the Arrow type of the column.
+        """Return the Arrow type of the column that stores the field.
 
-        Bool tensors are bytes there, so that they are sliced without a shift.
+        Bool tensors are stored as uint8, so that slices start at byte boundaries.
+
+        Returns
+        -------
+        pyarrow.DataType
+            Type of the column in a chunk.
         """
         if self.dtype == "text":
             return pa.utf8()
@@ -129,12 +151,34 @@ class Field:
         )
 
     def as_json(self) -> list[Any]:
-        """Return the field as JSON keeps it."""
+        """Return the field as a list that JSON can hold.
+
+        Returns
+        -------
+        list
+            The dtype as text, and the shape as a list of int or None.
+        """
         return [self.dtype, list(self.shape)]
 
     @classmethod
     def from_json(cls, value: list[Any]) -> "Field":
-        """Return the field that `as_json` gave."""
+        """Create a field from the list that `as_json` returned.
+
+        Parameters
+        ----------
+        value : list
+            The dtype as text, and the shape as a list of int or None.
+
+        Returns
+        -------
+        Field
+            The field.
+
+        Raises
+        ------
+        InvalidValue
+            If the dtype or the shape is invalid.
+        """
         return cls(value[0], tuple(value[1]))
 
     def __str__(self) -> str:
@@ -162,7 +206,7 @@ def _dtype_name(dtype: Any) -> str:
     return str(found.name)
 
 
-# What expdb itself keeps in every chunk, so that a batch of it needs no look-up a row.
+# Columns of every chunk, so that a batch of one chunk needs no look-up per row.
 SYSTEM = {
     "step": Field("int64"),
     "reward": Field("float64"),
@@ -172,11 +216,11 @@ SYSTEM = {
 
 
 class Signature:
-    """The fields of a chunk, in order: what its message means.
+    """The fields of a chunk, in the order of its columns.
 
-    The database keeps it once: as an Arrow schema, with which any Arrow can read the chunks, and
-    as JSON, from which expdb makes it again. Arrow's schema is not read back: pyarrow would run
-    the code of whatever extension types this process has registered.
+    The database stores a signature once: as an Arrow schema, so that any Arrow library can read the
+    chunks, and as JSON, from which expdb creates the signature again. expdb does not read the Arrow
+    schema, because pyarrow would run the code of registered extension types.
     """
 
     def __init__(self, fields: Mapping[str, Field], id: int = -1):
@@ -199,9 +243,9 @@ class Signature:
 
     @classmethod
     def from_stored(cls, id: int, message: bytes, text: str, crc: int) -> "Signature":
-        """Return the signature that `stored` gave; raise ChunkDamaged where it was changed."""
-        # As another pyarrow may write the same schema in other bytes, the checksum of the chunks
-        # is over the stored ones.
+        """Create a signature from the columns of `stored`; raise ChunkDamaged if they changed."""
+        # Another version of pyarrow may serialize the schema to other bytes, so the checksums of
+        # the chunks use the stored bytes.
         stored_crc = zlib.crc32(message)
         if zlib.crc32(text.encode(), stored_crc) != crc:
             raise ChunkDamaged(f"signature {id} does not match its checksum: restore a backup")
@@ -219,7 +263,7 @@ _RESERVED = frozenset((*VIEW_COLUMNS, *BATCH_KEYS, *SYSTEM))
 
 @functools.cache
 def check_name(name: str) -> None:
-    """Raise ReservedName or InvalidValue if a field may not be called so."""
+    """Raise ReservedName or InvalidValue if this is not a valid name of a field."""
     if not _NAME.fullmatch(name) or len(name.encode()) > 255:
         raise InvalidValue(f"a field may not be called {name!r}: use letters, digits, _ and dots")
     head = name.split(".", 1)[0]
@@ -231,15 +275,15 @@ def check_name(name: str) -> None:
         raise ReservedName(f"{name!r} starts as a derived key does (next_, has_): rename the field")
 
 
-# Of a name to a column: two letters of six in another order are 0.83; `episodes` and `episode_tags`
-# are 0.8, and nobody's slip.
+# Least similarity of a misspelt name: two swapped letters of six give 0.83; `episodes` and
+# `episode_tags`, which are different names, give 0.8.
 LIKENESS = 0.82
 
 
 def warn_of_likely_name(name: str, field: Field, absent: Sequence[str]) -> None:
-    """Warn where a new field has the name that a column has elsewhere, or nearly has here.
+    """Warn if the name of a new field is probably a misspelt column or field.
 
-    The column would not be set. The same is true of the fields that the step lacks.
+    It also warns if other libraries use the name for a column of expdb.
     """
     plain_name = name.lower()
     column = COLUMN_SYNONYMS.get(plain_name) or next(
@@ -254,6 +298,6 @@ def warn_of_likely_name(name: str, field: Field, absent: Sequence[str]) -> None:
 
 def _likely_field(name: str, absent: Sequence[str]) -> str | None:
     found = [one for one in absent if {name, one} <= {*OBSERVATIONS}]
-    if not any(letter.isdigit() for letter in name):  # numbered fields differ in a digit only
+    if not any(letter.isdigit() for letter in name):  # numbered fields differ only in a digit
         found += difflib.get_close_matches(name, absent, 1, LIKENESS)
     return f"field {found[0]!r}, which this step lacks" if found else None

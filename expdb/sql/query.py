@@ -1,7 +1,4 @@
-"""Conditions on experience.
-
-They are built by name and value; conditions.py checks and compiles them.
-"""
+"""Build conditions on experience from names and values; conditions.py compiles them."""
 
 import base64
 import json
@@ -29,13 +26,13 @@ COMPARISONS = (
     "is_not_null",
 )
 MAX_NESTING = 100
-LONGEST_SHOWN = 200  # characters of a query in a message
-MANY = 100  # values, from which on a list goes as one parameter
-MAX_VALUES = 30_000  # SQLite binds 32,766 parameters a statement
+LONGEST_SHOWN = 200  # characters of a query in an error message
+MANY = 100  # a list with more values is bound as one parameter
+MAX_VALUES = 30_000  # SQLite binds up to 32,766 parameters per statement
 
 
 def key_of(where: Where) -> str:
-    """Return what tells a condition from others."""
+    """Return a cache key: equal conditions have equal keys."""
     if isinstance(where, np.ndarray):
         return f"positions {where.dtype} {base64.b64encode(where.tobytes()).decode()}"
     built = where.build() if isinstance(where, QueryBuilder) else where
@@ -43,7 +40,7 @@ def key_of(where: Where) -> str:
 
 
 def _told(value: Any) -> Any:
-    """Return what tells a value from all others; the `repr` of an array leaves some out."""
+    """Return a JSON value that identifies `value`; the `repr` of a long array is abbreviated."""
     if isinstance(value, np.generic) and not isinstance(item := value.item(), np.generic):
         return item
     if isinstance(value, np.generic) or not hasattr(value, "__array__"):
@@ -54,7 +51,7 @@ def _told(value: Any) -> Any:
 
 
 def shown(where: Where) -> str:
-    """Return a query as one line of a message."""
+    """Return a query as one line of text for a message."""
     plain = where.build() if isinstance(where, QueryBuilder) else plain_where(where)
     if isinstance(plain, np.ndarray):
         return f"positions {np.array2string(plain, threshold=6, separator=', ')}"
@@ -63,22 +60,36 @@ def shown(where: Where) -> str:
 
 
 class QueryBuilder:
-    """Build a condition, left to right.
+    """Build a condition on steps from comparisons, strictly from left to right.
 
-    `and_()` and `or_()` join what stands before them with what follows.
+    Every method except `build` adds to the condition and returns the builder, so that calls can be
+    chained. `and_` and `or_` join the condition so far with the next comparison. They have no
+    precedence: ``a or b and c`` means ``(a or b) and c``. Use `nested` for parentheses.
 
-    There is no precedence: `a or b and c` is `(a or b) and c`; use `nested` for anything else.
-    Names are the columns of the view `experience`, `tags.<key>` and `episode_tags.<key>`. `ne`,
-    `not_in` and `not_like` match rows where the column is NULL, the other comparisons do not.
-    `like` is case-sensitive, with `%` for any text, `_` for one character and backslash to escape
-    them.
+    Names are the columns of the view ``experience``, ``tags.<key>`` and ``episode_tags.<key>``. A
+    comparison is checked when the query is used, not when it is added. The method that receives the
+    query, such as `ReplayBuffer.sample`, then raises `QueryError` if a name does not exist or a
+    value does not fit its column.
 
+    The same query matches the same steps on SQLite and PostgreSQL. `ne`, `not_in` and `not_like`
+    match rows where the column is NULL; the other comparisons do not. Text is compared by code
+    point. A tag equals only values of its own JSON type.
+
+    Examples
+    --------
     >>> QueryBuilder().eq("reward", 1).or_().gt("step", 9).build()["or_"]
     [{'field': 'reward', 'value': 1, 'op': 'eq'}, {'field': 'step', 'value': 9, 'op': 'gt'}]
+
+    Use `nested` for parentheses:
+
+    >>> rewarded = QueryBuilder().gt("reward", 0).or_().is_null("reward")
+    >>> query = QueryBuilder().eq("task_id", "task_1").and_().nested(rewarded)
+    >>> list(query.build())
+    ['and_']
     """
 
     def __init__(self) -> None:
-        self._parts: list[dict[str, Any] | str] = []  # conditions and operators, as they came
+        self._parts: list[dict[str, Any] | str] = []  # conditions and operators in call order
 
     def _add(self, field: str, op: str, *value: Any) -> "QueryBuilder":
         self._parts.append(
@@ -89,74 +100,287 @@ class QueryBuilder:
         return self
 
     def eq(self, field: str, value: Any) -> "QueryBuilder":
-        """Match where the column equals the value."""
+        """Match rows where the column equals the value.
+
+        Parameters
+        ----------
+        field : str
+            Column of the view ``experience``, ``tags.<key>`` or ``episode_tags.<key>``.
+        value : str, int, float or bool
+            Value to compare with. A NumPy scalar is converted. Use `is_null` for NULL.
+
+        Returns
+        -------
+        QueryBuilder
+            This builder.
+        """
         return self._add(field, "eq", value)
 
     def ne(self, field: str, value: Any) -> "QueryBuilder":
-        """Match where the column differs from the value, or is NULL."""
+        """Match rows where the column differs from the value or is NULL.
+
+        Parameters
+        ----------
+        field : str
+            Column of the view ``experience``, ``tags.<key>`` or ``episode_tags.<key>``.
+        value : str, int, float or bool
+            Value to compare with. A NumPy scalar is converted. Use `is_not_null` for NULL.
+
+        Returns
+        -------
+        QueryBuilder
+            This builder.
+        """
         return self._add(field, "ne", value)
 
     def gt(self, field: str, value: Any) -> "QueryBuilder":
-        """Match where the column is greater than the value."""
+        """Match rows where the column is greater than the value.
+
+        Parameters
+        ----------
+        field : str
+            Column of the view ``experience``, ``tags.<key>`` or ``episode_tags.<key>``.
+        value : int, float or str
+            Value to compare with: a number for a numeric column, text for a text column.
+
+        Returns
+        -------
+        QueryBuilder
+            This builder.
+        """
         return self._add(field, "gt", value)
 
     def gte(self, field: str, value: Any) -> "QueryBuilder":
-        """Match where the column is at least the value."""
+        """Match rows where the column is at least the value.
+
+        Parameters
+        ----------
+        field : str
+            Column of the view ``experience``, ``tags.<key>`` or ``episode_tags.<key>``.
+        value : int, float or str
+            Value to compare with: a number for a numeric column, text for a text column.
+
+        Returns
+        -------
+        QueryBuilder
+            This builder.
+        """
         return self._add(field, "gte", value)
 
     def lt(self, field: str, value: Any) -> "QueryBuilder":
-        """Match where the column is less than the value."""
+        """Match rows where the column is less than the value.
+
+        Parameters
+        ----------
+        field : str
+            Column of the view ``experience``, ``tags.<key>`` or ``episode_tags.<key>``.
+        value : int, float or str
+            Value to compare with: a number for a numeric column, text for a text column.
+
+        Returns
+        -------
+        QueryBuilder
+            This builder.
+        """
         return self._add(field, "lt", value)
 
     def lte(self, field: str, value: Any) -> "QueryBuilder":
-        """Match where the column is at most the value."""
+        """Match rows where the column is at most the value.
+
+        Parameters
+        ----------
+        field : str
+            Column of the view ``experience``, ``tags.<key>`` or ``episode_tags.<key>``.
+        value : int, float or str
+            Value to compare with: a number for a numeric column, text for a text column.
+
+        Returns
+        -------
+        QueryBuilder
+            This builder.
+        """
         return self._add(field, "lte", value)
 
     def in_(self, field: str, values: Any) -> "QueryBuilder":
-        """Match where the column equals one of the values."""
+        """Match rows where the column equals one of the values.
+
+        Parameters
+        ----------
+        field : str
+            Column of the view ``experience``, ``tags.<key>`` or ``episode_tags.<key>``.
+        values : iterable of str, int, float or bool
+            Values to compare with. A query accepts at most 30,000 of them.
+
+        Returns
+        -------
+        QueryBuilder
+            This builder.
+
+        Raises
+        ------
+        QueryError
+            If `values` is a single text, bytes, a mapping, or not iterable.
+        """
         return self._add(field, "in", _listed(field, values))
 
     def not_in(self, field: str, values: Any) -> "QueryBuilder":
-        """Match where the column equals none of the values, or is NULL."""
+        """Match rows where the column equals none of the values or is NULL.
+
+        Parameters
+        ----------
+        field : str
+            Column of the view ``experience``, ``tags.<key>`` or ``episode_tags.<key>``.
+        values : iterable of str, int, float or bool
+            Values to compare with. A query accepts at most 30,000 of them.
+
+        Returns
+        -------
+        QueryBuilder
+            This builder.
+
+        Raises
+        ------
+        QueryError
+            If `values` is a single text, bytes, a mapping, or not iterable.
+        """
         return self._add(field, "not_in", _listed(field, values))
 
     def like(self, field: str, pattern: str) -> "QueryBuilder":
-        """Match where the text fits the pattern."""
+        """Match rows where the text matches the pattern.
+
+        The comparison is case-sensitive.
+
+        Parameters
+        ----------
+        field : str
+            Column of the view ``experience``, ``tags.<key>`` or ``episode_tags.<key>``.
+        pattern : str
+            Text with the wildcards ``%`` for any text and ``_`` for one character. A backslash
+            escapes a wildcard or a backslash.
+
+        Returns
+        -------
+        QueryBuilder
+            This builder.
+        """
         return self._add(field, "like", pattern)
 
     def not_like(self, field: str, pattern: str) -> "QueryBuilder":
-        """Match where the text does not fit the pattern, or is NULL."""
+        """Match rows where the text does not match the pattern or is NULL.
+
+        The comparison is case-sensitive.
+
+        Parameters
+        ----------
+        field : str
+            Column of the view ``experience``, ``tags.<key>`` or ``episode_tags.<key>``.
+        pattern : str
+            Text with the wildcards ``%`` for any text and ``_`` for one character. A backslash
+            escapes a wildcard or a backslash.
+
+        Returns
+        -------
+        QueryBuilder
+            This builder.
+        """
         return self._add(field, "not_like", pattern)
 
     def is_null(self, field: str) -> "QueryBuilder":
-        """Match where the column is NULL."""
+        """Match rows where the column is NULL.
+
+        A tag that a step or episode does not have is NULL.
+
+        Parameters
+        ----------
+        field : str
+            Column of the view ``experience``, ``tags.<key>`` or ``episode_tags.<key>``.
+
+        Returns
+        -------
+        QueryBuilder
+            This builder.
+        """
         return self._add(field, "is_null")
 
     def is_not_null(self, field: str) -> "QueryBuilder":
-        """Match where the column is not NULL."""
+        """Match rows where the column is not NULL.
+
+        Parameters
+        ----------
+        field : str
+            Column of the view ``experience``, ``tags.<key>`` or ``episode_tags.<key>``.
+
+        Returns
+        -------
+        QueryBuilder
+            This builder.
+        """
         return self._add(field, "is_not_null")
 
     def and_(self) -> "QueryBuilder":
-        """Require what stands before and the next condition."""
+        """Require both the condition so far and the next condition.
+
+        Returns
+        -------
+        QueryBuilder
+            This builder.
+        """
         self._parts.append("and_")
         return self
 
     def or_(self) -> "QueryBuilder":
-        """Require what stands before or the next condition."""
+        """Require the condition so far or the next condition.
+
+        Returns
+        -------
+        QueryBuilder
+            This builder.
+        """
         self._parts.append("or_")
         return self
 
     def nested(self, builder: "QueryBuilder") -> "QueryBuilder":
-        """Add another builder's condition as one, in parentheses."""
+        """Add the condition of another builder in parentheses.
+
+        Later changes of `builder` do not affect this condition.
+
+        Parameters
+        ----------
+        builder : QueryBuilder
+            Builder of the condition to add.
+
+        Returns
+        -------
+        QueryBuilder
+            This builder.
+
+        Raises
+        ------
+        QueryError
+            If `builder` is not a QueryBuilder, or its condition is empty or incomplete.
+        """
         if not isinstance(builder, QueryBuilder):
             raise QueryError(f"nested takes a QueryBuilder, not a {type(builder).__name__}")
         self._parts.append(builder.build())
         return self
 
     def build(self) -> dict[str, Any]:
-        """Return the condition as plain JSON.
+        """Return the condition as a mapping of plain JSON values.
 
-        Raise QueryError for none, or for operators that join nothing.
+        Every method that accepts a query accepts the mapping too.
+
+        Returns
+        -------
+        dict of str to object
+            Either a comparison with the keys ``field``, ``op`` and, except for ``is_null`` and
+            ``is_not_null``, ``value``; or a mapping from ``and_`` or ``or_`` to a list of two
+            conditions.
+
+        Raises
+        ------
+        QueryError
+            If the condition is empty, or two conditions are not joined by exactly one `and_` or
+            `or_`.
         """
         if not self._parts:
             raise QueryError(
@@ -183,7 +407,7 @@ class QueryBuilder:
 
 
 def _plain(value: Any) -> Any:
-    """Return NumPy's scalars as Python's, so that what is built is JSON."""
+    """Convert NumPy scalars to Python scalars, which JSON can hold."""
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -194,9 +418,9 @@ def _listed(field: str, values: Any) -> list[Any]:
 
 
 def plain_where(where: Where) -> "QueryBuilder | Mapping[str, Any] | np.ndarray | None":
-    """Return a list of positions as an array, and every other form as it is.
+    """Convert a list of positions to an array, and return every other query unchanged.
 
-    Raise QueryError for a list of anything else.
+    Raise QueryError if a list holds anything other than integers of 64 bits.
     """
     if not isinstance(where, (list, tuple, range)):
         return where  # type: ignore[return-value]  # other sequences are refused below

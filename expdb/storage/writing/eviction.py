@@ -4,7 +4,7 @@ If no policy is set, or the database can apply the policy itself, the trigger `b
 chooses the steps to evict. In every case the trigger `buffers_evicted` deletes them.
 """
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 import json
 import os
@@ -34,14 +34,48 @@ MARKER = "archive_id"  # in the stored policy
 
 @dataclass(frozen=True)
 class Eviction:
-    """Say what a buffer keeps, beside the newest steps up to its capacity.
+    """Define limits of a buffer in addition to its capacity.
 
-    Evicted is, oldest first: what is older than `max_age` seconds; of each task what is over
-    `max_steps_per_task`; and what is over `max_bytes` of stored fields, or over the capacity. With
-    `whole_episodes` only episodes that have ended go, each at once, by the time of their last step.
-    With an `archive`, a folder, what is evicted is written there first, as Parquet files in
-    `buffer=<name>/date=<day>/`. Handles that write evict, or with ``by="archiver"`` only calls of
-    `evict()` and ``expdb evict --follow``.
+    Assign it to ``buffer.eviction``; the policy is stored, and every process applies it. Steps are
+    evicted oldest first: steps that exceed `max_age`, then steps of a task that exceed
+    `max_steps_per_task`, then steps that exceed `max_bytes` or the capacity. Steps that a lease
+    pins are not evicted, unless the buffer would keep more than twice its capacity for them.
+
+    A writing handle evicts at most about once per second. With `whole_episodes` or `archive` this
+    also applies to the capacity, so between two evictions the buffer may exceed it.
+
+    At least one of `max_bytes`, `max_age`, `max_steps_per_task`, `whole_episodes` and `archive` is
+    required. Assign None to ``buffer.eviction`` to remove the policy.
+
+    Parameters
+    ----------
+    max_bytes : int, optional
+        Limit in bytes of the stored fields, ``buffer.stats()["bytes"]``; at least 1.
+    max_age : float, optional
+        Limit in seconds of the age of a step by its ``execute_time``. With `whole_episodes`, of the
+        time since the episode ended.
+    max_steps_per_task : int, optional
+        Number of newest steps to keep per task; at least 1.
+    whole_episodes : bool, default False
+        Whether to evict only whole episodes that have ended. Open episodes are kept, but count
+        towards the limits.
+    archive : str or path-like, optional
+        Folder for steps that are evicted. expdb writes them to Parquet files in
+        ``buffer=<name>/date=<day>/`` before it deletes them. ``~`` is expanded, and a relative path
+        becomes absolute.
+    by : {"writers", "archiver"}, default "writers"
+        Which calls evict: ``"writers"`` are all handles that write; ``"archiver"`` is only
+        `ReplayBuffer.evict` and ``expdb evict --follow``.
+
+    Raises
+    ------
+    InvalidValue
+        If a limit is out of range, `archive` is not a path, or no limit is set.
+
+    Examples
+    --------
+    >>> buffer.eviction = expdb.Eviction(max_bytes=10 * 2**30)  # doctest: +SKIP
+    >>> buffer.eviction = expdb.Eviction(whole_episodes=True, archive="old")  # doctest: +SKIP
     """
 
     max_bytes: int | None = None
@@ -75,12 +109,12 @@ class Eviction:
 
     @property
     def is_done_by_trigger(self) -> bool:
-        """Whether the capacity is still kept by the database's trigger, step by step."""
+        """Whether a trigger of the database enforces the capacity step by step, bool."""
         return not self.whole_episodes and self.archive is None
 
 
 def read_policy(session: Session, store: Store) -> Eviction | None:
-    """Return the policy of a buffer, None for none."""
+    """Return the policy of a buffer, or None if it has none."""
     stored = _read(session, store)
     if stored is None:
         return None
@@ -92,7 +126,7 @@ def read_policy(session: Session, store: Store) -> Eviction | None:
 
 
 def read_marker(session: Session, store: Store) -> str | None:
-    """Return the id that the policy's folder must hold, None for any folder."""
+    """Return the id that the archive's folder must hold, or None for any folder."""
     stored = _read(session, store)
     return None if stored is None else stored.get(MARKER)
 
@@ -118,9 +152,10 @@ def _unreadable(store: Store, error: Exception) -> errors.DatabaseDamaged:
 def set_policy(
     session: Session, store: Store, policy: Eviction | None, marker: str | None = None
 ) -> None:
-    """Store the policy, None for none, in a transaction that holds the buffer.
+    """Store a policy, or None to remove it, in a transaction that has locked the buffer.
 
-    `marker` is the id of the archive's folder: see archive_folder.py.
+    `marker` is the id of the archive's folder: see archive_folder.py. Raise DatabaseBusy if another
+    process archives steps of the buffer.
     """
     if session.rows(sa.select(V.id).where(V.buffer_id == store.id)):
         raise errors.DatabaseBusy(
@@ -134,21 +169,21 @@ def set_policy(
     session.execute(sa.update(tables.buffers).where(B.id == store.id).values(**values))
 
 
-# -- what goes -------------------------------------------------------------------------------------
+# -- selection -------------------------------------------------------------------------------------
 
-FIRST_LOOK = 1024  # runs of steps; four times as many where that is not enough
+FIRST_LOOK = 1024  # runs of steps to read first; each further attempt reads four times as many
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What would be evicted: steps in order of position, of each the episode and why."""
+    """The steps to evict in order of position, each with its episode and the limit it exceeds."""
 
     positions: np.ndarray
     episodes: np.ndarray
-    why: np.ndarray  # texts
+    why: np.ndarray  # names of limits, such as "max_age"
 
     def runs(self) -> list[tuple[int, int, int, str]]:
-        """Return episode, first and last position, and why, of neighbouring steps."""
+        """Group neighbouring steps; return episode, first and last position, and limit."""
         positions = self.positions
         if not len(positions):
             return []
@@ -164,12 +199,12 @@ NOTHING = Plan(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, object)
 
 
 def plan_eviction(store: Store, session: Session, policy: Eviction, now: float) -> Plan:
-    """Return what the policy would have evicted, as the session sees the buffer."""
+    """Return the steps that the policy evicts from the buffer as the session sees it."""
     state = store.state(session)
     over_steps = 0 if state.capacity is None else state.size - state.capacity
     over_bytes = 0 if policy.max_bytes is None else state.nbytes - policy.max_bytes
     pinned = pinned_from(store, session, state)
-    # Single steps go in the order of their positions, so that a look at the oldest is enough.
+    # Single steps are evicted in the order of positions, so reading the oldest runs is enough.
     limit: int | None = FIRST_LOOK
     if policy.max_age is not None or policy.max_steps_per_task is not None:
         limit = None
@@ -194,9 +229,9 @@ def plan_eviction(store: Store, session: Session, policy: Eviction, now: float) 
 
 
 def pinned_from(store: Store, session: Session, state: State) -> int | None:
-    """Return the position from which on steps are kept for those who hold leases.
+    """Return the first position that is kept for leases, or None.
 
-    None where there is none, or where that would be more than twice the capacity.
+    Return None if no lease pins steps, or if these would be more than twice the capacity.
     """
     if state.pinned is None or state.capacity is None:
         return state.pinned
@@ -206,7 +241,7 @@ def pinned_from(store: Store, session: Session, state: State) -> int | None:
 
 
 def _read_runs(store: Store, session: Session, limit: int | None) -> list[Any]:
-    """Return the oldest runs of neighbouring steps of an episode, and what is known of them."""
+    """Return the oldest runs of neighbouring steps with columns of their episode and chunk."""
     chunks = sa.and_(C.buffer_id == G.buffer_id, C.id == G.chunk)
     return list(
         session.rows(
@@ -242,11 +277,11 @@ class _Items:
         first, last, episode, tasks, status, end, ended, nbytes, count = zip(*rows, strict=True)
         starts = np.maximum(np.array(first, np.int64), state.oldest)
         lengths = np.array(last, np.int64) - starts + 1
-        run = np.repeat(np.arange(len(rows)), lengths)  # of each step
+        run = np.repeat(np.arange(len(rows)), lengths)  # the run of each step
         offsets = np.arange(len(run)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         self._positions, self._episodes = starts[run] + offsets, np.array(episode)[run]
         if whole_episodes:
-            keys = np.array(end, np.int64)[run]  # the last position, which is no other episode's
+            keys = np.array(end, np.int64)[run]  # the last position identifies an episode
             _, of, self._item = np.unique(keys, return_index=True, return_inverse=True)
             allowed = np.array([one != "open" for one in status])[run][of]
         else:
@@ -287,11 +322,11 @@ class _Items:
 
     @property
     def last_goes(self) -> bool:
-        """Whether the newest item goes, so that those behind it may have to go as well."""
+        """Whether the newest item is marked: then newer items may be due, too."""
         return bool(self._why[-1] != "")
 
     def plan(self) -> Plan:
-        """Return what goes."""
+        """Return the steps of all items that are marked."""
         why = self._why[self._item]
         gone = why != ""
         return Plan(self._positions[gone], self._episodes[gone], why[gone])
@@ -301,7 +336,7 @@ class _Items:
 
 
 def evict(store: Store, session: Session, outcome: WriteOutcome, positions: np.ndarray) -> int:
-    """Evict steps in a transaction that holds the buffer's row; return how many there were."""
+    """Evict steps in a transaction that has locked the buffer's row; return their number."""
     if not len(positions):
         return 0
     oldest = sa.select(sa.func.min(S.position)).where(
@@ -321,7 +356,7 @@ def _evict_before(store: Store, session: Session, bound: int) -> int:
         .select_from(tables.steps)
         .where(S.buffer_id == store.id, S.position < bound)
     )
-    # Of what a lease pins, the oldest may have been deleted by hand; the others stay pinned.
+    # A user may have deleted the oldest step that a lease pins; its other steps stay pinned.
     L = tables.leases.c
     held = sa.and_(L.buffer_id == store.id, L.status == "leased", L.pinned < bound)
     session.execute(sa.update(tables.leases).where(held).values(pinned=bound))
