@@ -7,7 +7,8 @@
                 --ecosystems          and those of RLlib, DI-engine, AWorld and Datasette, in
                                       environments of their own: large downloads
                 --newest              with the newest versions, not those of constraints.txt
-    python3 dev.py lint               ruff and mypy --strict
+    python3 dev.py lint               ruff, mypy --strict and the docstrings of public names
+    python3 dev.py docs               the documentation site, in docs/_build/html
     python3 dev.py torture [ARGS]     every fault in one table: kills, power loss, full disks, ...
     python3 dev.py bench [ARGS]       the benchmarks
     python3 dev.py scale              what breaks first with 10, 1,000 and 100,000 actors
@@ -38,6 +39,7 @@ PIP_OPTIONS = [
 ]
 NEEDS = {
     "lint": ["lint"],
+    "docs": ["docs"],
     "test": ["test"],
     "torture": ["test"],
     "bench": ["test", "bench"],
@@ -202,6 +204,10 @@ def main(arguments: list[str]) -> None:
             environment.call("-m", "ruff", "check", ".")
             environment.call("-m", "ruff", "format", "--check", ".")
             environment.call("-m", "mypy")
+        case ["docs"]:
+            environment.provide(NEEDS["docs"])
+            options = ["--fresh-env", "--fail-on-warning", "--keep-going", "--quiet"]
+            environment.call("-m", "sphinx", *options, "docs", "docs/_build/html")
         case ["torture", *rest]:
             environment.provide(NEEDS["torture"])
             environment.call("tests/torture", *rest)

@@ -1,0 +1,31 @@
+"""Configure Sphinx. `python3 dev.py docs` builds the site in `docs/_build/html`."""
+
+import sys
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+project = "expdb"
+author = "the authors of expdb"
+version = release = installed_version("expdb")
+extensions = [
+    "myst_parser",
+    "numpydoc",
+    "schema_reference",
+    "sphinx.ext.autodoc",
+    "sphinx_click",
+    "sphinx_design",
+]
+exclude_patterns = ["_build"]
+
+html_theme = "furo"
+html_title = f"expdb {release}"
+html_show_sourcelink = False
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # the docstrings describe types, shapes and units
+numpydoc_show_class_members = False  # the reference pages list them

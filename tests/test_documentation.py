@@ -1,0 +1,95 @@
+"""The blocks of the tutorials run, and print what the pages show."""
+
+import contextlib
+import doctest
+import importlib.util
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sybil import Sybil
+from sybil.evaluators.python import PythonEvaluator
+from sybil.parsers.myst import CodeBlockParser
+
+import expdb
+
+DOCS = Path(__file__).parents[1] / "docs"
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+class OutputEvaluator(PythonEvaluator):
+    """Runs a block and keeps what it prints; saves a block that begins with a file name."""
+
+    def __call__(self, example):
+        if name := re.match(r"# (\w+\.py)\n", example.parsed):
+            Path(name[1]).write_text(example.parsed)
+            return
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            super().__call__(example)
+        example.namespace["printed output"] = output.getvalue()
+
+
+def run_shell(example):
+    """Run a block with bash, and keep what it prints."""
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", example.parsed],
+        env={**os.environ, "PATH": programs, "PYTHONWARNINGS": "error", "PYTHONUNBUFFERED": "1"},
+        capture_output=True, text=True, check=True, timeout=100,
+    )  # fmt: skip
+    example.namespace["printed output"] = done.stdout
+
+
+def compare_output(example):
+    """Return the difference between the shown output and the output of the block before it."""
+    checker, actual = doctest.OutputChecker(), example.namespace["printed output"]
+    if checker.check_output(example.parsed, actual, FLAGS):
+        return None
+    return checker.output_difference(doctest.Example("", example.parsed), actual, FLAGS)
+
+
+PAGES = Sybil(
+    parsers=[
+        CodeBlockParser(language="python", evaluator=OutputEvaluator()),
+        CodeBlockParser(language="sh", evaluator=run_shell),
+        CodeBlockParser(language="text", evaluator=compare_output),
+    ]
+)
+
+
+def tutorials():
+    pages = sorted(DOCS.glob("tutorials/[!i]*.md"))
+    return [pytest.param(page, id=page.stem) for page in pages]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", tutorials())
+def test_a_tutorial_runs_and_prints_what_it_shows(page, tmp_path, monkeypatch):
+    if "import torch" in page.read_text() and not importlib.util.find_spec("torch"):
+        pytest.skip("torch is not installed: run `python3 dev.py test --torch`")
+    monkeypatch.chdir(tmp_path)
+    examples = list(PAGES.parse(page).examples())
+    assert len(examples) == len(
+        re.findall(r"^```(python|sh|text)$", page.read_text(), re.MULTILINE)
+    )
+    for example in examples:
+        example.evaluate()
+
+
+def test_an_output_that_differs_from_the_page_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n")
+    run, compare = PAGES.parse(page).examples()
+    run.evaluate()
+    with pytest.raises(Exception, match=r"Expected:\n    3\nGot:\n    2"):
+        compare.evaluate()
+
+
+def test_the_reference_lists_every_public_name():
+    pages = "".join(page.read_text() for page in DOCS.glob("reference/python/*.md"))
+    listed = re.findall(r"^\.\. auto\w+:: expdb\.(\w+)$", pages, re.MULTILINE)
+    assert sorted(listed) == sorted([*expdb.__all__, "testing"])
