@@ -1,4 +1,4 @@
-"""Admission: a group of episodes that may begin, as a buffer's pace says."""
+"""Admission: permission to generate a group of episodes, given by the pace of a buffer."""
 
 from __future__ import annotations
 
@@ -19,18 +19,25 @@ from expdb.storage.ledger.admissions import Admitted
 from expdb.storage.ledger.waiters import Waiter
 from expdb.storage.store import Store
 
-PAUSE = 0.035  # seconds between two looks, each at what the database says of itself
-PATIENCE = 60.0  # seconds of waiting without end, after which somebody may want to know
-LONGEST = 1.0  # seconds without a change: a group may expire, or its process end
+PAUSE = 0.035  # seconds between two checks for a commit
+PATIENCE = 60.0  # seconds after which a wait without a limit warns
+LONGEST = 1.0  # seconds after which the pace is read without a commit: a group may have expired
 
 _serials = itertools.count()
 _others = Others()
 
 
 class Admission:
-    """A group of episodes that was let in, until it is finished or taken back.
+    """Permit one group of episodes until it is finished, cancelled or expired.
 
-    Use it with `with`: leaving the block finishes it, an exception takes it back.
+    `ReplayBuffer.admit` returns an admission. Use it in a `with` statement: leaving the block
+    finishes the group, and an exception in the block cancels it. An admission cannot be pickled.
+
+    Examples
+    --------
+    >>> with buffer.admit() as group:  # doctest: +SKIP
+    ...     for _ in range(8):
+    ...         roll_out(buffer, policy_version=group.policy_version)
     """
 
     def __init__(self, store: Store, admitted: Admitted, seconds: float):
@@ -49,15 +56,43 @@ class Admission:
 
     @property
     def policy_version(self) -> int | None:
-        """The version of the buffer's policy when the group was let in."""
+        """The buffer's `policy_version` when the group was admitted, an int or None."""
         return self._admitted.policy_version
 
     def finish(self) -> None:
-        """Have the group count as generated; warn where it took longer than its seconds."""
+        """Count the group as generated.
+
+        Further calls do nothing. Nothing is counted if the buffer had no `pace`.
+
+        Raises
+        ------
+        UnknownBuffer
+            If the buffer was dropped.
+        DatabaseBusy
+            If another process locks the database for longer than the handle's `timeout`. The call
+            can then be repeated.
+
+        Warns
+        -----
+        ExpDBWarning
+            If the group took longer than its `seconds`, so that another group may have begun in its
+            place.
+        """
         self._end(took_place=True)
 
     def cancel(self) -> None:
-        """Have another group begin in its place; nothing where it is over."""
+        """Let another group begin in place of this one.
+
+        It has no effect if the group is finished, cancelled or expired.
+
+        Raises
+        ------
+        UnknownBuffer
+            If the buffer was dropped.
+        DatabaseBusy
+            If another process locks the database for longer than the handle's `timeout`. The call
+            can then be repeated.
+        """
         self._end(took_place=False)
 
     def _end(self, *, took_place: bool) -> None:
@@ -65,7 +100,7 @@ class Admission:
         if self._is_over:
             return
         known = id is None or self._store.engine.retry(self._end_stored, id, took_place)
-        self._is_over = True  # only now: what the database refused can be tried again
+        self._is_over = True  # after the database call, so that a failed call can be repeated
         if not known and took_place:
             errors.warn(
                 f"a group took longer than the {self._seconds:g} seconds that it was let in for, "
@@ -74,7 +109,7 @@ class Admission:
             )
 
     def _end_stored(self, id: int, took_place: bool) -> bool:
-        """End the stored admission; return whether it was known still."""
+        """End the stored admission; return whether it still existed."""
         again, self._may_have_ended = self._may_have_ended, True
         try:
             return admissions.end(self._store, id, took_place=took_place, again=again)
@@ -85,9 +120,26 @@ class Admission:
             raise
 
     def renew(self, seconds: float | None = None) -> None:
-        """Hold it for so many seconds from now, as many as at first by default.
+        """Postpone the expiry of the admission.
 
-        Raises LeaseLost where it is over, or has expired.
+        An expired admission can be renewed until another call to `admit` has removed it.
+
+        Parameters
+        ----------
+        seconds : float, optional
+            Seconds from now until the admission expires. Defaults to the `seconds` of the last
+            `renew` that passed any, or else of `admit`.
+
+        Raises
+        ------
+        LeaseLost
+            If the group is finished or cancelled, or has expired and was removed.
+        InvalidValue
+            If `seconds` is not a positive number.
+        UnknownBuffer
+            If the buffer was dropped.
+        DatabaseBusy
+            If another process locks the database for longer than the handle's `timeout`.
         """
         self._seconds = self._seconds if seconds is None else checks.seconds(seconds)
         id = self._admitted.id
@@ -111,7 +163,7 @@ class Admission:
         if error is None:
             self.finish()
         else:
-            with suppress(errors.ExpDBError):  # the error of the block is the one to tell
+            with suppress(errors.ExpDBError):  # raise the error of the block instead
                 self.cancel()
 
 
@@ -178,7 +230,7 @@ def _read_pace_and_admit(store: Store, seconds: float, serial: int, id: int) -> 
 async def admit_async(
     store: Store, wait: float | None, required: bool, seconds: float
 ) -> Admission | None:
-    """Do what `admit` does, in another thread."""
+    """Run `admit` in another thread; cancel the admission if the caller is cancelled."""
     return await obtain(
         lambda cancelled: admit(store, wait, required, seconds, cancelled),
         lambda admission: None if admission is None else admission.cancel(),

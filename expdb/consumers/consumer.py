@@ -1,4 +1,4 @@
-"""Consumer: batches for learners that share the work, each handed out to one of them."""
+"""Consumer: lease batches of a buffer to learners that share the work."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -24,12 +24,19 @@ from expdb.sql.query import Where
 
 
 class Consumer:
-    """Hand out batches to learners: each row to one of them at a time, as often as the limits say.
+    """Lease batches to learners, each step to one learner at a time.
 
-    Made by `buffer.consumer(name)`. Its settings and its progress are in the database: learners on
-    any machine that open the consumer of this name share it, and go on where it was after a
-    restart. Threads may share it.
+    `ReplayBuffer.consumer` returns a consumer. Its settings and its progress are stored in the
+    database. Learners on any machine that open the consumer by its name share it, and continue
+    where it was after a restart. Threads may share a Consumer object.
 
+    Attributes
+    ----------
+    name : str
+        Name of the consumer, unique in the buffer.
+
+    Examples
+    --------
     >>> consumer = buffer.consumer("trainer", max_times_sampled=1)  # doctest: +SKIP
     >>> with consumer.lease(64, step=100) as batch:  # doctest: +SKIP
     ...     train(batch)
@@ -46,7 +53,7 @@ class Consumer:
 
     @property
     def last_step(self) -> int | None:
-        """The trainer's step number of the latest acknowledgement, None before any had one."""
+        """The latest trainer step that a lease was acknowledged with, an int, or None."""
         return self._leasing.record().last_step
 
     def stats(self, *, unit: Group | None = None, where: Where = None) -> dict[str, Any]:
@@ -57,17 +64,26 @@ class Consumer:
         unit : Group, optional
             Count the groups that this unit would draw.
         where : query, optional
-            Count only the episodes that have a matching step.
+            Count only episodes with a matching step. It requires `unit`.
 
         Returns
         -------
         dict
-            `name`, `max_times_sampled`, `max_staleness`, `min_size`, the numbers of leases `leased`
-            and `acknowledged`, and `last_step`. With `unit`, `groups` has the number of groups for
-            each of `ready`, `leased` (now, or as often as `max_times_sampled` allows), `incomplete`
-            (too few complete rollouts with a known return and without evicted steps), `no_spread`
-            (the standard deviation of the returns is below `min_spread`) and `too_stale` (a rollout
-            exceeds `max_staleness` or has no policy version).
+            `name`, `max_times_sampled`, `max_staleness`, `min_size`, the number of leases `leased`
+            and `acknowledged` so far, and `last_step`. With `unit`, `groups` has the number of
+            groups for each of `ready`, `leased` (now, or as often as `max_times_sampled` allows),
+            `incomplete` (too few complete rollouts with a known return and without evicted steps),
+            `no_spread` (the standard deviation of the returns is below `min_spread`) and
+            `too_stale` (a rollout exceeds `max_staleness` or has no policy version).
+
+        Raises
+        ------
+        InvalidValue
+            If `where` is given without `unit`, or if `unit` is not a Group.
+        QueryError
+            If `where` is not a valid query.
+        UnknownConsumer
+            If the consumer was dropped.
 
         Examples
         --------
@@ -114,18 +130,75 @@ class Consumer:
         pin: bool = False,
         empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray] = np.empty,
     ) -> Lease:
-        """Draw `size` of what the unit draws, which no other learner of the consumer holds.
+        """Draw a batch that no other learner of the consumer holds, and lease it.
 
-        The arguments are those of `ReplayBuffer.sample`. Where there are fewer, `at_least` so many
-        will do. The lease expires after `seconds`, and what it holds may be drawn again then, or as
-        soon as its process has ended, where that can be seen. `step` is the trainer's own number of
-        the step that the batch is for. What is drawn depends on the data, the consumer's seed and
-        the number of the batch alone, so that a batch that is drawn again is the same. With `pin`
-        the steps of the batch, and all that are newer, stay in the buffer until the lease is over,
-        so that other processes can read it with `shared`; a buffer that would hold more than twice
-        its capacity evicts them all the same.
+        A lease lasts until it is acknowledged, released or expired. Its items may be drawn again
+        after it is released, after it has expired, or as soon as its process has ended if that
+        process ran on the same machine. The drawn items depend only on the data, the consumer's
+        seed and the number of the batch, so a batch that is drawn again is the same.
 
-        Raises TooFewRows where there is not enough, with `wait` only after that many seconds.
+        Parameters
+        ----------
+        size : int
+            Number of items to draw. An item is one unit: a step, a sequence, an episode or a group.
+        where : QueryBuilder, mapping or array_like of int64, optional
+            Query that the steps must match, or their positions. By default, every step matches.
+        sampler : Sampler, default Uniform()
+            Which of the matching steps are drawn.
+        unit : Unit, default Step()
+            What each drawn step becomes.
+        fields : sequence of str, optional
+            Keys of the batch: fields, columns of the view `experience` such as `task_id`, and keys
+            of the unit or the sampler. By default, the batch has all fields, the usual columns and
+            all keys of the unit and the sampler.
+        at_least : int, optional
+            Accept a batch of fewer items, but at least this many. Defaults to `size`.
+        seconds : float, default 300.0
+            Seconds until the lease expires.
+        step : int, optional
+            The trainer's own number of the training step that uses the batch. It is stored when the
+            lease is acknowledged; see `last_step`.
+        wait : float, optional
+            Seconds to wait for enough items. By default, the call does not wait.
+        renew : bool, default False
+            Whether a background thread renews the lease three times per `seconds`, as long as the
+            Lease object exists and is neither acknowledged nor released.
+        pin : bool, default False
+            Whether the buffer keeps the steps of the batch and all newer steps until the lease
+            ends, so that other processes can read the batch with `shared`. A buffer that would hold
+            more than twice its capacity evicts them nevertheless.
+        empty : callable, default numpy.empty
+            Function ``empty(shape, dtype)`` that creates the arrays for fields held in memory, for
+            example `expdb.integrations.torch.pinned`.
+
+        Returns
+        -------
+        Lease
+            The lease; `Lease.batch` is the batch.
+
+        Raises
+        ------
+        TooFewRows
+            If fewer than `at_least` items can be leased, or the rate limiter of the buffer does not
+            allow them yet. With `wait`, the error is raised after that many seconds.
+        InvalidValue
+            If an argument is invalid, if the batch does not fit in memory, if the rate limiter
+            never allows a lease of this size, or if the consumer has a `max_staleness` and the
+            buffer has no `policy_version`.
+        QueryError
+            If `where` is not a valid query, or `fields` has an unknown name.
+        UnknownConsumer
+            If the consumer was dropped.
+        DatabaseReadOnly
+            If the database was opened with ``read_only=True``.
+        DatabaseBusy
+            If another process locks the database for longer than the handle's `timeout`.
+
+        Examples
+        --------
+        >>> lease = consumer.lease(64, at_least=1, step=100)  # doctest: +SKIP
+        >>> train(lease.batch)  # doctest: +SKIP
+        >>> lease.acknowledge()  # doctest: +SKIP
         """
         request = _request(size, where, sampler, unit, fields, at_least, pin, empty)
         how = _How.checked(seconds, wait, renew)
@@ -147,13 +220,65 @@ class Consumer:
         pin: bool = False,
         empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray] = np.empty,
     ) -> Iterator[Batch]:
-        """Yield one leased batch after another, until there is not enough.
+        """Yield one leased batch after another, until too few items are left.
 
-        Asking for the next one acknowledges the one before, in the transaction that leases: half
-        the commits of `lease`. The trainer's steps count up from `first_step`, by default from the
-        one after `last_step`. A batch that the loop is left with is given back. The other arguments
-        are those of `lease`.
+        The request for the next batch acknowledges the batch before it in the same transaction, so
+        a batch costs one commit instead of two. If you leave the loop early, or an exception ends
+        it, the current batch is released. If leasing fails with another error than `LeaseLost`, the
+        batch before it is acknowledged first.
 
+        Parameters
+        ----------
+        size : int
+            Number of items per batch.
+        where : QueryBuilder, mapping or array_like of int64, optional
+            Query that the steps must match, or their positions. By default, every step matches.
+        sampler : Sampler, default Uniform()
+            Which of the matching steps are drawn.
+        unit : Unit, default Step()
+            What each drawn step becomes.
+        fields : sequence of str, optional
+            Keys of the batches; see `lease`.
+        at_least : int, optional
+            Accept batches of fewer items, but at least this many. Defaults to `size`.
+        seconds : float, default 300.0
+            Seconds until each lease expires.
+        first_step : int, optional
+            The trainer's own step number of the first batch; each further batch has the next
+            number. Defaults to ``last_step + 1``, or to 0 if `last_step` is None.
+        wait : float, optional
+            Seconds to wait for the items of each batch before the iteration ends. By default, it
+            does not wait.
+        renew : bool, default False
+            Whether a background thread renews the lease of the current batch.
+        pin : bool, default False
+            Whether the buffer keeps the steps of the current batch; see `lease`.
+        empty : callable, default numpy.empty
+            Function ``empty(shape, dtype)`` that creates the arrays; see `lease`.
+
+        Returns
+        -------
+        iterator of Batch
+            The leased batches. The arguments are checked when `batches` is called.
+
+        Raises
+        ------
+        LeaseLost
+            Raised by the iterator if the lease of the batch before has expired.
+        InvalidValue
+            If an argument is invalid, or for the other reasons that `lease` gives.
+        QueryError
+            Raised by the iterator if `where` is not a valid query, or `fields` has an unknown name.
+        UnknownConsumer
+            If the consumer was dropped.
+        DatabaseReadOnly
+            Raised by the iterator if the database was opened with ``read_only=True``.
+        DatabaseBusy
+            Raised by the iterator if another process locks the database for longer than the
+            handle's `timeout`.
+
+        Examples
+        --------
         >>> for batch in consumer.batches(64, wait=60.0):  # doctest: +SKIP
         ...     train(batch)
         """
@@ -177,13 +302,13 @@ class Consumer:
                     raise
                 except Exception:
                     if done is not None and not done.is_over:
-                        done.acknowledge()  # it was trained on
+                        done.acknowledge()  # the learner has trained on it
                     raise
                 yield lease.batch
                 step += 1
         finally:
             if lease is not None:
-                with suppress(*GONE):  # it is given back when the process ends, or is no more
+                with suppress(*GONE):  # the lease is released when the process ends, or was deleted
                     lease.give_back()
 
     def _lease(
@@ -194,7 +319,7 @@ class Consumer:
         done: Lease | None = None,
         cancelled: threading.Event | None = None,
     ) -> Lease:
-        """Lease, waiting for what there is to come; acknowledge `done` first."""
+        """Acknowledge `done`, then lease a batch; wait for enough items until the deadline."""
         deadline, seen = time.monotonic() + how.wait, None
         attempts = self._leasing.attempts()
         with self._leasing.waiter() as waiter:
@@ -205,7 +330,7 @@ class Consumer:
                     if done is not None:
                         done.end()
                         done = None
-                    if leased is None:  # it released overdue leases
+                    if leased is None:  # the transaction released overdue leases instead
                         continue
                     return Lease(self._leasing, leased, how.seconds, step, how.renew)
                 except errors.ConnectionLost as error:
@@ -215,7 +340,7 @@ class Consumer:
                         done.end()
                         done = None
                 except errors.TooFewRows as error:
-                    if done is not None:  # which is acknowledged
+                    if done is not None:  # the transaction has acknowledged it
                         done.end()
                         done = None
                     if time.monotonic() >= deadline:
@@ -229,7 +354,43 @@ class Consumer:
                     raise
 
     async def lease_async(self, size: int, where: Where = None, **arguments: Any) -> Lease:
-        """Do what `lease` does, while other tasks run."""
+        """Lease a batch as `lease` does, while other asyncio tasks run.
+
+        A cancelled call releases the lease if it had already been made.
+
+        Parameters
+        ----------
+        size : int
+            Number of items to draw.
+        where : QueryBuilder, mapping or array_like of int64, optional
+            Query that the steps must match, or their positions. By default, every step matches.
+        **arguments
+            The keyword arguments of `lease`.
+
+        Returns
+        -------
+        Lease
+            The lease; `Lease.batch` is the batch.
+
+        Raises
+        ------
+        InvalidValue
+            If an argument is unknown or invalid, or for the other reasons that `lease` gives.
+        TooFewRows
+            If fewer than `at_least` items can be leased; see `lease`.
+        QueryError
+            If `where` is not a valid query, or `fields` has an unknown name.
+        UnknownConsumer
+            If the consumer was dropped.
+        DatabaseReadOnly
+            If the database was opened with ``read_only=True``.
+        DatabaseBusy
+            If another process locks the database for longer than the handle's `timeout`.
+
+        Examples
+        --------
+        >>> lease = await consumer.lease_async(64, wait=60.0)  # doctest: +SKIP
+        """
         names = ("seconds", "wait", "renew", "step")
         if unknown := arguments.keys() - {*_DEFAULTS, *names}:
             raise errors.InvalidValue(f"lease_async has no argument {min(unknown)!r}; see lease")
@@ -245,14 +406,42 @@ class Consumer:
     def shared(
         self, lease: int, *, shard: tuple[int, int] | None = None, unit: Unit | None = None
     ) -> Batch:
-        """Return the batch of a lease that another process holds, bit for bit, or a part of it.
+        """Return the batch of a lease that any process holds, or a part of it, bit for bit.
 
-        For the ranks of one training: the first one leases with `pin=True`, tells the others
-        `lease.id`, and acknowledges when all are done. With `shard=(k, n)` the rows of every n-th
-        drawn item are returned, from the k-th on. If the module of your own unit is not imported,
-        pass `unit`. Raises LeaseLost if the lease is not held, and Evicted if steps of the batch
-        are gone.
+        Use it for the ranks of one training run. Rank 0 leases with ``pin=True``, sends `lease.id`
+        to the other ranks, and acknowledges when all ranks are done.
 
+        Parameters
+        ----------
+        lease : int or Lease
+            Number of the lease, `Lease.id`.
+        shard : tuple of (int, int), optional
+            With ``(k, n)``, return only the rows of the drawn items k, k + n, k + 2 n and so on,
+            counted from 0. By default, return all rows.
+        unit : Unit, optional
+            Use this unit instead of the one that the ledger names. Pass it if the unit is of your
+            own and its module is not imported in this process.
+
+        Returns
+        -------
+        Batch
+            The rows of the batch, or of the shard.
+
+        Raises
+        ------
+        LeaseLost
+            If the lease does not exist, or was acknowledged or released.
+        Evicted
+            If steps of the batch are no longer in the buffer.
+        ReplayMismatch
+            If the batch differs from the leased one, for example because rewards were changed.
+        InvalidValue
+            If `lease` or `shard` is invalid, or the unit is not defined in this process.
+        UnknownConsumer
+            If the consumer was dropped.
+
+        Examples
+        --------
         >>> consumer.shared(id, shard=(rank, ranks))  # doctest: +SKIP
         """
         id = checks.whole(lease.id if isinstance(lease, Lease) else lease, "lease", 0)
@@ -262,11 +451,49 @@ class Consumer:
         return Batch({name: array[mine] for name, array in batch.items()})
 
     def acknowledge(self, lease: Lease, step: int | None = None) -> None:
-        """Acknowledge a lease; see `Lease.acknowledge`."""
+        """Record that the batch of a lease was trained on, for good; see `Lease.acknowledge`.
+
+        Parameters
+        ----------
+        lease : Lease
+            The lease to acknowledge.
+        step : int, optional
+            The trainer's own step number. Defaults to the `step` of the lease.
+
+        Raises
+        ------
+        LeaseLost
+            If the lease was acknowledged or released, or has expired.
+        InvalidValue
+            If `lease` is not a Lease, or `step` is not an integer.
+        UnknownConsumer
+            If the consumer was dropped.
+        DatabaseBusy
+            If another process locks the database for longer than the handle's `timeout`.
+        """
         _checked(lease).acknowledge(step)
 
     async def acknowledge_async(self, lease: Lease, step: int | None = None) -> None:
-        """Do what `acknowledge` does, while other tasks run."""
+        """Acknowledge a lease as `acknowledge` does, while other asyncio tasks run.
+
+        Parameters
+        ----------
+        lease : Lease
+            The lease to acknowledge.
+        step : int, optional
+            The trainer's own step number. Defaults to the `step` of the lease.
+
+        Raises
+        ------
+        LeaseLost
+            If the lease was acknowledged or released, or has expired.
+        InvalidValue
+            If `lease` is not a Lease, or `step` is not an integer.
+        UnknownConsumer
+            If the consumer was dropped.
+        DatabaseBusy
+            If another process locks the database for longer than the handle's `timeout`.
+        """
         await in_thread(_checked(lease).acknowledge, step)
 
 
@@ -347,7 +574,7 @@ def _reopened(buffer: Any, name: str) -> Consumer:
 
 @dataclass(frozen=True)
 class _How:
-    """How a lease is held, and waited for."""
+    """Checked arguments that concern the duration of a lease and of the wait for it."""
 
     seconds: float
     wait: float
@@ -357,7 +584,7 @@ class _How:
     def checked(
         cls, seconds: float = 300.0, wait: float | None = None, renew: bool = False
     ) -> _How:
-        """Return checked arguments."""
+        """Check the arguments and return them."""
         until = 0.0 if wait is None else checks.number(wait, "wait", 0)
         return cls(checks.seconds(seconds), until, checks.flag(renew, "renew"))
 

@@ -1,4 +1,4 @@
-"""Lease: a batch that one learner holds."""
+"""Lease: a batch that one learner holds for a limited time."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -14,13 +14,25 @@ from expdb.consumers.leasing import Leased, Leasing
 
 GONE = (errors.DatabaseClosed, errors.UnknownBuffer, errors.UnknownConsumer)
 
-RENEWALS = 3  # times that a lease is renewed before it would expire
+RENEWALS = 3  # renewals per duration of a lease
 
 
 class Lease:
-    """A batch that is held by one learner until it is acknowledged, given back or expires.
+    """Hold a batch for one learner until it is acknowledged or released, or expires.
 
-    Use it with `with`: leaving the block acknowledges the batch, an exception gives it back.
+    `Consumer.lease` returns a lease. Use it in a `with` statement, which gives the batch: leaving
+    the block acknowledges the lease, and an exception in the block releases it. A lease cannot be
+    pickled. Another process reads its batch with `Consumer.shared`.
+
+    Attributes
+    ----------
+    step : int or None
+        The trainer's own step number, as passed to `Consumer.lease`.
+
+    Examples
+    --------
+    >>> with consumer.lease(64, step=100) as batch:  # doctest: +SKIP
+    ...     train(batch)
     """
 
     def __init__(
@@ -46,51 +58,99 @@ class Lease:
 
     @property
     def id(self) -> int:
-        """The number of the lease, counted from 0: no other lease of the consumer has it."""
+        """The number of the lease, an int from 0 that no other lease of the consumer has."""
         return self._leased.id
 
     @property
     def number(self) -> int:
-        """The number of the batch, counted from 0.
+        """The number of the batch, an int from 0.
 
-        One that was given back is drawn again under the same number.
+        A batch that was released or has expired is drawn again under the same number.
         """
         return self._leased.number
 
     @property
     def batch(self) -> Batch:
-        """What was drawn."""
+        """The leased batch, a Batch."""
         return self._leased.batch
 
     def acknowledge(self, step: int | None = None) -> None:
-        """Have the batch count as trained on, for ever, with the trainer's own step number.
+        """Record that the batch was trained on, for good, and end the lease.
 
-        `step` defaults to the one that the lease was made with. Raises LeaseLost where the lease
-        is not held any more: it was acknowledged or given back, or has expired.
+        If the connection to the server is lost, the call is retried for up to the handle's
+        `timeout`.
+
+        Parameters
+        ----------
+        step : int, optional
+            The trainer's own step number, stored in the same transaction. Defaults to the `step`
+            of the lease.
+
+        Raises
+        ------
+        LeaseLost
+            If the lease was acknowledged or released, or has expired.
+        InvalidValue
+            If `step` is not an integer.
+        UnknownConsumer
+            If the consumer was dropped.
+        DatabaseBusy
+            If another process locks the database for longer than the handle's `timeout`.
         """
         step = self.step if step is None else checks.whole(step, "step")
         self._leasing.acknowledge(self.id, step)
         self.end()
 
     def give_back(self) -> None:
-        """Have the batch drawn again, by whoever leases next; nothing where it is not held."""
+        """Release the batch, so that the next learner that leases draws it again.
+
+        It has no effect if the lease was already acknowledged or released.
+
+        Raises
+        ------
+        UnknownConsumer
+            If the consumer was dropped.
+        DatabaseBusy
+            If another process locks the database for longer than the handle's `timeout`.
+        """
         self._leasing.give_back(self.id)
         self.end()
 
     @property
     def is_over(self) -> bool:
-        """Whether it was acknowledged or given back, as far as this object knows."""
+        """Whether this process has acknowledged or released the lease, a bool.
+
+        It stays False after the lease has expired.
+        """
         return self._is_over
 
     def end(self) -> None:
-        """Know that the lease is over, and renew it no more."""
+        """Mark the lease as over in this process only, and stop its renewal.
+
+        `acknowledge`, `give_back` and `Consumer.batches` call it. It does not change the database.
+        """
         self._is_over = True
         self._ended.set()
 
     def renew(self, seconds: float | None = None) -> None:
-        """Hold the batch for so many seconds from now, as many as at first by default.
+        """Postpone the expiry of the lease.
 
-        Raises LeaseLost where the lease is not held any more.
+        Parameters
+        ----------
+        seconds : float, optional
+            Seconds from now until the lease expires. Defaults to the `seconds` that were passed to
+            `Consumer.lease`.
+
+        Raises
+        ------
+        LeaseLost
+            If the lease was acknowledged or released, or has expired.
+        InvalidValue
+            If `seconds` is not a positive number.
+        UnknownConsumer
+            If the consumer was dropped.
+        DatabaseBusy
+            If another process locks the database for longer than the handle's `timeout`.
         """
         seconds = self._seconds if seconds is None else checks.seconds(seconds)
         self._leasing.renew(self.id, seconds)
@@ -111,16 +171,16 @@ class Lease:
         if error is None:
             self.acknowledge()
         else:
-            with suppress(*GONE):  # the error of the block is the one to tell
+            with suppress(*GONE):  # raise the error of the block instead
                 self.give_back()
 
 
 def _renew(leasing: Leasing, id: int, seconds: float, ended: threading.Event) -> None:
-    """Renew a lease until it has ended, or is lost."""
+    """Renew a lease until it has ended or is lost."""
     while not ended.wait(seconds / RENEWALS):
         try:
             leasing.renew(id, seconds)
         except errors.DatabaseBusy:
             continue
-        except errors.ExpDBError:  # its learner is told when it acknowledges
+        except errors.ExpDBError:  # acknowledge() will raise it in the learner
             return

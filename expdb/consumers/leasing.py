@@ -1,7 +1,7 @@
-"""Batches for the learners of a consumer: handed out, acknowledged, given back.
+"""Lease, acknowledge, renew and release the batches of a consumer.
 
-Each of these is one transaction that holds the consumer's row. A lease is drawn in it, so that what
-it draws is what nobody else holds; the rows are read before.
+Each operation is one transaction that locks the consumer's row. A batch is drawn within this
+transaction, so no other lease holds its items. The rows in memory are loaded before it.
 """
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
@@ -46,7 +46,7 @@ from expdb.storage.store import Store
 
 @dataclass(frozen=True)
 class LeaseRequest:
-    """What a lease asks for."""
+    """The checked arguments of `Consumer.lease` that determine a batch."""
 
     size: int
     at_least: int
@@ -55,39 +55,39 @@ class LeaseRequest:
     unit: Unit
     fields: tuple[str, ...] | None
     empty: Empty
-    pin: bool = False  # whether what is leased is kept, whatever the capacity
+    pin: bool = False  # whether the leased steps are kept over the capacity
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
-        """What tells it from most other requests of the ledger."""
+        """A key that differs between most requests; `have_same_settings` decides the rest."""
         query = json.dumps(told(self.where), default=repr)
         return repr(self.sampler), repr(self.unit), self.fields, query
 
 
 class _Overtaken(Exception):
-    """What was drawn is evicted already, before it could be pinned."""
+    """A step of the batch was evicted before it could be pinned."""
 
 
 @dataclass(frozen=True)
 class Leased:
-    """A batch that was handed out."""
+    """A batch and the numbers of its lease."""
 
     id: int
     number: int
     batch: Batch
 
 
-# The lease, the consumer's version before it, the id of what was asked for, and the batch.
+# The lease, the consumer's version before it, the id of the request, and the batch.
 _Made = tuple[leases.Lease, int, int, Batch]
 
 _serials = itertools.count()
 
 ACKNOWLEDGED = "acknowledged"
-ATTEMPTS = 100  # to draw something of which a unit leaves anything in
+ATTEMPTS = 100  # draws for one batch, if the unit drops every drawn item
 
 
 class Leasing:
-    """The leases of one consumer, as a process makes them. Threads may share it."""
+    """Make and end the leases of one consumer in one process. Threads may share it."""
 
     def __init__(self, store: Store, sampling: Sampling, consumer: ConsumerRecord):
         self._store, self._sampling, self._consumer = store, sampling, consumer
@@ -96,9 +96,9 @@ class Leasing:
         self._usage = Usage(settings.max_times_sampled, began)
         self._random, self._layout_random = Philox(settings.seed, 0), Philox(settings.seed, 1)
         self._serial = next(_serials)
-        self._given: set[int] = set()  # leases that a caller got
-        self._pinning: set[int] = set()  # those of them that pin steps
-        # Sampler, unit and id in the ledger of requests, by their keys.
+        self._given: set[int] = set()  # ids of the leases that were returned to a caller
+        self._pinning: set[int] = set()  # ids of the leases in `_given` that pin steps
+        # Sampler, unit and id of each known request, by its key and the sampler's columns.
         self._requests: dict[Any, tuple[Sampler, Unit, int]] = {}
         self._stored: set[int] = set()  # ids of requests
         self._others = Others()
@@ -107,7 +107,7 @@ class Leasing:
         self._plans: dict[Any, SamplePlan] = {}  # by the arguments of `Sampling._plan`
 
     def record(self) -> ConsumerRecord:
-        """Return the consumer as it is stored now."""
+        """Return the stored settings and counters of the consumer."""
         return self._store.engine.retry(self._record)
 
     def _record(self) -> ConsumerRecord:
@@ -131,7 +131,7 @@ class Leasing:
         return usage.left(positions)
 
     def forked(self) -> None:
-        """Begin anew in a forked child: what is leased is the parent's."""
+        """Reset the state in a forked child; the leases belong to the parent."""
         self._lock = threading.RLock()
         self._serial, self._given = next(_serials), set()
         self._watch.forked()
@@ -139,12 +139,12 @@ class Leasing:
 
     @property
     def name(self) -> str:
-        """The name of the consumer."""
+        """The name of the consumer, a str."""
         return self._consumer.name
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what is held in memory."""
+        """The memory that the usage counts take, in bytes."""
         return self._usage.nbytes
 
     # -- leases ----------------------------------------------------------------------------------
@@ -152,11 +152,11 @@ class Leasing:
     def lease(
         self, request: LeaseRequest, seconds: float, done: tuple[int, int | None] | None = None
     ) -> Leased | None:
-        """Draw a batch that nobody else holds, and record it; raise TooFewRows where none is.
+        """Draw a batch that no other lease holds, and record it.
 
-        In the same transaction another lease is acknowledged, `done`: its id, and the trainer's
-        step. Raises LeaseLost, and draws nothing, where that is not held. Returns None if it
-        released overdue leases instead of drawing.
+        `done` is the id and the trainer step of a lease to acknowledge in the same transaction.
+        Raise LeaseLost, and draw nothing, if that lease is not held. Raise TooFewRows if there are
+        too few items. Return None if the transaction released overdue leases instead of drawing.
         """
         return locked(self._lock, self._lease, request, seconds, done)
 
@@ -177,7 +177,7 @@ class Leasing:
                     continue
                 break
         except BaseException:
-            if done is not None:  # nobody knows whether that is acknowledged
+            if done is not None:  # it is unknown whether `done` was acknowledged
                 self._usage.forget()
             raise
         if done is not None:
@@ -213,13 +213,13 @@ class Leasing:
             return self._hand_out(session, counters, request, seconds, done is not None)
 
     def waiter(self) -> Waiter:
-        """Return what tells others of somebody who waits for a lease."""
+        """Return a context that shows other processes that a learner waits for a lease."""
         return Waiter(self._store)
 
     def wait_for_change(
         self, seen: Glance | None, deadline: float, cancelled: threading.Event | None
     ) -> Glance:
-        """Wait until there may be something to lease that was not when it was `seen`."""
+        """Wait until the counters of the consumer differ from `seen`."""
         return self._watch.wait(seen, deadline, cancelled)
 
     def _acknowledge_first(self, session: Session, id: int, step: int | None) -> Counters:
@@ -249,14 +249,14 @@ class Leasing:
     ) -> _Made | errors.TooFewRows:
         """Draw a batch and record it.
 
-        In a transaction that `goes_on` if there is too little, that error is returned.
+        If there are too few items and the transaction `goes_on`, return the TooFewRows error.
         """
         if counters.rate_limiter is not None and self._usage.next_number == self._usage.begun:
             check_sample(self._store, counters.rate_limiter, request.at_least)
         try:
             batch, new, text = self._draw(session, request, counters, seconds)
             if counters.rate_limiter is not None:
-                before = self._usage.returned.get(new.number)  # which was counted
+                before = self._usage.returned.get(new.number)  # already counted
                 count = len(new.drawn.items) - (0 if before is None else len(before.drawn.items))
                 if count > 0:
                     count_samples(session, self._store, count)
@@ -285,12 +285,12 @@ class Leasing:
         return named(self._serial)
 
     def _forget_given(self, id: int) -> None:
-        """Forget a lease that is over, once that is committed."""
+        """Forget a lease whose end is committed."""
         self._given.discard(id)
         self._pinning.discard(id)
 
     def _take_in(self, lease: leases.Lease, version: int) -> None:
-        """Take in what this process has changed, if it knows all that came before."""
+        """Apply a change of this process to the usage, unless the usage lacks earlier changes."""
         if lease.status != "leased":
             self._forget_given(lease.id)
         if self._usage.version == version:
@@ -302,7 +302,8 @@ class Leasing:
     ) -> tuple[Batch, NewLease, str | None]:
         """Draw the next batch.
 
-        Return it, its row of the ledger, and what was asked for, None where that is stored.
+        Return the batch, its row of the ledger, and the text of its request, or None if the request
+        is already stored.
         """
         settings, oldest = self._consumer.settings, None
         if settings.max_staleness is not None:
@@ -345,7 +346,7 @@ class Leasing:
     def _drawn(
         self, session: Session, request: LeaseRequest, limits: Limits, number: int, attempt: int
     ) -> Recorded:
-        """Draw the batch of a number, at an attempt."""
+        """Draw the batch with a number, at an attempt."""
         rng, layout_rng = (
             one.of_batch(number, attempt) for one in (self._random, self._layout_random)
         )
@@ -364,7 +365,7 @@ class Leasing:
             raise errors.TooFewRows(f"{error}{explained}") from None
 
     def _request_id(self, request: LeaseRequest, drawn: Drawn) -> tuple[int, str | None]:
-        """Return the id of what is asked for, and what that is unless it is stored."""
+        """Return the id of a request, and its text, or None if the request is already stored."""
         columns = described(drawn.columns)
         key = request.key, tuple((name, *kind) for name, kind in columns.items())
         known = self._requests.get(key)
@@ -379,7 +380,7 @@ class Leasing:
         return id, None if id in self._stored else text
 
     def acknowledge(self, lease: int, step: int | None) -> None:
-        """Have a batch count as trained on, for ever; raise LeaseLost where it is not held."""
+        """Acknowledge a lease; raise LeaseLost if it is not held."""
         attempts = self.attempts()
         becomes = {"status": ACKNOWLEDGED}
         is_alone = self._store.dialect.ACKNOWLEDGE is not None and lease not in self._pinning
@@ -395,11 +396,11 @@ class Leasing:
                     return
 
     def attempts(self) -> Attempts:
-        """Return what waits between attempts to reach a server that restarts."""
+        """Return the pauses between attempts to reach a server that restarts."""
         return Attempts(self._store.engine.timeout)
 
     def is_acknowledged(self, lease: int) -> bool:
-        """Return whether a lease is acknowledged, by a commit whose outcome may be unknown."""
+        """Return whether a lease is acknowledged; use it after a commit with unknown outcome."""
         return self._store.engine.retry(self._is_acknowledged, lease)
 
     def _is_acknowledged(self, lease: int) -> bool:
@@ -408,7 +409,7 @@ class Leasing:
             return bool(found == ACKNOWLEDGED)
 
     def renew(self, lease: int, seconds: float) -> None:
-        """Have a lease expire so many seconds from now; raise LeaseLost where it is not held."""
+        """Let a lease expire `seconds` from now; raise LeaseLost if it is not held."""
         self._store.engine.retry(locked, self._lock, self._change, lease, leases.renew, seconds, {})
 
     def _change(
@@ -425,7 +426,7 @@ class Leasing:
             self._take_in(replace(lease, **becomes), version - 1)
 
     def give_back(self, lease: int) -> bool:
-        """Have a batch drawn again; return whether it was held still."""
+        """Release a lease; return whether it was still held."""
         return bool(self._store.engine.retry(locked, self._lock, self._give_back, lease))
 
     def _give_back(self, id: int) -> bool:
@@ -439,19 +440,19 @@ class Leasing:
         return bool(found)
 
     def shared(self, id: int, units: Units) -> tuple[Batch, np.ndarray]:
-        """Return the batch of a lease that any process holds, and the drawn item of each row."""
+        """Return the batch of a lease of any process, and the index of the item of each row."""
         asked = self._store, self._sampling, self._consumer, id, units
         return self._store.engine.retry(shared, *asked)
 
-    # -- what others do --------------------------------------------------------------------------
+    # -- leases of other processes ---------------------------------------------------------------
 
     def _overdue(self, now: float) -> list[int]:
-        """Return the leases that have expired, or that nobody can acknowledge any more."""
+        """Return the ids of leases that have expired or that no process can acknowledge."""
         mine = self._holder
         return [
             lease.id
             for lease in self._usage.held.values()
-            # Of ours one that no caller got: an interrupt came before.
+            # An interrupt may come before a lease of this process is returned to its caller.
             if lease.expires <= now
             or (lease.holder == mine and lease.id not in self._given)
             or (lease.holder != mine and self._others.has_ended(lease.holder))
@@ -461,7 +462,7 @@ class Leasing:
 def follow(
     usage: Usage, session: Session, store: Store, consumer: ConsumerRecord, counters: Counters
 ) -> None:
-    """Bring a usage up to date with the ledger."""
+    """Apply the changes of the ledger to a usage."""
     if usage.version == counters.version:
         return
     try:

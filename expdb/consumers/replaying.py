@@ -1,4 +1,4 @@
-"""Batches of the ledger, made again."""
+"""Rebuild batches from the ledger of a consumer."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -20,7 +20,7 @@ from expdb.storage.ledger.entries import Entry
 from expdb.storage.ledger.packed import damaged
 from expdb.storage.store import Store
 
-# A unit that is used whatever the ledger names, or classes to look a name up in.
+# A unit that replaces the one in the ledger, or classes to search for the name in the ledger.
 Units = Unit | Iterable[type[Unit]]
 
 
@@ -32,7 +32,7 @@ def replayed(
     newest: int | None,
     units: Units,
 ) -> Iterator[Batch]:
-    """Yield batches that were acknowledged, in that order."""
+    """Return an iterator over acknowledged batches, in the order of their acknowledgement."""
     with store.engine.reading() as session:
         consumer = find_consumer(session, store, name)
         if consumer is None:
@@ -65,7 +65,7 @@ def _each(
 def shared(
     store: Store, sampling: Sampling, consumer: ConsumerRecord, id: int, units: Units
 ) -> tuple[Batch, np.ndarray]:
-    """Return the batch of a lease that any process holds, and the drawn item of each row.
+    """Return the batch of a lease of any process, and the index of the drawn item of each row.
 
     Raise LeaseLost if no process holds it.
     """
@@ -81,9 +81,9 @@ def shared(
 def rebuild_batch(
     store: Store, sampling: Sampling, consumer: ConsumerRecord, entry: Entry, units: Units
 ) -> tuple[Batch, Unit]:
-    """Return the batch of a row of the ledger, bit for bit, and its unit.
+    """Return the batch of a ledger entry, bit for bit, and its unit.
 
-    Raise Evicted or ReplayMismatch where that cannot be.
+    Raise Evicted if steps of the batch are gone, and ReplayMismatch if the batch differs.
     """
     what, asked = f"batch {entry.number} of consumer {consumer.name!r}", entry.request
     fields = None if asked["fields"] is None else tuple(asked["fields"])
@@ -104,8 +104,8 @@ def rebuild_batch(
 def _unit(settings: Mapping[str, Any], units: Iterable[type[Unit]], what: str) -> Unit:
     """Return the unit that the ledger describes.
 
-    A class of the caller's own is looked up by its name among `units`, then among the classes of
-    the modules that are imported. No module is imported because a file names it.
+    Look up a user's class by its name in `units`, then in the modules that are already imported.
+    Never import a module because a file names it.
     """
     name = settings["name"]
     kind = _class_of(name, units)
@@ -138,7 +138,7 @@ def _setting(value: Any, units: Iterable[type[Unit]], what: str) -> Any:
 
 def _class_of(name: str, units: Iterable[type[Unit]]) -> type[Unit] | None:
     given, (module, _, short) = list(units), name.rpartition(".")
-    # Of several definitions under one name, as a notebook leaves them, the newest one.
+    # A notebook may define a class of one name several times; prefer the newest definition.
     newest = getattr(sys.modules.get(module), short, None)
     for kind in (*given, newest, *reversed(_subclasses(Unit))):
         if isinstance(kind, type) and issubclass(kind, Unit) and public_name(kind) == name:

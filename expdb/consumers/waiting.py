@@ -27,7 +27,7 @@ class Glance:
 
     commits: object  # token from `Engine.changed_since()` on SQLite; None on PostgreSQL
     counters: list[int]
-    number: int = 0  # ascends with each look of this process
+    number: int = 0  # increases with each read of the counters in this process
 
 
 class ConsumerWatch:
@@ -41,7 +41,7 @@ class ConsumerWatch:
         """Reset the state in a forked child, which has none of the parent's threads."""
         self._change = threading.Condition()
         self._watcher: int | None = None  # identifier of the watching thread
-        self._since = 0.0  # when it began
+        self._since = 0.0  # time.monotonic() at the start of its watch
         self._latest = Glance(None, [])
 
     def wait(

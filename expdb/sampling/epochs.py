@@ -26,11 +26,12 @@ _STATE = {*_SETTINGS, "epoch", "start", "items", "skipped", "generator"}
 
 
 class Epochs(Iterator[Batch]):
-    """Iterate over every item of a buffer once per epoch; returned by `buffer.epochs()`.
+    """Iterate over every item of a buffer once per epoch, in minibatches.
 
-    If you leave a loop early, the next loop continues after the last batch. `state_dict` and
-    `load_state_dict` resume the iteration in another process. An item is one unit: a step, an
-    n-step transition, a sequence, an episode or a group.
+    `ReplayBuffer.epochs` returns the iterator. If you leave a loop early, the next loop continues
+    after the last batch. `state_dict` and `load_state_dict` resume the iteration in another
+    process. An item is one unit: a step, an n-step transition, a sequence, an episode or a group.
+    Threads that share the iterator get different batches.
 
     Attributes
     ----------
@@ -73,14 +74,14 @@ class Epochs(Iterator[Batch]):
         where, unit, fields, shard = request_args
         self._request_args = self._batch_size, where, Uniform(), unit, fields, shard
         self._request = sampling.describe(*self._request_args)
-        self._lock = threading.RLock()  # threads that share the iterator get different batches
+        self._lock = threading.RLock()  # threads may share the iterator
         self.epoch = 0
         self.items: np.ndarray | None = None
         self.skipped = 0
-        self._rows_version: object = None  # of the rows in memory when the items were listed
+        self._rows_version: object = None  # version of the rows in memory that listed the items
         self._order: np.ndarray | None = None  # positions of this epoch, shuffled
         self._start = 0  # index in `_order` of the next batch
-        self._has_yielded = False  # a batch of this epoch
+        self._has_yielded = False  # whether this epoch has yielded a batch
         self._rng = np.random.default_rng(0)
 
     def __repr__(self) -> str:
@@ -93,11 +94,27 @@ class Epochs(Iterator[Batch]):
     def __next__(self) -> Batch:
         """Return the next batch.
 
+        Returns
+        -------
+        Batch
+            Up to `batch_size` items.
+
         Raises
         ------
+        StopIteration
+            If all epochs are completed.
         TooFewRows
-            If an epoch has no batch because there are no items, because every item was skipped, or
-            because `drop_last` drops the only batch.
+            If an epoch has no batch because the buffer has no items, because every item was
+            skipped, or because `drop_last` drops the only batch.
+        QueryError
+            If `fields` has an unknown name.
+        InvalidValue
+            If your own unit returns arrays of a wrong shape or type, or if `empty` does.
+
+        Warns
+        -----
+        ExpDBWarning
+            Once per epoch, if items are skipped.
         """
         return locked(self._lock, self._next)
 
@@ -162,9 +179,18 @@ class Epochs(Iterator[Batch]):
         return None if is_short and self._drop_last else batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the progress as JSON values, for a checkpoint.
+        """Return the progress of the iteration for a checkpoint.
 
         The state includes the positions of the items, so a resumed epoch has the same items.
+
+        Returns
+        -------
+        dict of str
+            Plain JSON values that `load_state_dict` accepts.
+
+        Examples
+        --------
+        >>> checkpoint["epochs"] = epochs.state_dict()  # doctest: +SKIP
         """
         return locked(self._lock, self._state)
 
@@ -181,11 +207,24 @@ class Epochs(Iterator[Batch]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume after the last batch that was yielded before `state_dict` was called.
 
+        Call it on an iterator that was created with the same arguments. Only `n`, `fields` and
+        `empty` may differ. Positions that were passed as `where` are compared by their number only.
+
+        Parameters
+        ----------
+        state : mapping
+            Return value of `state_dict`.
+
         Raises
         ------
         InvalidValue
-            If `state` was not returned by `state_dict`, or if another argument than `n` or `fields`
-            differs from the saved value.
+            If `state` was not returned by `state_dict`, or if the buffer, `batch_size`, `where`,
+            `unit`, `seed`, `shard`, `drop_last` or `refresh` differs from the saved value.
+
+        Examples
+        --------
+        >>> epochs = buffer.epochs(256, n=10, unit=expdb.NStep(1))  # doctest: +SKIP
+        >>> epochs.load_state_dict(checkpoint["epochs"])  # doctest: +SKIP
         """
         if not isinstance(state, Mapping):
             raise InvalidValue(
@@ -225,7 +264,7 @@ class Epochs(Iterator[Batch]):
 
 
 def _checked_n(n: Any) -> int:
-    """Return a number of epochs."""
+    """Return a number of epochs; raise InvalidValue for any other value."""
     if isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 1:
         return checks.whole(n, "n", 1)
     query = "" if isinstance(n, (int, float, bool)) else "; a query is where="
@@ -233,7 +272,7 @@ def _checked_n(n: Any) -> int:
 
 
 def _checked_seed(seed: Any) -> int:
-    """Return a seed."""
+    """Return a seed; raise InvalidValue for any other value."""
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool) and seed >= 0:
         return checks.whole(seed, "seed", 0)
     raise InvalidValue(
@@ -242,7 +281,7 @@ def _checked_seed(seed: Any) -> int:
 
 
 def _position_ranges(items: np.ndarray) -> list[list[int]]:
-    """Return the ranges of consecutive positions, [first, stop] each."""
+    """Return the ranges of consecutive positions as pairs [first, stop]."""
     if not len(items):
         return []
     ends = np.flatnonzero(np.diff(items) != 1)
@@ -252,7 +291,7 @@ def _position_ranges(items: np.ndarray) -> list[list[int]]:
 
 
 def _positions_of(ranges: Any) -> np.ndarray:
-    """Return the positions of ranges; raise ValueError if they are not ascending."""
+    """Return the positions in the ranges; raise ValueError if they are not ascending."""
     pairs = np.array(ranges).reshape(-1, 2) if len(ranges) else np.empty((0, 2), np.int64)
     bounds = pairs.reshape(-1)
     if pairs.dtype != np.int64 or (bounds < 0).any() or (np.diff(bounds) < 0).any():

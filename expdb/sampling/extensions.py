@@ -1,6 +1,6 @@
-"""Checks of samplers and units that users wrote: what they say of themselves, and what they return.
+"""Check the declarations and the return values of samplers and units that users wrote.
 
-Those of expdb are trusted, and cost no check.
+The samplers and units of expdb are trusted and not checked.
 """
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
@@ -19,29 +19,29 @@ from expdb.replay.layout import Layout
 from expdb.replay.samplers import Drawn, Sampler
 from expdb.replay.units import Unit
 
-FIXED = ("position", "episode", *SYSTEM)  # keys that nobody may replace
+FIXED = ("position", "episode", *SYSTEM)  # keys that no sampler or unit may replace
 
 
 def is_builtin(kind: type) -> bool:
-    """Return whether a sampler or unit is one of expdb's, which its own tests check."""
+    """Return whether a class of samplers or units belongs to expdb, whose tests check it."""
     return kind.__module__.startswith("expdb.replay.")
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
-    """Return a view that cannot be written to: what it shows is kept for other samples."""
+    """Return a read-only view of an array that later samples use too."""
     view = array.view()
     view.flags.writeable = False
     return view
 
 
 def check_sampler(sampler: Sampler, fields: dict[str, Any]) -> None:
-    """Raise InvalidValue where a sampler cannot be asked."""
+    """Raise InvalidValue if the declarations of a sampler are invalid."""
     if not is_builtin(type(sampler)):
         _check_names(sampler, fields)
 
 
 def check_unit(unit: Unit, sampler: Sampler, fields: dict[str, Any]) -> None:
-    """Raise InvalidValue where a unit cannot be asked, or has keys that the sampler has."""
+    """Raise InvalidValue if the declarations of a unit are invalid or share a sampler's key."""
     if not is_builtin(type(unit)):
         if not dataclasses.is_dataclass(unit) or not unit.__dataclass_params__.frozen:
             raise InvalidValue(
@@ -93,7 +93,7 @@ def _are_names(value: Any) -> bool:
 
 
 def unknown_column(name: str) -> InvalidValue:
-    """Return the error for what is no column that a sampler or unit can look at."""
+    """Return the error for a name in `reads` that is not a column of episodes."""
     if name in SYSTEM:
         cure = "it is a column of steps, which need not be named in `reads`"
     else:
@@ -106,7 +106,7 @@ def unknown_column(name: str) -> InvalidValue:
 def checked_draw(
     sampler: Sampler, size: int, drawn: Drawn, holds: Callable[[np.ndarray], np.ndarray]
 ) -> Drawn:
-    """Return what a sampler of a user drew; raise InvalidValue where it cannot be."""
+    """Return a copy of what a user's sampler drew; raise InvalidValue if it is invalid."""
     try:
         positions, columns = drawn
         positions = np.asarray(positions)
@@ -126,19 +126,19 @@ def checked_draw(
             f"{_name(sampler)}.draw returned positions that are not of the population: take them "
             "from population.positions, or population.at"
         )
-    # Copies: a sampler may fill its arrays again for the next sample.
+    # Copy the arrays, because a sampler may fill them again for the next sample.
     return positions.astype(np.int64), {name: np.array(columns[name]) for name in columns}
 
 
 def checked_starts(unit: Unit, found: Any, count: int) -> np.ndarray:
-    """Return which steps a unit of a user can start from."""
+    """Check the result of `may_start` of a user's unit, and return it."""
     if not isinstance(found, np.ndarray) or found.dtype != bool or found.shape != (count,):
         raise InvalidValue(f"{_name(unit)}.may_start must return an array of bool, one per row")
     return found
 
 
 def checked_anchors(unit: Unit, found: Any, rows: np.ndarray) -> np.ndarray:
-    """Return what a unit of a user draws, out of the rows of the steps that match."""
+    """Check the result of `anchors` of a user's unit, and return it as int64."""
     if isinstance(found, np.ndarray) and not len(found.reshape(-1)):
         return rows[:0]
     sound = isinstance(found, np.ndarray) and found.ndim in (1, 2) and found.dtype.kind in "iu"
@@ -158,9 +158,9 @@ def checked_anchors(unit: Unit, found: Any, rows: np.ndarray) -> np.ndarray:
 def checked_layout(
     unit: Unit, layout: Any, rows: np.ndarray, r: Resident, window: np.ndarray | None
 ) -> Layout:
-    """Return what a unit of a user makes of drawn rows; raise InvalidValue where it cannot be.
+    """Check the result of `layout` of a user's unit, and return it with copied arrays.
 
-    `window` are the rows that it got around them, which are known to be right.
+    `window` has the rows around the drawn rows that expdb gave to the unit; they need no check.
     """
     what = f"{_name(unit)}.layout must return"
     if not isinstance(layout, Layout):
@@ -197,7 +197,7 @@ def checked_layout(
         raise InvalidValue(
             f"{what} columns of arrays [{count}, ...], named as keys() says: {names}"
         )
-    # Copies: a unit may fill its arrays again for the next sample.
+    # Copy the arrays, because a unit may fill them again for the next sample.
     if found is not window:
         layout.rows = found.copy()
     layout.columns = {name: array.copy() for name, array in layout.columns.items()}
@@ -205,7 +205,7 @@ def checked_layout(
 
 
 def _are_steps(rows: np.ndarray, mask: np.ndarray, r: Resident, window: np.ndarray | None) -> bool:
-    """Return whether there is a step wherever a mask is True."""
+    """Return whether every row with a True mask is the row of a stored step."""
     if rows is window:
         return not np.count_nonzero(mask & (rows < 0))
     chosen = rows[mask]
@@ -213,9 +213,9 @@ def _are_steps(rows: np.ndarray, mask: np.ndarray, r: Resident, window: np.ndarr
 
 
 def checked_assembly(unit: Unit, found: Any, count: int) -> tuple[dict[str, np.ndarray], int]:
-    """Check the arrays that `assemble` returned; return them with `drawn`, and their length.
+    """Check the result of `assemble` of a user's unit; return it with `drawn`, and its length.
 
-    Raise InvalidValue if the lengths differ, or `drawn` is missing or out of range.
+    Raise InvalidValue if the lengths differ, or if `drawn` is missing or out of range.
     """
     what = f"{_name(unit)}.assemble must return"
     if not isinstance(found, Mapping):
@@ -256,7 +256,7 @@ def checked_assembly(unit: Unit, found: Any, count: int) -> tuple[dict[str, np.n
 
 
 def within(rows: np.ndarray, stop: int) -> bool:
-    """Return whether all rows are from 0 to `stop`, not included."""
+    """Return whether all rows are at least 0 and less than `stop`."""
     return bool(((rows >= 0) & (rows < stop)).all())
 
 

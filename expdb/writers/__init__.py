@@ -1,1 +1,1 @@
-"""EpisodeWriter and StepWriter: steps are gathered, and written once whatever happens."""
+"""EpisodeWriter and StepWriter: gather steps, and write each of them exactly once."""

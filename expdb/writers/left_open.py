@@ -1,21 +1,21 @@
-"""What is told of writers that a program leaves open."""
+"""Warnings about writers that a program leaves open."""
 
 from typing import NamedTuple
 
 
 class LeftOpen(NamedTuple):
-    """What became of an episode that the program never ended."""
+    """The state of an episode that the program never ended."""
 
     episode_id: str
     begun_at: str
     status: str
-    unwritten: int  # steps that had yet to be written
+    unwritten: int  # steps that were not written before
     length: int
-    in_block: bool  # whether it was used with `with`
+    in_block: bool  # whether the writer was used in a `with` statement
     error: Exception | None = None  # why the unwritten steps are lost
 
     def message(self, buffer: str) -> str:
-        """Say it to people."""
+        """Return the text of the warning."""
         what = (
             f"episode {self.episode_id!r} of buffer {buffer!r}, begun at {self.begun_at}, was "
             "never ended"
@@ -42,13 +42,13 @@ class LeftOpen(NamedTuple):
 
 
 class Unwritten(NamedTuple):
-    """What became of steps that were not written when their writer was given up."""
+    """The steps that a writer could not write when it was closed."""
 
     unwritten: int
     error: Exception | None
 
     def message(self, buffer: str) -> str:
-        """Say it to people."""
+        """Return the text of the warning."""
         return (
             f"{self.unwritten} steps that were appended to buffer {buffer!r} are lost "
             f"({self.error}); call flush() or close() where the error can be handled"

@@ -1,6 +1,6 @@
-"""The writers of a buffer whose episodes have not ended.
+"""Track the open writers of a buffer.
 
-Nothing that was appended may be lost without a word.
+Appended steps are never lost without a warning.
 """
 
 import sys
@@ -20,18 +20,18 @@ Writer: TypeAlias = EpisodeWriter | StepWriter
 
 
 class OpenWriters:
-    """Ends writers that are left open.
+    """End the writers that a program leaves open.
 
-    It does when the database is closed, the program exits or they are collected.
+    A writer is ended when it is garbage-collected, the database is closed or the program exits.
     """
 
     def __init__(self, store: Store):
         self._store = store
         self._open: Living[Writer] = Living()
-        self._waiting: list[Writer] = []  # collected when nothing could be written
+        self._waiting: list[Writer] = []  # collected while writing was not possible
 
     def add(self, writer: Kind) -> Kind:
-        """Look after a writer."""
+        """Track a writer until it is closed, and return it."""
         self._open.add(writer)
         exits.watch_worker()
         if self._waiting:
@@ -39,17 +39,17 @@ class OpenWriters:
         return writer
 
     def collected(self, writer: Writer) -> None:
-        """End a writer that nobody holds any more.
+        """End a writer that is being garbage-collected.
 
-        It is done later where the collector came in the midst of our own work.
+        If the garbage collector interrupted code of this package, the writer is ended later.
         """
-        # First of all: what an interrupt keeps from being done here is done when the handle is
+        # First of all. If an interrupt stops the rest, the writer is ended when the handle is
         # closed.
         self._waiting.append(writer)
         if _is_running(_interrupted_frame()):
             return
         self._end_collected([writer])
-        self._store.engine.release()  # of a database that was collected with it
+        self._store.engine.release()  # the database may have been collected with the writer
 
     def _end_collected(self, writers: list[Writer]) -> None:
         told: list[str] = []
@@ -64,26 +64,25 @@ class OpenWriters:
                 writer.forget_episodes()
 
     def unwritten(self) -> int:
-        """Return how many steps were appended and are not written."""
+        """Return the number of appended steps that are not written."""
         return sum(writer.unwritten for writer in self._open.list())
 
     def end_all(self, told: list[str]) -> None:
-        """Flush all writers and end their episodes; add what is to be told of them.
+        """Flush all writers, end their episodes, and append the warnings to `told`.
 
-        Complete is what a last step with terminated or truncated has completed, and aborted
-        everything else.
+        An episode is complete if its last step is terminated or truncated, else aborted.
         """
         self._end([*self._open.list(), *self._waiting], told)
 
     def _end(self, writers: list[Writer], told: list[str]) -> None:
-        """End writers, all that can be; after an interrupt they can be ended again."""
+        """End as many writers as possible; after an interrupt, the call can be repeated."""
         failed = None
         for writer in list(writers):
             try:
                 self._end_one(writer, told)
             except Exception as error:
                 failed = failed or error
-            with suppress(ValueError):  # it was not among those that wait
+            with suppress(ValueError):  # the writer was not waiting
                 self._waiting.remove(writer)
         if failed is not None:
             raise failed
@@ -98,11 +97,11 @@ class OpenWriters:
 
 
 def _interrupted_frame() -> Any:
-    """Return the frame that the finalizer of a writer came in the midst of.
+    """Return the frame that the finalizer of a writer interrupted.
 
-    None where no Python code was running.
+    Return None if no Python code was running.
     """
-    # OpenWriters.collected, called by the writer's sink, called by the finalizer.
+    # The finalizer calls the writer's sink, which calls OpenWriters.collected.
     frame: Any = sys._getframe(1)
     for _ in range(3):
         frame = frame and frame.f_back
@@ -110,9 +109,9 @@ def _interrupted_frame() -> Any:
 
 
 def _is_running(frame: Any) -> bool:
-    """Return whether a frame, or one that called it, is of this package.
+    """Return whether a frame or one of its callers belongs to this package.
 
-    Then locks may be held that writing takes.
+    Such a frame may hold locks that writing needs.
     """
     while frame is not None:
         name = frame.f_globals.get("__name__", "")

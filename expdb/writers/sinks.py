@@ -1,4 +1,4 @@
-"""Where the steps of writers go: into the buffer, which lives as long as its writers."""
+"""Connect writers to their buffer, and keep the buffer alive as long as its writers."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,7 +20,7 @@ EPISODE_NAMES, STEP_NAMES = frozenset(EPISODE_KEYS), frozenset(STEP_KEYS)
 
 
 def parted(step: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the columns of a step, and its fields."""
+    """Split a step into its columns and its fields."""
     columns: dict[str, Any] = {}
     fields: dict[str, Any] = {}
     for name, value in step.items():
@@ -29,9 +29,9 @@ def parted(step: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 class EpisodeSink:
-    """What an EpisodeWriter writes into.
+    """Write the steps of an EpisodeWriter into the buffer.
 
-    It holds the buffer, so that a database lives as long as its writers.
+    The sink refers to the buffer, so the database lives as long as its writers.
     """
 
     def __init__(self, buffer: Any):
@@ -42,7 +42,7 @@ class EpisodeSink:
         return Pending(self._store.fields)
 
     def gather_many(self, episode: EpisodeRecord, given: Any, steps: Pending) -> bool:
-        """Add steps given as columns or rows, all or none; return whether the last ends it."""
+        """Add all steps of a batch or none; return whether the last one ends the episode."""
         columns = columns_of(given)
         at_once = columns is not None and steps.rows.takes_arrays
         at_once = at_once and EPISODE_NAMES.isdisjoint(columns or ())
@@ -75,18 +75,21 @@ class EpisodeSink:
         return steps.add(episode, fields, step_columns(row))
 
     def write(self, steps: Pending) -> np.ndarray:
-        """Write steps, and what they say of their episodes; return their positions."""
+        """Write the steps and update their episodes; return the positions."""
         positions = transaction.write(self._store, steps)
         self._buffer._retention.look()
         return positions
 
     def collected(self, writer: Any) -> None:
-        """Take care of a writer that is open and that nobody can use any more, at any moment."""
+        """End an open writer that is being garbage-collected; safe to call at any moment."""
         self._buffer._writers.collected(writer)
 
 
 class StepSink:
-    """What a StepWriter writes into: episodes of its own, and the buffer, which it keeps alive."""
+    """Write the steps of a StepWriter into episodes of its own.
+
+    The sink refers to the buffer, so the database lives as long as its writers.
+    """
 
     def __init__(self, buffer: Any, episodes: OpenEpisodes):
         self._buffer, self._episodes = buffer, episodes
@@ -98,18 +101,18 @@ class StepSink:
     def gather(
         self, whose: Any, fields: Mapping[str, Any], columns: tuple[Any, ...], steps: Gathering
     ) -> None:
-        """Add a step, or raise and change nothing."""
+        """Add a step; change nothing if it is refused."""
         self._episodes.gather(whose, fields, columns, steps)
 
     def gather_many(self, given: Any, steps: Gathering) -> None:
-        """Add steps given as columns or rows, all or none."""
+        """Add all steps of a batch or none."""
         columns = columns_of(given)
         if columns is None or not self._episodes.gather_columns(columns, steps):
             rows = rows_of(given if columns is None else columns)
             self._episodes.gather_rows([parted(row) for row in rows], steps)
 
     def write(self, steps: Gathering) -> np.ndarray:
-        """Write steps, and what they say of their episodes; return their positions."""
+        """Write the steps and update their episodes; return the positions."""
         positions = self._episodes.write_gathered(steps)
         self._buffer._retention.look()
         return positions
@@ -119,10 +122,10 @@ class StepSink:
         self._episodes.forget()
 
     def end_all(self, status: str) -> None:
-        """End the episodes that were begun without a name."""
-        with suppress(errors.UnknownBuffer):  # dropped by somebody else
+        """End the episodes that were begun without an `episode_id`."""
+        with suppress(errors.UnknownBuffer):  # another handle has dropped the buffer
             self._episodes.end_all(status)
 
     def collected(self, writer: Any) -> None:
-        """Take care of a writer that is open and that nobody can use any more, at any moment."""
+        """End an open writer that is being garbage-collected; safe to call at any moment."""
         self._buffer._writers.collected(writer)

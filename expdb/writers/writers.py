@@ -1,4 +1,4 @@
-"""EpisodeWriter and StepWriter: steps are gathered, and written once whatever happens."""
+"""EpisodeWriter and StepWriter: gather steps, and write each of them exactly once."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -21,20 +21,20 @@ from expdb.writers.sinks import EpisodeSink, StepSink
 
 
 class GatheringWriter(ABC):
-    """Gather steps, and flush them at a limit; the base of `EpisodeWriter` and `StepWriter`.
+    """Gather steps and flush them at a limit; the base of `EpisodeWriter` and `StepWriter`.
 
-    The database may be closed by another thread than the one that appends, so whatever is done
-    holds the lock. A subclass sets its own state before it calls `__init__` here, which is done
-    with once `_pid` is set: a writer whose making was interrupted is left alone.
+    Every operation holds the lock, because another thread than the one that appends may close the
+    database. A subclass sets its own state before it calls this `__init__`, which sets `_pid` last.
+    A writer without `_pid` was interrupted during construction, and its finalizer ignores it.
     """
 
     def __init__(self, sink: Any, flush_steps: int, flush_bytes: int, flush_seconds: float):
         self._sink, self._flush_steps = sink, flush_steps
         self._flush_bytes, self._flush_seconds = flush_bytes, flush_seconds
         self._steps = sink.gathering()
-        # steps of which nobody knows whether they are stored; they are written before any others
+        # Steps of a commit with unknown outcome. They are written again before any other steps.
         self._in_doubt: Any = None
-        self._untold = np.empty(0, np.int64)  # positions that a flush found out and did not return
+        self._untold = np.empty(0, np.int64)  # positions that no flush has returned yet
         self._flushed_at = time.monotonic()
         self._lock = threading.RLock()
         self._pid = os.getpid()
@@ -42,41 +42,72 @@ class GatheringWriter(ABC):
     @property
     @abstractmethod
     def _is_closed(self) -> bool:
-        """Whether it takes no more steps, for good."""
+        """Whether the writer is closed, a bool."""
 
     @abstractmethod
     def _refuse(self) -> NoReturn:
-        """Raise the error of a writer that is closed, or belongs to the parent process."""
+        """Raise the error of a closed writer or of a writer of the parent process."""
 
     @abstractmethod
     def _end_left_open(self) -> LeftOpen | Unwritten | None:
-        """Close it; return what is to be told of that, and of what is lost."""
+        """Close the writer and return the warning to emit, or None."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be written with, and has yet to be closed, by this process."""
+        """Whether the writer is not closed and belongs to this process, a bool."""
         return not self._is_closed and self._pid == os.getpid()
 
     @property
     def unwritten(self) -> int:
-        """How many steps were appended and are not known to be written."""
-        if self._in_doubt is None:  # as nearly always: adapters ask at every step
+        """The number of appended steps that are not known to be stored, an int."""
+        if self._in_doubt is None:  # the fast path, because adapters read this at every step
             return 0 if self._steps.is_stored else len(self._steps)
         waiting = self._steps, self._in_doubt
         return sum(len(steps) for steps in waiting if not steps.is_stored)
 
     @property
     def unreturned(self) -> int:
-        """How many steps were appended of which no flush has returned the position yet."""
+        """The number of appended steps whose positions no flush has returned yet, an int."""
         return len(self._untold) + self.unwritten
 
     def flush(self) -> np.ndarray:
-        """Write the steps that are gathered and return their positions, int64 in order.
+        """Write the gathered steps and return their positions.
 
-        Steps that were written before, at a limit of the writer, are not among them. If the last
-        flush failed, its steps are.
+        The steps are durable and visible to every process when this method returns. Steps that the
+        writer flushed by itself at a limit are not included in the result. If the last flush
+        failed, its steps are included. After an error the writer keeps the steps, and the next
+        flush writes them.
+
+        Returns
+        -------
+        numpy.ndarray of int64, shape (N,)
+            Positions of the N written steps, in the order of the appends.
+
+        Raises
+        ------
+        EpisodeEnded
+            If the episode has ended, or another process has ended an episode of the steps.
+        EpisodeMismatch
+            If another process has begun an episode with the same `episode_id`.
+        FieldMismatch
+            If another process has given a field another type.
+        InvalidValue
+            If a StepWriter is closed, or if the rate limiter of the buffer never allows this number
+            of steps in one write.
+        ForkedWithOpenConnection
+            If the writer belongs to the parent process.
+        CommitUnknown
+            If the connection to the server is lost during a flush and does not return within the
+            handle's `timeout`. The steps may be stored or not; the next flush finds out.
+        RateLimited
+            If the rate limiter of the buffer does not allow the steps within the handle's
+            `timeout`.
+        DatabaseBusy
+            If another process locks the database for longer than the handle's `timeout`.
+        UnknownBuffer
+            If the buffer was dropped.
         """
-        if self._pid != os.getpid():  # before the lock, which another thread had at the fork
+        if self._pid != os.getpid():  # before the lock, which may have been locked at the fork
             self._refuse()
         return locked(self._lock, self._checked_flush)
 
@@ -103,16 +134,17 @@ class GatheringWriter(ABC):
             self._flush()
 
     def _write_in_doubt(self) -> None:
-        """Write again, as they were, the steps of which nobody knows whether they are stored."""
+        """Write the unchanged steps of a commit with unknown outcome again."""
         if self._in_doubt is not None:
             self._sink.write(self._in_doubt)
             self._told_of(self._in_doubt.positions)
             self._in_doubt = None
 
     def _write(self) -> None:
-        """Write what is gathered.
+        """Write the gathered steps.
 
-        Whatever happens, no step is written twice, and those that come later are not mixed with it.
+        No step is written twice. If the outcome of the commit is unknown, later steps are gathered
+        separately.
         """
         steps, following = self._steps, self._sink.gathering()
         try:
@@ -129,11 +161,17 @@ class GatheringWriter(ABC):
 
     def _told_of(self, positions: np.ndarray) -> None:
         is_new = len(positions) and (not len(self._untold) or self._untold[-1] < positions[0])
-        if is_new:  # else an interrupt came after it was done
+        if is_new:  # an interrupt may repeat the call with the same positions
             self._untold = np.concatenate((self._untold, positions))
 
     def end_left_open(self) -> LeftOpen | Unwritten | None:
-        """Close it, as there is no later time; return what is to be told of it, and of losses."""
+        """Close a writer that the program left open, without raising; for internal use.
+
+        Returns
+        -------
+        LeftOpen, Unwritten or None
+            The warning to emit, or None if there is nothing to report.
+        """
         return locked(self._lock, self._end_left_open)
 
     def __del__(self) -> None:
@@ -142,20 +180,27 @@ class GatheringWriter(ABC):
 
 
 class EpisodeWriter(GatheringWriter):
-    """Write one new episode; made by `buffer.episode(...)`, used with `with`.
+    """Write one new episode.
 
-    `append` gathers steps, and flushes at a limit; what `flush` or the end of the block has
-    returned is durable. Leaving the block completes the episode; an exception in it flushes what
-    was appended and marks the episode aborted, as `abort` does. A writer that is left open is
-    flushed when the database is closed, the program exits or the writer is collected, and its
-    episode marked aborted, or complete where its last step says so; with an ExpDBWarning.
+    `ReplayBuffer.episode` returns a writer. Use it in a `with` statement: leaving the block
+    completes the episode, and an exception in the block flushes the appended steps and marks the
+    episode aborted, as `abort` does.
 
+    `append` and `extend` gather steps, and flush them at a limit. Steps are durable and visible to
+    every process when `flush`, `end` or `abort` returns, or when the block ends.
+
+    A writer that is left open is flushed when the database is closed, the program exits or the
+    writer is garbage-collected. Its episode is then marked aborted, or complete if its last step is
+    terminated or truncated, and an ExpDBWarning reports it. An episode without steps is not stored.
+
+    Examples
+    --------
     >>> with buffer.episode("CartPole-v1/17") as episode:  # doctest: +SKIP
     ...     episode.append(obs=obs, action=action, reward=reward, terminated=terminated)
     ...     episode.end(obs=last_obs)
     """
 
-    _begun_at = ("?", 0)  # before it was made, too: that may be interrupted
+    _begun_at = ("?", 0)  # in case an interrupt stops the constructor
 
     _sink: EpisodeSink
 
@@ -170,11 +215,11 @@ class EpisodeWriter(GatheringWriter):
         self._episode = episode
         self._takes_steps = True
         self._whole = False  # whether the last step ends the episode
-        self._last: Any = None  # what is, or was to be, the write that ends the episode
+        self._last: Any = None  # the steps of the write that ends the episode, or was to end it
         self._given_up = self._in_block = False
         super().__init__(sink, flush_steps, flush_bytes, flush_seconds)
         frame, _ = errors.calling_frame()
-        # Put together only where it is told.
+        # Formatted only when it is read.
         self._begun_at = (
             frame.f_code.co_filename,
             frame.f_lineno,
@@ -182,17 +227,17 @@ class EpisodeWriter(GatheringWriter):
 
     @property
     def begun_at(self) -> str:
-        """Where in the program the episode was begun, "file:line"."""
+        """The line of the program that began the episode, a str of the form "file:line"."""
         return f"{self._begun_at[0]}:{self._begun_at[1]}"
 
     @property
     def is_whole(self) -> bool:
-        """Whether the last step that was appended ends the episode: by terminated or truncated."""
+        """Whether the last appended step is terminated or truncated, a bool."""
         return self._whole
 
     @property
     def episode_id(self) -> str:
-        """The name of the episode, unique in the buffer."""
+        """The id of the episode, a str that is unique in the buffer."""
         return str(self._episode.episode_id)
 
     def append(
@@ -210,11 +255,66 @@ class EpisodeWriter(GatheringWriter):
         policy_version_end: int | None = None,
         **fields: Any,
     ) -> None:
-        """Add a step; it is durable after the next flush.
+        """Add a step, which the next flush makes durable.
 
-        Arguments and errors as of `ReplayBuffer.store`.
+        The append that reaches a limit of the writer flushes. Values are copied, so the environment
+        may reuse its arrays. If a value is refused, no step is added. If the flush fails, the
+        writer keeps the step, and the next flush writes it.
 
-        Values are copied: the environment may write into the same arrays again.
+        Parameters
+        ----------
+        *positional
+            Not accepted; pass every value by keyword.
+        step : int, optional
+            Number of the step within its episode. Defaults to the number of steps that the episode
+            has.
+        pre_agent : str, optional
+            Name of the agent that acted before.
+        execute_time : float, optional
+            Time of the step in Unix seconds. Defaults to the current time.
+        reward : float, optional
+            Reward of the step, from -1e300 to 1e300. By default, the reward is unknown.
+        terminated : bool, default False
+            Whether the step ends the episode in a terminal state.
+        truncated : bool, default False
+            Whether the step ends the episode for another reason, such as a time limit.
+        tags : mapping of str, optional
+            Tags of the step, stored as JSON. Queries know them as ``tags.<key>``.
+        policy_version : int, optional
+            Version of the policy that generated the step. Defaults to that of the episode.
+        policy_version_end : int, optional
+            Version of the policy that finished the step, if the weights were updated meanwhile.
+        **fields
+            Data of the agent under any names: arrays, numbers, text, bytes, dicts, lists of
+            messages, dataclasses, pydantic models.
+
+        Raises
+        ------
+        EpisodeEnded
+            If the episode has ended, or its last step is terminated or truncated.
+        EpisodeMismatch
+            If a flush finds that another process has begun an episode with the same `episode_id`.
+        InvalidValue
+            If a value or a name is invalid, or a value is passed by position.
+        ReservedName
+            If a field has the name of a column, of a batch key or of a derived key.
+        FieldMismatch
+            If a value has another type or shape than its field.
+        ForkedWithOpenConnection
+            If the writer belongs to the parent process.
+        CommitUnknown
+            If the connection to the server is lost during a flush and does not return within the
+            handle's `timeout`. The steps may be stored or not; the next flush finds out.
+        RateLimited
+            If the rate limiter of the buffer does not allow the steps within the handle's
+            `timeout`.
+        DatabaseBusy
+            If another process locks the database for longer than the handle's `timeout`.
+
+        Warns
+        -----
+        ExpDBWarning
+            If the name of a new field resembles that of a column or of another field.
         """
         if positional:
             raise errors.InvalidValue(
@@ -237,12 +337,49 @@ class EpisodeWriter(GatheringWriter):
         self._flush_if_due()
 
     def extend(self, columns: Any) -> None:
-        """Add many steps given as columns: sequences or arrays [steps, ...] of one length.
+        """Add many steps, which the next flush makes durable.
 
-        Scalars are broadcast, and a list of rows is accepted, as by `store_batch`. If any step is
-        invalid, no step is added and the error of `append` is raised. Raises EpisodeEnded if a
-        step before the last one ends the episode. Arrays of known fields are encoded together.
+        If any step is refused, no step is added. Arrays of fields that the buffer already has are
+        encoded together, which is much faster than one `append` per step.
 
+        Parameters
+        ----------
+        columns : mapping, table or list of mappings
+            A batch as for `ReplayBuffer.store_batch`: sequences or arrays of shape (steps, ...) by
+            name, an Arrow table, or one mapping per step. A scalar applies to every step. Columns
+            of the whole episode, such as `task_id`, are not accepted.
+
+        Raises
+        ------
+        EpisodeEnded
+            If the episode has ended, if its last step is terminated or truncated, or if a step in
+            `columns` before the last one is.
+        EpisodeMismatch
+            If a flush finds that another process has begun an episode with the same `episode_id`.
+        InvalidValue
+            If a value or a name is invalid, or the columns have different lengths.
+        ReservedName
+            If a field has the name of a column, of a batch key or of a derived key.
+        FieldMismatch
+            If a value has another type or shape than its field.
+        ForkedWithOpenConnection
+            If the writer belongs to the parent process.
+        CommitUnknown
+            If the connection to the server is lost during a flush and does not return within the
+            handle's `timeout`. The steps may be stored or not; the next flush finds out.
+        RateLimited
+            If the rate limiter of the buffer does not allow the steps within the handle's
+            `timeout`.
+        DatabaseBusy
+            If another process locks the database for longer than the handle's `timeout`.
+
+        Warns
+        -----
+        ExpDBWarning
+            If the name of a new field resembles that of a column or of another field.
+
+        Examples
+        --------
         >>> episode.extend({"obs": obs, "action": actions, "reward": rewards})  # doctest: +SKIP
         """
         if self._pid != os.getpid():
@@ -257,16 +394,79 @@ class EpisodeWriter(GatheringWriter):
         self._flush_if_due()
 
     def end(self, **last: Any) -> None:
-        """Complete the episode, keeping the observation after its last step.
+        """Write the gathered steps and complete the episode.
 
-        It becomes `next_<field>` of that step.
+        If the final observation is refused, the episode stays open.
+
+        Parameters
+        ----------
+        **last
+            The observation after the last step, such as ``obs=...``. It becomes `next_<field>` of
+            that step.
+
+        Raises
+        ------
+        EpisodeEnded
+            If the episode has ended, also by another process.
+        InvalidValue
+            If `last` is given and the episode has no step, if `last` has a column of a step or
+            lacks the observation, or if a value is invalid.
+        ReservedName
+            If a field in `last` has the name of a column, of a batch key or of a derived key.
+        FieldMismatch
+            If a value has another type or shape than its field.
+        EpisodeMismatch
+            If another process has begun an episode with the same `episode_id`.
+        ForkedWithOpenConnection
+            If the writer belongs to the parent process.
+        CommitUnknown
+            If the connection to the server is lost during a flush and does not return within the
+            handle's `timeout`. The steps may be stored or not; the next flush finds out.
+        RateLimited
+            If the rate limiter of the buffer does not allow the steps within the handle's
+            `timeout`.
+        DatabaseBusy
+            If another process locks the database for longer than the handle's `timeout`.
+
+        Examples
+        --------
+        >>> episode.end(obs=last_obs)  # doctest: +SKIP
         """
         self._close("complete", last)
 
     def abort(self, **last: Any) -> None:
-        """Flush, and mark the episode aborted.
+        """Write the gathered steps and mark the episode aborted.
 
-        What it came to is kept, where given, as by `end`.
+        If the final observation is refused, the episode stays open.
+
+        Parameters
+        ----------
+        **last
+            The observation after the last step, as for `end`.
+
+        Raises
+        ------
+        EpisodeEnded
+            If the episode has ended, also by another process.
+        InvalidValue
+            If `last` is given and the episode has no step, if `last` has a column of a step or
+            lacks the observation, or if a value is invalid.
+        ReservedName
+            If a field in `last` has the name of a column, of a batch key or of a derived key.
+        FieldMismatch
+            If a value has another type or shape than its field.
+        EpisodeMismatch
+            If another process has begun an episode with the same `episode_id`.
+        ForkedWithOpenConnection
+            If the writer belongs to the parent process.
+        CommitUnknown
+            If the connection to the server is lost during a flush and does not return within the
+            handle's `timeout`. The steps may be stored or not; the next flush finds out.
+        RateLimited
+            If the rate limiter of the buffer does not allow the steps within the handle's
+            `timeout`.
+        DatabaseBusy
+            If another process locks the database for longer than the handle's `timeout`.
         """
         self._close("aborted", last)
 
@@ -279,7 +479,7 @@ class EpisodeWriter(GatheringWriter):
         if self._is_closed:
             self._refuse()
         self._write_in_doubt()
-        if not self._is_closed:  # else it was an earlier end that was in doubt
+        if not self._is_closed:  # the write in doubt may have ended the episode
             self._write_end(status, last)
 
     def _write_end(self, status: str, last: Mapping[str, Any]) -> None:
@@ -301,9 +501,9 @@ class EpisodeWriter(GatheringWriter):
             raise
 
     def _resume(self) -> None:
-        """Take steps again after an end() that was interrupted before anything was written.
+        """Accept steps again after an `end` that was interrupted before it wrote anything.
 
-        Raise EpisodeEnded after any other.
+        In every other state, raise EpisodeEnded.
         """
         if self._whole or self._is_closed or self._in_doubt is not None or self._last is None:
             self._refuse()
@@ -312,22 +512,22 @@ class EpisodeWriter(GatheringWriter):
 
     @property
     def _is_closed(self) -> bool:
-        """Whether the episode has ended."""
+        """Whether the episode has ended, a bool."""
         return self._given_up or (self._last is not None and self._last.is_stored)
 
     @property
     def length(self) -> int:
-        """How many steps the episode has, those included that are not written yet."""
+        """The number of steps of the episode, including unwritten steps, an int."""
         return int(self._episode.length) + self.unwritten
 
     @property
     def unwritten(self) -> int:
-        """How many steps were appended and are not known to be written."""
+        """The number of appended steps that are not known to be stored, an int."""
         return 0 if self._given_up else super().unwritten
 
     def _end_left_open(self) -> LeftOpen | None:
-        # Complete where its last step says so, else aborted. Steps that cannot be written are
-        # given up.
+        # The episode is complete if its last step ends it, else aborted. If its steps cannot be
+        # written, they are lost.
         if not self.is_open:
             return None
         left = LeftOpen(
@@ -366,13 +566,13 @@ class EpisodeWriter(GatheringWriter):
     ) -> None:
         if not self.is_open:
             return
-        if kind is GeneratorExit:  # maybe from the garbage collector, in the midst of anything
+        if kind is GeneratorExit:  # the garbage collector may raise it at any time
             return self._sink.collected(self)
         self._close("complete" if kind is None else "aborted", {})
 
 
 class Whose(NamedTuple):
-    """What a step says of its episode."""
+    """The arguments of a step that concern its episode."""
 
     key: tuple[str, str]  # task and agent
     episode_id: str | None
@@ -383,14 +583,23 @@ class Whose(NamedTuple):
 
 
 class StepWriter(GatheringWriter):
-    """Write steps of any episodes in few transactions; made by `buffer.writer(...)`.
+    """Write steps of any episodes in few transactions.
 
-    `append` takes what `ReplayBuffer.store` takes, and gathers; what `flush` has returned is
-    durable and visible to everybody. It flushes by itself at the append that reaches a limit, and
-    when it is closed, collected or left open at the end of the program. It is for vector
-    environments and for loops that store one step at a time: hundreds of steps share a commit.
-    Threads may share it.
+    Use it for vector environments and for loops that store one step at a time: hundreds of steps
+    share a commit. `ReplayBuffer.writer` returns a writer. Threads may share it.
 
+    `append` takes the arguments of `ReplayBuffer.store` and gathers steps. Steps are durable and
+    visible to every process when `flush` or `close` returns. The writer also flushes by itself at
+    the `append` or `extend` that reaches a limit, and when it is closed, garbage-collected or left
+    open at the end of the program.
+
+    Use the writer in a `with` statement. When the block ends, the episodes that the writer began
+    without an `episode_id` are completed. They are marked aborted if the block ends by an
+    exception, or if the writer is left open. Episodes with an `episode_id` stay open until one of
+    their steps is terminated or truncated, or until `ReplayBuffer.end_episode`.
+
+    Examples
+    --------
     >>> with buffer.writer(flush_steps=512) as writer:  # doctest: +SKIP
     ...     for k, (obs, action, reward) in enumerate(steps):
     ...         writer.append(agent_id=f"env-{k}", obs=obs, action=action, reward=reward)
@@ -424,10 +633,83 @@ class StepWriter(GatheringWriter):
         episode_tags: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> None:
-        """Add a step; it is durable after the next flush.
+        """Add a step, which the next flush makes durable.
 
-        Arguments are those of `ReplayBuffer.store`, and values are copied: the environment may
-        write into the same arrays again. Raises as `store` does, and adds nothing then.
+        The append that reaches a limit of the writer flushes. Values are copied, so the environment
+        may reuse its arrays. If a value is refused, no step is added. If the flush fails, the
+        writer keeps the step, and the next flush writes it.
+
+        Parameters
+        ----------
+        *positional
+            Not accepted; pass every value by keyword.
+        task_id : str, default "default"
+            Task that the episode belongs to.
+        agent_id : str, default "agent"
+            Agent that the episode belongs to.
+        task_name : str, optional
+            Human-readable name of the task.
+        step : int, optional
+            Number of the step within its episode. Defaults to the number of steps that the episode
+            has.
+        episode_id : str, optional
+            Id of the episode, unique in the buffer. By default, the step belongs to the open
+            episode of this writer, task and agent; the step after a terminated or truncated step
+            begins another one.
+        group_id : str, optional
+            Group of the episode, for units such as `expdb.Group`.
+        pre_agent : str, optional
+            Name of the agent that acted before.
+        execute_time : float, optional
+            Time of the step in Unix seconds. Defaults to the current time.
+        reward : float, optional
+            Reward of the step, from -1e300 to 1e300. By default, the reward is unknown.
+        terminated : bool, default False
+            Whether the step ends the episode in a terminal state.
+        truncated : bool, default False
+            Whether the step ends the episode for another reason, such as a time limit.
+        policy_version : int, optional
+            Version of the policy that generated the step. Defaults to that of the episode, which is
+            that of its first step.
+        policy_version_end : int, optional
+            Version of the policy that finished the step, if the weights were updated meanwhile.
+        tags : mapping of str, optional
+            Tags of the step, stored as JSON. Queries know them as ``tags.<key>``.
+        episode_tags : mapping of str, optional
+            Tags of the episode, stored as JSON. Queries know them as ``episode_tags.<key>``.
+        **fields
+            Data of the agent under any names: arrays, numbers, text, bytes, dicts, lists of
+            messages, dataclasses, pydantic models.
+
+        Raises
+        ------
+        InvalidValue
+            If a value or a name is invalid, a value is passed by position, or the writer is closed.
+        ReservedName
+            If a field has the name of a column, of a batch key or of a derived key.
+        FieldMismatch
+            If a value has another type or shape than its field.
+        EpisodeEnded
+            If the episode has ended.
+        EpisodeMismatch
+            If the episode has another task, agent, group or `task_name`.
+        ForkedWithOpenConnection
+            If the writer belongs to the parent process.
+        CommitUnknown
+            If the connection to the server is lost during a flush and does not return within the
+            handle's `timeout`. The steps may be stored or not; the next flush finds out.
+        RateLimited
+            If the rate limiter of the buffer does not allow the steps within the handle's
+            `timeout`.
+        DatabaseBusy
+            If another process locks the database for longer than the handle's `timeout`.
+
+        Warns
+        -----
+        ExpDBWarning
+            If the name of a new field resembles that of a column or of another field, if two
+            threads or asyncio tasks add steps to one episode without an `episode_id`, or if 1,000
+            episodes end without a `task_id`.
         """
         if positional:
             raise errors.InvalidValue(
@@ -445,30 +727,55 @@ class StepWriter(GatheringWriter):
             step, pre_agent, execute_time, reward, terminated, truncated, tags,
             policy_version, policy_version_end,
         )  # fmt: skip
-        if self._pid != os.getpid():  # before the lock, which another thread had at the fork
+        if self._pid != os.getpid():  # before the lock, which may have been locked at the fork
             self._refuse()
         with self._lock: self._append(whose, fields, columns)  # fmt: skip
 
     def extend(self, columns: Any, agents: Sequence[str] | None = None) -> None:
-        """Add many steps, given as columns.
+        """Add many steps, which the next flush makes durable.
 
-        `extend` adds all steps or none. The next flush makes them durable. For fields that the
-        buffer already has, arrays are much faster than one `append` per step.
+        If any step is refused, no step is added. For fields that the buffer already has, arrays are
+        much faster than one `append` per step.
 
         Parameters
         ----------
         columns : mapping, table or list of mappings
             A batch as for `ReplayBuffer.store_batch`. A scalar applies to every step.
         agents : sequence of str, optional
-            The `agent_id` of each of N agents. Each column is then [T, N, ...], T steps per agent,
-            such as the rollout of a vectorised environment. The steps of one agent are stored at
+            The `agent_id` of each of N agents. Each column then has the shape (T, N, ...), T steps
+            per agent, such as the rollout of a vectorised environment. Columns of episodes, such as
+            `task_id`, may have one value per agent. The steps of one agent are stored at
             consecutive positions. A step after a terminated or truncated step starts a new episode.
 
         Raises
         ------
         InvalidValue
-            If `agents` is given and a column is not [T, N, ...], or for the reasons that
-            `ReplayBuffer.store` gives.
+            If a value or a name is invalid, the columns have different lengths, `agents` is given
+            and a column does not have the shape (T, N, ...), or the writer is closed.
+        ReservedName
+            If a field has the name of a column, of a batch key or of a derived key.
+        FieldMismatch
+            If a value has another type or shape than its field.
+        EpisodeEnded
+            If an episode of the steps has ended.
+        EpisodeMismatch
+            If an episode has another task, agent, group or `task_name`.
+        ForkedWithOpenConnection
+            If the writer belongs to the parent process.
+        CommitUnknown
+            If the connection to the server is lost during a flush and does not return within the
+            handle's `timeout`. The steps may be stored or not; the next flush finds out.
+        RateLimited
+            If the rate limiter of the buffer does not allow the steps within the handle's
+            `timeout`.
+        DatabaseBusy
+            If another process locks the database for longer than the handle's `timeout`.
+
+        Warns
+        -----
+        ExpDBWarning
+            If the name of a new field resembles that of a column or of another field, or if two
+            threads or asyncio tasks add steps to one episode without an `episode_id`.
 
         Examples
         --------
@@ -483,7 +790,7 @@ class StepWriter(GatheringWriter):
         locked(self._lock, self._extend, columns)
 
     def forget_episodes(self) -> None:
-        """Start new episodes with the next steps, because the buffer was cleared."""
+        """Start new episodes with the next steps; `ReplayBuffer.clear` calls it."""
         self._sink.forget_episodes()
 
     def _extend(self, columns: Any) -> None:
@@ -499,7 +806,32 @@ class StepWriter(GatheringWriter):
         self._flush_if_due()
 
     def close(self) -> None:
-        """Flush, and complete the episodes that were begun without an `episode_id`."""
+        """Write the gathered steps and complete the episodes begun without an `episode_id`.
+
+        Further calls do nothing, and a call in a forked child does nothing. If the flush fails, the
+        writer stays open.
+
+        Raises
+        ------
+        EpisodeEnded
+            If another process has ended an episode of the steps.
+        EpisodeMismatch
+            If another process has begun an episode with the same `episode_id`.
+        FieldMismatch
+            If another process has given a field another type.
+        InvalidValue
+            If the rate limiter of the buffer never allows this number of steps in one write.
+        CommitUnknown
+            If the connection to the server is lost during a flush and does not return within the
+            handle's `timeout`. The steps may be stored or not; the next flush finds out.
+        RateLimited
+            If the rate limiter of the buffer does not allow the steps within the handle's
+            `timeout`.
+        DatabaseBusy
+            If another process locks the database for longer than the handle's `timeout`.
+        UnknownBuffer
+            If the buffer was dropped while the writer had unwritten steps.
+        """
         self._finish("complete")
 
     def _finish(self, status: str) -> None:
@@ -542,6 +874,6 @@ class StepWriter(GatheringWriter):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is GeneratorExit:  # maybe from the garbage collector, in the midst of anything
+        if kind is GeneratorExit:  # the garbage collector may raise it at any time
             return self._sink.collected(self)
         self._finish("complete" if kind is None else "aborted")
