@@ -204,6 +204,7 @@ def main(arguments: list[str]) -> None:
             environment.call("-m", "ruff", "check", ".")
             environment.call("-m", "ruff", "format", "--check", ".")
             environment.call("-m", "mypy")
+            environment.call("docs/check_docstrings.py")
         case ["docs"]:
             environment.provide(NEEDS["docs"])
             options = ["--fresh-env", "--fail-on-warning", "--keep-going", "--quiet"]
