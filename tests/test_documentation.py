@@ -52,13 +52,12 @@ def compare_output(example):
     return checker.output_difference(doctest.Example("", example.parsed), actual, FLAGS)
 
 
-PAGES = Sybil(
-    parsers=[
-        CodeBlockParser(language="python", evaluator=OutputEvaluator()),
-        CodeBlockParser(language="sh", evaluator=run_shell),
-        CodeBlockParser(language="text", evaluator=compare_output),
-    ]
-)
+PYTHON = [
+    CodeBlockParser(language="python", evaluator=OutputEvaluator()),
+    CodeBlockParser(language="text", evaluator=compare_output),
+]
+SHELL = CodeBlockParser(language="sh", evaluator=run_shell)
+PAGES, TUTORIALS = Sybil(parsers=PYTHON), Sybil(parsers=[*PYTHON, SHELL])
 
 
 def tutorials():
@@ -72,12 +71,19 @@ def test_a_tutorial_runs_and_prints_what_it_shows(page, tmp_path, monkeypatch):
     if "import torch" in page.read_text() and not importlib.util.find_spec("torch"):
         pytest.skip("torch is not installed: run `python3 dev.py test --torch`")
     monkeypatch.chdir(tmp_path)
-    examples = list(PAGES.parse(page).examples())
+    examples = list(TUTORIALS.parse(page).examples())
     assert len(examples) == len(
         re.findall(r"^```(python|sh|text)$", page.read_text(), re.MULTILINE)
     )
     for example in examples:
         example.evaluate()
+
+
+def test_the_readme_shows_the_output_of_its_example(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, output = PAGES.parse(DOCS.parent / "README.md").examples()
+    code.evaluate()
+    output.evaluate()
 
 
 def test_an_output_that_differs_from_the_page_is_found(tmp_path):
