@@ -1,1 +1,1 @@
-"""Which steps a batch holds, and what each becomes. Knows NumPy: no files, no SQL, no Arrow."""
+"""Samplers, units and rate limiters. They use NumPy only: no files, no SQL, no Arrow."""

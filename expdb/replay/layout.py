@@ -1,9 +1,9 @@
-"""Rows that follow each other: how units find the steps around a drawn one.
+"""Layouts of drawn steps, and functions that find the steps around a drawn one.
 
-Rows are places in the arrays of what is held in memory, which `Trajectories` describes.
+A row is an index into the arrays of a buffer in memory, which `Trajectories` describes.
 """
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
@@ -15,77 +15,270 @@ from expdb.names import UNKNOWN
 
 
 class Trajectories(Protocol):
-    """Rows in memory and how they follow each other.
+    """Describe the rows of a buffer in memory and how they follow each other.
 
-    A row is a place in the arrays, and holds a step. The rows behind those of steps are the zero
-    row, which fills in for missing steps, and the final observations of episodes. All methods take
-    and return arrays of rows, of any shape.
+    expdb passes such an object to `Unit.may_start`, `Unit.anchors` and `Unit.layout`; you do not
+    construct it. A row is an index into the arrays in memory. The rows below `slots` hold steps.
+    After them come the zero row, which replaces missing steps, and the final observations of
+    episodes.
+
+    All methods take and return arrays of rows of any shape, except `around`. Row -1 means "no
+    step"; the columns of row -1 are -1, NaN, 0 or False.
     """
 
     @property
     def slots(self) -> int:
-        """Rows of steps; those from here on hold what is not a step."""
+        """The number of rows for steps, an int; greater rows do not hold steps."""
 
     @property
     def zero(self) -> int:
-        """The zero row: it holds zeros, and follows a terminated step, for example."""
+        """The row that holds zeros, an int; it follows a terminated step, for example."""
 
     def successors(self, rows: np.ndarray) -> np.ndarray:
-        """Return the rows of what follows: a step, a final observation, zero; UNKNOWN for none."""
+        """Return the row of what follows each step.
+
+        Parameters
+        ----------
+        rows : ndarray of int64
+            Rows of steps, of any shape.
+
+        Returns
+        -------
+        ndarray of int64
+            Rows of the shape of `rows`: the next step, the final observation of the episode, or the
+            zero row after a terminated step that nothing follows. -1 if the successor is unknown.
+        """
 
     def next_steps(self, rows: np.ndarray) -> np.ndarray:
-        """Return the rows of the steps after, UNKNOWN where there is none."""
+        """Return the row of the next step in the episode of each step.
+
+        Parameters
+        ----------
+        rows : ndarray of int64
+            Rows of steps, of any shape.
+
+        Returns
+        -------
+        ndarray of int64
+            Rows of the shape of `rows`, -1 after the last step.
+        """
 
     def previous_steps(self, rows: np.ndarray) -> np.ndarray:
-        """Return the rows of the steps before, UNKNOWN where there is none."""
+        """Return the row of the previous step in the episode of each step.
+
+        Parameters
+        ----------
+        rows : ndarray of int64
+            Rows of steps, of any shape.
+
+        Returns
+        -------
+        ndarray of int64
+            Rows of the shape of `rows`, -1 before the first step in memory.
+        """
 
     def around(self, rows: np.ndarray, offsets: range) -> np.ndarray:
-        """Return the rows at offsets from steps [B] on their episodes, [B, len(offsets)].
+        """Return the rows at offsets from steps, within their episodes.
 
-        A row is UNKNOWN if the episode has no step at the offset, or the step is not in memory.
-        For the drawn rows and neighbouring offsets within the unit's `window`, the rows have
-        already been read.
+        For the drawn rows and consecutive offsets within `Unit.window`, the rows have already been
+        read.
+
+        Parameters
+        ----------
+        rows : ndarray of int64, shape (B,)
+            Rows of steps, -1 for no step.
+        offsets : range
+            Offsets in steps: 0 is the step itself, and -1 the step before it.
+
+        Returns
+        -------
+        ndarray of int64, shape (B, len(offsets))
+            Rows of steps, -1 if the episode has no step at the offset, or the step is not in
+            memory.
+
+        Raises
+        ------
+        InvalidValue
+            If `rows` does not have one dimension.
         """
 
     def is_live(self, rows: np.ndarray) -> np.ndarray:
-        """Return which rows hold a step that is not evicted."""
+        """Return which of the steps are not evicted.
+
+        Parameters
+        ----------
+        rows : ndarray of int64
+            Rows of steps, of any shape, without -1.
+
+        Returns
+        -------
+        ndarray of bool
+            True for a step that is not evicted. A deleted step may be True as well.
+        """
 
     def positions(self, rows: np.ndarray) -> np.ndarray:
-        """Return the positions of rows."""
+        """Return the positions of steps.
+
+        Parameters
+        ----------
+        rows : ndarray of int64
+            Rows of steps, of any shape.
+
+        Returns
+        -------
+        ndarray of int64
+            Positions of the shape of `rows`, -1 for row -1.
+        """
 
     def episodes(self, rows: np.ndarray) -> np.ndarray:
-        """Return the episode of each step, int64."""
+        """Return the episode of each step.
+
+        Parameters
+        ----------
+        rows : ndarray of int64
+            Rows of steps, of any shape.
+
+        Returns
+        -------
+        ndarray of int64
+            Numbers of the episodes, as in ``batch["episode"]``; -1 for row -1.
+        """
 
     def ordinals(self, rows: np.ndarray) -> np.ndarray:
-        """Return how many steps of the episode were written before each."""
+        """Return how many steps of its episode were written before each step.
+
+        Parameters
+        ----------
+        rows : ndarray of int64
+            Rows of steps, of any shape.
+
+        Returns
+        -------
+        ndarray of int
+            Numbers of earlier steps: 0 for the first step of an episode, -1 for row -1.
+        """
 
     def episode_lengths(self, rows: np.ndarray) -> np.ndarray:
-        """Return the lengths of the complete episodes that begin at the rows; 0 for other steps."""
+        """Return the lengths of the complete episodes that begin at the rows.
+
+        Parameters
+        ----------
+        rows : ndarray of int64
+            Rows of steps, of any shape.
+
+        Returns
+        -------
+        ndarray of int
+            Lengths in steps; 0 for a step that is not the first step of a complete episode.
+        """
 
     def rewards(self, rows: np.ndarray) -> np.ndarray:
-        """Return the reward of each step, float64, NaN for none."""
+        """Return the reward of each step.
+
+        Parameters
+        ----------
+        rows : ndarray of int64
+            Rows of steps, of any shape.
+
+        Returns
+        -------
+        ndarray of float64
+            Rewards, NaN if a step has none.
+        """
 
     def terminated(self, rows: np.ndarray) -> np.ndarray:
-        """Return which steps terminated their episode."""
+        """Return which steps terminated their episode.
+
+        Parameters
+        ----------
+        rows : ndarray of int64
+            Rows of steps, of any shape.
+
+        Returns
+        -------
+        ndarray of bool
+            True for a step that terminated its episode.
+        """
 
     def truncated(self, rows: np.ndarray) -> np.ndarray:
-        """Return at which steps their episode was truncated."""
+        """Return which steps truncated their episode.
+
+        Parameters
+        ----------
+        rows : ndarray of int64
+            Rows of steps, of any shape.
+
+        Returns
+        -------
+        ndarray of bool
+            True for a step that truncated its episode.
+        """
 
     def of_episodes(self, name: str, rows: np.ndarray) -> np.ndarray:
-        """Return a column of the episode of each step, which the unit names in its `reads`.
+        """Return a column of the episode of each step.
 
-        Numbers are float64, NaN for none; texts are int64 codes, counted from 0 in the order in
-        which they first come, -1 for none. A row of -1 has none.
+        Parameters
+        ----------
+        name : str
+            Column of episodes, such as ``"task_id"``. The unit must name it in `Unit.reads`.
+        rows : ndarray of int64
+            Rows of steps, of any shape.
+
+        Returns
+        -------
+        ndarray of float64 or int64
+            Numbers are float64, NaN for a missing value. Texts are int64 codes, counted from 0 in
+            the order of their first occurrence, -1 for a missing value. Row -1 has no values.
+
+        Raises
+        ------
+        InvalidValue
+            If neither the unit nor the sampler names the column in `reads`.
         """
 
 
 @dataclass
 class Layout:
-    """Say what drawn steps become: the rows of each, and what the unit adds or replaces.
+    """Describe what drawn steps become: rows in memory, and the columns that the unit adds.
 
-    Without `mask`, `rows` are the drawn rows [B]. With `mask`, `rows` are any rows [B, ..., T];
-    where `mask` is False, the row is ignored. `columns` has an array [B, ...] for each key in the
-    unit's `keys()`.
+    `Unit.layout` returns a layout. Without `mask`, each of the B drawn steps becomes one row of the
+    batch. With `mask`, each becomes several steps.
+
+    Parameters
+    ----------
+    rows : ndarray of int64, shape (B,) or (B, ..., T)
+        Without `mask`, the drawn rows in their order. With `mask`, any rows of steps; a row is
+        ignored where `mask` is False.
+    columns : dict of str to ndarray, optional
+        An array of shape (B, ...) for each key that `Unit.keys` returns.
+    mask : ndarray of bool, shape (B, ..., T), optional
+        Where `rows` has a step.
+    next_rows : ndarray of int64, shape (B,), optional
+        Rows of what follows. The batch then has ``next_<field>`` of the fields that `Unit.derived`
+        returns.
+    last_rows : ndarray of int64, shape (B,), optional
+        Rows of the last steps of transitions, if these may be other steps than the drawn ones. If
+        `Unit.takes_last_step` is True, a stored `next_obs`, `next_observation` or `next_state` is
+        read from these rows.
+    stacks : ndarray of int64, shape (B, k), optional
+        Rows of each step and the steps before it, oldest first, for the fields that `Unit.stacked`
+        returns.
+    next_stacks : ndarray of int64, shape (B, k), optional
+        Rows of what follows and the steps before it, oldest first.
+    firsts : ndarray of int64, shape (B, n), optional
+        Rows of steps from whose episodes `episode` and the columns of episodes are read, -1 for no
+        episode. By default these are the drawn rows.
+    kept : ndarray of bool, optional
+        Which drawn steps the layout contains, if it leaves some out. B is then the number of the
+        others, and all other arrays have only their entries.
+    ragged : bool, default False
+        Whether each row of the batch gets arrays of its own length. It needs a mask and a column
+        `length`.
+
+    Attributes
+    ----------
+    SEQUENCE_KEYS : tuple of str
+        The keys of the columns in a layout that `of_episodes` returns.
     """
 
     SEQUENCE_KEYS: ClassVar[tuple[str, ...]] = ("is_first", "length", "mask")
@@ -93,24 +286,38 @@ class Layout:
     rows: np.ndarray
     columns: dict[str, np.ndarray] = field(default_factory=dict)
     mask: np.ndarray | None = None
-    next_rows: np.ndarray | None = None  # [B], of what follows
-    last_rows: np.ndarray | None = None  # [B], of the last step taken, where that is another one
-    stacks: np.ndarray | None = None  # [B, k], of the step and those before it, oldest first
-    next_stacks: np.ndarray | None = None  # [B, k], of what follows and the steps before that
-    # Rows of which each stands for an episode, UNKNOWN for none; None: the drawn ones.
+    next_rows: np.ndarray | None = None
+    last_rows: np.ndarray | None = None
+    stacks: np.ndarray | None = None
+    next_stacks: np.ndarray | None = None
     firsts: np.ndarray | None = None
-    kept: np.ndarray | None = None  # which of the drawn steps are in it, where some are left out
-    ragged: bool = False  # whether each row of the batch gets arrays of its own length
+    kept: np.ndarray | None = None
+    ragged: bool = False
 
     @classmethod
     def of_episodes(
         cls, trajectories: Trajectories, firsts: np.ndarray, max_length: int | None = None
     ) -> Layout:
-        """Return the layout of whole episodes, given their first rows [B] or [B, n].
+        """Return the layout of whole episodes, given their first rows.
 
-        Arrays are [B, T] or [B, n, T], and `episode` and the columns of episodes are [B] or [B, n].
-        T is the length of the longest episode, or `max_length`, where longer ones are cut; in
-        [B, n] -1 stands for no episode. The keys are those of `Layout.SEQUENCE_KEYS`.
+        The columns of the layout are `is_first`, `length` and `mask`, as `Layout.SEQUENCE_KEYS`
+        says. The arrays of a batch are [B, T] or [B, n, T]; `episode` and the columns of episodes
+        are [B] or [B, n].
+
+        Parameters
+        ----------
+        trajectories : Trajectories
+            Rows in memory.
+        firsts : ndarray of int64, shape (B,) or (B, n)
+            Rows of the first steps of complete episodes. In an array (B, n), -1 means no episode.
+        max_length : int, optional
+            Length T of the arrays; longer episodes are cut. By default, T is the length of the
+            longest episode.
+
+        Returns
+        -------
+        Layout
+            Layout with a mask that is False after the end of each episode.
         """
         if firsts.ndim == 1:
             lengths = trajectories.episode_lengths(firsts)
@@ -127,7 +334,7 @@ class Layout:
 
 
 def around(trajectories: Trajectories, rows: np.ndarray, offsets: range) -> np.ndarray:
-    """Return what `Trajectories.around` does, step by step where steps are not side by side."""
+    """Return the rows at offsets from steps [B], for `Trajectories.around`."""
     if rows.ndim != 1:
         raise InvalidValue(f"around() takes rows [B], got an array of shape {rows.shape}")
     there = rows >= 0
@@ -144,7 +351,7 @@ def around(trajectories: Trajectories, rows: np.ndarray, offsets: range) -> np.n
 
 
 def along(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.ndarray:
-    """Return the rows of up to `count` steps from each row on, as far as any episode goes."""
+    """Return the rows of up to `count` steps from each row on, fewer if all episodes end."""
     columns = [rows]
     while len(columns) < count:
         following = trajectories.next_steps(columns[-1])
@@ -155,16 +362,16 @@ def along(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.ndarra
 
 
 def forward(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.ndarray:
-    """Return the rows of `count` steps from each row on, [B, count]; UNKNOWN after an end."""
-    # Mostly an episode's steps stand side by side, which is checked at once; where they do not,
-    # they are walked along.
+    """Return the rows of `count` steps from each row on, [B, count]; UNKNOWN after the last."""
+    # The steps of an episode are usually adjacent in memory, which one comparison checks. If any
+    # episode continues in another place, follow the links of all steps.
     found = (rows[:, None] + np.arange(count)) % trajectories.slots
     after = trajectories.successors(found[:, :-1].reshape(-1)).reshape(len(rows), count - 1)
     joined = np.logical_and.accumulate(after == found[:, 1:], 1)
     found[:, 1:][~joined] = UNKNOWN
     broken = np.flatnonzero(~joined.all(1)) if count > 1 else rows[:0]
     ends = after[broken, (~joined[broken]).argmax(1)] if len(broken) else broken
-    if ((ends >= 0) & (ends < trajectories.slots)).any():  # one goes on elsewhere
+    if ((ends >= 0) & (ends < trajectories.slots)).any():  # an episode continues elsewhere
         found[:, 0] = current = rows
         for column in range(1, count):
             current = np.where(
@@ -177,11 +384,11 @@ def forward(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.ndar
 def backward(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.ndarray:
     """Return the rows of the `count` steps before each row, [B, count].
 
-    UNKNOWN before a beginning.
+    A row is UNKNOWN where the episode has no earlier step in memory.
     """
     if not count:
         return np.empty((len(rows), 0), np.int64)
-    # As forward: side by side at first.
+    # Try adjacent rows first, as in `forward`.
     window = (rows[:, None] - np.arange(count, -1, -1)) % trajectories.slots
     found, ahead = window[:, :-1], window[:, 1:]
     joined = (trajectories.successors(found) == ahead) & trajectories.is_live(found)
@@ -190,7 +397,7 @@ def backward(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.nda
     joined = np.logical_and.accumulate(joined[:, ::-1], 1)[:, ::-1]
     found[~joined] = UNKNOWN
     broken = np.flatnonzero(~joined[:, 0])
-    column = count - 1 - joined[broken].sum(1)  # the one where the walk goes on
+    column = count - 1 - joined[broken].sum(1)  # where to continue along the links
     current = trajectories.previous_steps(window[broken, column + 1])
     while (on := np.flatnonzero(current >= 0)).size:
         broken, column, current = broken[on], column[on], current[on]
@@ -202,7 +409,7 @@ def backward(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.nda
 
 
 def padded(trajectories: Trajectories, found: np.ndarray) -> Layout:
-    """Return the layout of rows that are masked where they are UNKNOWN; the last axis is time."""
+    """Return the layout of rows [..., T], masked where a row is UNKNOWN."""
     mask = found >= 0
     first = (trajectories.ordinals(found) == 0) & mask
     return Layout(found, {"mask": mask, "is_first": first, "length": mask.sum(-1)}, mask)

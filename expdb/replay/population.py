@@ -1,6 +1,6 @@
-"""Positions that are drawn from: listed, or known by bounds."""
+"""Sets of positions to draw from: arrays, intervals and groups."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # evaluating `np.random` would import that module
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,44 +10,45 @@ import numpy as np
 
 from expdb.errors import TooFewRows
 
-ROUNDS = 8  # of drawing again those that may not be drawn, before the others are listed
+ROUNDS = 8  # of redrawing positions that are not allowed, before the allowed ones are listed
 
 
 class Positions(Protocol):
-    """Positions to draw from."""
+    """Represent a set of positions to draw from."""
 
     def draw(self, count: int, replace: bool, rng: np.random.Generator) -> np.ndarray:
-        """Return positions, each as likely as every other; distinct ones without replacement.
+        """Return `count` uniformly drawn positions, distinct ones if `replace` is False.
 
-        Raises TooFewRows where there are none, or too few.
+        Raises TooFewRows if the set is empty, or too small for distinct positions.
         """
 
     def newest(self, count: int) -> Listed:
-        """Return the newest positions, as many as there are."""
+        """Return the newest `count` positions, or all if there are fewer."""
 
     def listed(self) -> np.ndarray:
         """Return all positions, ascending."""
 
     def count(self) -> int:
-        """Return how many there are."""
+        """Return the number of positions."""
 
     def at(self, places: np.ndarray) -> np.ndarray:
-        """Return the positions at places, counted from 0, the oldest."""
+        """Return the positions at indices; index 0 is the oldest position."""
 
     def holds(self, positions: np.ndarray) -> np.ndarray:
-        """Return which positions are among them."""
+        """Return which of the given positions are in the set."""
 
 
 def _random_below(size: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Return random integers from 0 to less than `size`.
+    """Return random integers from 0 to `size` - 1.
 
-    Three times as fast as `integers`, and as uniform as 53 bits can be: to one in 2**53 / size.
+    This is three times as fast as `Generator.integers`. Probabilities deviate from uniform by at
+    most size / 2**53, relative to the probability.
     """
     return (rng.random(count) * size).astype(np.int64)
 
 
 def random_positions(low: int, high: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Return random positions from `low` to less than `high`."""
+    """Return random positions from `low` to `high` - 1."""
     drawn: np.ndarray = (rng.random(count) * (high - low)).astype(np.int64)  # see _random_below
     if low:
         drawn += low
@@ -56,13 +57,37 @@ def random_positions(low: int, high: int, count: int, rng: np.random.Generator) 
 
 @dataclass(frozen=True)
 class Listed:
-    """Positions that are known one by one, ascending. `what` says what they are, for people."""
+    """Represent a set of positions by an ascending array.
+
+    `Population.newest` returns such a set. `what` is the plural noun for the positions in error
+    messages.
+    """
 
     positions: np.ndarray
     what: str = "steps"
 
     def draw(self, count: int, replace: bool, rng: np.random.Generator) -> np.ndarray:
-        """Return positions, each as likely as every other."""
+        """Return uniformly drawn positions.
+
+        Parameters
+        ----------
+        count : int
+            Number of positions to draw.
+        replace : bool
+            Whether a position may be drawn more than once.
+        rng : numpy.random.Generator
+            Source of all randomness.
+
+        Returns
+        -------
+        ndarray of int64, shape (count,)
+            Drawn positions.
+
+        Raises
+        ------
+        TooFewRows
+            If the set is empty, or smaller than `count` and `replace` is False.
+        """
         size = len(self.positions)
         check_size(size, count, self.what, replace)
         if replace:
@@ -70,7 +95,7 @@ class Listed:
         return self.positions[rng.choice(size, count, replace=False, shuffle=True)]
 
     def newest(self, count: int) -> Listed:
-        """Return the newest positions, as many as there are."""
+        """Return the newest `count` positions, or all if there are fewer."""
         return Listed(self.positions[max(0, len(self.positions) - count) :], self.what)
 
     def listed(self) -> np.ndarray:
@@ -78,16 +103,16 @@ class Listed:
         return self.positions
 
     def count(self) -> int:
-        """Return how many there are."""
+        """Return the number of positions."""
         return len(self.positions)
 
     def at(self, places: np.ndarray) -> np.ndarray:
-        """Return the positions at places."""
+        """Return the positions at indices."""
         found: np.ndarray = self.positions[places]
         return found
 
     def holds(self, positions: np.ndarray) -> np.ndarray:
-        """Return which positions are among them."""
+        """Return which of the given positions are in the set."""
         if not len(self.positions):
             return np.zeros(positions.shape, np.bool_)
         places = np.searchsorted(self.positions, positions)
@@ -97,13 +122,12 @@ class Listed:
 
 @dataclass
 class Interval:
-    """All positions from `low` to `high - 1`, and those in `early`, which are below `low`.
+    """Represent the positions from `low` to `high` - 1 and the `early` ones before `low`.
 
-    Those that `allowed` refuses are left out.
-
-    Nothing is listed: a position drawn that is not allowed is drawn again, which leaves every other
-    as likely as before. `allowed` None allows all; `all_positions` lists those that are allowed,
-    for when that is better.
+    `allowed` returns False for positions that are not in the set; None allows all positions. A draw
+    does not list the positions: it draws again for each position that is not allowed, so the result
+    is uniform over the others. `all_positions` lists the allowed positions when a list is
+    needed.
     """
 
     low: int
@@ -114,7 +138,7 @@ class Interval:
     early: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
     def draw(self, count: int, replace: bool, rng: np.random.Generator) -> np.ndarray:
-        """Return positions, each as likely as every other."""
+        """Return uniformly drawn positions."""
         first, high, allowed = self.low - len(self.early), self.high, self.allowed
         if not replace or first == high:
             return Listed(self.listed(), self.what).draw(count, replace, rng)
@@ -129,7 +153,7 @@ class Interval:
     def _drawn_again(
         self, drawn: np.ndarray, fit: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
-        """Return drawn positions, those replaced that do not fit; `drawn` is written to."""
+        """Replace the drawn positions where `fit` is False; `drawn` is changed in place."""
         first, high, allowed = self.low - len(self.early), self.high, self.allowed
         assert allowed is not None
         again = np.flatnonzero(~fit)
@@ -144,7 +168,7 @@ class Interval:
         return drawn
 
     def newest(self, count: int) -> Listed:
-        """Return the newest positions, as many as there are."""
+        """Return the newest `count` positions, or all if there are fewer."""
         span, found = count, np.empty(0, np.int64)
         first = self.low - len(self.early)
         while len(found) < count:
@@ -162,20 +186,20 @@ class Interval:
         return self._to_positions(np.arange(self.low - len(self.early), self.high))
 
     def count(self) -> int:
-        """Return how many there are."""
+        """Return the number of positions."""
         if self.allowed is not None:
             return len(self.listed())
         return self.high - self.low + len(self.early)
 
     def at(self, places: np.ndarray) -> np.ndarray:
-        """Return the positions at places."""
+        """Return the positions at indices."""
         if self.allowed is None:
             return self._to_positions(self.low - len(self.early) + places)
         found: np.ndarray = self.listed()[places]
         return found
 
     def holds(self, positions: np.ndarray) -> np.ndarray:
-        """Return which positions are among them."""
+        """Return which of the given positions are in the set."""
         found: np.ndarray = (positions >= self.low) & (positions < self.high)
         if len(self.early):
             found |= Listed(self.early).holds(positions)
@@ -184,7 +208,7 @@ class Interval:
         return found
 
     def _to_positions(self, numbers: np.ndarray) -> np.ndarray:
-        """Map each number from `low - len(early)` on to a position; below `low`, index `early`."""
+        """Map numbers from `low - len(early)` on to positions; those below `low` index `early`."""
         if not len(self.early):
             return numbers
         early = self.early.take(numbers - self.low + len(self.early), mode="clip")
@@ -192,7 +216,10 @@ class Interval:
 
 
 class Grouped:
-    """Positions by the group that each is of: a group is drawn, then one of its positions."""
+    """Represent positions in groups: a draw selects a group, then one of its positions.
+
+    `Population.by` returns such a set.
+    """
 
     def __init__(self, positions: np.ndarray, groups: np.ndarray, what: str):
         order = np.argsort(groups, kind="stable")
@@ -207,13 +234,30 @@ class Grouped:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Size of the arrays in bytes."""
         return self._positions.nbytes + self._starts.nbytes + self._sizes.nbytes
 
     def draw(self, count: int, replace: bool, rng: np.random.Generator) -> np.ndarray:
-        """Return positions: every group is as likely as every other, then every position in it.
+        """Return drawn positions: groups are equally likely, and so are the positions of a group.
 
-        Without replacement no group comes twice.
+        Parameters
+        ----------
+        count : int
+            Number of positions to draw.
+        replace : bool
+            Whether a group may be drawn more than once.
+        rng : numpy.random.Generator
+            Source of all randomness.
+
+        Returns
+        -------
+        ndarray of int64, shape (count,)
+            Drawn positions.
+
+        Raises
+        ------
+        TooFewRows
+            If there is not a single group, or fewer than `count` and `replace` is False.
         """
         check_size(len(self._starts), count, self._what, replace)
         groups = (
@@ -233,12 +277,11 @@ MOST_DRAWS = 4096
 def distinct_draws(
     low: int, high: int, some: int, rng: np.random.Generator
 ) -> Iterator[np.ndarray]:
-    """Yield growing arrays of integers from `low` to `high`, none twice.
+    """Yield growing arrays of distinct integers from `low` to `high` - 1, in random order.
 
-    In a uniformly random order; 4096 in all at most.
-
-    Drawn with replacement, repeats left out: that is the beginning of a random permutation, without
-    making all of it.
+    The arrays together are the beginning of a uniformly random permutation, which is not computed
+    in full: integers are drawn with replacement, and repeated ones are dropped. The generator
+    stops after at least 4096 integers, or more than half of the range.
     """
     seen: set[int] = set()
     while high > low and len(seen) < MOST_DRAWS and 2 * len(seen) <= high - low:
@@ -250,7 +293,7 @@ def distinct_draws(
 
 
 def check_size(size: int, wanted: int, what: str, replace: bool) -> None:
-    """Raise TooFewRows if a sample of `wanted` cannot be drawn from `size`."""
+    """Raise TooFewRows if `wanted` items cannot be drawn from `size`."""
     end = ", or end(obs=...) the episodes" if "successor" in what else ""
     if size == 0 and wanted:
         raise TooFewRows(

@@ -1,6 +1,7 @@
-"""Rate limiters, and the pace: how far writers and learners may be ahead of each other.
+"""Rate limiters and the pace: limits on how far writers and learners can be ahead of each other.
 
-The terms, and the arithmetic, are those of Reverb (Cassirer et al. 2021, arXiv:2102.04736).
+The terms and the arithmetic of rate limiters are those of Reverb (Cassirer et al. 2021,
+arXiv:2102.04736).
 """
 
 from __future__ import annotations
@@ -15,11 +16,29 @@ from expdb.errors import InvalidValue
 
 @dataclass(frozen=True)
 class RateLimiter:
-    """Bound `inserts * ratio - samples`, both counted since it was set.
+    """Limit how far writers and learners can be ahead of each other.
 
-    Nothing is sampled before the buffer holds `min_size` steps, nor where it would bring the
-    difference below `least`; nothing is inserted, after the first `min_size` steps, where it would
-    bring it above `most`. Infinity stands for no bound.
+    Assign a limiter to `ReplayBuffer.rate_limiter`; `Queue`, `MinSize` and `SampleToInsertRatio`
+    return the usual ones. A limiter bounds ``inserts * ratio - samples``, where `inserts` counts
+    the stored steps and `samples` the leased rows since it was assigned. Rows are not leased before
+    the buffer holds `min_size` steps, nor if that would bring the difference below `least`. After
+    the first `min_size` steps, steps are not stored if that would bring the difference above
+    `most`.
+
+    Parameters
+    ----------
+    ratio : float
+        Number of rows that may be leased for each stored step, above 0.
+    min_size : int
+        Number of steps that the buffer must hold before rows are leased, at least 1.
+    least : float, default -inf
+        Lower bound of the difference, in rows; -inf for no bound.
+    most : float, default inf
+        Upper bound of the difference, in rows; inf for no bound.
+
+    References
+    ----------
+    Cassirer et al. (2021), *Reverb: A Framework for Experience Replay*, arXiv:2102.04736.
     """
 
     ratio: float
@@ -28,32 +47,90 @@ class RateLimiter:
     most: float = math.inf
 
     def may_sample(self, inserts: int, samples: int, count: int, size: int) -> bool:
-        """Return whether `count` more rows may be handed out."""
+        """Return whether `count` more rows may be leased.
+
+        Parameters
+        ----------
+        inserts : int
+            Number of steps stored since the limiter was assigned.
+        samples : float
+            Number of rows leased since then.
+        count : int
+            Number of rows to lease.
+        size : int
+            Number of steps that the buffer holds.
+
+        Returns
+        -------
+        bool
+            True if the lease stays within the bounds.
+        """
         return size >= self.min_size and inserts * self.ratio - samples - count >= self.least
 
     def insert_limit(self, samples: int) -> int | None:
-        """Return how many steps may be inserted in all, None for any number."""
+        """Return how many steps may be stored in total after `samples` leased rows.
+
+        Parameters
+        ----------
+        samples : int
+            Number of rows leased since the limiter was assigned.
+
+        Returns
+        -------
+        int or None
+            Number of steps since the limiter was assigned; None for any number.
+        """
         if self.most == math.inf:
             return None
         return max(self.min_size, math.floor((self.most + samples) / self.ratio))
 
     @property
     def largest_sample(self) -> float:
-        """The most rows that one lease may have."""
+        """The largest number of rows that one lease can have, a float; infinity for any number."""
         return max(self.most, self.ratio * self.min_size) - self.least
 
     @property
     def largest_write(self) -> float:
-        """How many steps one write may have at most, so that it can ever be let in."""
+        """The largest number of steps in one write, a float; infinity for any number.
+
+        The first `min_size` steps can be written together even if they are more.
+        """
         return (self.most - self.least) / self.ratio
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the settings as values that JSON can hold.
+
+        Returns
+        -------
+        dict
+            Settings by parameter name; None stands for an infinite bound.
+        """
         return {key: None if abs(one) == math.inf else one for key, one in asdict(self).items()}
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> RateLimiter:
-        """Return the one that `as_json` was asked of."""
+        """Create a limiter from the dict that `as_json` returned.
+
+        Parameters
+        ----------
+        stored : dict
+            Settings by parameter name; other keys are ignored.
+
+        Returns
+        -------
+        RateLimiter
+            Limiter with these settings.
+
+        Raises
+        ------
+        KeyError
+            If a setting is missing.
+        TypeError
+            If a setting is not a number.
+        ValueError
+            If a setting is not a number, `ratio` is not positive and finite, or `min_size` is less
+            than 1.
+        """
         ratio, min_size = float(stored["ratio"]), int(stored["min_size"])
         least, most = (None if stored[n] is None else float(stored[n]) for n in ("least", "most"))
         if not (0 < ratio < math.inf and min_size >= 1):
@@ -67,12 +144,34 @@ class RateLimiter:
 
 
 def MinSize(size: int) -> RateLimiter:
-    """Let learners in once the buffer holds `size` steps; hold back no writer."""
+    """Return a limiter that delays leases until the buffer holds `size` steps.
+
+    Writers are never delayed.
+
+    Parameters
+    ----------
+    size : int
+        Number of steps, from 1 to 10**15.
+
+    Returns
+    -------
+    RateLimiter
+        Limiter to assign to `ReplayBuffer.rate_limiter`.
+
+    Raises
+    ------
+    InvalidValue
+        If `size` is not an integer in this range.
+
+    Examples
+    --------
+    >>> buffer.rate_limiter = expdb.MinSize(10_000)  # doctest: +SKIP
+    """
     return RateLimiter(1.0, _steps(size, "size"))
 
 
 def _steps(value: Any, name: str) -> int:
-    """Return a number of steps that the counters of a buffer can hold with room to spare."""
+    """Return a number of steps that is far below the limit of the counters of a buffer."""
     number = checks.whole(value, name, 1)
     if number > MOST_STEPS:
         raise InvalidValue(f"{name} must be at most {MOST_STEPS:,}, got {number}")
@@ -83,18 +182,64 @@ MOST_STEPS = 10**15
 
 
 def Queue(size: int) -> RateLimiter:
-    """Hold writers back that are more than `size` steps ahead; hand out as many as were stored.
+    """Return a limiter that delays writers that are more than `size` steps ahead of the learners.
 
-    Use it with consumers of `max_times_sampled=1`.
+    Learners can lease at most as many rows as steps were stored. Use it with consumers of
+    ``max_times_sampled=1``.
+
+    Parameters
+    ----------
+    size : int
+        Number of steps that writers can be ahead, from 1 to 10**15.
+
+    Returns
+    -------
+    RateLimiter
+        Limiter to assign to `ReplayBuffer.rate_limiter`.
+
+    Raises
+    ------
+    InvalidValue
+        If `size` is not an integer in this range.
+
+    Examples
+    --------
+    >>> buffer.rate_limiter = expdb.Queue(1000)  # doctest: +SKIP
+    >>> consumer = buffer.consumer("learner", max_times_sampled=1)  # doctest: +SKIP
     """
     return RateLimiter(1.0, 1, 0.0, float(_steps(size, "size")))
 
 
 def SampleToInsertRatio(ratio: float, min_size: int, error_buffer: float) -> RateLimiter:
-    """Hand out `ratio` rows for each step that is stored, once `min_size` are.
+    """Return a limiter that keeps leased rows and stored steps near a ratio.
 
-    Writers and learners may be ahead of that by `error_buffer` rows. Raises InvalidValue where
-    that is less than twice what one step is sampled, as both would wait for each other.
+    Learners wait until the buffer holds `min_size` steps. `ratio` rows are leased for each step
+    that is stored after the first `min_size`; writers and learners can be ahead of that by
+    `error_buffer` rows.
+
+    Parameters
+    ----------
+    ratio : float
+        Number of rows to lease for each stored step, from 1e-6 to 1e6.
+    min_size : int
+        Number of steps that the buffer must hold before rows are leased, from 1 to 10**15.
+    error_buffer : float
+        Number of rows that writers and learners can be ahead: at least ``2 * max(1, ratio)``,
+        because they would otherwise wait for each other, and at most 10**15.
+
+    Returns
+    -------
+    RateLimiter
+        Limiter to assign to `ReplayBuffer.rate_limiter`.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is not a number in its range.
+
+    Examples
+    --------
+    >>> buffer.rate_limiter = expdb.SampleToInsertRatio(8.0, 1000, 512.0)  # doctest: +SKIP
     """
     ratio, min_size = checks.number(ratio, "ratio"), _steps(min_size, "min_size")
     error_buffer = checks.number(error_buffer, "error_buffer", 0)
@@ -113,16 +258,32 @@ def SampleToInsertRatio(ratio: float, min_size: int, error_buffer: float) -> Rat
 
 @dataclass(frozen=True)
 class Pace:
-    """Let a group of episodes begin only if it is trained on before it is too stale.
+    """Delay new groups of episodes that would be too stale when they are trained on.
 
-    `groups_per_version` is how many groups the trainer trains on between two versions of the
-    policy. Each of them trains on the oldest groups, or on those that finished first. A group then
-    is at most `max_staleness` versions old when its turn comes, however long it takes: while one is
-    under way, no more begin than can be trained on before it would be stale. So none has to be
-    dropped, which would leave out the long ones.
+    Assign a pace to `ReplayBuffer.pace`, and call `ReplayBuffer.admit` before each group. A group
+    is then at most `max_staleness` policy versions old when it is trained on, however long it takes
+    to generate: while a group is under way, no more groups begin than can be trained on before it
+    would be too stale. No group has to be dropped, which would remove the long ones.
 
-    The bound on groups is that of AReaL (Fu et al. 2025, arXiv:2505.24298, eq. 3), with the version
-    of the oldest group that is under way in place of the newest version.
+    The bound assumes that the trainer trains on `groups_per_version` groups between two versions of
+    the policy, and always on the oldest groups or on those that finished first.
+
+    Parameters
+    ----------
+    max_staleness : int
+        Largest age of a group when it is trained on, in policy versions, at least 0.
+    groups_per_version : int
+        Number of groups that the trainer trains on between two policy versions, at least 1.
+
+    Raises
+    ------
+    InvalidValue
+        If a parameter is not an integer in its range.
+
+    References
+    ----------
+    Fu et al. (2025), *AReaL*, arXiv:2505.24298, equation 3. expdb uses the policy version of the
+    oldest group that is under way in place of the newest version.
     """
 
     max_staleness: int
@@ -133,5 +294,17 @@ class Pace:
             object.__setattr__(self, name, checks.whole(getattr(self, name), name, least))
 
     def limit(self, versions: int) -> int:
-        """Return how many groups may have begun in all, so many versions after it was set."""
+        """Return how many groups may have begun in total.
+
+        Parameters
+        ----------
+        versions : int
+            Number of policy versions since the pace was assigned, counted up to the version of the
+            oldest group that is under way.
+
+        Returns
+        -------
+        int
+            Number of groups since the pace was assigned.
+        """
         return (versions + self.max_staleness + 1) * self.groups_per_version

@@ -1,9 +1,10 @@
-"""Samplers say which steps are drawn.
+"""Samplers choose which steps are drawn.
 
-They are settings, frozen, and know populations only: no storage, no SQL.
+A sampler is a frozen dataclass of settings. It draws from a `Population` and knows neither storage
+nor SQL.
 """
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # evaluating `np.random` would import that module
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
@@ -14,110 +15,337 @@ from expdb import checks
 from expdb.errors import InvalidValue
 from expdb.replay.population import Grouped, Listed
 
-MOST_MASS = 1e200  # sums of many of these are finite; what is greater weighs as much
+MOST_MASS = 1e200  # greatest weight of a step, so that sums of weights are finite
 
-Drawn = tuple[np.ndarray, dict[str, np.ndarray]]  # positions, and what the batch says of them
+Drawn = tuple[np.ndarray, dict[str, np.ndarray]]  # positions, and the arrays of `Sampler.keys`
 
 
 class PriorityTree(Protocol):
-    """The weights of the steps that may be drawn by priority, ready to be drawn from."""
+    """Hold the weights of the steps that may be drawn by priority.
+
+    `Population.priorities` returns such an object.
+    """
 
     def draw(self, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return positions and weights at shares of the total, each from 0 to less than 1."""
+        """Return the steps at shares of the sum of all weights.
+
+        Parameters
+        ----------
+        shares : ndarray of float64, shape (B,)
+            Shares of the sum, each from 0 to less than 1.
+
+        Returns
+        -------
+        positions : ndarray of int64, shape (B,)
+            Positions of the steps.
+        weights : ndarray of float64, shape (B,)
+            Weights of the steps.
+        """
 
     @property
     def total(self) -> float:
-        """The sum of all weights."""
+        """The sum of all weights, a float."""
 
     def minimum(self) -> float:
-        """Return the least weight above 0."""
+        """Return the least weight above 0.
+
+        Returns
+        -------
+        float
+            Least weight above 0.
+        """
 
 
 class Population(Protocol):
-    """The steps that a sampler draws from: those that the query matches and the unit can use.
+    """Provide the steps that a sampler draws from.
 
-    A step is named by its position, int64. What is drawn may be a whole episode, or a group of
-    them; its position is that of its first step.
+    expdb passes such an object to `Sampler.draw`; you do not construct it. It contains the steps
+    that the query matches and the unit can use. A step is identified by its position, an int64. An
+    item may also be a whole episode or a group of episodes; its position is then the position of
+    its first step.
     """
 
     @property
     def positions(self) -> np.ndarray:
-        """All positions, ascending, int64 [N]; not to be written to."""
+        """All positions, ascending, a read-only ndarray of int64 with shape (N,)."""
 
     @property
     def size(self) -> int:
-        """How many positions there are, N."""
+        """The number of positions N, an int."""
 
     def at(self, places: np.ndarray) -> np.ndarray:
-        """Return the positions at places, each from 0, the oldest, to less than `size`.
+        """Return the positions at indices.
 
-        Mostly nothing has to be listed for it, as it has for `positions`.
+        It is usually faster than indexing `positions`, because the positions need not be listed.
+
+        Parameters
+        ----------
+        places : ndarray of int
+            Indices of any shape, from 0 (the oldest position) to `size` - 1.
+
+        Returns
+        -------
+        ndarray of int64
+            Positions of the shape of `places`.
+
+        Raises
+        ------
+        InvalidValue
+            If an index is out of range.
         """
 
     def holds(self, positions: np.ndarray) -> np.ndarray:
-        """Return which of some positions may be drawn, bool."""
+        """Return which of the given positions may be drawn.
+
+        Parameters
+        ----------
+        positions : ndarray of int64, shape (M,)
+            Positions to look up.
+
+        Returns
+        -------
+        ndarray of bool, shape (M,)
+            True for a position that may be drawn.
+        """
 
     def uniform(self, size: int, rng: np.random.Generator, replace: bool = True) -> np.ndarray:
-        """Return positions [size], each as likely as every other, distinct without `replace`.
+        """Return uniformly drawn positions.
 
-        Raises TooFewRows where there are none, or too few.
+        Parameters
+        ----------
+        size : int
+            Number of positions to draw.
+        rng : numpy.random.Generator
+            Source of all randomness.
+        replace : bool, default True
+            Whether a position may be drawn more than once.
+
+        Returns
+        -------
+        ndarray of int64, shape (size,)
+            Drawn positions.
+
+        Raises
+        ------
+        TooFewRows
+            If the population is empty, or smaller than `size` and `replace` is False.
         """
 
     def newest(self, k: int) -> Listed:
-        """Return the newest `k` positions, to draw from."""
+        """Return the newest `k` positions to draw from.
+
+        Parameters
+        ----------
+        k : int
+            Number of positions, at least 1. If there are fewer, all are returned.
+
+        Returns
+        -------
+        Listed
+            Positions with a method ``draw(count, replace, rng)``.
+
+        Raises
+        ------
+        InvalidValue
+            If `k` is not an integer of at least 1.
+        """
 
     def by(self, over: Literal["episode", "task"]) -> Grouped:
-        """Return the positions by episode or task, to draw from."""
+        """Return the positions grouped by episode or task, to draw a group and then a position.
+
+        Parameters
+        ----------
+        over : {"episode", "task"}
+            Groups that are equally likely. The sampler must name ``"task_id"`` in `Sampler.reads`
+            to group by task.
+
+        Returns
+        -------
+        Grouped
+            Positions with a method ``draw(count, replace, rng)``.
+
+        Raises
+        ------
+        InvalidValue
+            If `over` is not valid, or ``"task_id"`` is not in `reads`.
+        """
 
     def column(self, name: str) -> np.ndarray:
-        """Return a column of each position's step or episode, [N], as of now.
+        """Return the current values of a column for each position.
 
-        Columns of steps: `episode`, `step`, `reward` (NaN for none), `terminated`, `truncated`.
-        Columns of episodes have to be named in the sampler's `reads`: numbers are float64, NaN for
-        none; texts are int64 codes, counted from 0 in the order of their first positions, -1 for
-        none.
+        Columns of steps are `episode`, `step`, `reward`, `terminated` and `truncated`. Columns of
+        episodes must be named in `Sampler.reads`.
+
+        Parameters
+        ----------
+        name : str
+            Column of the step or of its episode.
+
+        Returns
+        -------
+        ndarray, shape (N,)
+            Read-only values. Numbers of episodes are float64, NaN for a missing value, as in
+            `reward`. Texts are int64 codes, counted from 0 in the order of their first positions,
+            -1 for a missing value.
+
+        Raises
+        ------
+        InvalidValue
+            If there is no such column, or a column of episodes is not in `reads`.
         """
 
     def ordered(self, column: str, descending: bool, size: int) -> np.ndarray:
-        """Return the first `size` positions in the order of a column of the view."""
+        """Return the first `size` positions in the order of a column of the view `experience`.
+
+        Steps without a value come last, and steps with equal values are ordered by position. The
+        sampler must set `Sampler.asks_database` to True.
+
+        Parameters
+        ----------
+        column : str
+            Column of the view.
+        descending : bool
+            Whether the greatest value comes first.
+        size : int
+            Number of positions.
+
+        Returns
+        -------
+        ndarray of int64, shape (size,)
+            Positions in this order.
+
+        Raises
+        ------
+        InvalidValue
+            If `Sampler.asks_database` is False.
+        QueryError
+            If the view has no such column.
+        TooFewRows
+            If there are fewer than `size` positions.
+        """
 
     def priorities(self, sampler: Prioritized) -> PriorityTree:
-        """Return the weights that a sampler gives to the steps."""
+        """Return the weights that a prioritized sampler gives to the steps.
+
+        Parameters
+        ----------
+        sampler : Prioritized
+            Sampler that computes weights from priorities. Its class must set
+            `Sampler.uses_priorities` to True.
+
+        Returns
+        -------
+        PriorityTree
+            Weights to draw from.
+
+        Raises
+        ------
+        InvalidValue
+            If `Sampler.uses_priorities` is False.
+        TooFewRows
+            If the population has no step with a weight above 0.
+        """
 
     def calls(self, sampler: Prioritized) -> int:
-        """Count a call of a sampler, and return how many there were before."""
+        """Count a draw of a sampler, and return the number of its earlier draws.
+
+        For a consumer, it returns the number of the batch.
+
+        Parameters
+        ----------
+        sampler : Prioritized
+            Sampler that draws.
+
+        Returns
+        -------
+        int
+            Number of earlier draws with the same settings, query and drawable steps.
+        """
 
 
 class Sampler:
-    """Say which steps are drawn: the base of all samplers, and of your own.
+    """Choose which steps are drawn: the base class of all samplers.
 
-    Write `draw`, as a frozen dataclass, and every query, unit and database works with it; see
-    docs/extending.md.
+    Derive your own sampler as a frozen dataclass that implements `draw`. It works with every query,
+    unit and database. The page "Extending" of the documentation has an example;
+    `expdb.testing.check_sampler` checks your class.
+
+    Attributes
+    ----------
+    asks_database : bool, default False
+        Whether `draw` queries the database, as `Population.ordered` does.
+    uses_priorities : bool, default False
+        Whether `draw` calls `Population.priorities`.
     """
 
-    asks_database: ClassVar[bool] = False  # whether memory alone cannot tell what is drawn
+    asks_database: ClassVar[bool] = False
     uses_priorities: ClassVar[bool] = False
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The columns of episodes that `draw` looks at, such as "task_id"."""
+        """The columns of episodes that `draw` reads, such as ``"task_id"``, a tuple of str."""
         return ()
 
     def keys(self) -> tuple[str, ...]:
-        """Return the keys that a batch has of what was drawn."""
+        """Return the names of the arrays that the sampler adds to a batch.
+
+        Returns
+        -------
+        tuple of str
+            Names of the arrays, by default none.
+        """
         return ()
 
     def draw(self, population: Population, size: int, rng: np.random.Generator) -> Drawn:
-        """Return `size` positions of the population, and the arrays [size] of `keys()` by name."""
+        """Draw positions from the population.
+
+        Every subclass must implement this method.
+
+        Parameters
+        ----------
+        population : Population
+            Steps that may be drawn.
+        size : int
+            Number of positions to draw.
+        rng : numpy.random.Generator
+            Source of all randomness, so that a seed gives the same batch again.
+
+        Returns
+        -------
+        positions : ndarray of int64, shape (size,)
+            Drawn positions of the population.
+        columns : dict of str to ndarray
+            An array of shape (size, ...) for each name in `keys`.
+
+        Raises
+        ------
+        NotImplementedError
+            If the subclass does not implement the method.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not say how to draw: write draw()")
 
 
 @dataclass(frozen=True)
 class Uniform(Sampler):
-    """Draw every step with the same probability; with `replace=False` none twice in a sample.
+    """Draw every step with the same probability.
 
-    `over` says what is as likely as every other: each "step"; each "episode", and then each of its
-    steps; or each "task". Without replacement no episode, or task, comes twice then.
+    Parameters
+    ----------
+    replace : bool, default True
+        Whether a step can occur more than once in a batch. If it is False, the items that `over`
+        names occur at most once: steps, episodes or tasks.
+    over : {"step", "episode", "task"}, default "step"
+        Unit of uniform sampling. With ``"episode"`` or ``"task"``, each episode or task is equally
+        likely, and so is each of its steps.
+
+    Raises
+    ------
+    InvalidValue
+        If a parameter has another value.
+
+    Examples
+    --------
+    >>> buffer.sample(32, sampler=expdb.Uniform(over="task"))  # doctest: +SKIP
     """
 
     replace: bool = True
@@ -129,11 +357,34 @@ class Uniform(Sampler):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The columns of episodes that are looked at."""
+        """The columns of episodes that `draw` reads: ``"task_id"`` if it draws tasks."""
         return ("task_id",) if self.over == "task" else ()
 
     def draw(self, population: Population, size: int, rng: np.random.Generator) -> Drawn:
-        """Return positions, and nothing of them."""
+        """Draw positions uniformly.
+
+        Parameters
+        ----------
+        population : Population
+            Steps that may be drawn.
+        size : int
+            Number of positions to draw.
+        rng : numpy.random.Generator
+            Source of all randomness.
+
+        Returns
+        -------
+        positions : ndarray of int64, shape (size,)
+            Drawn positions.
+        columns : dict
+            Empty dict.
+
+        Raises
+        ------
+        TooFewRows
+            If the population is empty, or has too few steps, episodes or tasks to draw without
+            replacement.
+        """
         if self.over == "step":
             return population.uniform(size, rng, self.replace), {}
         return population.by(self.over).draw(size, self.replace, rng), {}
@@ -141,21 +392,50 @@ class Uniform(Sampler):
 
 @dataclass(frozen=True)
 class Prioritized(Sampler):
-    r"""Draw steps in proportion to their priority.
+    """Draw steps in proportion to their priority.
 
-    This is prioritized experience replay (Schaul et al. 2016, arXiv:1511.05952).
+    Step i has the weight ``p_i ** alpha`` with ``p_i = priority + epsilon``, but at most 1e200. It
+    is drawn with probability ``P(i) = p_i ** alpha / sum(p_k ** alpha)``. Sampling is stratified:
+    one step is drawn from each of `size` equal parts of the sum.
 
-    P(i) = p_i^alpha / sum_k p_k^alpha with p_i = priority + epsilon, proportional and stratified:
-    one draw in each of `size` equal parts of the sum. The batch gets `probability`, P(i), and
-    `weight`, the importance weight (N * P(i))^-beta over the greatest such weight, in the batch or,
-    with `normalise="buffer"`, of any step that may be drawn. `beta` grows linearly to 1 over
-    `anneal_steps` calls, or stays.
+    A batch has the key `probability`, which is P(i), and the key `weight`. This is the importance
+    weight ``(N * P(i)) ** -beta`` of N steps, divided by the greatest such weight.
 
-    A step that was never given a priority has the `initial` one: "max" is the greatest that this
-    process has given or read (1.0 before the first) when a draw first sees the step. A process that
-    opens the database later reads the priorities of the steps that are held then;
-    `restore_sampling` gives it what the earlier one knew. Set priorities with
-    `buffer.update_priorities`.
+    Set priorities with `ReplayBuffer.update_priorities`. A process that opens the database later
+    reads the priorities of the stored steps. `ReplayBuffer.restore_sampling` also restores the
+    initial priorities and the progress of `beta`.
+
+    Parameters
+    ----------
+    alpha : float, default 0.6
+        Exponent of the priorities, at least 0. With 0, sampling is uniform.
+    beta : float, default 0.4
+        Exponent of the importance weights, from 0 to 1.
+    anneal_steps : int, optional
+        Number of calls over which `beta` grows linearly to 1. By default `beta` is constant.
+    epsilon : float, default 1e-6
+        Number that is added to every priority, at least 0.
+    initial : float or "max", default "max"
+        Priority of a step without one. ``"max"`` is the greatest priority that this
+        process has set or read before the first draw that includes the step, or 1.0 if there is
+        none above 0.
+    normalise : {"batch", "buffer"}, default "batch"
+        Whether weights are divided by the greatest weight in the batch, or of any step that may be
+        drawn.
+
+    Raises
+    ------
+    InvalidValue
+        If a parameter is not valid.
+
+    References
+    ----------
+    Schaul et al. (2016), *Prioritized Experience Replay*, arXiv:1511.05952.
+
+    Examples
+    --------
+    >>> batch = buffer.sample(32, sampler=expdb.Prioritized(beta=0.5))  # doctest: +SKIP
+    >>> buffer.update_priorities(batch["position"], td_error)  # doctest: +SKIP
     """
 
     alpha: float = 0.6
@@ -180,11 +460,39 @@ class Prioritized(Sampler):
         checks.choice(self.normalise, "normalise", "batch", "buffer")
 
     def keys(self) -> tuple[str, ...]:
-        """Return the keys that a batch has of what was drawn."""
+        """Return the names of the arrays that the sampler adds to a batch.
+
+        Returns
+        -------
+        tuple of str
+            The names `probability` and `weight`.
+        """
         return ("probability", "weight")
 
     def draw(self, population: Population, size: int, rng: np.random.Generator) -> Drawn:
-        """Return positions, with `probability` and `weight`."""
+        """Draw positions in proportion to their weights.
+
+        Parameters
+        ----------
+        population : Population
+            Steps that may be drawn.
+        size : int
+            Number of positions to draw.
+        rng : numpy.random.Generator
+            Source of all randomness.
+
+        Returns
+        -------
+        positions : ndarray of int64, shape (size,)
+            Drawn positions.
+        columns : dict of str to ndarray
+            Arrays `probability` and `weight`, float64 of shape (size,).
+
+        Raises
+        ------
+        TooFewRows
+            If the population has no step with a weight above 0.
+        """
         tree = population.priorities(self)
         positions, mass = tree.draw(self.strata(size, rng))
         least = tree.minimum() if self.normalise == "buffer" else None
@@ -195,16 +503,36 @@ class Prioritized(Sampler):
         }
 
     def mass(self, priorities: np.ndarray, starts: np.ndarray | float) -> np.ndarray:
-        """Return what steps of these priorities weigh in the draw: p^alpha.
+        """Return the weights in the draw of steps with the given priorities.
 
-        NaN is for those that were never given one. With `initial="max"` they have what is in
-        `starts`.
+        Parameters
+        ----------
+        priorities : ndarray of float64
+            Priorities, NaN for a step without one.
+        starts : ndarray of float64 or float
+            Initial priorities of these steps, used with ``initial="max"``.
+
+        Returns
+        -------
+        ndarray of float64
+            Weights ``(priority + epsilon) ** alpha``, at most 1e200.
         """
         start = starts if self.initial == "max" else self.initial
         return self.mass_of(np.where(np.isnan(priorities), start, priorities))
 
     def mass_of(self, given: np.ndarray) -> np.ndarray:
-        """Return what steps of these priorities, which are known, weigh in the draw."""
+        """Return the weights in the draw of steps whose priorities are all known.
+
+        Parameters
+        ----------
+        given : ndarray of float64
+            Priorities.
+
+        Returns
+        -------
+        ndarray of float64
+            Weights ``(priority + epsilon) ** alpha``, at most 1e200.
+        """
         may_overflow = self.alpha > 1 or self.epsilon > 1
         if not may_overflow:
             return np.minimum((given + self.epsilon) ** self.alpha, MOST_MASS)
@@ -212,23 +540,62 @@ class Prioritized(Sampler):
             return np.minimum((given + self.epsilon) ** self.alpha, MOST_MASS)
 
     def beta_at(self, call: int) -> float:
-        """Return beta at a call, counted from 0."""
+        """Return the value of `beta` for one call.
+
+        Parameters
+        ----------
+        call : int
+            Number of the call, from 0.
+
+        Returns
+        -------
+        float
+            Exponent of the importance weights, from `beta` to 1.
+        """
         if self.anneal_steps is None:
             return self.beta
         return self.beta + (1.0 - self.beta) * min(1.0, call / self.anneal_steps)
 
     def strata(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Return a random share in each of `count` equal parts of 1."""
+        """Return a random number in each of `count` equal parts of the interval from 0 to 1.
+
+        Parameters
+        ----------
+        count : int
+            Number of parts.
+        rng : numpy.random.Generator
+            Source of all randomness.
+
+        Returns
+        -------
+        ndarray of float64, shape (count,)
+            Random numbers, ascending.
+        """
         shares = rng.random(count)
         shares += np.arange(count)
         shares /= count
         return shares
 
     def weights(self, mass: np.ndarray, call: int, least: float | None) -> np.ndarray:
-        """Return the importance weights of what was drawn.
+        """Return the normalised importance weights of drawn steps.
 
-        `least` is the least mass of all for normalise="buffer". N and the sum of all mass are the
-        same for every step, and cancel when the weights are divided by the greatest.
+        The number of steps and the sum of all weights in the draw cancel out, because they are the
+        same for every step.
+
+        Parameters
+        ----------
+        mass : ndarray of float64, shape (B,)
+            Weights in the draw of the drawn steps.
+        call : int
+            Number of the call, from 0, which determines `beta`.
+        least : float or None
+            Least weight above 0 of all steps that may be drawn. None stands for the least in
+            `mass`.
+
+        Returns
+        -------
+        ndarray of float64, shape (B,)
+            Importance weights.
         """
         if least is None:
             least = mass[mass.argmin()]
@@ -237,11 +604,24 @@ class Prioritized(Sampler):
 
 @dataclass(frozen=True)
 class Ordered(Sampler):
-    """Take the first steps in the order of a column of the view, each once: nothing is drawn.
+    """Take the first steps in the order of a column, each at most once.
 
-    Steps that have nothing in the column come last, and of equal ones the oldest first.
-    `Ordered("position")` is a FIFO, `Ordered("position", descending=True)` a LIFO,
-    `Ordered("priority")` a min-heap and with `descending=True` a max-heap.
+    Nothing is random. Steps without a value in the column come last, and steps with equal values
+    are ordered by position, oldest first. ``Ordered("position")`` is first in, first out;
+    ``Ordered("position", descending=True)`` is last in, first out. ``Ordered("priority")`` takes
+    the least priorities first, and with ``descending=True`` the greatest.
+
+    Parameters
+    ----------
+    column : str
+        Column of the view `experience`. An unknown column raises QueryError when a batch is drawn.
+    descending : bool, default False
+        Whether the greatest value comes first.
+
+    Raises
+    ------
+    InvalidValue
+        If `column` is not text or `descending` is not a bool.
     """
 
     column: str
@@ -257,13 +637,50 @@ class Ordered(Sampler):
         checks.flag(self.descending, "descending")
 
     def draw(self, population: Population, size: int, rng: np.random.Generator) -> Drawn:
-        """Return positions, and nothing of them."""
+        """Return the first positions in the order of the column.
+
+        Parameters
+        ----------
+        population : Population
+            Steps that may be drawn.
+        size : int
+            Number of positions to return.
+        rng : numpy.random.Generator
+            Not used.
+
+        Returns
+        -------
+        positions : ndarray of int64, shape (size,)
+            Positions in the order of the column.
+        columns : dict
+            Empty dict.
+
+        Raises
+        ------
+        QueryError
+            If the view has no such column.
+        TooFewRows
+            If there are fewer than `size` steps.
+        """
         return population.ordered(self.column, self.descending, size), {}
 
 
 @dataclass(frozen=True)
 class Newest(Sampler):
-    """Draw uniformly, with replacement, from the newest `k` steps."""
+    """Draw uniformly, with replacement, from the newest `k` steps.
+
+    If the query and the unit allow fewer than `k` steps, all of them are drawn from.
+
+    Parameters
+    ----------
+    k : int
+        Number of steps to draw from, at least 1.
+
+    Raises
+    ------
+    InvalidValue
+        If `k` is not an integer of at least 1.
+    """
 
     k: int
 
@@ -271,5 +688,27 @@ class Newest(Sampler):
         object.__setattr__(self, "k", checks.whole(self.k, "k", 1))
 
     def draw(self, population: Population, size: int, rng: np.random.Generator) -> Drawn:
-        """Return positions, and nothing of them."""
+        """Draw positions uniformly from the newest `k`.
+
+        Parameters
+        ----------
+        population : Population
+            Steps that may be drawn.
+        size : int
+            Number of positions to draw.
+        rng : numpy.random.Generator
+            Source of all randomness.
+
+        Returns
+        -------
+        positions : ndarray of int64, shape (size,)
+            Drawn positions.
+        columns : dict
+            Empty dict.
+
+        Raises
+        ------
+        TooFewRows
+            If the population is empty.
+        """
         return population.newest(self.k).draw(size, True, rng), {}

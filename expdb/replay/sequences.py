@@ -1,6 +1,6 @@
-"""Units that make sequences: stretches of an episode, whole episodes, and groups of rollouts."""
+"""Units for sequences: parts of episodes, whole episodes, and groups of rollouts."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # evaluating `np.random` would import that module
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,19 +15,46 @@ from expdb.replay.units import Unit
 
 @dataclass(frozen=True)
 class Sequence(Unit):
-    """`length` consecutive steps of one episode from the drawn one on.
+    """Return `length` consecutive steps of one episode, from the drawn step on.
 
-    Up to `burn_in` steps that precede it come first.
+    Up to `burn_in` earlier steps precede them, for example to warm up a recurrent network. Arrays
+    are [B, burn_in + length], and the drawn step is always in column `burn_in`. Where the episode
+    has no step in the buffer, `mask` is False, and the arrays hold zeros (None in object arrays, -1
+    in `position`).
 
-    Arrays are [B, burn_in + length]: the drawn step is in column `burn_in`, whatever is there
-    before it. Where there is no step, before the episode's first one held or after its last one,
-    `mask` is False, and the arrays hold zeros (None for objects, -1 for positions). `is_first`
-    tells the first step of an episode. `episode` and `length`, the number of steps there, are [B],
-    and so are the columns of episodes that `fields` names, `weight` and `probability`.
+    A batch gets the keys `mask`, `is_first` (True at the first step of an episode) and `length`,
+    the number of steps in the row. `length`, `episode`, the columns of episodes that `fields`
+    names, `weight` and `probability` are [B].
 
-    Only every `stride`-th step of an episode, from its first one, may be drawn. With `pad=False`
-    only steps may be drawn that have all of the others. For prioritized replay give a sequence's
-    priority to the step it was drawn by: `batch["position"][:, burn_in]`.
+    For prioritized replay, set the priority of the drawn steps, ``batch["position"][:, burn_in]``.
+
+    Parameters
+    ----------
+    length : int
+        Number of steps from the drawn step on, at least 1.
+    burn_in : int, default 0
+        Number of steps before the drawn step, at least 0.
+    stride : int, default 1
+        Draw only every `stride`-th step of an episode, counted from its first step. At least 1.
+    pad : bool, default True
+        Whether sequences may be incomplete. If it is False, a step is drawn only if all of the
+        other steps are in the buffer.
+
+    Raises
+    ------
+    InvalidValue
+        If a parameter has another type or is out of range.
+
+    References
+    ----------
+    Kapturowski et al. (2019), *Recurrent Experience Replay in Distributed Reinforcement Learning*
+    (burn-in).
+
+    Examples
+    --------
+    >>> batch = buffer.sample(8, unit=expdb.Sequence(80, burn_in=40))  # doctest: +SKIP
+    >>> batch["obs"].shape  # doctest: +SKIP
+    (8, 120, 4)
     """
 
     length: int
@@ -41,38 +68,58 @@ class Sequence(Unit):
         checks.flag(self.pad, "pad")
 
     def keys(self) -> tuple[str, ...]:
-        """Return the keys that a batch has of the unit."""
+        """Return the names of the columns that the layout of the unit has.
+
+        Returns
+        -------
+        tuple of str
+            The names in `Layout.SEQUENCE_KEYS`.
+        """
         return Layout.SEQUENCE_KEYS
 
     @property
     def window(self) -> range:
-        """The burn-in, the drawn step and those after it."""
+        """The offsets of the burn-in, the drawn step and the steps after it, a range."""
         return range(-self.burn_in, self.length)
 
     @property
     def what(self) -> str:
-        """Name what may be drawn, for people."""
+        """The plural noun for the drawn items in error messages, a str."""
         return "sequences" if self.pad else f"sequences of {self.burn_in + self.length} steps"
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:
-        """What decides which steps may be drawn."""
+        """The hashable key of the steps that may be drawn, a tuple."""
         if self.pad:
             return ("stride", self.stride) if self.stride > 1 else ()
         return ("sequence", self.length, self.burn_in, self.stride)
 
     @property
     def reach(self) -> int | None:
-        """How many steps may be drawn or not by what one's successor is."""
+        """The number of steps that a change of one step's successor affects, an int."""
         return 1 if self.pad else self.length
 
     @property
     def lookback(self) -> int:
-        """How many steps after one that is gone lack a part of their burn-in."""
+        """The number of steps after a missing step that lack a part of their burn-in, an int."""
         return 0 if self.pad else self.burn_in
 
     def may_start(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
-        """Return which of the steps may be drawn."""
+        """Return which of the steps may be drawn.
+
+        Parameters
+        ----------
+        trajectories : Trajectories
+            Rows in memory.
+        rows : ndarray of int64, shape (N,)
+            Rows of steps.
+
+        Returns
+        -------
+        ndarray of bool, shape (N,)
+            True for every `stride`-th step of an episode; with ``pad=False``, only if all other
+            steps of the sequence are in the buffer.
+        """
         found: np.ndarray = trajectories.ordinals(rows) % self.stride == 0
         if not self.pad:
             some = np.flatnonzero(found)
@@ -83,21 +130,54 @@ class Sequence(Unit):
     def layout(
         self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
     ) -> Layout:
-        """Return the rows that each drawn step becomes."""
+        """Return the sequence of each drawn step.
+
+        Parameters
+        ----------
+        trajectories : Trajectories
+            Rows in memory.
+        rows : ndarray of int64, shape (B,)
+            Rows of the drawn steps.
+        rng : numpy.random.Generator
+            Not used.
+
+        Returns
+        -------
+        Layout
+            Rows of shape (B, burn_in + length) with a mask.
+        """
         return padded(trajectories, trajectories.around(rows, self.window))
 
 
 @dataclass(frozen=True)
 class Episode(Unit):
-    """The whole episode: complete, with no step evicted or deleted.
+    """Return whole complete episodes.
 
-    Arrays are [B, T], with `mask` and `is_first`.
+    An episode may be drawn if it is complete, none of its steps was evicted or deleted, and at
+    least one of them matches the query. It counts as one item, however long it is and however many
+    of its steps match. Its priority is that of its first step, ``batch["position"][:, 0]``.
 
-    An episode may be drawn where any of its steps matches the query, and is one thing to draw,
-    however many match or however long it is; its priority is that of its first step,
-    `batch["position"][:, 0]`. T is the length of the longest in the batch. With `max_length` the
-    first `max_length` steps of longer ones are taken, and T is `max_length`. With `pad=False` there
-    is no mask, and each value is an object array of one array an episode.
+    Arrays are [B, T], where T is the length of the longest episode in the batch. A batch gets the
+    keys `mask` (True where there is a step), `is_first` and `length`, the number of steps in the
+    row.
+
+    Parameters
+    ----------
+    max_length : int, optional
+        Length T of the arrays, at least 1; only the first steps of longer episodes are taken.
+    pad : bool, default True
+        Whether the arrays are padded to T. If it is False, there is no `mask`, and each value is an
+        object array with one array per episode.
+
+    Raises
+    ------
+    InvalidValue
+        If a parameter has another type or is out of range.
+
+    Examples
+    --------
+    >>> batch = buffer.sample(8, unit=expdb.Episode())  # doctest: +SKIP
+    >>> steps = batch["obs"][batch["mask"]]  # doctest: +SKIP
     """
 
     max_length: int | None = None
@@ -110,18 +190,39 @@ class Episode(Unit):
         checks.flag(self.pad, "pad")
 
     def keys(self) -> tuple[str, ...]:
-        """Return the keys that a batch has of the unit."""
+        """Return the names of the columns that the layout of the unit has.
+
+        Returns
+        -------
+        tuple of str
+            The names `is_first`, `length` and, if the arrays are padded, `mask`.
+        """
         return Layout.SEQUENCE_KEYS if self.pad else Layout.SEQUENCE_KEYS[:2]
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:
-        """What decides which steps may be drawn."""
+        """The hashable key of the steps that may be drawn, a tuple."""
         return ("episode",)
 
     def layout(
         self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
     ) -> Layout:
-        """Return the rows that each drawn episode becomes."""
+        """Return the steps of each drawn episode.
+
+        Parameters
+        ----------
+        trajectories : Trajectories
+            Rows in memory.
+        rows : ndarray of int64, shape (B,)
+            Rows of the first steps of the drawn episodes.
+        rng : numpy.random.Generator
+            Not used.
+
+        Returns
+        -------
+        Layout
+            Rows of shape (B, T) with a mask.
+        """
         layout = Layout.of_episodes(trajectories, rows, self.max_length)
         layout.ragged = not self.pad
         return layout
@@ -129,25 +230,43 @@ class Episode(Unit):
 
 @dataclass(frozen=True)
 class Group(Unit):
-    """The rollouts of one group together.
+    """Return the rollouts of one group together, for group-relative policy gradients such as GRPO.
 
-    They serve group-relative policy gradients (GRPO: Shao et al. 2024, arXiv:2402.03300).
+    A group consists of the complete episodes with one `group_id`, or with one `task_id` if they
+    have no group. An episode counts only if its return is known, that is, after the first reward of
+    the episode was written, and if it has a step that matches the query. A group has `size`
+    rollouts; if there are more, the newest are taken. It counts as one item; its priority is that
+    of the first step of its first rollout, ``batch["position"][:, 0, 0]``.
 
-    A group is the complete episodes of one `group_id`, or of one task where they have none, whose
-    return is known: until the first reward of a rollout is written, it does not count. A group has
-    `size` rollouts, the newest where there are more. With a query only rollouts count of which a
-    step matches. Without `complete` a group may have fewer rollouts. Groups are skipped whose
-    returns have a standard deviation below `min_spread`: with a small number, such as 1e-6, those
-    that have nothing to tell, as all of their returns are the same.
+    Arrays of steps are [G, size, T], where T is the length of the longest rollout in the batch, and
+    `mask` is True where there is a step. `episode`, `length` (0 for a missing rollout),
+    `episode_return` (NaN for a missing rollout) and the columns of episodes that `fields` names
+    are [G, size]. `group_size`, `group_mean` and `group_std`, the population standard deviation,
+    are computed from the returns in the batch. They are [G], like `weight` and `probability`.
 
-    Arrays of steps are [G, size, T], `mask` is True where there is a step, T is the length of the
-    longest rollout in the batch, or `max_length`: then longer ones are cut after their first
-    `max_length` steps. `episode`, `length` (0 where there is no rollout), `episode_return` (NaN
-    there) and the columns of episodes that `fields` names are [G, size]; `group_size`, `group_mean`
-    and `group_std` (population, over the rollouts in the batch) are [G], as are `weight` and
-    `probability`. A group is one thing to draw; its priority is that of the first step of its first
-    rollout, `batch["position"][:, 0, 0]`.
+    Parameters
+    ----------
+    size : int
+        Number of rollouts of a group, at least 1.
+    complete : bool, default True
+        Whether groups with fewer than `size` rollouts are skipped.
+    min_spread : float, default 0.0
+        Skip groups whose returns have a smaller standard deviation. A small number, such as 1e-6,
+        skips groups whose returns are all equal, which have no learning signal.
+    max_length : int, optional
+        Length T of the arrays, at least 1; only the first steps of longer rollouts are taken.
 
+    Raises
+    ------
+    InvalidValue
+        If a parameter has another type or is out of range.
+
+    References
+    ----------
+    Shao et al. (2024), *DeepSeekMath*, arXiv:2402.03300 (GRPO).
+
+    Examples
+    --------
     >>> batch = buffer.sample(8, unit=expdb.Group(4, min_spread=1e-6))  # doctest: +SKIP
     >>> centred = batch["episode_return"] - batch["group_mean"][:, None]  # doctest: +SKIP
     >>> advantage = centred / batch["group_std"][:, None]  # doctest: +SKIP
@@ -168,27 +287,48 @@ class Group(Unit):
 
     @property
     def what(self) -> str:
-        """Name what may be drawn, for people."""
+        """The plural noun for the drawn items in error messages, a str."""
         rollouts = f"{self.size} complete rollouts" if self.complete else "a complete rollout"
         differ = f" that differ by {self.min_spread:g}" if self.min_spread else ""
         return f"groups of {rollouts} with known returns{differ}"
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The columns of episodes that it looks at."""
+        """The columns of episodes that the unit reads, a tuple of str."""
         return ("group_id", "task_id", "episode_return")
 
     def keys(self) -> tuple[str, ...]:
-        """Return the keys that a batch has of the unit."""
+        """Return the names of the columns that the layout of the unit has.
+
+        Returns
+        -------
+        tuple of str
+            The names in `Layout.SEQUENCE_KEYS`, `episode_return`, `group_size`, `group_mean` and
+            `group_std`.
+        """
         return (*Layout.SEQUENCE_KEYS, "episode_return", "group_size", "group_mean", "group_std")
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:
-        """What decides which steps may be drawn."""
+        """The hashable key of the groups that may be drawn, a tuple."""
         return ("group", self.size, self.complete, self.min_spread)
 
     def anchors(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
-        """Put rollouts together; return the first row of each, [G, size]."""
+        """Return the groups that may be drawn, oldest first.
+
+        Parameters
+        ----------
+        trajectories : Trajectories
+            Rows in memory.
+        rows : ndarray of int64, shape (N,)
+            Rows of the first steps of complete episodes with a matching step, ascending by
+            position.
+
+        Returns
+        -------
+        ndarray of int64, shape (G, size)
+            Rows of the first steps of the rollouts, -1 if a group has fewer.
+        """
         groups, tasks = (trajectories.of_episodes(name, rows) for name in ("group_id", "task_id"))
         groups = np.where(groups < 0, groups.max(initial=0) + 1 + tasks, groups)
         returns = trajectories.of_episodes("episode_return", rows)
@@ -196,7 +336,7 @@ class Group(Unit):
         order = scored[np.argsort(groups[scored], kind="stable")]
         first = np.flatnonzero(np.diff(groups[order], prepend=UNKNOWN - 1))
         counts = np.diff(first, append=len(order))
-        skipped = np.maximum(counts - self.size, 0)  # the oldest
+        skipped = np.maximum(counts - self.size, 0)  # the oldest rollouts
         found = np.repeat(first + skipped, self.size).reshape(-1, self.size) + np.arange(self.size)
         there = np.arange(self.size) < (counts - skipped)[:, None]
         members = order[np.where(there, found, 0)]
@@ -205,7 +345,7 @@ class Group(Unit):
         if self.complete:
             chosen &= counts >= self.size
         rollouts = np.where(there, rows[members], UNKNOWN)[chosen]
-        # Oldest first, as their rows are given by position.
+        # Oldest first, because `rows` ascend by position.
         return rollouts[np.argsort(members[chosen, 0])]
 
     def count(
@@ -216,7 +356,7 @@ class Group(Unit):
         left: np.ndarray,
         oldest: float,
     ) -> dict[str, int]:
-        """Count the groups that can be drawn, and the others by the first reason why not.
+        """Count the groups that can be drawn, and the others by the first reason against it.
 
         Parameters
         ----------
@@ -256,7 +396,22 @@ class Group(Unit):
     def layout(
         self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
     ) -> Layout:
-        """Return the rows that each drawn group becomes, [G, size, T]."""
+        """Return the rollouts of each drawn group.
+
+        Parameters
+        ----------
+        trajectories : Trajectories
+            Rows in memory.
+        rows : ndarray of int64, shape (G, size)
+            Rows of the first steps of the rollouts, -1 for no rollout.
+        rng : numpy.random.Generator
+            Not used.
+
+        Returns
+        -------
+        Layout
+            Rows of shape (G, size, T) with a mask, and the columns of the groups.
+        """
         there = rows >= 0
         returns = trajectories.of_episodes("episode_return", rows)
         layout, means = Layout.of_episodes(trajectories, rows, self.max_length), mean(returns)
@@ -270,15 +425,15 @@ class Group(Unit):
 
 
 def mean(returns: np.ndarray) -> np.ndarray:
-    """Return the mean of each row of returns, NaN for none left out."""
+    """Return the mean of each row of returns, ignoring NaN."""
     found: np.ndarray = np.nansum(returns, 1) / (~np.isnan(returns)).sum(1)
     return found
 
 
 def spread(returns: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """Return the standard deviation of each row of returns; exactly 0 where they are all the same.
+    """Return the standard deviation of each row of returns; exactly 0 if all are equal.
 
-    Squares of large returns would overflow, so they are scaled by powers of two.
+    Deviations are scaled by powers of two, because the squares of large ones would overflow.
     """
     apart = returns - means[:, None]
     highest = np.fmax.reduce(returns, 1, initial=-np.inf)

@@ -1,49 +1,50 @@
-"""A sum tree: draw from a million weights, or change some, in a few NumPy calls."""
+"""A sum tree: draw from a million weights, or change some of them, in a few NumPy calls."""
 
 import math
 
 import numpy as np
 
 WIDTH = 16
-TOP = 8192  # sums that a draw may add up each time: fewer levels are faster, up to here
-# A row times this is the row's sums so far. Five times as fast as cumsum, and the same: products
-# with 0 and 1 are exact.
+TOP = 8192  # maximum number of sums in the top level; up to it, fewer levels are faster
+# The product of a row and this matrix has the cumulative sums of the row. It is five times as fast
+# as cumsum and gives the same result, because products with 0 and 1 are exact.
 _SO_FAR = np.triu(np.ones((WIDTH, WIDTH)))
 
 
 class SumTree:
-    """Hold non-negative weights by row, and draw rows in proportion to them; float64.
+    """Hold non-negative float64 weights by row, and draw rows in proportion to them.
 
-    Each level holds the sums of 16 entries of the one below, the lowest the weights; a draw walks
-    from the last to the first. Every sum is added up anew from what is under it, never adjusted, so
-    the tree is a function of its weights and errors do not add up.
+    Each level holds the sums of 16 entries of the level below it; the lowest level holds the
+    weights. A draw descends from the top level to the weights. A changed sum is always computed
+    from the entries below it and never adjusted, so the tree is a function of its weights and
+    rounding errors do not accumulate.
     """
 
     def __init__(self, rows: int):
-        blocks = [-(-max(rows, 1) // WIDTH)]  # of each level, the lowest first
+        blocks = [-(-max(rows, 1) // WIDTH)]  # number of blocks per level, the lowest level first
         while blocks[-1] > TOP:
             blocks.append(-(-blocks[-1] // WIDTH))
         self._levels = [np.zeros((count, WIDTH)) for count in blocks]
         self._top = np.zeros(blocks[-1])
-        # The sum of what is before each block of the last level, and of all.
+        # The sum before each block of the top level, and the sum of all.
         self._before_blocks = np.zeros(blocks[-1] + 1)
         self._above = [*[level.reshape(-1) for level in self._levels[1:]], self._top]
         self.weights = self._levels[0].reshape(-1)  # the same memory, by row
-        # The least weight above 0 of each 16 rows, once anybody has asked for it: a million weights
-        # take a millisecond, and these 20 microseconds.
+        # The least weight above 0 of each 16 rows, computed when `minimum` is first called. Their
+        # minimum takes 20 microseconds for a million weights; that of all weights takes 1 ms.
         self._least: np.ndarray | None = None
-        self._total: float | None = 0.0  # None where it is not added up yet
-        # How many there were: a signal's handler may change weights in the midst of a change.
+        self._total: float | None = 0.0  # None until it is computed
+        # Number of changes: a signal handler may change weights during another change.
         self._changes = 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all levels."""
+        """Size of all levels in bytes."""
         least = 0 if self._least is None else self._least.nbytes
         return sum(level.nbytes for level in self._levels) + 2 * self._top.nbytes + least
 
     def set(self, rows: np.ndarray, weights: np.ndarray | float) -> None:
-        """Set the weights of rows; of a row given twice the last one counts."""
+        """Set the weights of rows; if a row occurs more than once, the last weight wins."""
         self._changes = mine = self._changes + 1
         self.weights[rows], self._total = weights, None
         if 4 * len(rows) > len(self.weights):
@@ -60,7 +61,7 @@ class SumTree:
             self.sum_up()
 
     def sum_up(self) -> None:
-        """Add up all sums, after `weights` was written to."""
+        """Compute all sums again after `weights` was written to."""
         mine = None
         while mine != self._changes:
             mine = self._changes
@@ -83,30 +84,28 @@ class SumTree:
         return float(self._least.min(initial=np.inf))
 
     def find(self, shares: np.ndarray, first: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Return the row at each share of the total, from 0 to less than 1, and their weights.
+        """Return the rows at shares of the total, each from 0 to less than 1, and their weights.
 
-        Shares are counted from a first row on, and around.
-
-        Never one of weight 0.
+        The sum starts at row `first` and wraps around. Rows of weight 0 are never returned.
         """
         total, before = self.total, self._before_blocks
-        rest = shares * math.nextafter(total, 0.0)  # below it, whatever is rounded
+        rest = shares * math.nextafter(total, 0.0)  # below the total in spite of rounding
         if first:
             rest = (rest + self._before(first)) % total
         at = before.searchsorted(rest, "right") - 1
         rest -= before.take(at)
         rows = self._descend(at, rest, exactly=False)
-        # What rounding has put before the first row of a block, or behind the last one, is a matter
-        # of one draw in 2**50, and of none unless it leads to a row that may not be drawn.
+        # In one of 2**50 draws, rounding selects a row outside the block. It matters only if the
+        # weight of that row is 0; then descend again with exact limits.
         weights = self.weights.take(rows)
-        # Where caches are cold `argmin` takes a third of the time of `min`.
+        # With cold caches, `argmin` takes a third of the time of `min`.
         if len(rows) and not weights[weights.argmin()] > 0:
             rows = self._descend(at, rest, exactly=True)
             weights = self.weights.take(rows)
         return rows, weights
 
     def _descend(self, at: np.ndarray, rest: np.ndarray, exactly: bool) -> np.ndarray:
-        """Return the rows below sums of the last level, at what is left of each sum."""
+        """Return the rows below blocks of the top level, given the rest of each sum."""
         firsts = np.arange(0, len(at) * WIDTH, WIDTH)
         for level in reversed(self._levels):
             block = level.take(at, 0)
@@ -131,12 +130,12 @@ class SumTree:
 
 
 def _least_of(blocks: np.ndarray) -> np.ndarray:
-    """Return the least weight above 0 of each block, infinity where there is none."""
+    """Return the least weight above 0 of each block, infinity if there is none."""
     least: np.ndarray = np.where(blocks > 0, blocks, np.inf).min(1)
     return least
 
 
 def _below(values: np.ndarray, limit: np.ndarray) -> np.ndarray:
-    """Return the values, those that rounding has put at the limit or above just below it."""
+    """Return the values, lowered to just below the limit where rounding put them at or above it."""
     below: np.ndarray = np.minimum(values, np.nextafter(limit, 0.0))
     return below

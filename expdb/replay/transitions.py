@@ -1,6 +1,6 @@
-"""Units that make transitions: a step, its frames, and what its episode came to n steps later."""
+"""Units for transitions: a step, its frames, and the state n steps later."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # evaluating `np.random` would import that module
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
@@ -18,15 +18,32 @@ from expdb.replay.units import Unit
 
 @dataclass(frozen=True)
 class Stack(Unit):
-    """The step with the last `k` frames.
+    """Return each drawn step with the last `k` frames of its episode.
 
-    Observations are [B, k, ...], the oldest first, the step's own last.
+    Observations are [B, k, ...]: the oldest frame first, the frame of the step itself last. Each
+    frame is stored once; stacks are built when a batch is drawn. At the beginning of an episode,
+    its first frame is repeated, as gymnasium's `FrameStackObservation` does with
+    ``padding_type="reset"``. A step is never drawn if one of its frames was evicted or deleted.
 
-    Frames are stored once and put together when they are drawn. Before the first step of an episode
-    there are no frames: its first one is repeated (as gymnasium's `FrameStackObservation` does with
-    `padding_type="reset"`). Steps are never drawn of which an earlier frame is gone, evicted or
-    deleted. `stack_fields` names the fields to stack, by default `obs`, `observation` and `state`,
-    with their parts.
+    Parameters
+    ----------
+    k : int
+        Number of frames, at least 1.
+    stack_fields : sequence of str, optional
+        Fields to stack; a name such as ``"obs"`` also selects ``"obs.image"``. By default these are
+        `obs`, `observation` and `state`. A name without a field, or a buffer without a field to
+        stack, raises InvalidValue when a batch is drawn.
+
+    Raises
+    ------
+    InvalidValue
+        If `k` is not an integer of at least 1, or `stack_fields` is not a tuple or list of str.
+
+    Examples
+    --------
+    >>> batch = buffer.sample(32, unit=expdb.Stack(4))  # doctest: +SKIP
+    >>> batch["obs"].shape  # doctest: +SKIP
+    (32, 4, 84, 84)
     """
 
     k: int
@@ -38,81 +55,149 @@ class Stack(Unit):
 
     @property
     def window(self) -> range | None:
-        """The frames before the step, and the step."""
+        """The offsets of the earlier frames and the step, a range."""
         return range(1 - self.k, 1)
 
     @property
     def what(self) -> str:
-        """Name what may be drawn, for people."""
+        """The plural noun for the drawn items in error messages, a str."""
         return "steps with all of their frames"
 
     def stacked(self, fields: Sequence[str], derived: Sequence[str]) -> list[str]:
-        """Return the fields that are stacks of frames in a batch."""
+        """Return the fields that a batch has as stacks of frames.
+
+        Parameters
+        ----------
+        fields : sequence of str
+            Names of all stored fields.
+        derived : sequence of str
+            Not used.
+
+        Returns
+        -------
+        list of str
+            Names of the fields, none if `k` is 1.
+
+        Raises
+        ------
+        InvalidValue
+            If there is no field to stack, or a name in `stack_fields` is not a field.
+        """
         return [] if self.k == 1 else stacked_fields(self.stack_fields, fields)
 
     @property
     def reach(self) -> int | None:
-        """None but itself."""
+        """The number of steps that a change of one step's successor affects: 1, the step itself."""
         return 1
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:
-        """What decides which steps may be drawn."""
+        """The hashable key of the steps that may be drawn, a tuple."""
         return ("stack", self.k) if self.k > 1 else ()
 
     @property
     def lookback(self) -> int:
-        """How many steps after one that is gone lack a frame."""
+        """The number of steps after a missing step that lack a frame, an int."""
         return self.k - 1
 
     def may_start(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
-        """Return which of the steps may be drawn."""
+        """Return which of the steps have a complete stack of frames.
+
+        Parameters
+        ----------
+        trajectories : Trajectories
+            Rows in memory.
+        rows : ndarray of int64, shape (N,)
+            Rows of steps.
+
+        Returns
+        -------
+        ndarray of bool, shape (N,)
+            True for a step without a missing frame.
+        """
         return _has_frames(trajectories, rows, self.k)
 
     def layout(
         self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
     ) -> Layout:
-        """Return the rows that each drawn step becomes."""
+        """Return the layout of the drawn steps, with their frames.
+
+        Parameters
+        ----------
+        trajectories : Trajectories
+            Rows in memory.
+        rows : ndarray of int64, shape (B,)
+            Rows of the drawn steps.
+        rng : numpy.random.Generator
+            Not used.
+
+        Returns
+        -------
+        Layout
+            Drawn rows, with `stacks`.
+        """
         stacks = first_repeated(trajectories.around(rows, range(1 - self.k, 1)))
         return Layout(rows, stacks=stacks)
 
 
 class Steps(NamedTuple):
-    """The steps from some rows on, [B, n], and how many of them a transition takes."""
+    """Hold the steps [B, n] from the drawn rows on, and how many of them a transition takes."""
 
-    rows: np.ndarray  # UNKNOWN after the end of an episode
-    after: np.ndarray  # rows of what follows each
+    rows: np.ndarray  # UNKNOWN after the last step of an episode
+    after: np.ndarray  # successor of each row
     terminated: np.ndarray
-    taken: np.ndarray  # [B]: each of them has a known successor, and only the last one terminates
+    # Number of steps taken, [B]. Each has a known successor, and only the last one may terminate.
+    taken: np.ndarray
 
 
-MOST_BESIDE = 128  # steps that are looked at side by side, whether their episode has them or not
+MOST_BESIDE = 128  # steps that are read at once, even if the episode is shorter
 
 
 @dataclass(frozen=True)
 class NStep(Unit):
-    """The step, and what its episode came to `n` steps later.
+    """Return each drawn step as a transition to the state `n` steps later.
 
-    A batch gets `next_<field>`, `discount` and `n_steps`.
+    A batch gets ``next_<field>``, `discount` and `n_steps`, the number of steps taken. `reward` is
+    the sum of ``gamma ** k * reward`` over the steps taken, from k = 0 on; it is NaN if one of them
+    has no reward. `discount` is the factor of the value of ``next_<field>``: ``gamma ** n_steps``,
+    or 0 if the episode terminated within these steps. `terminated` and `truncated` are those of the
+    last step taken.
 
-    `reward` is the sum over the steps taken, each discounted by `gamma` once more than the one
-    before; `discount` is what the value of `next_<field>` counts: `gamma ** n_steps`, and 0 where
-    the episode terminated on the way; `terminated` and `truncated` are those of the last step
-    taken. `n` may be a range `(low, high)`, both bounds inclusive: then each row has a random
-    number of steps.
+    A step is never drawn if its successor is unknown, because its episode is open, was aborted, or
+    was truncated without ``end(...)``.
 
-    Where an episode has fewer than `n` more steps, `end` says what happens: with "shorten" as many
-    as there are are taken (`n_steps` tells), with "redraw" such steps are never drawn (of a range,
-    as many of it as fit are), with "drop" they are left out of the batch, which is then smaller. A
-    step whose successor is unknown, because its episode is open, was aborted, or was truncated
-    without `end(...)`, is never drawn.
+    Parameters
+    ----------
+    n : int or tuple of int, default 1
+        Number of steps, at least 1. For a range ``(low, high)``, both bounds inclusive, each row
+        has a random number of steps.
+    gamma : float, default 1.0
+        Discount per step, from 0 to 1.
+    end : {"shorten", "redraw", "drop"}, default "shorten"
+        What happens if fewer than `n` steps with a known successor are left in the episode.
+        ``"shorten"`` takes the steps that are left. ``"redraw"`` never draws such a step; for a
+        range, it requires `low` steps and takes at most the steps that are left. ``"drop"`` leaves
+        such a step out of the batch, which is then smaller.
+    next_fields : sequence of str, optional
+        Fields to derive ``next_<field>`` of; a name such as ``"obs"`` also selects ``"obs.image"``.
+        By default these are `obs`, `observation`, `state` and the fields that `EpisodeWriter.end`
+        received for an episode in memory, except fields with a stored ``next_<field>``. A stored
+        `next_obs`, `next_observation` or `next_state` is taken from the last step.
+    stack : int, default 1
+        Number of frames. With more than 1, the observations of the step and of what follows are
+        stacks [B, stack, ...], as `Stack` describes.
+    stack_fields : sequence of str, optional
+        Fields to stack, as in `Stack`.
 
-    `next_fields` names the fields to derive; by default those that `end` received for an episode
-    that was loaded, and `obs`, `observation` and `state`, unless the user stored a `next_<field>`
-    for them: then that of the last step taken is what follows.
+    Raises
+    ------
+    InvalidValue
+        If a parameter has another type or is out of range.
 
-    With `stack` observations and what follows them are stacks of so many frames, [B, stack, ...],
-    as `Stack` says.
+    Examples
+    --------
+    >>> batch = buffer.sample(32, unit=expdb.NStep(3, gamma=0.99))  # doctest: +SKIP
+    >>> target = batch["reward"] + batch["discount"] * value(batch["next_obs"])  # doctest: +SKIP
     """
 
     n: int | tuple[int, int] = 1
@@ -143,19 +228,43 @@ class NStep(Unit):
 
     @property
     def what(self) -> str:
-        """Name what may be drawn, for people."""
+        """The plural noun for the drawn items in error messages, a str."""
         low = self.bounds[0] if self.end == "redraw" else 1
         return "steps with a known successor" if low == 1 else f"steps with {low} known successors"
 
     def keys(self) -> tuple[str, ...]:
-        """Return the keys that a batch has of the unit."""
+        """Return the names of the columns that the layout of the unit has.
+
+        Returns
+        -------
+        tuple of str
+            The names `discount` and `n_steps`; if `n` can exceed 1, also `reward`, `terminated`
+            and `truncated`.
+        """
         replaced = () if self.bounds[1] == 1 else ("reward", "terminated", "truncated")
         return (*replaced, "discount", "n_steps")
 
     def derived(self, fields: Sequence[str], ended_with: Set[str]) -> list[str]:
-        """Return the fields of which a batch has what follows.
+        """Return the fields whose following value a batch has as ``next_<field>``.
 
-        None of those for which the user stored `next_<field>`.
+        By default, fields with a stored ``next_<field>`` are left out.
+
+        Parameters
+        ----------
+        fields : sequence of str
+            Names of all stored fields.
+        ended_with : set of str
+            Names of the fields that any `EpisodeWriter.end` received.
+
+        Returns
+        -------
+        list of str
+            Names of fields.
+
+        Raises
+        ------
+        InvalidValue
+            If a name in `next_fields` is not a field.
         """
         if self.next_fields is not None:
             return _named("next_fields", self.next_fields, fields)
@@ -163,9 +272,25 @@ class NStep(Unit):
         return [one for one in fields if one in heads | ended_with and f"next_{one}" not in fields]
 
     def stacked(self, fields: Sequence[str], derived: Sequence[str]) -> list[str]:
-        """Return the fields that are stacks of frames in a batch.
+        """Return the fields that a batch has as stacks of frames.
 
-        Raises InvalidValue where what follows cannot be one.
+        Parameters
+        ----------
+        fields : sequence of str
+            Names of all stored fields.
+        derived : sequence of str
+            Names of the fields that `derived` returned.
+
+        Returns
+        -------
+        list of str
+            Names of the fields, none if `stack` is 1.
+
+        Raises
+        ------
+        InvalidValue
+            If there is no field to stack, a name in `stack_fields` is not a field, or a field to
+            stack has a stored ``next_<field>`` and is not in `derived`.
         """
         found = [] if self.stack == 1 else stacked_fields(self.stack_fields, fields)
         for name in found:
@@ -178,38 +303,55 @@ class NStep(Unit):
 
     @property
     def takes_last_step(self) -> bool:
-        """Whether the last step taken may be another one than the drawn one."""
+        """Whether a transition can take more than the drawn step, a bool."""
         return self.bounds[1] > 1
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The least and the greatest number of steps."""
+        """The least and the greatest number of steps, a tuple of two ints."""
         return self.n if isinstance(self.n, tuple) else (self.n, self.n)
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:
-        """What decides which steps may be drawn."""
+        """The hashable key of the steps that may be drawn, a tuple."""
         wanted = ("successors", self.bounds[0] if self.end == "redraw" else 1)
         return wanted if self.stack == 1 else (*wanted, "stack", self.stack)
 
     @property
     def reach(self) -> int | None:
-        """How many steps may be drawn or not by what one's successor is."""
+        """The number of steps that a change of one step's successor affects, an int."""
         return int(self.anchor_key[1])
 
     @property
     def lookback(self) -> int:
-        """How many steps after one that is gone lack a frame."""
+        """The number of steps after a missing step that lack a frame, an int."""
         return self.stack - 1
 
     @property
     def window(self) -> range | None:
-        """The frames before the step, the step, and those up to the last one taken."""
+        """The offsets of the earlier frames, the step and the later steps, a range.
+
+        It is None if there are more than 128 steps.
+        """
         last = self.bounds[1]
         return range(1 - self.stack, last) if last <= MOST_BESIDE else None
 
     def may_start(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
-        """Return which of the steps may be drawn."""
+        """Return which of the steps may be drawn.
+
+        Parameters
+        ----------
+        trajectories : Trajectories
+            Rows in memory.
+        rows : ndarray of int64, shape (N,)
+            Rows of steps.
+
+        Returns
+        -------
+        ndarray of bool, shape (N,)
+            True for a step with a known successor and all of its frames. With ``end="redraw"``, the
+            least number of steps must be left in the episode.
+        """
         found: np.ndarray
         if self.end == "redraw" and (wanted := self.bounds[0]) > 1:
             found = steps_from(trajectories, rows, wanted).taken >= wanted
@@ -220,7 +362,23 @@ class NStep(Unit):
     def layout(
         self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
     ) -> Layout:
-        """Return the rows that each drawn step becomes."""
+        """Return the transition of each drawn step.
+
+        Parameters
+        ----------
+        trajectories : Trajectories
+            Rows in memory.
+        rows : ndarray of int64, shape (B,)
+            Rows of the drawn steps.
+        rng : numpy.random.Generator
+            Source of the numbers of steps, if `n` is a range.
+
+        Returns
+        -------
+        Layout
+            Drawn rows with `next_rows` and the columns in `keys`. With ``end="drop"``, it may have
+            fewer rows.
+        """
         if self.n == 1 or self.n == (1, 1):
             taken = np.empty(len(rows), np.int64)
             taken.fill(1)
@@ -247,7 +405,7 @@ class NStep(Unit):
         if self.stack > 1:
             frames = trajectories.around(rows, range(1 - self.stack, 1))
             layout.stacks = first_repeated(frames)
-            # The frames before what follows end with the last step taken.
+            # The frames before the successor end with the last step taken.
             found = np.concatenate((frames[:, :-1], steps.rows), 1)
             before = found[every[:, None], last[:, None] + np.arange(1, self.stack)]
             following = before, steps.after[every, last][:, None]
@@ -265,10 +423,10 @@ class NStep(Unit):
     def _returns(
         self, trajectories: Trajectories, steps: Steps, taken: np.ndarray, last: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """Return the arrays of `keys()` of as many steps as are taken."""
+        """Return the columns in `keys` of transitions that take `taken` steps."""
         every, count = np.arange(len(taken)), steps.rows.shape[1]
         gammas = _powers(self.gamma, count + 1)
-        # By step first, so that the sum is added up in the order of the steps.
+        # Steps are the first axis, so that rewards are added in the order of the steps.
         rewards = np.ascontiguousarray(trajectories.rewards(steps.rows).T)
         counted = np.arange(count)[:, None] < taken
         reward = np.add.reduce(np.where(counted, rewards, 0.0) * gammas[:count, None])
@@ -291,9 +449,9 @@ def _powers(gamma: float, count: int) -> np.ndarray:
 
 
 def steps_from(trajectories: Trajectories, rows: np.ndarray, count: int) -> Steps:
-    """Follow each step for up to `count` steps of which each has a known successor.
+    """Return up to `count` steps from each row on, each with a known successor.
 
-    A terminated step is the last one, whatever comes after it.
+    A terminated step is always the last one.
     """
     if count <= MOST_BESIDE:
         found = trajectories.around(rows, range(count))
@@ -310,7 +468,7 @@ def steps_from(trajectories: Trajectories, rows: np.ndarray, count: int) -> Step
 
 
 def _only(layout: Layout, kept: np.ndarray) -> Layout:
-    """Return the layout of some of its steps."""
+    """Return the part of a layout for the rows where `kept` is True."""
 
     def part(rows: np.ndarray | None) -> np.ndarray | None:
         return None if rows is None else rows[kept]
@@ -327,14 +485,14 @@ def _only(layout: Layout, kept: np.ndarray) -> Layout:
 
 
 def _has_frames(trajectories: Trajectories, rows: np.ndarray, stack: int) -> np.ndarray:
-    """Return which steps have as many frames before them as a stack wants and the episode had."""
+    """Return which steps lack none of the earlier frames that a stack needs."""
     had = np.minimum(trajectories.ordinals(rows), stack - 1)
     found: np.ndarray = (trajectories.around(rows, range(1 - stack, 0)) >= 0).sum(1) >= had
     return found
 
 
 def first_repeated(frames: np.ndarray) -> np.ndarray:
-    """Return stacks of rows [B, k] where the first frame stands in for those that are UNKNOWN."""
+    """Replace the UNKNOWN rows in stacks [B, k] with the first known row of the stack."""
     if (frames[:, 0] >= 0).all():
         return frames
     first = frames[np.arange(len(frames)), (frames >= 0).argmax(1)]
@@ -342,7 +500,7 @@ def first_repeated(frames: np.ndarray) -> np.ndarray:
 
 
 def stacked_fields(given: tuple[str, ...] | None, fields: Sequence[str]) -> list[str]:
-    """Return the fields that are frames: those given, else what the agent sees."""
+    """Return the fields to stack: the given ones, or by default the observations."""
     if given is not None:
         return _named("stack_fields", given, fields)
     found = [name for name in fields if name.split(".", 1)[0] in OBSERVATIONS]
@@ -355,7 +513,7 @@ def stacked_fields(given: tuple[str, ...] | None, fields: Sequence[str]) -> list
 
 
 def _named(what: str, given: tuple[str, ...], known: Sequence[str]) -> list[str]:
-    """Return the known fields that the names mean, each a field or the head of several."""
+    """Return the fields that the names select, each a field or the prefix of several."""
     parts = {
         name: [one for one in known if one == name or one.startswith(f"{name}.")] for name in given
     }
@@ -368,6 +526,6 @@ def _named(what: str, given: tuple[str, ...], known: Sequence[str]) -> list[str]
 
 
 def _set_names(unit: Unit, name: str) -> None:
-    """Have a tuple of names in a field of a unit that was given any sequence of them."""
+    """Convert the names in a field of a unit to a tuple."""
     given = getattr(unit, name)
     object.__setattr__(unit, name, None if given is None else checks.names(given, name))

@@ -1,13 +1,13 @@
-"""Units say what each drawn step becomes.
+"""Units define what each drawn step becomes.
 
-They are settings, frozen, and work with every sampler and query.
+A unit is a frozen dataclass of settings. It works with every sampler and every query. It defines
+which steps may be drawn (its anchors), and which rows an anchor becomes (its layout).
 
-A unit says which steps may be drawn (its anchors), and which rows an anchor becomes (its layout).
-Here is what all have in common, and the single step; transitions.py has those that make
-transitions, sequences.py those that make sequences, episodes and groups.
+This module has the base class and the single step. transitions.py has the units for transitions,
+and sequences.py those for sequences, episodes and groups.
 """
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # evaluating `np.random` would import that module
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -19,13 +19,19 @@ from expdb.replay.layout import Layout, Trajectories
 
 
 class Unit:
-    """Say what each drawn step becomes: the base of all units, and of your own.
+    """Define what each drawn step becomes: the base class of all units.
 
-    Write `layout`, and what differs from a single step, as a frozen dataclass, and every query,
-    sampler and database works with it; see docs/extending.md.
+    Derive your own unit as a frozen dataclass that implements `layout` and overrides whatever
+    differs from a single step. It works with every query, sampler and database. The page
+    "Extending" of the documentation has examples; `expdb.testing.check_unit` checks your class.
+
+    Attributes
+    ----------
+    by_episode : bool, default False
+        Whether the unit draws complete episodes with at least one matching step, instead of steps.
     """
 
-    by_episode: ClassVar[bool] = False  # drawn are complete episodes of which any step matches
+    by_episode: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         # If a subclass overrides `may_start` or `anchors`, the inherited cache hints do not apply.
@@ -36,100 +42,179 @@ class Unit:
 
     @property
     def what(self) -> str:
-        """Name what may be drawn, for people."""
+        """The plural noun for the drawn items in error messages, a str."""
         return "complete episodes" if self.by_episode else "steps"
 
     @property
     def window(self) -> range | None:
-        """The offsets of the steps that the unit reads around a drawn step, within its episode.
+        """The offsets of the steps that `layout` reads around a drawn step, a range or None.
 
-        `range(0, 3)` are the step and the two after it, `range(-3, 1)` those before it and the step
-        itself. These rows are read in one go, and `trajectories.around(rows, self.window)` returns
-        them. If it is None, the unit finds its rows by other methods.
+        `range(0, 3)` is the step and the two after it, `range(-3, 1)` the three before it and the
+        step itself, all within one episode. expdb reads these rows together, and
+        ``trajectories.around(rows, self.window)`` returns them. If it is None, the unit finds its
+        rows by other methods.
         """
         return None
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The columns of episodes that it looks at, such as "task_id"."""
+        """The columns of episodes that the unit reads, such as ``"task_id"``, a tuple of str."""
         return ()
 
     def keys(self) -> tuple[str, ...]:
-        """Return the keys that a batch has of the unit: the columns of its layout."""
+        """Return the names of the columns that the layout of the unit has.
+
+        Returns
+        -------
+        tuple of str
+            Keys that the unit adds to a batch, by default none.
+        """
         return ()
 
     def derived(self, fields: Sequence[str], ended_with: Set[str]) -> list[str]:
-        """Return the fields of which a batch has what follows, as `next_<field>`.
+        """Return the fields whose following value a batch has as ``next_<field>``.
 
-        `ended_with` are those that any `end()` received.
+        Parameters
+        ----------
+        fields : sequence of str
+            Names of all stored fields.
+        ended_with : set of str
+            Names of the fields that any `EpisodeWriter.end` received.
+
+        Returns
+        -------
+        list of str
+            Names of fields, by default none.
         """
         return []
 
     def stacked(self, fields: Sequence[str], derived: Sequence[str]) -> list[str]:
-        """Return the fields that are stacks of frames in a batch."""
+        """Return the fields that a batch has as stacks of frames.
+
+        Parameters
+        ----------
+        fields : sequence of str
+            Names of all stored fields.
+        derived : sequence of str
+            Names of the fields that `derived` returned.
+
+        Returns
+        -------
+        list of str
+            Names of fields, by default none.
+        """
         return []
 
     @property
     def takes_last_step(self) -> bool:
-        """Whether a stored `next_<field>` is that of the layout's `last_rows`."""
+        """Whether stored next observations are read from the `last_rows` of the layout, a bool."""
         return False
 
     # -- which steps may be drawn --------------------------------------------------------------
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:
-        """What decides which steps may be drawn: units that are equal in it share their lists.
+        """The hashable key of the steps that may be drawn, a tuple.
 
-        `()` is for those that can draw every step.
+        It is ``()`` if every step may be drawn. Units of one class with equal keys share their
+        lists of steps. By default, it contains the unit itself.
         """
         return (self,)
 
     @property
     def reach(self) -> int | None:
-        """How many steps, a step and those before it, may be drawn or not by its successor.
+        """The number of steps that a change of one step's successor affects, an int or None.
 
-        None where that is unknown: then all of them are looked at after each change.
+        It counts the step and the steps before it whose eligibility to be drawn depends on this
+        successor. If it is None, expdb checks all steps after each change.
         """
         return None
 
     @property
     def lookback(self) -> int:
-        """How many steps after one that is gone may not be drawn because of it."""
+        """The number of steps after a missing step that may not be drawn because of it, an int."""
         return 0
 
     def may_start(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
-        """Return which of the steps may be drawn, bool, each by itself."""
+        """Return which of the steps may be drawn, each independently of the others.
+
+        Parameters
+        ----------
+        trajectories : Trajectories
+            Rows in memory.
+        rows : ndarray of int64, shape (N,)
+            Rows of steps.
+
+        Returns
+        -------
+        ndarray of bool, shape (N,)
+            True for a step that may be drawn; by default every step.
+        """
         return np.ones(len(rows), np.bool_)
 
     def anchors(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
-        """Return the rows to draw from, [A], or [A, n] where several rows are drawn together.
+        """Return the rows to draw from, given all steps that match the query.
 
-        `rows` are those of the steps that match, ascending by position: with `by_episode` the first
-        steps of complete episodes. The first row of each anchor names it, and no other has it;
-        UNKNOWN stands for none. For what depends on each step alone `may_start` is faster.
+        If eligibility depends on each step alone, override `may_start`, which is faster.
+
+        Parameters
+        ----------
+        trajectories : Trajectories
+            Rows in memory.
+        rows : ndarray of int64, shape (N,)
+            Rows of the matching steps, ascending by position. With `by_episode`, they are the first
+            steps of complete episodes that have a matching step.
+
+        Returns
+        -------
+        ndarray of int64, shape (A,) or (A, n)
+            Some of `rows`; n of them if several rows are drawn together, with -1 for none. The
+            first row identifies the anchor and must be unique.
         """
         found: np.ndarray = rows[self.may_start(trajectories, rows)]
         return found
 
     @property
     def lists_anchors(self) -> bool:
-        """Whether which steps may be drawn depends on all that match, not on each alone."""
+        """Whether the steps that may be drawn depend on all matching steps together, a bool."""
         return self.by_episode or type(self).anchors is not Unit.anchors
 
     @property
     def starts_anywhere(self) -> bool:
-        """Whether every step may be drawn: then nothing has to be listed."""
+        """Whether every step may be drawn, so that no step has to be checked, a bool."""
         return not self.lists_anchors and type(self).may_start is Unit.may_start
 
     def layout(
         self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
     ) -> Layout:
-        """Return what each drawn anchor becomes; `rows` are [B], or [B, n] as `anchors` said."""
+        """Return what each drawn anchor becomes.
+
+        Every subclass must implement this method.
+
+        Parameters
+        ----------
+        trajectories : Trajectories
+            Rows in memory.
+        rows : ndarray of int64, shape (B,) or (B, n)
+            Rows of the drawn anchors, as `anchors` returned them.
+        rng : numpy.random.Generator
+            Source of all randomness, so that a batch can be rebuilt.
+
+        Returns
+        -------
+        Layout
+            Rows and columns of the batch.
+
+        Raises
+        ------
+        NotImplementedError
+            If the subclass does not implement the method.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not say what it is: write layout()")
 
     @property
     def assembles(self) -> bool:
-        """Whether it makes other arrays of a batch."""
+        """Whether the class overrides `assemble`, a bool."""
         return type(self).assemble is not Unit.assemble
 
     def assemble(
@@ -145,7 +230,7 @@ class Unit:
             The batch that `layout` produced, with B items. If `fields` was passed to `sample`, it
             has these fields and the keys of the unit.
         rng : numpy.random.Generator
-            The source of all randomness, so that a batch can be made again.
+            Source of all randomness, so that a batch can be rebuilt.
 
         Returns
         -------
@@ -159,25 +244,43 @@ class Unit:
 
 @dataclass(frozen=True)
 class Step(Unit):
-    """The step as it is stored."""
+    """Return each drawn step as one row of the batch.
+
+    This is the default unit.
+    """
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:
-        """Every step may be drawn."""
+        """The key of the steps that may be drawn: `()`, because every step may be drawn."""
         return ()
 
     @property
     def reach(self) -> int | None:
-        """None but itself."""
+        """The number of steps that a change of one step's successor affects: 1, the step itself."""
         return 1
 
     @property
     def window(self) -> range | None:
-        """The step alone."""
+        """The offsets of the steps that `layout` reads: 0, the drawn step."""
         return range(1)
 
     def layout(
         self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
     ) -> Layout:
-        """Return the rows that each drawn step becomes."""
+        """Return the layout of the drawn steps.
+
+        Parameters
+        ----------
+        trajectories : Trajectories
+            Rows in memory.
+        rows : ndarray of int64, shape (B,)
+            Rows of the drawn steps.
+        rng : numpy.random.Generator
+            Not used.
+
+        Returns
+        -------
+        Layout
+            Layout of the drawn rows, without columns.
+        """
         return Layout(rows)
