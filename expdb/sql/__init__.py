@@ -1,1 +1,1 @@
-"""Databases: connect, begin, ask, migrate, compile queries. Knows no chunks."""
+"""Databases: connections, transactions, migrations and compiled queries. Chunks are opaque here."""

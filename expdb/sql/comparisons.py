@@ -1,4 +1,4 @@
-"""Comparisons of a column or a tag with a value, alike on every database."""
+"""Compare a column or a tag with a value, with the same result on every database."""
 
 import math
 import operator
@@ -22,9 +22,9 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _checked(name: str, value: Any) -> Any:
-    """Return a value as it can be bound.
+    """Return a value that can be bound as a parameter.
 
-    NumPy scalars become Python's; NaN, None and integers beyond 64 bits are refused.
+    NumPy scalars become Python scalars; NaN, None and integers beyond 64 bits are refused.
     """
     if isinstance(value, np.generic):
         value = value.item()
@@ -118,7 +118,7 @@ def _fitting(name: str, value: Any) -> Any:
     return value
 
 
-# For a bound that lies just below the value.
+# If the bound is just below the value.
 _NEXT_UP = {
     "gt": "gt",
     "gte": "gt",
@@ -127,15 +127,14 @@ _NEXT_UP = {
 }
 
 
-_NEXT_DOWN = {"gt": "gte", "gte": "gte", "lt": "lt", "lte": "lt"}  # just above
+_NEXT_DOWN = {"gt": "gte", "gte": "gte", "lt": "lt", "lte": "lt"}  # if it is just above
 
 
 def _exact(head: str, op: str, value: int | float) -> tuple[str, int | float]:
-    """Return a comparison with a value of the column's own type that means exactly the same.
+    """Return an exactly equivalent comparison with a value of the column's own type.
 
-    It is "all" or "none" where all values compare so, or no value does.
-
-    Databases differ in how they compare integers with floats beyond 2**53.
+    The operator is "all" or "none" if all or no values meet the comparison. Databases differ in how
+    they compare integers with floats beyond 2**53.
     """
     if COLUMN_KINDS[head] == "real":
         try:
@@ -173,7 +172,7 @@ def tag_test(
 ) -> sa.ColumnElement[bool]:
     """Compare a tag with values of its own JSON type only.
 
-    A value of another type is simply not equal.
+    A value of another type is not equal.
     """
     text, is_text = dialect.tag_text(column, key)
     number, is_number = dialect.tag_number(column, key)

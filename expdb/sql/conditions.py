@@ -1,4 +1,4 @@
-"""Queries compiled to conditions of SQL."""
+"""Compile queries to SQL conditions."""
 
 import re
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ from expdb.sql.tables import VIEW, ViewColumn, buffers, steps
 
 @dataclass(frozen=True)
 class Condition:
-    """A compiled condition, and the tables and columns it looks at.
+    """A compiled condition, and the tables and columns that it uses.
 
-    `of_episode` is what it requires of episodes alone, None for nothing.
+    `of_episode` is the part of the condition about episodes alone, or None.
     """
 
     sql: sa.ColumnElement[bool]
@@ -34,13 +34,13 @@ class Condition:
     of_episodes: bool
     of_episode: sa.ColumnElement[bool] | None = None
     names: frozenset[str] = frozenset()
-    tags: frozenset[str] = frozenset()  # of `names` those that are tags, with their keys
+    tags: frozenset[str] = frozenset()  # the tags in `names`, with their keys
 
 
 def compile_where(where: Where, dialect: Dialect) -> Condition | None:
-    """Return the condition of any form of `where`, None for all rows.
+    """Return the condition of any form of `where`, or None for all rows.
 
-    Raise QueryError where it makes no sense.
+    Raise QueryError if `where` is not valid.
     """
     if where is None:
         return None
@@ -89,7 +89,8 @@ def _join(join: str, conditions: list[Condition]) -> Condition:
 def _compile(node: Any, depth: int, dialect: Dialect) -> Condition:
     """Compile a built condition.
 
-    The left spine, which a long chain grows, is a loop and joins like with like.
+    Long chains nest to the left, so a loop instead of recursion handles the left side. It joins
+    consecutive conditions with the same operator at once.
     """
     spine: list[tuple[str, Any]] = []
     while isinstance(node, Mapping) and ("and_" in node or "or_" in node):
@@ -123,10 +124,7 @@ _KEY = re.compile(r"[A-Za-z0-9_]+")
 
 
 def resolve(name: Any) -> tuple[ViewColumn, str | None]:
-    """Return the column and the tag's key that a name stands for.
-
-    Raise QueryError for an unknown one.
-    """
+    """Return the column and the tag key for a name; raise QueryError if it is unknown."""
     plain = name if isinstance(name, str) else ""
     head, dot, key = plain.partition(".")
     if plain == "buffer":

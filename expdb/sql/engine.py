@@ -1,6 +1,6 @@
-"""What the rooms know of a database: sessions to ask, transactions to read and write in.
+"""The interface of a database: connections, and transactions to read and write.
 
-The dialects make them.
+The dialects implement it.
 """
 
 import random
@@ -22,13 +22,13 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 1.0  # seconds between two attempts to rea
 
 
 class Attempts:
-    """Waits between attempts to reach a server, longer each time and with jitter."""
+    """Wait between attempts to reach a server, longer each time and with jitter."""
 
     def __init__(self, seconds: float):
         self._deadline, self._pause = time.monotonic() + seconds, SHORTEST_PAUSE
 
     def again(self, error: BaseException) -> bool:
-        """Wait and return True if another attempt may help; return False if not, or too late."""
+        """Wait and return True if another attempt may help and the deadline has not passed."""
         if not isinstance(error, errors.ConnectionLost) or time.monotonic() >= self._deadline:
             return False
         time.sleep(self._pause * (0.5 + random.random()))
@@ -40,30 +40,29 @@ class Engine(ABC):
     """All connections of one handle to one database. Threads may share it."""
 
     dialect: Dialect
-    location: str  # for people: no password in it
+    location: str  # without passwords, for messages
     read_only: bool
     timeout: float
 
     @abstractmethod
     def examine(self) -> list[Finding]:
-        """Return what the database stands on.
+        """Return findings about the database and its use, for the doctor.
 
-        Each entry says what, what was found, and what to do about it, empty where all is well.
+        Each entry has a subject, its value, and the solution to a problem, or "".
         """
 
     @abstractmethod
     def reading(self) -> Transaction:
-        """Return a context in which everything read is one snapshot."""
+        """Return a context in which all reads see one snapshot."""
 
     @abstractmethod
     def writing(self, timeout: float | None = None, *, outlives: bool = True) -> Transaction:
         """Return a context with a transaction.
 
-        It commits when the block is left, and rolls back when that raises.
-
-        Other writers are waited for up to `timeout` seconds, None for the engine's own. What it
-        writes `outlives` a loss of power, as the handle's durability says; or it need not, as it
-        is about processes that end then.
+        It commits when the block ends, and rolls back if the block raises. It waits for other
+        writers up to `timeout` seconds; None means the timeout of the engine. With `outlives`, the
+        handle's durability applies. Otherwise a power loss may undo the commit, for writes about
+        processes that a power loss would also end.
         """
 
     @abstractmethod
@@ -72,20 +71,20 @@ class Engine(ABC):
 
     @abstractmethod
     def sql(self) -> Transaction:
-        """Return a context with a connection that cannot write whatever it is told."""
+        """Return a context with a connection that cannot write, whatever SQL it runs."""
 
     @abstractmethod
     def changed_since(self, seen: object) -> object | None:
-        """Return what stands for the database as it is now.
+        """Return the current version of the database, or None if it equals `seen`.
 
-        None if nothing was committed since that was `seen`.
+        The result may be up to `max_lag` seconds old.
         """
 
     @abstractmethod
     def is_unchanged(self, seen: object) -> bool:
         """Return whether nothing was committed since `seen`, whatever `max_lag` is.
 
-        False if only a round trip can tell.
+        Return False if only a round trip could detect commits.
         """
 
     @abstractmethod
@@ -113,15 +112,15 @@ class Engine(ABC):
 
     @abstractmethod
     def nbytes(self) -> int:
-        """Return how much room the database takes, in bytes."""
+        """Return the size of the database in bytes."""
 
     @abstractmethod
     def backup(self, target: str) -> None:
-        """Copy the database as it is now into a new file."""
+        """Copy the current database into a new file."""
 
     @abstractmethod
     def release(self) -> None:
-        """Close the connections that nobody uses; others are made when they are needed."""
+        """Close idle connections; new ones are opened when they are needed."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""The tables of consumption: who consumes what of a buffer, and who waits for it.
+"""Tables of consumers, leases, waiting processes, admissions and evictions.
 
-As tables.py, which has them too.
+tables.py also exports them.
 """
 
 import sqlalchemy as sa
@@ -92,7 +92,8 @@ leases = sa.Table(
         "pinned", Integer, comment="steps from this position on are not evicted; NULL for none"
     ),
 )
-# Partial in the database, as those by revision: the leases that are held or may be drawn again.
+# Partial in the database, as are the indexes by revision: leases that are held or may be drawn
+# again.
 sa.Index("leases_open", leases.c.buffer_id, leases.c.consumer, leases.c.id)
 
 waiters = sa.Table(

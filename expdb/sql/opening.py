@@ -1,6 +1,7 @@
-"""What a location names, and how it is opened.
+"""Resolve the location of a database and open it.
 
-It is a file, made where it is missing, or a schema on a server.
+A location is a file, which is created if it is missing, or a database on a server, in which expdb
+uses a schema.
 """
 
 import os
@@ -22,15 +23,15 @@ from expdb.sql.dialects.sqlite.open_files import FileUse, refuse_other_library
 from expdb.sql.dialects.sqlite.translate import translated
 from expdb.sql.engine import Engine
 
-Location = str | sa.URL  # the path of a file, or the URL of a server's database
+Location = str | sa.URL  # the path of a file, or the URL of a database on a server
 
-FILE_LAG, SERVER_LAG = 0.005, 0.1  # seconds; to ask a server takes a round trip
+FILE_LAG, SERVER_LAG = 0.005, 0.1  # seconds; a query to a server takes a round trip
 
 
 def location_of(given: str | os.PathLike[str]) -> Location | None:
-    """Return what a location names, None for a private temporary file.
+    """Return the path or URL of a location, or None for a private temporary file.
 
-    Symbolic links are followed: each file has one name.
+    Symbolic links are resolved, so that each file has one name.
     """
     text = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text or "\0" in text or not _is_unicode(text):
@@ -54,7 +55,7 @@ def location_of(given: str | os.PathLike[str]) -> Location | None:
 
 
 def real_path(path: str) -> str:
-    """Return the one path that a file has, whatever links lead to it."""
+    """Return the path of a file with all symbolic links resolved."""
     try:
         return os.path.realpath(path)
     except FileNotFoundError:
@@ -67,15 +68,15 @@ def _is_unicode(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
-        # A file name that is none in UTF-8, which SQLite cannot open by its URI.
+        # A file name that is not valid UTF-8; SQLite cannot open it by its URI.
         return False
     return True
 
 
 def _url_of(text: str) -> sa.URL:
-    """Return a URL of PostgreSQL as one for psycopg 3.
+    """Return a PostgreSQL URL for psycopg 3.
 
-    What SQLAlchemy takes `postgresql://` for depends on its version.
+    The default driver of `postgresql://` depends on SQLAlchemy's version.
     """
     try:
         url = sa.make_url(text)
@@ -100,9 +101,9 @@ def open_engine(
     max_lag: float | None = None,
     module: ModuleType | None = None,
 ) -> Engine:
-    """Open a database, creating what is missing and may be.
+    """Open a database; with `create`, create it if it is missing.
 
-    Raise if it is not one that can be used.
+    Raise if it cannot be used.
     """
     engine: Engine
     if max_lag is None:
@@ -110,9 +111,9 @@ def open_engine(
     if isinstance(location, str):
         library = sqlite3 if module is None else module
         refuse_other_library(location, library)
-        _refuse_other_names(location, read_only)  # before it is opened at all, which makes a log
+        _refuse_other_names(location, read_only)  # before it is opened, which creates a log
         _provide_file(location, library, create=create and not read_only, cure=not read_only)
-        # SQLite would open it all the same, for reading.
+        # Otherwise SQLite would open it for reading.
         if not read_only and not connection_to.is_writable(location):
             raise errors.DatabaseReadOnly(
                 f"{location} cannot be written by this user: check its permissions and its "
@@ -142,7 +143,7 @@ def _check_schema(engine: Engine) -> None:
 
 
 def upgrade(location: Location, timeout: float = 30.0) -> tuple[str | None, str]:
-    """Bring an existing database to the newest schema; return the revisions before and after."""
+    """Upgrade an existing database to the newest schema; return the revisions before and after."""
     engine: Engine
     if isinstance(location, str):
         refuse_other_library(location, sqlite3)
@@ -158,7 +159,7 @@ def upgrade(location: Location, timeout: float = 30.0) -> tuple[str | None, str]
 
 
 def grant(url: sa.URL, actors: Sequence[str], readers: Sequence[str]) -> None:
-    """Grant rights on a database of a server to roles."""
+    """Grant privileges on a database of a server to roles."""
     engine = _server_engine(url, read_only=False, durability="full", timeout=30.0)
     from expdb.sql.dialects.postgresql import statements as postgresql
 
@@ -208,10 +209,11 @@ def _refuse_other_names(path: str, read_only: bool) -> None:
 
 
 def create_file(path: str, module: ModuleType = sqlite3) -> None:
-    """Make a new database file, complete or not at all.
+    """Create a new database file, complete or not at all.
 
-    It is built under another name and linked into place, so that no other process ever meets it
-    half made, whoever of many comes first wins, and a kill leaves nothing at `path`.
+    The file is built under another name and linked to `path` when it is complete. So no other
+    process sees an incomplete file, one of several concurrent creators succeeds, and a killed
+    process leaves nothing at `path`.
     """
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
@@ -251,14 +253,14 @@ def create_file(path: str, module: ModuleType = sqlite3) -> None:
         try:
             os.link(draft, path)
         except FileExistsError:
-            return  # another process was first: its file is as good
+            return  # another process was first, and its file is equivalent
         except OSError:  # a file system without hard links
             if not os.path.exists(path):
                 os.rename(draft, path)
-        sqlite_files.sync_folder(folder)  # else a power loss may leave the file without its name
+        sqlite_files.sync_folder(folder)  # otherwise a power loss may lose the name
     finally:
         for suffix in ("", "-wal", "-shm"):
-            with suppress(OSError):  # never made, or on a medium that cannot be written
+            with suppress(OSError):  # it does not exist, or the medium is not writable
                 os.unlink(draft + suffix)
 
 
@@ -268,8 +270,8 @@ def create_file(path: str, module: ModuleType = sqlite3) -> None:
 def _server_engine(
     url: sa.URL, *, read_only: bool, durability: str, timeout: float, max_lag: float = SERVER_LAG
 ) -> Engine:
-    # Imported here: the driver takes as long to import as all the rest, and not everybody has a
-    # server.
+    # Imported here, because importing the driver takes as long as the rest of expdb, and not every
+    # user has a server.
     try:
         from expdb.sql.dialects.postgresql.engine import PostgresqlEngine
     except ImportError as error:
@@ -282,9 +284,9 @@ def _server_engine(
 
 
 def _provide_schema(engine: Engine, create: bool) -> None:
-    """Make the schema `expdb` where the database has none and it may be made.
+    """Create the schema `expdb` if it is missing and `create` is true.
 
-    Refuses one that is not ours.
+    Raise NotAnExperienceDatabase if another application has a schema of that name.
     """
     with engine.reading() as session:
         ours = bool(session.ask(engine.dialect.HAS_TABLE, "expdb_version"))

@@ -1,7 +1,4 @@
-"""The schema of a database.
-
-This tells its revision, whether that is ours, and brings it to the newest.
-"""
+"""The schema of a database: its revision, checks and upgrades."""
 
 import functools
 import re
@@ -17,9 +14,9 @@ from expdb.sql.session import Session
 
 
 def migrations_dir() -> Path:
-    """Return where the migrations lie.
+    """Return the folder of the migrations.
 
-    They are in the package when installed, else beside it in the checkout.
+    It is in the package if that is installed, otherwise beside the package in the checkout.
     """
     package = Path(__file__).resolve().parent.parent
     packaged = package / "migrations"
@@ -28,9 +25,9 @@ def migrations_dir() -> Path:
 
 @functools.cache
 def known_revisions() -> tuple[str, ...]:
-    """Return the revisions this expdb knows.
+    """Return the revisions that this expdb knows, oldest first.
 
-    They come oldest first, by file name: importing Alembic takes longer than opening.
+    They are read from file names, because importing Alembic takes longer than opening a database.
     """
     names = [path.name for path in (migrations_dir() / "versions").glob("[0-9]*.py")]
     return tuple(sorted(match[0] for match in map(re.compile(r"\d+").match, names) if match))
@@ -38,21 +35,22 @@ def known_revisions() -> tuple[str, ...]:
 
 @functools.cache
 def made_by_migrations(dialect: str) -> dict[str, str]:
-    """Return the SQL of every view, trigger and function, as the newest migration makes it.
+    """Return the SQL of every view, trigger and function, as the newest migration creates it.
 
-    To the byte, but for the comment at the head of each file: that is how databases keep it.
+    The text is exact, except for the comment at the head of each file, because databases store it
+    in this form.
     """
     files = sorted((migrations_dir() / "sql" / dialect).glob("*.sql"))
     made = {path.stem.split("_", 1)[1]: path.read_text() for path in files}
     return {name: re.sub(r"\A(--.*\n)*", "", sql).strip() for name, sql in made.items()}
 
 
-# Alembic knows one migration per process: which one that is, is a global of its.
+# Alembic keeps its current migration in a global variable, so a process can run only one.
 _migrating = threading.Lock()
 
 
 def run_migrations(session: Session, revision: str = "head", *, down: bool = False) -> None:
-    """Bring the schema to a revision, inside the session's transaction."""
+    """Migrate the schema to a revision, inside the session's transaction."""
     locked(_migrating, _run_migrations, session, revision, down)
 
 
@@ -64,13 +62,13 @@ def _run_migrations(session: Session, revision: str, down: bool) -> None:
     config.set_main_option("script_location", str(migrations_dir()).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = session.connection
-    # A connection that SQLAlchemy sees in a transaction is one that Alembic leaves to its owner.
+    # This begins a transaction for SQLAlchemy, which Alembic then does not commit.
     session.connection.exec_driver_sql("SELECT 1").close()
     (command.downgrade if down else command.upgrade)(config, revision)
 
 
 def stored_revision(session: Session, dialect: Dialect) -> str | None:
-    """Return the revision of the schema, None for none at all."""
+    """Return the revision of the schema, or None if there is no schema."""
     if not session.ask(dialect.HAS_TABLE, "expdb_version"):
         return None
     found = session.ask(dialect.VERSION)
@@ -128,7 +126,7 @@ def upgrade(engine: Engine) -> tuple[str | None, str]:
         if before != known[-1]:
             try:
                 run_migrations(session)
-            except ValueError as error:  # migrations import nothing of expdb, its errors included
+            except ValueError as error:  # migrations must not import expdb, including its errors
                 raise errors.DatabaseDamaged(f"{engine.location}: {error}") from error
         if before is not None and (before != known[-1] or dialect.schema_problems(session)):
             for name, sql in made_by_migrations(dialect.NAME).items():
@@ -144,11 +142,11 @@ def upgrade(engine: Engine) -> tuple[str | None, str]:
 
 
 def newer_schema(engine: Engine) -> errors.SchemaTooNew | None:
-    """Return the error for a schema that a newer expdb has made meanwhile, None for any other."""
+    """Return the error for a schema that a newer expdb has upgraded, or None."""
     try:
         with engine.reading() as session:
             revision = stored_revision(session, engine.dialect)
-    except errors.ExpDBError:  # a damaged or unreachable database has an error of its own
+    except errors.ExpDBError:  # a corrupted or unreachable database has another error
         return None
     if revision is None or revision in known_revisions():
         return None

@@ -1,4 +1,4 @@
-"""A session to ask, and the transaction that it is in. The dialects make them."""
+"""Sessions and transactions, which the dialects implement."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ Kind = Literal["read", "write", "unsynced", "sql", "watch"]
 class Session:
     """One connection, in a transaction.
 
-    It runs statements of SQLAlchemy, and plain ones with `?` on the hot paths.
+    It runs SQLAlchemy statements, and on the fast paths plain SQL with `?` for parameters.
     """
 
     # Whether the caller repeats the transaction if the outcome of its commit is unknown. On
@@ -34,7 +34,7 @@ class Session:
 
     @property
     def driver(self) -> Any:
-        """The driver's bare connection."""
+        """The connection of the driver."""
         return self._driver
 
     def rows(self, statement: sa.Executable) -> list[Any]:
@@ -49,10 +49,7 @@ class Session:
         self.connection.execute(statement)
 
     def fetch(self, statement: sa.Select[Any]) -> list[Any]:
-        """Run a SELECT and return its rows as the driver gives them.
-
-        This saves SQLAlchemy's cost per row.
-        """
+        """Run a SELECT and return the driver's rows, without SQLAlchemy's cost per row."""
         return self._run(*self._compile(statement))
 
     def _compile(self, statement: Any) -> tuple[str, Any]:
@@ -64,29 +61,27 @@ class Session:
         return str(compiled), params if names is None else [params[name] for name in names]
 
     def ask(self, statement: str, *params: Any) -> list[Any]:
-        """Run a plain statement and fetch all rows, at once.
+        """Run a plain statement and fetch all rows at once.
 
-        An open cursor would hold back others.
+        An open cursor would block other connections.
         """
         return self._run(statement, params)
 
     def each(self, statement: str, *params: Any) -> Iterator[Any]:
-        """Run a plain statement and yield its rows; all of them are to be taken."""
+        """Run a plain statement and yield its rows; the caller must read all of them."""
         return iter(self.ask(statement, *params))
 
     def ask_all(self, *questions: tuple[Any, ...], last: bool = False) -> list[list[Any]]:
         """Run several plain statements, each given with its parameters.
 
-        On a server this takes one round trip.
-
-        With `last` the transaction ends with them.
+        On a server, this takes one round trip. With `last`, it also ends the transaction.
         """
         return [self.ask(*question) for question in questions]
 
     def tell(self, statement: str, *params: Any) -> None:
-        """Run a plain statement that has no answer.
+        """Run a plain statement without a result.
 
-        A server may hear of it with the next question only.
+        On a server, it may be sent only with the next query.
         """
         self._run(statement, params)
 
@@ -99,10 +94,7 @@ class Session:
             raise missing()
 
     def many(self, statement: str, rows: Iterable[Sequence[Any]]) -> int:
-        """Run a plain statement once per row of parameters.
-
-        Return how many rows of tables it touched.
-        """
+        """Run a plain statement once per row of parameters; return the number of affected rows."""
         return int(self.driver.executemany(statement, rows).rowcount)
 
     def _run(self, statement: str, params: Any) -> list[Any]:
@@ -110,15 +102,15 @@ class Session:
 
 
 class Transaction(AbstractContextManager[Session]):
-    """A session from the beginning of its transaction to the end: used with `with`, once.
+    """A session for one transaction; use it as a context manager, once.
 
-    An interrupt may come between any two instructions, those of this class included. So its state
-    is in attributes, the methods that undo may be called again, and one that is dropped undoes
-    itself. (A generator with `contextmanager` cannot tell: interrupted between its `yield` and the
-    block, it keeps its transaction open.)
+    An interrupt may come between any two instructions, including those of this class. So its state
+    is in attributes, the methods that roll back may be called again, and a dropped transaction
+    rolls itself back. (A generator with `contextmanager` cannot do this: if it is interrupted
+    between its `yield` and the block, its transaction stays open.)
     """
 
-    committed = False  # whether the database has said so, whatever was raised since
+    committed = False  # whether the database confirmed the commit, even if an exception followed
     # Versions before and after the commit, for `Engine.version_after_commit`. None if another
     # process may have committed in between.
     commit_versions: Any = None
@@ -157,21 +149,21 @@ class Transaction(AbstractContextManager[Session]):
 
     @abstractmethod
     def _end(self) -> None:
-        """Commit what was written, or let go of what was read."""
+        """Commit a write, or end a read."""
 
     @abstractmethod
     def _undo(self, error: BaseException | None) -> None:
-        """Roll back what has not ended, and give back all that is held.
+        """Roll back an unfinished transaction and release its resources.
 
-        Does nothing where that was done.
+        A second call has no effect.
         """
 
     @abstractmethod
     def _translated(self, error: BaseException) -> BaseException:
-        """Return the expdb error for a driver's, or the error itself where there is none."""
+        """Return the expdb error for a driver's error, or the error itself if there is none."""
 
     def _tell(self, error: BaseException) -> None:
-        """Raise the expdb error for a driver's, if there is one."""
+        """Raise the expdb error for a driver's error, if there is one."""
         if isinstance(error, Exception) and not isinstance(error, errors.ExpDBError):
             translated = self._translated(error)
             if isinstance(translated, errors.ExpDBError):

@@ -1,6 +1,6 @@
 """The tables as SQLAlchemy sees them, for queries.
 
-`migrations/` is what makes them (tests hold the two together).
+`migrations/` creates them; tests compare both.
 """
 
 from collections.abc import Iterator
@@ -193,10 +193,10 @@ steps = sa.Table(
         comment="policy version that finished the step; NULL for `policy_version`",
     ),
 )
-# What a write inserts; `revision` is set by changes.
+# The columns that a write inserts; only changes set `revision`.
 WRITTEN_STEP_COLUMNS = tuple(column.name for column in steps.columns if column.name != "revision")
-# Partial in the database (WHERE revision IS NOT NULL); to say so here would import SQLAlchemy's
-# dialect with expdb.
+# Partial in the database (WHERE revision IS NOT NULL); declaring that here would import
+# SQLAlchemy's dialect with expdb.
 sa.Index("steps_by_revision", steps.c.buffer_id, steps.c.revision)
 sa.Index("episodes_by_revision", episodes.c.buffer_id, episodes.c.revision)
 
@@ -269,7 +269,7 @@ priorities = sa.Table(
     ),
 )
 
-# What belongs to a buffer, in the order in which it can be deleted.
+# The tables with rows of buffers, in the order in which rows can be deleted.
 LEDGER = (evictions, admissions, waiters, leases, requests, consumers)
 EXPERIENCE = (priorities, steps, segments, chunks, episodes)
 OF_BUFFERS = (*LEDGER, *EXPERIENCE, signatures)
@@ -284,7 +284,7 @@ class _PriorityAt(sa.sql.functions.FunctionElement[float]):
 
 @compiles(_PriorityAt, "sqlite")
 def _priority_on_sqlite(element: Any, compiler: Any, **options: Any) -> str:
-    # A function of our connections: see sqlite/connection.py.
+    # A function of expdb's connections: see sqlite/connection.py.
     data, position = (compiler.process(one, **options) for one in element.clauses)
     return f"expdb_priority(substr({data}, 1 + 8 * ({position} & 1023), 8))"
 
@@ -305,8 +305,8 @@ priority = (
     .scalar_subquery()
 )
 
-# How rows belong together. Segments stand between episodes and steps, so that the steps of an
-# episode are ranges of positions.
+# Join conditions. Segments connect episodes and steps, so the steps of an episode are ranges of
+# positions.
 OF_EPISODE = sa.and_(
     segments.c.buffer_id == episodes.c.buffer_id, segments.c.episode == episodes.c.id
 )
@@ -314,15 +314,15 @@ IN_RANGE = sa.and_(
     steps.c.buffer_id == segments.c.buffer_id,
     steps.c.position.between(segments.c.first, segments.c.last),
 )
-# The episode is implied by the range. It keeps planners that begin with the steps from comparing
-# every step with every segment.
+# The range implies the episode, but naming it keeps planners that begin with the steps from
+# comparing every step with every segment.
 IN_SEGMENT = sa.and_(IN_RANGE, steps.c.episode == segments.c.episode)
 STEPS_OF_SEGMENTS = segments.join(steps, IN_SEGMENT)
 SEGMENTS_OF_EPISODES = episodes.join(segments, OF_EPISODE)
 STEPS_OF_EPISODES = SEGMENTS_OF_EPISODES.join(steps, IN_SEGMENT)
 
 
-# Columns of a step that are those of its episode where it has none of its own.
+# Columns of a step that default to those of its episode.
 _OF_BOTH = {
     "policy_version": sa.func.coalesce(steps.c.policy_version, episodes.c.policy_version),
     "policy_version_end": sa.func.coalesce(

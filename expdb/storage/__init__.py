@@ -1,1 +1,1 @@
-"""SQL and Arrow: how experience is written, found and read. Knows no chance."""
+"""Write, find and read experience with SQL and Arrow. Nothing here uses random numbers."""

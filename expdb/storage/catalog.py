@@ -21,7 +21,8 @@ B = tables.buffers.c
 class Fields:
     """The fields of a buffer as last read.
 
-    It has the type of each, those that some rows lack, and the count of changes.
+    `types` holds the type of each field, `optional` the fields that some rows lack, and `version`
+    the number of changes.
     """
 
     types: dict[str, Field]
@@ -37,7 +38,7 @@ class Fields:
 
     @classmethod
     def from_text(cls, text: str, version: int) -> "Fields":
-        """Read the JSON that `buffers.fields` holds."""
+        """Parse the JSON in the column `buffers.fields`."""
         try:
             stored = json.loads(text)
             types = {
@@ -50,7 +51,7 @@ class Fields:
             ) from error
 
     def as_text(self) -> str:
-        """Return the fields as `buffers.fields` holds them."""
+        """Return the fields as JSON for the column `buffers.fields`."""
         types = {name: field.as_json() for name, field in self.types.items()}
         return json.dumps({"types": types, "optional": sorted(self.optional)})
 
@@ -76,7 +77,7 @@ def list_buffers(session: Session) -> list[str]:
 
 
 def find_buffer(session: Session, name: str) -> tuple[int, int | None, Fields] | None:
-    """Return id, capacity and fields of a buffer, None where there is none."""
+    """Return id, capacity and fields of a buffer, or None if there is none."""
     found = session.rows(
         sa.select(B.id, B.capacity, B.fields, B.fields_version).where(B.name == name)
     )
@@ -87,13 +88,13 @@ def find_buffer(session: Session, name: str) -> tuple[int, int | None, Fields] |
 
 
 def copied_name(name: str) -> str | None:
-    """Return which buffer one of this name is an unfinished copy of, None for other buffers."""
+    """Return the buffer of which `name` is an unfinished copy, or None for other names."""
     found = re.fullmatch(r"(.*) \(copying [0-9a-f]{16}\)", name, re.DOTALL)
     return found and found[1]
 
 
 def check_buffer_name(name: Any) -> None:
-    """Refuse a name that no database could keep."""
+    """Raise InvalidValue if no database could store the name."""
     try:
         sound = isinstance(name, str) and 0 < len(name.encode()) <= 255 and "\0" not in name
     except UnicodeEncodeError:
@@ -105,7 +106,7 @@ def check_buffer_name(name: Any) -> None:
 
 
 def check_declared(fields: Mapping[str, Any]) -> dict[str, Field]:
-    """Return declared fields, with names checked; a dtype's name stands for a scalar of it."""
+    """Return declared fields with checked names; the name of a dtype means a scalar field."""
     checked = {}
     if not isinstance(fields, Mapping):
         raise errors.InvalidValue(
@@ -135,11 +136,11 @@ def create_buffer(
 
 
 def drop_buffer(session: Session, name: str) -> None:
-    """Delete a buffer with all it holds; raise UnknownBuffer where there is none."""
+    """Delete a buffer and its contents; raise UnknownBuffer if there is none."""
     found = find_buffer(session, name)
     if found is None:
         raise unknown_buffer(session, name)
-    # Nothing is held any more, so that the deleted rows are not taken from the count one by one.
+    # With `low` after every position, triggers do not update the counters for each deleted row.
     buffer = B.id == found[0]
     session.execute(sa.update(tables.buffers).values(low=B.added).where(buffer))
     for table in tables.OF_BUFFERS:

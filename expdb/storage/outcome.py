@@ -1,4 +1,4 @@
-"""What a transaction has made, until it is committed."""
+"""Changes of a transaction that the process adopts after the commit."""
 
 from dataclasses import dataclass, field
 
@@ -10,11 +10,11 @@ from expdb.storage.records import EpisodeRecord
 
 @dataclass
 class WriteOutcome:
-    """What a transaction has made; the process may know it only once it is committed."""
+    """Changes of a transaction; the process must not adopt them before the commit."""
 
     write_id: str | None = None
     fields: Fields | None = None
     signatures: dict[tuple[tuple[str, Field], ...], int] = field(default_factory=dict)
     decoders: dict[int, Decoder] = field(default_factory=dict)
-    # As it was, as it is now.
+    # each with the record before and after the write
     episodes: list[tuple[EpisodeRecord, EpisodeRecord]] = field(default_factory=list)

@@ -1,8 +1,8 @@
-"""Priorities: one float64 a step, in blocks of 1,024 positions, in a table of their own.
+"""Priorities: one float64 per step, in blocks of 1,024 positions, in a separate table.
 
-A learner changes thousands a second, so they are neither a column of `steps` nor written one by
-one: a million take as long as two thousand single rows would. NaN stands for a step that was never
-given one.
+A learner changes thousands of priorities per second, so they are not a column of `steps`, and not
+written one by one: a million priorities in blocks take as long as two thousand single rows. NaN
+means that a step has no priority.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ BLOCK = 1 << BLOCK_BITS
 
 
 def update(store: Store, positions: np.ndarray, priorities: np.ndarray) -> int:
-    """Set the priority of steps at once; return how many of the updates met a step that is held."""
+    """Set the priority of steps; return how many of the updates concern stored steps."""
     if not len(positions):
         return 0
     with store.writing() as (session, _):
@@ -28,10 +28,10 @@ def update(store: Store, positions: np.ndarray, priorities: np.ndarray) -> int:
 
 
 def write(store: Store, session: Session, positions: np.ndarray, priorities: np.ndarray) -> int:
-    """Set the priority of steps in the transaction of a writer; return the version that this makes.
+    """Set priorities in the transaction of a writer; return the new version of the priorities.
 
-    Of duplicates the last counts. Positions that are evicted meanwhile are left out: their blocks
-    are gone.
+    If a position occurs more than once, the last value wins. Evicted positions are skipped, because
+    their blocks are deleted.
     """
     ((version, low),) = session.ask(
         "UPDATE buffers SET priorities = priorities + 1 WHERE id = ? RETURNING priorities, low",

@@ -20,10 +20,10 @@ class AdmissionLimit(NamedTuple):
 
 @dataclass(eq=False)
 class EpisodeRecord:
-    """An episode that this process writes; the record itself is the key, whatever it says.
+    """An episode that this process writes; as a key, a record is compared by identity.
 
-    `id` is None, and nothing is stored, before its first step is. What a write makes of it is a
-    copy, `changed`, which it becomes once that is committed.
+    Before the first step is stored, `id` is None. A write prepares a copy with `changed`. The
+    record takes over the values of the copy after the commit.
     """
 
     episode_id: str
@@ -40,10 +40,10 @@ class EpisodeRecord:
     last_step: int | None = None
     ordered: bool = True
     last_position: int = -1
-    gained: float | None = None  # sum of its rewards, as far as this process has written them
+    gained: float | None = None  # sum of the rewards that this process has written
 
     def become(self, other: "EpisodeRecord") -> None:
-        """Say what another record says."""
+        """Copy all values of another record."""
         vars(self).update(vars(other))
 
     def changed(self, **values: Any) -> "EpisodeRecord":
@@ -53,7 +53,7 @@ class EpisodeRecord:
         return copy
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns that are stored as they are when the episode is begun."""
+        """Return the columns that are stored when the episode begins."""
         return {name: getattr(self, name) for name in BEGINNING}
 
 

@@ -1,4 +1,4 @@
-"""The signatures of a buffer: what its chunks hold, read once and kept."""
+"""The signatures of a buffer, which describe the fields of its chunks."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +23,7 @@ class Signatures:
         self._ids: dict[tuple[tuple[str, Field], ...], int] = {}
 
     def learn(self, outcome: WriteOutcome) -> None:
-        """Take in what a committed transaction has stored."""
+        """Add the signatures and decoders of a committed transaction."""
         self._ids.update(outcome.signatures)
         self._decoders.update(outcome.decoders)
 
@@ -37,7 +37,7 @@ class Signatures:
                     f"signature {id} of buffer {self._buffer!r} is gone: restore a backup"
                 )
             known = self._decoder_from(*found[0])
-            # What a writer reads may be its own, and be rolled back.
+            # A writer may read its own signature, which a rollback removes.
             (self._decoders if outcome is None else outcome.decoders)[id] = known
         return known
 
@@ -51,19 +51,16 @@ class Signatures:
             ) from error
 
     def read(self) -> None:
-        """Read the signatures that are not known yet.
-
-        Chunks can then be written without a look at them.
-        """
+        """Read the signatures that are not known yet, so that writes need not look them up."""
         with self._engine.reading() as session:
             self.take(session.ask(SIGNATURES, self._buffer_id))
 
     def known_ids(self) -> Any:
-        """Return the ids of the signatures that need not be read again, as one parameter."""
+        """Return the ids of the known signatures as one parameter."""
         return self._engine.dialect.as_list(np.array(list(self._decoders), np.int64))
 
     def take(self, rows: list[Any]) -> None:
-        """Take in stored signatures."""
+        """Add stored signatures."""
         for id, *stored in rows:
             decoder = self._decoders[id] = self._decoder_from(id, *stored)
             fields = tuple(
@@ -74,20 +71,14 @@ class Signatures:
             self._ids.setdefault(fields, id)
 
     def of_fields(self, fields: Mapping[str, Field]) -> Decoder | None:
-        """Return the decoder of the signature that these fields make.
-
-        None where it has yet to be read or stored.
-        """
+        """Return the decoder of the signature for these fields, or None if it is not known yet."""
         id = self._ids.get(tuple(fields.items()))
         return None if id is None else self._decoders.get(id)
 
     def settle(
         self, session: Session, fields: Mapping[str, Field], outcome: WriteOutcome
     ) -> Decoder:
-        """Return the decoder of the signature that these fields make.
-
-        Stores the signature where it is new.
-        """
+        """Return the decoder of the signature for these fields; store a new signature."""
         key = tuple(fields.items())
         id = self._ids.get(key)
         id = outcome.signatures.get(key) if id is None else id

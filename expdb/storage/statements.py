@@ -1,4 +1,4 @@
-"""The statements of the hot paths, once each."""
+"""Statements of the fast paths."""
 
 TAKE = (
     "UPDATE buffers SET added = added + ?, episodes_added = episodes_added + ? WHERE id = ? "
@@ -22,7 +22,7 @@ COUNT = "UPDATE buffers SET size = size + ?, bytes = bytes + ? WHERE id = ?"
 COUNT_AND_TELL = f"{COUNT} RETURNING low, size, revision, deleted, capacity"
 
 
-# Read after an eviction: RETURNING gives the values from before the trigger.
+# For reading after an eviction: RETURNING gives the values from before the trigger.
 COUNTERS = "SELECT low, size, revision, deleted FROM buffers WHERE id = ?"
 
 

@@ -1,7 +1,4 @@
-"""What a process knows of one buffer: its fields, and how to decode its chunks.
-
-The other rooms write and read with it.
-"""
+"""The state of one buffer in this process: its fields, and the decoders of its chunks."""
 
 from collections.abc import Callable, Mapping, Set
 from contextlib import AbstractContextManager
@@ -38,23 +35,22 @@ class State:
     added: int
     oldest: int  # position: every step before it is evicted
     size: int
-    gaps: int  # steps deleted by hand that a segment still covers
+    gaps: int  # steps deleted by a user that a segment still covers
     revision: int
-    revised: bool  # whether a step that is held differs from what its chunk says
+    revised: bool  # whether a stored step was changed since its chunk was written
     capacity: int | None
     nbytes: int
-    deleted: int  # steps deleted on purpose, ever
-    priorities: int  # counts writes of priorities
+    deleted: int  # steps ever deleted by a user
+    priorities: int  # number of writes of priorities
     pinned: int | None  # position: steps from it on are kept
-    trigger_evicts: bool  # what is over the capacity, or else the policy does
+    trigger_evicts: bool  # if false, expdb applies the policy
 
 
 class Writing(AbstractContextManager[tuple[Session, WriteOutcome]]):
     """A transaction that holds the buffer's row.
 
-    What it has made is known to the process once it is committed.
-
-    Not `locked` is for what takes the row with its first statement.
+    The process adopts its changes after the commit. With `locked=False`, the caller's first
+    statement must lock the row.
     """
 
     def __init__(
@@ -95,12 +91,12 @@ class Writing(AbstractContextManager[tuple[Session, WriteOutcome]]):
 
     @property
     def committed(self) -> bool:
-        """Whether the database has said so, whatever was raised since."""
+        """Whether the database has confirmed the commit, even if an exception was raised later."""
         return self._transaction.committed
 
     @property
     def commit_versions(self) -> Any:
-        """See `Transaction`."""
+        """The versions before and after the commit; see `Transaction`."""
         return self._transaction.commit_versions
 
     def _learn(self) -> None:
@@ -116,23 +112,22 @@ class Store:
         self.dialect = engine.dialect
         self.signatures = Signatures(engine, id, name)
         self.warned_of_rewards = self.warned_of_open = False
-        self.begun = 0  # episodes, since the last sweep: see write.py
+        self.begun = 0  # episodes begun since the last sweep; see writing/episodes.py
         self.swept = self.sweep_from = 0
         self.tags = Tags(engine, id, name)
         self.commit_queue = CommitQueue()
-        self.admission_limit: AdmissionLimit | None = None  # as of the last read of the pace
+        self.admission_limit: AdmissionLimit | None = None  # from the last read of the pace
 
     def writing(self, timeout: float | None = None) -> "Writing":
         """Return a context with a transaction that holds the buffer's row.
 
-        That row is the writers' lock on every database.
-
-        Other writers are waited for up to `timeout` seconds, None for the handle's own.
+        This row is the writers' lock on every database. The transaction waits for other writers up
+        to `timeout` seconds; None means the timeout of the handle.
         """
         return Writing(self, timeout=timeout)
 
     def learn(self, outcome: WriteOutcome) -> None:
-        """Take in what a committed transaction has made."""
+        """Adopt the changes of a committed transaction."""
         if outcome.fields is not None:
             self._adopt(outcome.fields)
         self.signatures.learn(outcome)
@@ -140,9 +135,9 @@ class Store:
             before.become(after)
 
     def compiled(self, where: Where, new_tags: Set[str] = frozenset()) -> Condition | None:
-        """Return the condition of any form of `where`, None for all rows.
+        """Return the condition of any form of `where`, or None for all rows.
 
-        `new_tags` may be unknown without a warning. Raise QueryError where it makes no sense.
+        Unknown tags cause a warning, except `new_tags`. Raise QueryError if `where` is not valid.
         """
         condition = compile_where(where, self.dialect)
         if condition is not None:
@@ -150,7 +145,7 @@ class Store:
         return condition
 
     def dropped(self) -> errors.UnknownBuffer:
-        """Return the error for a buffer that is no more."""
+        """Return the error for a buffer that was dropped."""
         return errors.UnknownBuffer(
             f"buffer {self.name!r} was dropped: make it again with db.buffer"
         )
@@ -160,7 +155,7 @@ class Store:
     def state(self, session: Session) -> State:
         """Return the buffer's counters as the session sees them.
 
-        Reads its fields again where they have changed.
+        If its fields have changed, read them again.
         """
         found = session.ask(
             "SELECT added, low, size, holes, revision, capacity, bytes, deleted, priorities, "
@@ -198,10 +193,7 @@ class Store:
         )  # fmt: skip
 
     def fields_at(self, session: Session, version: int) -> Fields:
-        """Return the fields that the session's snapshot has.
-
-        They are read anew where they are not the ones known.
-        """
+        """Return the fields in the session's snapshot; read them if they are not the known ones."""
         known = self.fields
         if known.version == version:
             return known
@@ -212,9 +204,9 @@ class Store:
         return found[2]
 
     def _adopt(self, fields: Fields) -> None:
-        """Know newer fields.
+        """Replace the known fields by newer ones.
 
-        Threads that look at older snapshots must not bring older ones back.
+        Threads that read older snapshots must not restore older fields.
         """
         if fields.version > self.fields.version:
             self.fields = fields
@@ -228,12 +220,12 @@ class Store:
         first: bool,
         outcome: WriteOutcome,
     ) -> None:
-        """Add fields that are new, and note those that some row lacks.
+        """Add new fields, and record which fields some rows lack.
 
-        Raise FieldMismatch where a type differs.
+        `known` are the fields in the transaction. `first` means that nothing was stored before, so
+        no row lacks a new field.
 
-        `known` are those of the transaction. `first` says that nothing was stored before, so that a
-        new field is one that no row lacks yet.
+        Raise FieldMismatch if a type differs.
         """
         new = {name: field for name, field in found.items() if name not in known.types}
         for name, field_ in found.items():
@@ -270,7 +262,7 @@ class Store:
         first: int,
         episode: int | None,
     ) -> int:
-        """Insert a chunk of a block, of which `message` makes the message; return its bytes."""
+        """Insert a chunk with a block, encoded by `message`; return its size in bytes."""
         decoder = self.signatures.settle(session, block.fields, outcome)
         data = message(decoder.templates)
         crc = crc_of(decoder.signature, id, block.rows, data, self.id)
@@ -291,7 +283,7 @@ class Store:
 
 
 def evicted(positions: np.ndarray) -> errors.Evicted:
-    """Return the error for positions that hold nothing."""
+    """Return the error for positions without a step."""
     shown = ", ".join(map(str, positions[:5].tolist())) + (", ..." if len(positions) > 5 else "")
     return errors.Evicted(
         f"{len(positions)} positions hold no step ({shown}): evicted, deleted or not written yet"

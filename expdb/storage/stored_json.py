@@ -1,4 +1,4 @@
-"""JSON out of the tables, which a hostile or damaged file may have altered."""
+"""Parse JSON from the tables, which a corrupted or malicious file may have altered."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ from expdb.errors import DatabaseDamaged
 
 
 def parse(text: Any, what: str) -> Any:
-    """Return the value of stored JSON; raise DatabaseDamaged, which says what cannot be read."""
+    """Return the value of stored JSON; if it is unreadable, raise DatabaseDamaged naming `what`."""
     try:
         return json.loads(text)
     except (ValueError, TypeError, RecursionError) as error:

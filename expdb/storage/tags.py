@@ -1,4 +1,4 @@
-"""Warnings of tags in queries that nothing has."""
+"""Warnings about tags in queries that no step or episode has."""
 
 from collections.abc import Iterable
 
@@ -12,14 +12,14 @@ from expdb.sql.session import Session
 
 
 class Tags:
-    """Which tags of one buffer were looked for."""
+    """The tags of one buffer that queries have used."""
 
     def __init__(self, engine: Engine, buffer_id: int, buffer: str):
         self._engine, self._buffer_id, self._buffer = engine, buffer_id, buffer
-        self._looked_at: set[str] = set()  # tags that are there, or were warned of
+        self._looked_at: set[str] = set()  # tags that exist, or that a warning named
 
     def warn_of_unknown(self, names: Iterable[str]) -> None:
-        """Warn once of each tag, such as "tags.difficulty", that no step or episode has.
+        """Warn once about each tag, such as "tags.difficulty", that no step or episode has.
 
         The key may be misspelt.
         """
@@ -48,7 +48,7 @@ class Tags:
             name: {str(one) for (one,) in session.ask(statement, self._buffer_id)}
             for name, statement in self._engine.dialect.TAG_KEYS.items()
         }
-        if key in keys[column]:  # null wherever it is
+        if key in keys[column]:  # its value is null in all rows
             return None
         if key in keys[other]:
             cure = (

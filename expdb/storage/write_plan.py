@@ -1,4 +1,4 @@
-"""What a write stores, as data: the rows of its episodes, steps, segments and chunks."""
+"""The contents of a write: the rows of its episodes, steps, segments and chunks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from expdb.storage.records import EpisodeRecord
 
 @dataclass(frozen=True)
 class EpisodeWrite:
-    """What a write does to one episode."""
+    """The changes of a write to one episode."""
 
     record: EpisodeRecord
-    before: EpisodeRecord  # what is believed to be stored; `id` is None for a new one
-    after: EpisodeRecord  # `last_position` is that of the write, counted from 0
+    before: EpisodeRecord  # expected stored state; `id` is None for a new episode
+    after: EpisodeRecord  # `last_position` is relative to the write, from 0
     rows: list[int]  # of the write
     status: str
     gained: float | None  # sum of the rewards of its rows
-    details: Mapping[str, Any]  # what its steps tell of it that was not known
+    details: Mapping[str, Any]  # new details that its steps add
 
 
 @dataclass
@@ -28,26 +28,26 @@ class ChunkWrite:
 
     last: int
     first: int
-    episode: int  # place of the only episode it has steps of, 0 for several
+    episode: int  # place of its only episode, 0 for several
     block: Block
     system: tuple[Any, ...]  # step, reward, terminated, truncated
     encoded: bytes = b""
 
     def message(self, templates: Templates) -> bytes:
-        """Return the record-batch message, which is made once."""
+        """Return the record-batch message, which is encoded once."""
         if not self.encoded:
             self.encoded = self.block.message(templates, *self.system)
         return self.encoded
 
 
-# last, first, episode, ordinal, chunk, chunk_row: rows of the write, the chunk by its last one, and
-# the place of the episode.
+# last, first, episode, ordinal, chunk, chunk_row: rows of the write, the last row of the chunk as
+# its id, and the place of the episode.
 Segment = tuple[int, int, int, int, int, int]
 
 
 @dataclass(frozen=True)
 class WritePlan:
-    """All rows of a write, with positions counted from 0 and episodes by their place, from 1."""
+    """All rows of a write, with positions relative to it and episodes by place, from 1."""
 
     count: int
     episodes: list[EpisodeWrite]
@@ -56,12 +56,12 @@ class WritePlan:
     chunks: list[ChunkWrite]
     segments: list[Segment]
     final: tuple[int, int, list[str]] | None  # chunk, row and fields of the final observation
-    # Of the steps, the columns that are stored as they are: those after episode and step.
+    # The other columns of the steps, from `pre_agent` on.
     columns: tuple[tuple[Any, ...], ...]
 
     @property
     def is_current(self) -> bool:
-        """Whether its episodes are still where they stood when it was made."""
+        """Whether its episodes still have the length from which the plan was made."""
         return all(
             write.before.length + len(write.rows) == write.after.length for write in self.episodes
         )

@@ -1,1 +1,1 @@
-"""What differs from database to database, a folder each."""
+"""Differences between databases, one folder per database."""

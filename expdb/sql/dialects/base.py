@@ -1,8 +1,9 @@
-"""The contract of a dialect: all that the rest of expdb asks of a kind of database.
+"""The interface of a dialect: everything that expdb needs from a database.
 
-A dialect is a module with these names (`statements.py` of its folder), an engine beside it, and a
-folder of `migrations/sql/`. mypy holds the modules to this, and `check_database` of testing.py what
-they do. Statements are plain SQL with `?` for each parameter.
+A dialect is a module with these names (`statements.py` in its folder), an engine in the same
+folder, and a folder in `migrations/sql/`. mypy checks the modules against this protocol, and
+`check_database` in testing.py checks their behaviour. Statements are plain SQL with `?` for each
+parameter.
 """
 
 from collections.abc import Sequence
@@ -14,10 +15,10 @@ import sqlalchemy as sa
 from expdb.errors import SqlError
 from expdb.sql.session import Session
 
-# The value of a tag to compare with, and what holds where it is of the kind that is compared.
+# The value of a tag to compare with, and the condition that it has the compared type.
 Tag = tuple[sa.ColumnElement[Any], sa.ColumnElement[bool]]
 
-# What was examined, what was found, and what is wrong with it and how to mend it, if anything is.
+# The subject, its value, and the problem and its solution, or "".
 Finding = tuple[str, str, str]
 
 
@@ -29,17 +30,17 @@ class QueryFailed(SqlError):
 
 
 def finding(what: str, found: str, wrong: bool = False, cure: str = "") -> Finding:
-    """Return one line of what `examine` tells, with the cure if something is wrong."""
+    """Return one line of `examine`, with the solution if something is wrong."""
     return what, found, cure if wrong else ""
 
 
 class Dialect(Protocol):
-    """What differs from database to database."""
+    """The differences between databases."""
 
     # -- schema ----------------------------------------------------------------------------------
 
     HAS_TABLE: str  # a row if there is a table; parameter: its name
-    HAS_ANY: str  # a row if there is anything where the tables are to be
+    HAS_ANY: str  # a row if the place for the tables is not empty
     VERSION: str  # the revision of the schema
 
     NAME: str  # of its folder in migrations/sql
@@ -51,42 +52,42 @@ class Dialect(Protocol):
         """Recreate a view, a trigger or a function."""
 
     def grants(self, session: Session) -> list[Grant]:
-        """Return what roles other than the owner may do; nothing for a file."""
+        """Return the privileges of roles other than the owner; empty for a file."""
 
     def restore_grants(self, session: Session, grants: list[Grant]) -> None:
-        """Grant again what was granted before an upgrade, and the same on new tables."""
+        """Restore the grants from before an upgrade, and grant the same on new tables."""
 
     def schema_problems(self, session: Session) -> list[str]:
         """Return which of the views, triggers and functions are missing or altered."""
 
     def file_problems(self, session: Session) -> list[str]:
-        """Return what the database itself finds wrong with its file."""
+        """Return the problems that the database itself finds in its file."""
 
     def lock_migrations(self, session: Session) -> None:
-        """Have processes that migrate at once take turns."""
+        """Lock the schema, so that only one process migrates at a time."""
 
     def has_index(self, session: Session, label: str) -> bool:
         """Return whether there is an index of this name."""
 
     def estimate(self, session: Session, table: str, index: str) -> None:
-        """Tell the planner what a new index is worth."""
+        """Update the planner's statistics for a new index."""
 
     # -- parameters ------------------------------------------------------------------------------
 
-    AMONG: str  # `id {AMONG}`: one of the integers of a list, which is one parameter
+    AMONG: str  # `id {AMONG}`: is one of a list of integers, passed as one parameter
 
     def as_list(self, values: np.ndarray) -> Any:
         """Return integers as one parameter."""
 
     def as_block(self, priorities: np.ndarray) -> Any:
-        """Return a block of priorities as the database keeps it."""
+        """Return a block of priorities as the database stores it."""
 
     def from_block(self, data: Any) -> np.ndarray:
         """Return the priorities of a block, float64; NaN where a step has none."""
 
     # -- queries ---------------------------------------------------------------------------------
 
-    TAG_KEYS: dict[str, str]  # by column: the keys that the tags of a buffer have
+    TAG_KEYS: dict[str, str]  # by column: statement for the tag keys of a buffer
 
     def among(
         self, column: sa.ColumnElement[Any], values: Sequence[int] | Sequence[str]
@@ -108,13 +109,13 @@ class Dialect(Protocol):
         """Return a parameter that compares exactly with a number in JSON."""
 
     def tag_value(self, column: sa.ColumnElement[Any], key: str) -> sa.ColumnElement[Any]:
-        """Return the value of a key of a JSON object, NULL where it is null or not there."""
+        """Return the value of a key of a JSON object, NULL if it is null or missing."""
 
     def tag_text(self, column: sa.ColumnElement[Any], key: str) -> Tag:
-        """Return the value of a key to compare with texts."""
+        """Return the value of a key to compare with texts, and the condition that it is a text."""
 
     def tag_number(self, column: sa.ColumnElement[Any], key: str) -> Tag:
-        """Return the value of a key to compare with numbers."""
+        """Return the value of a key to compare with numbers, and a condition for numbers."""
 
     def tag_is_bool(
         self, column: sa.ColumnElement[Any], key: str, value: bool
@@ -123,21 +124,21 @@ class Dialect(Protocol):
 
     # -- writing ---------------------------------------------------------------------------------
 
-    LOCK: str  # holds the row of a buffer, and gives its id; parameter: the id
-    FOR_UPDATE: str  # ends a SELECT that holds its rows until the transaction ends
-    # Whether a transaction that writes keeps all others from writing, and sees one snapshot.
+    LOCK: str  # locks the row of a buffer, and returns its id; parameter: the id
+    FOR_UPDATE: str  # ends a SELECT that locks its rows until the transaction ends
+    # Whether a writing transaction blocks all other writers, and sees one snapshot.
     WRITES_ALONE: bool
-    NOW: str  # Unix seconds by the clock that all who use the database share
-    # A write of up to so many steps is carried out in one round trip, by APPEND; None for none.
+    NOW: str  # Unix seconds, by a clock that all processes share
+    # Largest number of steps that APPEND writes in one round trip; None if there is no APPEND.
     ROUND_TRIP_STEPS: int | None
     APPEND: str
-    # Acknowledges a lease without pins in one statement; None if that takes several.
+    # Acknowledges a lease without pins in one statement; None if it takes several.
     ACKNOWLEDGE: str | None
     # Locks the buffer's row if a group may begin; sent before ADMIT in the same round trip.
     LOCK_TO_ADMIT: str
     # Admits a group; None if the dialect cannot do it in one round trip.
     ADMIT: str | None
-    # Ends an admission in one statement; None if that takes several.
+    # Ends an admission in one statement; None if it takes several.
     FINISH: str | None
 
     def insert_steps(
@@ -155,10 +156,10 @@ class Dialect(Protocol):
     LOCATE: str  # the segments of positions; parameters: buffer, list
     READ_CHUNKS: str  # id, rows, signature, crc, data of chunks; parameters: list, buffer
     FIRST_OF_TASKS: str  # id, task of episodes that are the first of their task: list, buffer
-    # Segments of positions and their chunks in one statement, where that saves a round trip.
+    # Segments of positions and their chunks in one statement; None if it saves no round trip.
     READ_AT: str | None
-    # Waits until a consumer has changed, where the database can; parameters: buffer, consumer, what
-    # was seen, seconds.
+    # Waits until a consumer has changed; None if the database cannot wait. Parameters: buffer,
+    # consumer, the values seen before, seconds.
     WAIT_FOR_CHANGE: str | None
 
     def run_sql(

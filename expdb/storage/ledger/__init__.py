@@ -1,1 +1,1 @@
-"""Consumers of a buffer, and what was handed out to them."""
+"""Consumers of a buffer, their leases, and rate limits."""

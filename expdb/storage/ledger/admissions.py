@@ -1,4 +1,4 @@
-"""The pace of a buffer, and the groups of episodes that were let in and are under way."""
+"""The pace of a buffer, and the groups of episodes that were admitted and are under way."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -18,14 +18,14 @@ A, B = tables.admissions.c, tables.buffers.c
 
 @dataclass(frozen=True)
 class Admitted:
-    """A group that was let in; `id` is None where nobody counts."""
+    """An admitted group; `id` is None if the buffer has no pace."""
 
     id: int | None
-    policy_version: int | None  # of the buffer, when it was
+    policy_version: int | None  # of the buffer at the admission
 
 
 def pace(session: Session, store: Store) -> tuple[Pace | None, int]:
-    """Return the pace, None for none, and the policy's version when it was set."""
+    """Return the pace or None, and the policy version when it was set."""
     found = session.rows(sa.select(B.pace).where(B.id == store.id))
     if not found:
         raise store.dropped()
@@ -46,7 +46,7 @@ def _read(store: Store, text: str | None) -> tuple[Pace | None, int]:
 
 
 def set_pace(store: Store, pace: Pace | None) -> None:
-    """Keep to a pace, to none with None; where there was one, what has begun goes on to count."""
+    """Set the pace, or remove it with None; a change keeps counting the groups that have begun."""
     with store.writing() as (session, _):
         ((stored, version),) = session.rows(
             sa.select(B.pace, B.policy_version).where(B.id == store.id)
@@ -98,7 +98,7 @@ class PaceState:
 
     @property
     def refused(self) -> str | None:
-        """Why no group may begin, None where one may."""
+        """Why no group may begin; None if one may."""
         limit = self.limit
         if self.pace is None or limit is None or self.admitted < limit.max_begun:
             return None
@@ -199,12 +199,11 @@ def admit_without_reading(store: Store, seconds: float, serial: int, id: int) ->
 
 
 def end(store: Store, id: int, *, took_place: bool, again: bool = False) -> bool:
-    """End what a group was let in for; return whether it was known still.
+    """End an admission; return whether it was still stored.
 
-    With `again`, an earlier call may have ended it.
-
-    A group that took place counts, also where it took longer than it was let in for; another one
-    may begin in the place of one that did not.
+    With `again`, return True: an earlier call may have ended it. A group that took place counts
+    towards the pace, even if its admission had expired. A group that did not take place does not
+    count, so another group may begin.
     """
     with store.writing() as (session, _):
         session.is_repeated = True
@@ -226,7 +225,7 @@ def end(store: Store, id: int, *, took_place: bool, again: bool = False) -> bool
 
 
 def renew(store: Store, id: int, seconds: float) -> bool:
-    """Have it expire so many seconds from now; return whether it was known still."""
+    """Set an admission to expire `seconds` from now; return whether it was still stored."""
     with store.writing() as (session, _):
         mine = sa.and_(A.buffer_id == store.id, A.id == id)
         known = bool(session.rows(sa.select(A.id).where(mine)))

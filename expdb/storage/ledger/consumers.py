@@ -1,4 +1,4 @@
-"""The consumers of a buffer: their limits, and how far they have come."""
+"""The consumers of a buffer: their settings and counters."""
 
 import json
 from dataclasses import asdict, dataclass, fields
@@ -20,7 +20,7 @@ K = tables.consumers.c
 
 @dataclass(frozen=True)
 class Settings:
-    """What limits the leases of a consumer."""
+    """The limits on the leases of a consumer."""
 
     seed: int
     max_times_sampled: int | None = None
@@ -30,7 +30,7 @@ class Settings:
 
     @classmethod
     def from_text(cls, text: str, name: str) -> "Settings":
-        """Read the JSON that `consumers.settings` holds."""
+        """Parse the JSON in the column `consumers.settings`."""
         try:
             found = cls(**json.loads(text))
             numbers = found.seed, found.min_size, found.max_times_sampled, found.max_staleness
@@ -45,7 +45,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class ConsumerRecord:
-    """A consumer as it is stored; its counters as they were when it was read."""
+    """A stored consumer, with its counters when it was read."""
 
     id: int
     name: str
@@ -60,11 +60,11 @@ class ConsumerRecord:
 
 _COLUMNS = [K[field.name] for field in fields(ConsumerRecord)]
 _COUNTERS = ("began", "version", "handed_out", "begun", "acknowledged")
-_MOST = 1 << 62  # of each; databases count to twice as many
+_MOST = 1 << 62  # of each counter; databases can store twice as much
 
 
 def find_consumer(session: Session, store: Store, name: str) -> ConsumerRecord | None:
-    """Return the consumer of a name, None where there is none."""
+    """Return the consumer of a name, or None if there is none."""
     found = session.rows(sa.select(*_COLUMNS).where(K.buffer_id == store.id, K.name == name))
     if not found:
         return None
@@ -92,9 +92,9 @@ def unknown_consumer(session: Session, store: Store, name: str) -> errors.Unknow
 
 
 def open_consumer(store: Store, name: str, given: dict[str, Any], seed: int) -> ConsumerRecord:
-    """Return the consumer of a name, made where there is none.
+    """Return the consumer of a name; create it if there is none.
 
-    Raise ConsumerMismatch where it has other settings than those given.
+    Raise ConsumerMismatch if it has other settings than the given ones.
     """
     with store.engine.reading() as session:
         found = find_consumer(session, store, name)
@@ -107,9 +107,10 @@ def open_consumer(store: Store, name: str, given: dict[str, Any], seed: int) -> 
             )
         with store.writing() as (session, _):
             found = find_consumer(session, store, name)
-            if found is None:  # nor has another process made it just now
+            if found is None:  # no other process has created it since the read
                 settings = Settings(**{"seed": seed, **given})
-                # Counted, so that what an old handle has leased is never taken for another's.
+                # Ids are counted and never reused, so leases of a dropped consumer cannot match a
+                # new one.
                 ((id, added, capacity),) = session.ask(
                     "UPDATE buffers SET consumers_added = consumers_added + 1 WHERE id = ? "
                     "RETURNING consumers_added, added, capacity",
@@ -145,7 +146,7 @@ def drop_consumer(store: Store, name: str) -> None:
         if found is None:
             raise unknown_consumer(session, store, name)
         one = sa.and_(K.buffer_id == store.id, K.id == found.id)
-        # First its row, which who leases holds as well: whoever is second waits.
+        # Leasing also locks the consumer's row first, so one of the two transactions waits.
         session.execute(sa.delete(tables.consumers).where(one))
         leases = tables.leases.c
         mine = sa.and_(leases.buffer_id == store.id, leases.consumer == found.id)
@@ -154,7 +155,7 @@ def drop_consumer(store: Store, name: str) -> None:
 
 
 def policy_version(session: Session, store: Store) -> int | None:
-    """Return the version of the policy that is trained now, None where it was never set."""
+    """Return the version of the policy that is being trained, or None if it was never set."""
     found = session.ask("SELECT policy_version FROM buffers WHERE id = ?", store.id)
     if not found:
         raise store.dropped()
@@ -162,7 +163,7 @@ def policy_version(session: Session, store: Store) -> int | None:
 
 
 def set_policy_version(store: Store, version: int) -> None:
-    """Set it, in one round trip; raise InvalidValue if the stored version is greater."""
+    """Set the policy version in one round trip; raise InvalidValue if the stored one is greater."""
     statement = (
         "UPDATE buffers SET policy_version = ? "
         "WHERE id = ? AND coalesce(policy_version, ?) <= ? RETURNING id"

@@ -1,4 +1,4 @@
-"""Rows of the ledger with all that is needed to make their batches again."""
+"""Rows of the ledger with everything needed to rebuild their batches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ L, R = tables.leases.c, tables.requests.c
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of the ledger with all that is needed to make its batch again."""
+    """A row of the ledger with everything needed to rebuild its batch."""
 
     id: int
     number: int
@@ -85,7 +85,7 @@ class _Row(NamedTuple):
 def read_entry(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> Entry | None:
     """Return an entry of the ledger and end the transaction; None if there is no such entry.
 
-    Raises DatabaseDamaged if the entry cannot be read.
+    Raise DatabaseDamaged if the entry cannot be read.
     """
     names = ", ".join(f"l.{name}" for name in _Row._fields)
     statement = (
@@ -107,7 +107,7 @@ def read_entry(session: Session, store: Store, consumer: ConsumerRecord, id: int
 def read_entries(
     session: Session, store: Store, consumer: ConsumerRecord, where: sa.ColumnElement[bool]
 ) -> Iterator[Entry | DatabaseDamaged]:
-    """Yield rows of the ledger, oldest first; an error for each that cannot be read."""
+    """Yield rows of the ledger, oldest first, and an error for each unreadable row."""
     known = sa.select(R.id, R.request).where(R.buffer_id == store.id)
     requests = {row.id: row.request for row in session.rows(known)}
     mine = sa.and_(L.buffer_id == store.id, L.consumer == consumer.id)

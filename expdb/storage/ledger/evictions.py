@@ -2,8 +2,8 @@
 
 An eviction has four steps: commit its row, write a draft of the file, delete the steps and mark the
 row as committed in one transaction, rename the draft and delete the row. Only the owner of the row
-may delete the steps, and the owner is compared in the same transaction. So a kill at any time
-leaves the steps in the buffer, or in a draft that the row names.
+may delete the steps, and the owner is compared in the same transaction. So if the process is killed
+at any time, the steps are in the buffer, or in a draft that the row names.
 """
 
 import json
@@ -28,7 +28,7 @@ NOBODY = ""  # the holder of an eviction that was given up
 class Archiving:
     """An eviction under way."""
 
-    id: int  # random: another one after each change of the owner
+    id: int  # random; changes with each change of the owner
     holder: str  # name of the process that archives
     idle: float  # seconds since the owner renewed it, by the clock of the database
     file: str
@@ -47,7 +47,7 @@ class Archiving:
 
 
 def under_way(session: Session, store: Store) -> Archiving | None:
-    """Return the eviction that is under way, None if there is none."""
+    """Return the eviction that is under way, or None."""
     rows = session.rows(
         sa.select(V.id, V.holder, _now(store) - V.renewed, V.file, V.positions, V.committed).where(
             V.buffer_id == store.id
@@ -90,10 +90,10 @@ def renew(session: Session, store: Store, archiving: Archiving) -> bool:
 
 
 def is_owner(session: Session, store: Store, archiving: Archiving) -> bool:
-    """Return whether the eviction still has the owner, and is in the state, that `archiving` says.
+    """Return whether the owner and state of the eviction are still those of `archiving`.
 
-    Another process that takes over an eviction whose steps were deleted meanwhile would take the
-    row from the only draft that has them.
+    If the owner has deleted the steps since, taking over would replace the id in the row, which
+    names the only draft with the steps.
     """
     mine = V.buffer_id == store.id, V.id == archiving.id
     rows = session.rows(sa.select(V.committed).where(*mine))
@@ -101,20 +101,20 @@ def is_owner(session: Session, store: Store, archiving: Archiving) -> bool:
 
 
 def give_up(session: Session, store: Store, archiving: Archiving) -> None:
-    """Let any process go on with an eviction."""
+    """Let any process continue an eviction."""
     session.execute(_update(store, archiving).values(holder=NOBODY))
 
 
 def shrink(
     session: Session, store: Store, archiving: Archiving, positions: np.ndarray
 ) -> Archiving:
-    """Evict only some of the steps, into the same file."""
+    """Reduce an eviction to some of its steps; they go into the same file."""
     session.execute(_update(store, archiving).values(positions=_pack(positions)))
     return replace(archiving, positions=positions)
 
 
 def commit(session: Session, store: Store, archiving: Archiving) -> Archiving:
-    """Note that the steps are deleted, in the transaction that deletes them."""
+    """Record that the steps are deleted, in the transaction that deletes them."""
     session.execute(_update(store, archiving).values(committed=True, positions=_pack(NO_STEPS)))
     return replace(archiving, committed=True, positions=NO_STEPS)
 
@@ -169,7 +169,7 @@ def _now(store: Store) -> sa.ColumnElement[float]:
 
 
 def _random_id() -> int:
-    return secrets.randbits(62) | 1  # never 0, which evictions of schema 0007 have
+    return secrets.randbits(62) | 1  # never 0, the id of evictions from schema 0007
 
 
 def _pack(positions: np.ndarray) -> bytes:

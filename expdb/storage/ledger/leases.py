@@ -1,6 +1,6 @@
-"""The ledger: one row per batch that was handed out, and what became of it.
+"""The ledger: one row per leased batch, with its status.
 
-Whoever changes it holds the row of the consumer, so that leases of one consumer are made in turn.
+Every change locks the row of the consumer, so leases of one consumer are made one after another.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _REPEATED = "UPDATE leases SET status = 'repeated' WHERE buffer_id = ? AND consu
 
 @dataclass(frozen=True)
 class Counters:
-    """A consumer's counters, while its row is held, and the time."""
+    """A consumer's counters and the time, read with the lock on its row."""
 
     version: int
     handed_out: int
@@ -58,7 +58,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class Lease:
-    """A row of the ledger, as far as it says who may be handed out what."""
+    """A row of the ledger with the columns that decide what may be leased."""
 
     id: int
     number: int
@@ -74,20 +74,20 @@ WHOLE = ("Episode", "Group")  # units whose leases name an episode by its first 
 
 @dataclass(frozen=True)
 class NewLease:
-    """A lease that is made."""
+    """A lease to be inserted."""
 
     number: int
-    repeats: int | None  # id of the lease of the same number that was given back
+    repeats: int | None  # id of the released lease with the same number
     request: int
     holder: str
     expires: float
     checksum: int
     drawn: Drawn
-    pinned: int | None = None  # steps from this position on are to be kept
+    pinned: int | None = None  # the first position that must be kept
 
 
 def hold(session: Session, store: Store, consumer: ConsumerRecord) -> Counters:
-    """Keep others from the leases of a consumer until the transaction ends."""
+    """Lock a consumer, so that no other transaction changes its leases; return its counters."""
     found = session.ask(*_lock_statement(store, consumer))
     if not found:
         raise _dropped(session, store, consumer)
@@ -115,8 +115,8 @@ def hold_and_acknowledge(
 ) -> tuple[Counters, int | None]:
     """Lock a consumer as `hold` does and acknowledge a lease without pins, in one round trip.
 
-    Return the counters before the acknowledgement and the consumer's version after it. The
-    version is None if the lease was not held.
+    Return the counters before the acknowledgement and the consumer's version after it. The version
+    is None if the lease was not held.
     """
     statement = store.dialect.ACKNOWLEDGE
     assert statement is not None
@@ -132,9 +132,9 @@ def hold_and_acknowledge(
 def glance(
     store: Store, consumer: ConsumerRecord, seen: list[int] | None, seconds: float
 ) -> list[int]:
-    """Return what changes whenever a consumer may be handed out something that it might not be.
+    """Return numbers that change whenever more rows may be available to a consumer.
 
-    A server waits so many seconds until that is not what was `seen`; a file is looked at once.
+    On PostgreSQL, wait up to `seconds` until they differ from `seen`. On SQLite, read them once.
     """
     wait, key = store.dialect.WAIT_FOR_CHANGE, (store.id, consumer.id)
     if wait is not None:
@@ -158,7 +158,7 @@ def glance(
 def changed(
     session: Session, store: Store, consumer: ConsumerRecord, after: int, known: Iterable[int]
 ) -> list[Lease]:
-    """Return the leases made after one, and those among the known ones, oldest first."""
+    """Return the leases with ids above `after`, and the known ones, oldest first."""
     listed = store.dialect.as_list(np.array(sorted(known), np.int64))
     found = session.ask(
         f"{_CHANGED} AND (id > ? OR id {store.dialect.AMONG}) ORDER BY id",
@@ -168,7 +168,7 @@ def changed(
 
 
 def open_leases(session: Session, store: Store, consumer: ConsumerRecord) -> list[Lease]:
-    """Return the leases that are held, or were given back and not drawn again yet."""
+    """Return the leases that are held, or were released and not drawn again yet."""
     where = "AND status IN ('leased', 'returned') ORDER BY id"
     found = session.ask(_CHANGED + where, store.id, consumer.id)
     return [_read(store, consumer, row) for row in found]
@@ -201,7 +201,7 @@ def insert(
     counters: Counters,
     lease: NewLease,
 ) -> None:
-    """Write a lease, and count it."""
+    """Insert a lease, and count it."""
     key, columns = (store.id, consumer.id), pack_columns(lease.drawn.columns)
     positions, (first, last) = pack_positions(lease.drawn), bounds(lease.drawn)
     begun = max(counters.begun, lease.number + 1)
@@ -224,9 +224,9 @@ def give_back(
     now: float,
     holder: str | None = None,
 ) -> list[int]:
-    """Give back those of the leases that are held still, by a holder if one is named.
+    """Release those of the leases that are still held, only by `holder` if given.
 
-    Return which these were.
+    Return their ids.
     """
     listed = store.dialect.as_list(np.array(ids, np.int64))
     found = session.ask(
@@ -250,7 +250,7 @@ def acknowledge(
     holder: str,
     step: int | None,
 ) -> int | None:
-    """Acknowledge a lease; return the consumer's version then, None where it was not held."""
+    """Acknowledge a lease; return the consumer's new version, or None if it was not held."""
     now = store.dialect.NOW
     _hold(session, store, consumer)
     found = session.ask(
@@ -283,7 +283,7 @@ def acknowledge_at_once(
 ) -> int | None:
     """Acknowledge a lease that pins nothing and end the transaction, in one round trip.
 
-    Return the consumer's version then, None if the lease was not held.
+    Return the consumer's new version, or None if the lease was not held.
     """
     statement = store.dialect.ACKNOWLEDGE
     assert statement is not None
@@ -301,9 +301,9 @@ def renew(
     holder: str,
     seconds: float,
 ) -> int | None:
-    """Have a lease expire so many seconds from now.
+    """Set a lease to expire `seconds` from now.
 
-    Return the consumer's version then, None where the lease was not held.
+    Return the consumer's new version, or None if the lease was not held.
     """
     now = store.dialect.NOW
     _hold(session, store, consumer)
@@ -316,7 +316,7 @@ def renew(
 
 
 def _hold(session: Session, store: Store, consumer: ConsumerRecord) -> None:
-    """Hold the consumer's row before any lease, as all do; with the next question."""
+    """Queue a lock on the consumer's row, because every transaction locks it before a lease."""
     if not store.dialect.WRITES_ALONE:
         session.tell(
             f"SELECT id FROM consumers WHERE buffer_id = ? AND id = ?{store.dialect.FOR_UPDATE}",
@@ -379,12 +379,12 @@ def _dropped(session: Session, store: Store, consumer: ConsumerRecord) -> errors
 
 
 def request_id(text: str) -> int:
-    """Return the id of what is asked for: a hash, so that nobody has to take turns for it."""
+    """Return the id of a request: a hash, so that no counter must be locked."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 def insert_request(session: Session, store: Store, id: int, text: str) -> None:
-    """Store what is asked for, unless it is known."""
+    """Insert a request, unless it is stored."""
     session.tell(
         "INSERT INTO requests (buffer_id, id, request) VALUES (?, ?, ?) "
         "ON CONFLICT (buffer_id, id) DO NOTHING",

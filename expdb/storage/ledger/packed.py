@@ -1,4 +1,4 @@
-"""What was drawn, in few bytes: positions, and the columns that a sampler gives."""
+"""Encode drawn samples in few bytes: positions, and the columns that a sampler adds."""
 
 import struct
 import zlib
@@ -12,8 +12,8 @@ from expdb import errors
 from expdb.chunks.chunk import CODEC
 from expdb.names import UNKNOWN
 
-# Bytes of a number, rows of an anchor (0 for one), twice the attempt and 1 where some were left
-# out, anchors, least.
+# Bytes per number, rows per anchor (0 for one), twice the attempt plus 1 if some anchors were left
+# out, number of anchors, least position.
 _HEAD = struct.Struct("<BIBIq")
 _WIDTHS = {1: "<u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 
@@ -22,24 +22,24 @@ Columns = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Drawn:
-    """What a sampler drew, in its order."""
+    """A sample in the order in which it was drawn."""
 
-    # Of the anchors, [B], or [B, n] for those of several rows, UNKNOWN for none.
+    # Of the anchors: [B], or [B, n] for n rows per anchor, padded with UNKNOWN.
     positions: np.ndarray
-    columns: Columns  # that the sampler gives, [B]
-    kept: np.ndarray | None = None  # which of them became part of the batch; None for all
-    attempt: int = 0  # how often nothing was left of what was drawn
+    columns: Columns  # that the sampler adds, [B]
+    kept: np.ndarray | None = None  # whether each anchor is part of the batch; None for all
+    attempt: int = 0  # number of earlier draws without remaining anchors
 
     @cached_property
     def items(self) -> np.ndarray:
-        """The positions that were handed out, each as often as it was."""
+        """The leased positions, each as often as it was leased."""
         kept = self.positions if self.kept is None else self.positions[self.kept]
         found: np.ndarray = kept.reshape(-1)
         return found if kept.ndim == 1 else found[found != UNKNOWN]
 
 
 def bounds(drawn: Drawn) -> tuple[int, int]:
-    """Return the least and the greatest position, of what was left out as well."""
+    """Return the least and the greatest position, including anchors that were left out."""
     positions = drawn.positions
     least = int(positions.min())
     if least == UNKNOWN:
@@ -48,7 +48,7 @@ def bounds(drawn: Drawn) -> tuple[int, int]:
 
 
 def pack_positions(drawn: Drawn) -> bytes:
-    """Return the positions, as offsets from the least in as few bytes as hold them."""
+    """Return the positions as offsets from the least one, in as few bytes as possible."""
     positions = drawn.positions
     least = int(positions.min())
     span = int(positions.max()) - least
@@ -60,7 +60,7 @@ def pack_positions(drawn: Drawn) -> bytes:
 
 
 def unpack_positions(data: bytes) -> Drawn:
-    """Return what `pack_positions` was given, without columns; raise ValueError where it is not."""
+    """Decode the result of `pack_positions`, without columns; raise ValueError if it is invalid."""
     width, members, flags, count, least = _HEAD.unpack_from(data)
     attempt, left_out = divmod(flags, 2)
     if width not in _WIDTHS:
@@ -79,14 +79,15 @@ def unpack_positions(data: bytes) -> Drawn:
 
 
 def described(columns: Columns) -> dict[str, Any]:
-    """Return what the packed columns do not say of themselves, as plain JSON values."""
+    """Return dtype and shape of each column as JSON values; the packed bytes do not hold them."""
     return {name: [array.dtype.str, *array.shape[1:]] for name, array in columns.items()}
 
 
 def pack_columns(columns: Columns) -> bytes:
-    """Return the columns, compressed where that helps.
+    """Return the columns, compressed if that is smaller.
 
-    The bytes of the same rank stand together: signs and exponents of floats are much alike.
+    The bytes of equal significance are stored together, because signs and exponents of floats are
+    similar.
     """
     parts = []
     for array in columns.values():
@@ -102,7 +103,7 @@ def pack_columns(columns: Columns) -> bytes:
 
 
 def unpack_columns(data: bytes, described: dict[str, Any], count: int) -> Columns:
-    """Return the columns of `count` anchors; raise ValueError where they are not these."""
+    """Return the columns of `count` anchors; raise ValueError if the bytes do not match."""
     dtypes = {name: np.dtype(dtype) for name, (dtype, *_) in described.items()}
     if any(dtype.kind not in "biuf" for dtype in dtypes.values()):
         raise ValueError("columns of a kind that is never stored")

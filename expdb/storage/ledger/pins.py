@@ -1,4 +1,4 @@
-"""Pins: what held leases keep from being evicted, as their own column and the buffer's say."""
+"""Pins: steps that held leases protect from eviction."""
 
 import numpy as np
 
@@ -8,9 +8,9 @@ from expdb.storage.store import Store
 
 
 def settle_pins(session: Session, store: Store) -> int:
-    """Have the steps kept that leases pin until they expire; return the oldest position held.
+    """Update the buffer's oldest pinned position; return the position of its oldest step.
 
-    It locks the buffer's row first: the statement after that sees the pins of all others.
+    Lock the buffer's row first, so that the next statement sees the pins of all other transactions.
     """
     session.ask(store.dialect.LOCK, store.id)
     ((low,),) = session.ask(
@@ -23,9 +23,9 @@ def settle_pins(session: Session, store: Store) -> int:
 
 
 def pinned_positions(session: Session, store: Store) -> np.ndarray:
-    """Return the positions that leases which are held have drawn and pin, int64.
+    """Return the positions that held leases have drawn and pin, int64.
 
-    The transaction holds the buffer's row, as whoever pins does.
+    The transaction must hold the buffer's row; every transaction that pins steps holds it, too.
     """
     held = session.ask(
         "SELECT positions FROM leases WHERE buffer_id = ? AND status = 'leased' "

@@ -1,4 +1,4 @@
-"""The rate limiter of a buffer, as it is stored and kept to."""
+"""The rate limiter of a buffer: storing it, and enforcing it."""
 
 import json
 import math
@@ -26,34 +26,35 @@ from expdb.storage.stored_json import parse_object
 
 B, E, S = tables.buffers.c, tables.episodes.c, tables.steps.c
 
-LARGEST_LIMIT = 2**62  # which the counters of a buffer can hold
-PAUSE = 0.04  # seconds between two looks of a writer that is held back
-# Seconds that a writer waits before it counts what can still be leased, at first and at most.
+LARGEST_LIMIT = 2**62  # the largest value that the counters of a buffer can hold
+PAUSE = 0.04  # seconds between two checks of a waiting writer
+# Seconds that a writer waits before it counts the rows that can still be leased; first and longest
+# interval.
 FIRST_LOOK, LONGEST_LOOK = 0.2, 5.0
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """The rate limiter of a buffer, as its row says."""
+    """The rate limiter of a buffer, as its row holds it."""
 
     limiter: RateLimiter
     since: int  # position of the next step when the limiter was set
-    # Rows that are not waited for any more: steps that no consumer can lease were stored for them.
+    # Rows that writers no longer wait for: no consumer can lease the steps they were expected from.
     forgiven: float
 
     def as_text(self) -> str:
-        """Return the JSON that the row holds."""
+        """Return the JSON for the buffer's row."""
         others = {"since": self.since, "forgiven": self.forgiven}
         return json.dumps({**self.limiter.as_json(), **others})
 
     def insert_limit(self, sampled: int) -> int | None:
-        """Return the largest value of `added` that the limiter allows, None for any."""
+        """Return the largest value of `added` that the limiter allows, or None without a limit."""
         most = self.limiter.insert_limit(math.floor(sampled + self.forgiven))
         return None if most is None else min(self.since + most, LARGEST_LIMIT)
 
 
 def rate_limiter(session: Session, store: Store) -> tuple[RateLimiter | None, int]:
-    """Return the limiter, None for none, and the positions handed out before it was set."""
+    """Return the limiter or None, and the position of the next step when it was set."""
     found = session.rows(sa.select(B.rate_limiter).where(B.id == store.id))
     if not found:
         raise store.dropped()
@@ -75,7 +76,7 @@ def _read(store: Store, text: str) -> _Stored:
 
 
 def set_rate_limiter(store: Store, limiter: RateLimiter | None) -> None:
-    """Count from now on, and keep to a limiter; to none with None."""
+    """Set the rate limiter and start counting at zero; None removes it."""
     with store.writing() as (session, _):
         state = store.state(session)
         added = state.added
@@ -102,9 +103,9 @@ def check_sample(store: Store, text: str, least: int) -> None:
 
 
 def count_samples(session: Session, store: Store, count: int) -> None:
-    """Count the rows of a lease; raise TooFewRows where the rate limiter does not allow them yet.
+    """Count the rows of a lease; raise TooFewRows if the rate limiter does not allow them yet.
 
-    The limiter is read with the lock of the buffer: another process may have replaced it.
+    The limiter is read with the lock of the buffer, because another process may have replaced it.
     """
     ((text, sampled, added, size),) = session.ask(
         "SELECT rate_limiter, sampled, added, size FROM buffers WHERE id = ?"
@@ -118,7 +119,7 @@ def count_samples(session: Session, store: Store, count: int) -> None:
     inserts = added - stored.since
     if not limiter.may_sample(inserts, sampled + stored.forgiven, count, size):
         if stored.forgiven:
-            # A consumer may lease what no other one could.
+            # A new consumer may be able to lease steps that no earlier consumer could.
             stored = replace(stored, forgiven=_forgiven(session, store, stored, sampled, added))
         if not limiter.may_sample(inserts, sampled + stored.forgiven, count, size):
             raise errors.TooFewRows(
@@ -134,7 +135,7 @@ def count_samples(session: Session, store: Store, count: int) -> None:
 
 
 def forgive(store: Store) -> None:
-    """Stop waiting for samples of steps that no consumer can lease any more.
+    """Stop waiting for samples of steps that no consumer can lease any longer.
 
     Such steps are deleted, evicted, too stale, or leased as often as allowed.
     """
@@ -163,8 +164,8 @@ def _forgiven(session: Session, store: Store, stored: _Stored, sampled: int, add
 def leasable(session: Session, store: Store, since: int, limiter: RateLimiter) -> float:
     """Return how many rows consumers can still lease of the steps from a position on.
 
-    Without a consumer, every step that is held can be leased `ratio` times by a future one. Nobody
-    can lease where fewer steps are held than the limiter's `min_size`.
+    Without a consumer, every stored step can be leased `ratio` times by a future one. If the buffer
+    has fewer steps than the limiter's `min_size`, no step can be leased.
     """
     state = store.state(session)
     if state.size < limiter.min_size:
@@ -232,9 +233,9 @@ def _requests_of_whole_episodes(session: Session, store: Store) -> set[int]:
 
 
 def wait_to_insert(store: Store, count: int, deadline: float, error: errors.RateLimited) -> None:
-    """Wait until so many steps may be inserted; raise RateLimited at the deadline.
+    """Wait until `count` steps may be inserted; raise RateLimited at the deadline.
 
-    Raise InvalidValue where they never may be.
+    Raise InvalidValue if the limiter can never allow so large a write.
     """
     with Waiter(store) as waiter:
         _wait_to_insert(store, count, deadline, error, waiter)

@@ -1,4 +1,4 @@
-"""Learners and writers that wait for longer than a moment: who, since when, and for what."""
+"""Learners and writers that wait: their process, since when, and for what."""
 
 import secrets
 import time
@@ -16,12 +16,12 @@ from expdb.storage.store import Store
 
 W = tables.waiters.c
 
-PATIENCE = 1.0  # seconds of waiting that nobody needs to know of
+PATIENCE = 1.0  # seconds of waiting before it is recorded
 
 
 @dataclass
 class Waiter:
-    """Somebody who waits: used with `with`, and told now and then what for."""
+    """Record that this process waits; use it as a context manager and call `wait_for`."""
 
     store: Store
 
@@ -33,7 +33,7 @@ class Waiter:
         return self
 
     def wait_for(self, what: str) -> None:
-        """Have others see what it waits for, once that takes a while."""
+        """Record the reason for waiting, once it has lasted `PATIENCE` seconds."""
         if self._id is not None or time.monotonic() - self._began < PATIENCE:
             return
         id = secrets.randbits(62)
@@ -53,17 +53,17 @@ class Waiter:
         self._tell(sa.delete(tables.waiters).where(mine))
 
     def _tell(self, statement: sa.Executable) -> None:
-        """Write down who waits, if that can be done within a second.
+        """Execute a statement if that is possible within a second.
 
-        If not, what is waited for is worth more than that others see it: a lease may be made
-        already. A row that is left behind is passed over when the process has ended.
+        Errors are suppressed, because the wait itself matters more than its record: a lease may
+        exist already. `waiting` ignores rows of processes that have ended.
         """
         with suppress(errors.ExpDBError), self.store.engine.writing(1.0) as session:
             session.execute(statement)
 
 
 def waiting(store: Store) -> list[dict[str, Any]]:
-    """Return who waits, those of processes that have ended aside."""
+    """Return the waiting processes, except those that have ended."""
     with store.engine.reading() as session:
         found = session.rows(
             sa.select(W.holder, W.since, W.what).where(W.buffer_id == store.id).order_by(W.since)

@@ -1,1 +1,1 @@
-"""From rows to values: which steps match, and what they hold."""
+"""Find matching steps and read their values."""

@@ -1,6 +1,6 @@
-"""Ad-hoc SQL: one statement, read only, its rows as an Arrow table.
+"""Run one read-only SQL statement and return its rows as an Arrow table.
 
-Here is the function `field(payload, name)` as well.
+This module also implements the SQL function `field(payload, name)`.
 """
 
 import json
@@ -25,7 +25,7 @@ _CHUNKS_KEPT = 16
 
 
 class Reader(Protocol):
-    """What the SQL function reads the database with."""
+    """The interface with which the SQL function reads the database."""
 
     def ask(self, sql: str, *params: Any) -> Sequence[Any]:
         """Return the rows of a query with `?` for each parameter."""
@@ -34,7 +34,7 @@ class Reader(Protocol):
 class FieldFunction:
     """The SQL function `field(payload, name)`.
 
-    A payload field of a step as number, text, bytes or JSON text.
+    It returns a field of a step as number, text, bytes or JSON text.
     """
 
     def __init__(self, session: Reader):
@@ -44,9 +44,9 @@ class FieldFunction:
         self._chunks: OrderedDict[tuple[int, int], Chunk] = OrderedDict()
 
     def _stored(self) -> dict[str, set[str]]:
-        """Return the kinds that each field has in the buffers that have it, as `kinds` names them.
+        """Return the kinds that each field has in the buffers that have it, as in `kinds`.
 
-        "" is none of those.
+        "" is any other kind.
         """
         if self._kinds is None:
             self._kinds = {}
@@ -66,9 +66,9 @@ class FieldFunction:
         return self._kinds
 
     def kinds(self) -> dict[str, str]:
-        """Return which fields are whole numbers ("i"), numbers ("f") or bytes ("b").
+        """Return the fields that are whole numbers ("i"), numbers ("f") or bytes ("b").
 
-        They are so in every buffer that has them.
+        A field is included only if it has the same kind in every buffer that has it.
         """
         return {
             name: next(iter(kinds)) for name, kinds in self._stored().items() if len(kinds) == 1
@@ -79,11 +79,11 @@ class FieldFunction:
         return list(self._stored())
 
     def not_numbers(self) -> set[str]:
-        """Return the fields that are a number in no buffer: text, JSON, bytes, arrays."""
+        """Return the fields that are not a number in any buffer: text, JSON, bytes, arrays."""
         return {name for name, kinds in self._stored().items() if not kinds & {"i", "f"}}
 
     def value(self, payload: Any, name: Any) -> Any:
-        """Return a field's value, None where the step lacks the field."""
+        """Return a field's value, or None if the step lacks the field."""
         if payload is None:
             return None
         chunk, row = self._row(payload)
@@ -151,7 +151,7 @@ def _not_a_payload(given: Any) -> SqlError:
 
 
 def _as_sql(chunk: Chunk, name: str, field: Field, row: int) -> Any:
-    """Return a value of a chunk as SQL has it: arrays and JSON as text."""
+    """Return a value of a chunk for SQL: arrays and JSON become text."""
     if field.varies:
         (value,) = chunk.objects(name, row, row + 1)
         if field.dtype in ("text", "bytes"):
@@ -164,12 +164,12 @@ def _as_sql(chunk: Chunk, name: str, field: Field, row: int) -> Any:
         return _json(array)
     value = array.item()
     if isinstance(value, int) and value >= 2**63:
-        return str(value)  # SQL's integers end there
+        return str(value)  # SQL's integers have 64 bits
     return int(value) if isinstance(value, bool) else value
 
 
 def _json(array: np.ndarray) -> str:
-    """Return an array as JSON, which has no NaN and no infinity: null stands for them."""
+    """Return an array as JSON, with null for NaN and infinity, which JSON lacks."""
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         finite = array.astype(object)
         finite[~np.isfinite(array)] = None
@@ -178,9 +178,10 @@ def _json(array: np.ndarray) -> str:
 
 
 def _bindable(params: Any) -> dict[str, Any]:
-    """Return parameters as the driver takes them.
+    """Return parameters for the driver.
 
-    NumPy scalars as Python's, and nothing it would store as bytes.
+    NumPy scalars become Python scalars; other values, which the driver would store as bytes, are
+    refused.
     """
     if params is None:
         return {}
@@ -215,7 +216,7 @@ def run_sql(engine: Engine, query: str, params: Any, timestamps: bool = False) -
             field = FieldFunction(session)
             names, rows = engine.dialect.run_sql(session, query, given, field, engine.timeout)
     except QueryFailed as error:
-        with engine.reading() as session:  # a failed transaction of PostgreSQL reads nothing more
+        with engine.reading() as session:  # a failed transaction of PostgreSQL cannot read
             hint = suggest_for_sql_error(str(error), FieldFunction(session).names())
         raise SqlError(f"{error}; {hint}") from error.__cause__
     unique: list[str] = []
@@ -238,7 +239,8 @@ def _time(name: str, array: pa.Array) -> pa.Array:
 def _column(values: tuple[Any, ...]) -> pa.Array:
     """Return values as one Arrow array.
 
-    SQLite types values, not columns, so numbers widen and the rest becomes text.
+    In SQLite, values have types, but columns do not: numbers become floats, and other mixed columns
+    become text.
     """
     kinds = {type(value) for value in values if value is not None}
     if kinds == {int, float}:

@@ -1,48 +1,48 @@
-"""Chunks kept in memory, for what is not held in arrays."""
+"""A cache of chunks, for fields that are not in memory as arrays."""
 
 import heapq
 from collections import OrderedDict
 
 from expdb.chunks.chunk import Chunk
 
-OPEN_SHARE = 4  # chunks are kept open where one of so many can be
+OPEN_SHARE = 4  # Chunks are kept open if at least one in OPEN_SHARE fits.
 
 
 class ChunkCache:
-    """Chunks by id, up to a number of bytes; the one unused for longest goes first.
+    """Chunks by id, up to a number of bytes; the least recently used one is removed first.
 
-    What was opened goes before any chunk does: a compressed one takes a fraction of the memory, and
-    to decompress it again is faster than to read and check it. Room is left for as much as the last
-    batch brought, so that the next one does not exceed the limit while it is made.
+    Decompressed fields are removed before any chunk: a compressed chunk takes a fraction of the
+    memory, and decompressing it again is faster than reading and checking it. The cache leaves as
+    much free space as the last batch needed, so that the next batch does not exceed the limit.
     """
 
     def __init__(self) -> None:
         self.limit = 0
-        self.nbytes = 0  # of memory, of all that is kept
+        self.nbytes = 0  # of memory, for chunks and decompressed fields
         self._chunks: OrderedDict[int, Chunk] = OrderedDict()
-        self._open: OrderedDict[int, int] = OrderedDict()  # bytes of what is open, by chunk
+        self._open: OrderedDict[int, int] = OrderedDict()  # bytes of decompressed fields, by chunk
         self._open_bytes = 0
-        self._oldest: list[int] = []  # a heap of ids, of chunks that may be gone as well
+        self._oldest: list[int] = []  # a heap of ids, including removed chunks
 
     def __len__(self) -> int:
         return len(self._chunks)
 
     def get(self, id: int) -> Chunk | None:
-        """Return a chunk, None where it is not kept."""
+        """Return a chunk, or None if it is not in the cache."""
         return self._chunks.get(id)
 
     def keeps_open(self, nbytes: int, count: int) -> bool:
-        """Return whether to keep open what `count` chunks hold, `nbytes` that are decompressed now.
+        """Return whether to keep `count` chunks decompressed, which take `nbytes` bytes.
 
-        Where little of what all chunks hold fits, it is closed again before it is met with a second
-        time, and only costs.
+        If only a small part of all chunks fits, they would be closed before their next use, which
+        costs time without a benefit.
         """
         room = self.limit - (self.nbytes - self._open_bytes)
-        fits = 2 * nbytes <= room  # beside as much of the next batch
+        fits = 2 * nbytes <= room  # together with as much for the next batch
         return fits and nbytes * len(self._chunks) <= OPEN_SHARE * count * room
 
     def keep(self, chunks: dict[int, Chunk]) -> None:
-        """Keep chunks that were used just now."""
+        """Keep chunks that were just used."""
         known, opened, brought = self._chunks, self._open, 0
         for id, chunk in chunks.items():
             size, now = chunk.nbytes, chunk.opened_bytes
@@ -67,10 +67,7 @@ class ChunkCache:
             self._oldest = sorted(self._chunks)
 
     def evict(self, low: int) -> None:
-        """Forget the chunks of which every step is evicted.
-
-        Their ids are the last positions they hold.
-        """
+        """Remove the chunks whose steps are all evicted; an id is the last position of a chunk."""
         while self._oldest and self._oldest[0] < low:
             self._forget(heapq.heappop(self._oldest))
 

@@ -1,8 +1,8 @@
-"""Values of fields, cut out of chunks: of some spans, or of many whole chunks at once.
+"""Extract values of fields from chunks: from some spans, or from many whole chunks at once.
 
-Most chunks of tiny steps have one layout: as many rows, each field at the same place. To load them,
-their messages are joined to one array, of which a field of all of them is a slice; cut out of each
-by itself, they cost a microsecond per chunk and field.
+Most chunks of tiny steps have the same layout: equal numbers of rows, and each field at the same
+place. To load them, their messages are joined to one array, and each field of all chunks is a slice
+of it. Extracting each field of each chunk separately takes a microsecond.
 """
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
@@ -17,11 +17,11 @@ from expdb.chunks.column import Buffer
 from expdb.chunks.fields import Field
 from expdb.storage.reading.segments import Spans, inconsistent
 
-WIDE = 1024  # bytes of a value from which on it is not copied twice
+WIDE = 1024  # values of at least this many bytes are copied only once
 
 
 def check_spans(chunks: dict[int, Chunk], spans: Spans) -> None:
-    """Raise where rows are wanted that their chunks do not have."""
+    """Raise DatabaseDamaged if spans exceed the rows of their chunks."""
     for c, a, b in spans:
         if b > chunks[c].rows:
             raise inconsistent(
@@ -30,7 +30,7 @@ def check_spans(chunks: dict[int, Chunk], spans: Spans) -> None:
 
 
 def blank(array: np.ndarray, missing: np.ndarray | slice) -> None:
-    """Write what stands for a value that is not there: NaN, 0, False or None."""
+    """Replace missing values by NaN, 0, False or None."""
     array[missing] = np.nan if array.dtype.kind == "f" else None if array.dtype == object else 0
 
 
@@ -70,14 +70,14 @@ def gather_wide(
     values: np.ndarray,
     keep_open: bool,
 ) -> np.ndarray:
-    """Put a field's values of spans into an array that has room for them, and return it.
+    """Copy a field's values of spans into the array `values`, and return it.
 
-    Each chunk is opened once, and left open if it is to be; else the next one is decompressed into
-    the same memory, which the processor has at hand.
+    Each chunk is decompressed once. With `keep_open`, it stays decompressed; otherwise the next
+    chunk is decompressed into the same memory, which is still in the processor's cache.
     """
     room, width = values.reshape(-1).view(np.uint8), field.nbytes
     ends = np.cumsum([b - a for _, a, b in spans]).tolist()
-    if (ends[-1] if ends else 0) * width != len(room):  # it would hold what was there before
+    if (ends[-1] if ends else 0) * width != len(room):  # otherwise `values` would keep old contents
         raise inconsistent(f"{len(values)} values, and other rows of chunks")
     opened: Buffer | None = b""
     last = None
@@ -91,14 +91,14 @@ def gather_wide(
 
 
 def raw_or_zeros(chunk: Chunk, name: str, field: Field, a: int, b: int) -> Buffer:
-    """Return the bytes of a field's values of some rows; zeros where the chunk has it not."""
+    """Return the bytes of a field's values of some rows; zeros if the chunk lacks the field."""
     if name in chunk.signature.fields:
         return chunk.raw(name, a, b)
     return bytes(field.nbytes * (b - a))
 
 
 def joined(parts: Sequence[Buffer], field: Field, count: int) -> np.ndarray:
-    """Return the values that bytes stand for."""
+    """Join parts of bytes and return them as an array of the field's values."""
     return np.frombuffer(bytearray().join(parts), field.numpy).reshape((count, *field.fixed_shape))
 
 
@@ -111,9 +111,9 @@ def gather_present(chunks: dict[int, Chunk], spans: Spans, name: str) -> np.ndar
 def _slices(
     chunks: dict[int, Chunk], spans: Spans, name: str, field: Field, count: int
 ) -> list[Buffer]:
-    """Cut values out of messages; KeyError where a chunk has no place for them.
+    """Slice values out of messages; raise KeyError if a chunk has no place for them.
 
-    Spelled out: it is most of a cold sample.
+    Simple loops, because this takes most of the time of a cold sample.
     """
     mine = [chunks[c] for c, _, _ in spans]
     if field.dtype == "bool" and not field.shape:
@@ -130,7 +130,7 @@ def _slices(
         ]
     places = [chunk.place(name) for chunk in mine]
     width = field.nbytes
-    if width >= WIDE or count > 8 * len(spans):  # a view: the joined copy is the only one
+    if width >= WIDE or count > 8 * len(spans):  # a view, so that joining is the only copy
         return [
             memoryview(chunk.data)[at + a * width : at + b * width]
             for chunk, (at, _), (_, a, b) in zip(mine, places, spans, strict=True)
@@ -142,9 +142,9 @@ def _slices(
 
 
 def unpacked(mine: list[Chunk], spans: Spans, name: str, count: int) -> list[Buffer]:
-    """Return bits of spans as a byte each, unpacked all at once.
+    """Return the bits of spans as one byte each, unpacked all at once.
 
-    KeyError where a chunk has no place for them.
+    Raise KeyError if a chunk has no place for them.
     """
     cut = [
         (chunk.bits(name) + (a >> 3), chunk.bits(name) + (b + 7 >> 3))
@@ -173,14 +173,14 @@ def as_objects(values: Sequence[Any]) -> np.ndarray:
     return array
 
 
-FEW = 4  # chunks of one layout that are not worth joining
+FEW = 4  # up to this number, chunks of one layout are not worth joining
 
 
 class Bulk:
-    """The fields of fixed width of consecutive spans, which `check_spans` has checked.
+    """The fixed-width fields of consecutive spans, which `check_spans` has checked.
 
-    What it returns is by layout, and last what has none in common: one array for each of `places`,
-    which says which of the rows those are.
+    Values are grouped by layout, with all chunks without a common layout last: methods return one
+    array for each entry of `places`, which selects the rows of the group.
     """
 
     def __init__(self, chunks: dict[int, Chunk], spans: Spans):
@@ -230,14 +230,14 @@ def _by_layout(chunks: dict[int, Chunk], spans: Spans) -> tuple[list[list[int]],
 
 
 def _runs(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the numbers of runs, one run after the other."""
+    """Return the numbers of all runs, concatenated."""
     within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     found: np.ndarray = np.repeat(starts, lengths) + within
     return found
 
 
 class _Alike:
-    """Chunks of one layout, side by side."""
+    """Chunks of one layout, joined."""
 
     def __init__(self, chunks: list[Chunk]):
         self._first, self.signature = chunks[0], chunks[0].signature

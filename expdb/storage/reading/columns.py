@@ -1,4 +1,4 @@
-"""Columns of the tables as arrays."""
+"""Read columns of the tables as arrays."""
 
 from typing import Any
 
@@ -20,10 +20,7 @@ BLOCK_BITS = 10  # a row of `priorities` holds 1,024 positions
 
 
 def table_column(store: Store, name: str) -> tables.ViewColumn:
-    """Return the column of the view `experience` that a name stands for.
-
-    Raise QueryError where there is none.
-    """
+    """Return the column of the view `experience` with this name; raise QueryError if unknown."""
     found = tables.VIEW.get(name)
     if found is not None:
         return found
@@ -38,7 +35,7 @@ def read_columns(
     names: list[str],
     json_text: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Read columns of the tables that chunks do not hold, or that have changed since the write.
+    """Read columns that chunks do not hold, or that have changed since the write.
 
     With `json_text`, tags are not parsed.
     """
@@ -82,7 +79,7 @@ def priorities_of(store: Store, block: Any, data: Any) -> np.ndarray:
 
 
 def read_priorities(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
-    """Read the priorities of steps that are held, float64; NaN for none."""
+    """Read the priorities of stored steps, float64; NaN for none."""
     blocks, block = np.unique(positions >> BLOCK_BITS, return_inverse=True)
     rows = session.ask(
         f"SELECT block, data FROM priorities WHERE buffer_id = ? AND block {store.dialect.AMONG}",
@@ -99,9 +96,9 @@ _DTYPES: dict[str | None, Any] = {"integer": np.int64, "real": np.float64, "flag
 
 
 def column_arrays(name: str, values: list[Any], json_text: bool = False) -> dict[str, np.ndarray]:
-    """Return a column of the tables as a batch holds it.
+    """Return a column of the tables in the form that batches use.
 
-    With `has_<name>` where it is of integers that may be missing.
+    For integers that may be missing, also return `has_<name>`.
     """
     if COLUMN_KINDS.get(name) != "integer?":
         return {name: column_array(name, values, json_text)}
@@ -110,7 +107,7 @@ def column_arrays(name: str, values: list[Any], json_text: bool = False) -> dict
 
 
 def column_array(name: str, values: list[Any], json_text: bool = False) -> np.ndarray:
-    """Return a column of the tables: NaN for unknown reals, tags as mappings, None elsewhere."""
+    """Return a column as an array: NaN for unknown reals, tags as mappings, None elsewhere."""
     kind = COLUMN_KINDS.get(name)
     if kind in _DTYPES:
         return np.array(values, _DTYPES[kind])

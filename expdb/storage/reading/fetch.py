@@ -1,6 +1,6 @@
-"""Reading: from positions to arrays.
+"""Read steps: from positions to arrays.
 
-Segments say which chunk holds a step, chunks hold the fields.
+Segments name the chunk of each step, and chunks hold the fields.
 """
 
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ from expdb.storage.statements import SIGNATURES
 from expdb.storage.store import State, Store
 from expdb.storage.stored_json import parse_names
 
-BLOCK = 1024  # positions that `find_missing` counts together
+BLOCK = 1024  # positions per block in `find_missing`
 
 
 def read_chunks(
@@ -56,9 +56,9 @@ def _check_found(chunks: dict[int, Chunk], ids: np.ndarray) -> None:
 def read_cached(
     store: Store, session: Session, ids: np.ndarray, cache: ChunkCache
 ) -> dict[int, Chunk]:
-    """Return chunks by id, those that are still what the cache has from there."""
+    """Return chunks by id, from the cache if they are still current."""
     held = {id: chunk for id in ids.tolist() if (chunk := cache.get(id)) is not None}
-    if held:  # an id names another chunk once its steps were merged or deleted
+    if held:  # after steps were merged or deleted, an id may name another chunk
         listed = store.dialect.as_list(np.array(list(held), np.int64))
         sums = dict(
             session.ask(
@@ -77,7 +77,7 @@ def locate_and_read(
 ) -> tuple[Segments, dict[int, Chunk]]:
     """Return the segments that hold the positions, and their chunks.
 
-    On a server in one round trip.
+    On a server, this takes one round trip.
     """
     statement = store.dialect.READ_AT
     if statement is None:
@@ -118,12 +118,12 @@ def steps(
 ) -> dict[str, np.ndarray]:
     """Return fields and columns of steps by name, rows in the order of `positions`.
 
-    Raise Evicted if one holds none.
-
-    `last` says that nothing more is read in this transaction; a `cache` has chunks that need not be
-    read; large values are put where `empty` says, if it is given. `names` None means every field
-    and the columns of a batch. `has_<field>` comes with each field that some rows lack. With
+    `names` None means every field and the columns of a batch. A field that some rows lack comes
+    with `has_<field>`. `last` means that nothing more is read in this transaction. A `cache`
+    provides chunks that need not be read. `empty` allocates the arrays of large values. With
     `json_text`, JSON fields and tags are text.
+
+    Raise Evicted if a position has no step.
     """
     types = store.fields.types
     names = list(
@@ -185,7 +185,7 @@ def _located(
     last: bool,
     cache: ChunkCache | None,
 ) -> tuple[Segments, np.ndarray, dict[int, Chunk]]:
-    """Return the segments, the index of each position's, and the chunks if any are needed."""
+    """Return the segments, the segment index of each position, and the chunks if needed."""
     if segments is None and in_chunks and cache is None:
         segments, chunks = locate_and_read(store, session, positions, last)
         return segments, segments.find(positions), chunks
@@ -289,9 +289,9 @@ def check_final_rows(
     ids: np.ndarray,
     rows: np.ndarray,
 ) -> None:
-    """Raise where a row of a chunk is not the final observation of its episode.
+    """Raise DatabaseDamaged if a row of a chunk is not the final observation of its episode.
 
-    It stands behind the steps of the chunk that has the last step of the episode.
+    It must come after the steps of the chunk with the episode's last step.
     """
     found = session.ask(
         "SELECT e.id, (SELECT g.chunk FROM segments g WHERE g.buffer_id = e.buffer_id "

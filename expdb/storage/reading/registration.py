@@ -1,4 +1,4 @@
-"""`register`: the SQL functions of expdb on a connection that another program has opened."""
+"""`register` adds the SQL functions of expdb to a connection of another program."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ class _FieldReader:
     def value(self, payload: Any, name: Any) -> Any:
         """Return a field of a step."""
         (version,) = self.ask("PRAGMA data_version")
-        if version != self._version:  # what was read of chunks and fields may have changed
+        if version != self._version:  # cached chunks and fields may be outdated
             self._field, self._version = FieldFunction(self), version
         return self._field.value(payload, name)
 

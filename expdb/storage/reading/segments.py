@@ -10,7 +10,7 @@ from expdb import errors
 from expdb.sql.session import Session
 from expdb.storage.store import Store, evicted
 
-MOST = 1 << 62  # positions; SQLite and PostgreSQL count to twice as many
+MOST = 1 << 62  # positions; SQLite and PostgreSQL can store twice as much
 
 
 Spans = list[tuple[int, int, int]]  # chunk, first row, row after the last
@@ -18,7 +18,7 @@ Spans = list[tuple[int, int, int]]  # chunk, first row, row after the last
 
 @dataclass
 class Segments:
-    """Runs of positions, ascending, of one episode and one chunk each.
+    """Runs of ascending positions, each of one episode in one chunk.
 
     Every array has one entry per segment.
     """
@@ -32,7 +32,7 @@ class Segments:
 
     @classmethod
     def of(cls, rows: Sequence[tuple[int, ...]]) -> "Segments":
-        """Make segments of rows (last, first, episode, ordinal, chunk, chunk_row)."""
+        """Create segments from rows (last, first, episode, ordinal, chunk, chunk_row)."""
         found = cls(*np.array(rows, np.int64).reshape(-1, 6).T)
         if len(rows) and (
             min(found.first.min(), found.chunk_row.min()) < 0
@@ -55,10 +55,7 @@ class Segments:
         return cls.of(session.ask(statement, buffer_id, *params, *most))
 
     def positions(self, low: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the positions from `low` on that the segments cover.
-
-        Returns as well the index of each one's segment.
-        """
+        """Return the positions from `low` on that segments cover, and the segment index of each."""
         begin = np.maximum(self.first, low)
         lengths = self.last - begin + 1
         index = np.repeat(np.arange(len(lengths)), lengths)
@@ -67,14 +64,14 @@ class Segments:
         ), index
 
     def cut(self, low: int) -> None:
-        """Leave out what they cover before `low`."""
+        """Remove the positions before `low` from the segments."""
         late = np.maximum(low - self.first, 0)
         self.first, self.ordinal = self.first + late, self.ordinal + late
         self.chunk_row = self.chunk_row + late
 
     def spans(self, positions: np.ndarray, index: np.ndarray) -> Spans:
-        """Return the runs of neighbouring rows of one chunk that positions make, in order."""
-        if index[0] == index[-1] and not breaks(index, positions).size:  # most often one step
+        """Return the runs of positions that are neighbouring rows of one chunk, in order."""
+        if index[0] == index[-1] and not breaks(index, positions).size:  # mostly a single step
             k = index[0]
             row = int(self.chunk_row[k] + positions[0] - self.first[k])
             return [(int(self.chunk[k]), row, row + len(positions))]
@@ -91,10 +88,7 @@ class Segments:
         )
 
     def find(self, positions: np.ndarray) -> np.ndarray:
-        """Return the index of each position's segment.
-
-        Raises Evicted, which names the positions that have none.
-        """
+        """Return the index of each position's segment; raise Evicted for positions without one."""
         index = np.searchsorted(self.last, positions)
         inside = index < len(self.last)
         inside[inside] = self.first[index[inside]] <= positions[inside]
@@ -104,7 +98,7 @@ class Segments:
 
 
 def breaks(owners: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Return where a run of neighbouring places of one owner ends and the next begins."""
+    """Return the indices at which a new run begins: another owner, or a gap between places."""
     return np.flatnonzero((owners[1:] != owners[:-1]) | (places[1:] != places[:-1] + 1)) + 1
 
 
@@ -122,15 +116,12 @@ def locate(store: Store, session: Session, positions: np.ndarray) -> Segments:
 
 
 def is_dense(wanted: np.ndarray) -> bool:
-    """Return whether a range that holds the sorted positions is read faster than each of them."""
+    """Return whether reading a whole range is faster than reading each sorted position."""
     return len(wanted) > 64 and int(wanted[-1]) - int(wanted[0]) < 4 * len(wanted)
 
 
 def inconsistent(what: str) -> errors.DatabaseDamaged:
-    """Return the error for rows that contradict each other.
-
-    No write of ours leaves such rows behind.
-    """
+    """Return the error for contradictory rows, which expdb never writes."""
     return errors.DatabaseDamaged(
         f"the database contradicts itself ({what}): see `expdb check`, and restore a backup"
     )

@@ -1,4 +1,4 @@
-"""Finding: which steps, tasks and episodes of a buffer match a condition."""
+"""Find the steps, tasks and episodes of a buffer that match a condition."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def _steps(
 ) -> sa.Select[Any]:
     """Return a SELECT over steps.
 
-    They are joined with their episodes where the condition or the caller looks at these.
+    With `join`, or if the condition uses columns of episodes, it joins the episodes.
     """
     if join or (where is not None and where.of_episodes):
         statement = (
@@ -35,10 +35,7 @@ def _steps(
 
 
 def _episodes(store: Store, where: Condition | None, *columns: Any) -> sa.Select[Any]:
-    """Return a SELECT over episodes and their segments.
-
-    It serves conditions that do not look at steps.
-    """
+    """Return a SELECT over episodes and their segments, for conditions without columns of steps."""
     statement = (
         sa.select(*columns).select_from(tables.SEGMENTS_OF_EPISODES).where(E.buffer_id == store.id)
     )
@@ -46,9 +43,9 @@ def _episodes(store: Store, where: Condition | None, *columns: Any) -> sa.Select
 
 
 def _by_episode(where: Condition | None, state: State) -> bool:
-    """Return whether segments alone answer.
+    """Return whether segments are enough to evaluate a condition.
 
-    That is where nothing asks for steps, and no step was deleted under a segment.
+    They are if it uses no columns of steps, and no segment covers a deleted step.
     """
     return not state.gaps and (where is None or not where.of_steps)
 
@@ -85,7 +82,7 @@ def positions(
     limit: int | None = None,
     offset: int = 0,
 ) -> np.ndarray:
-    """Return the matching positions, ascending, int64; of those after one, or among some, only."""
+    """Return the matching positions `after` a position and `among` some, ascending, int64."""
     statement = _steps(store, where, S.position).order_by(S.position)
     if among is not None:
         statement = statement.where(store.dialect.among(S.position, among.tolist()))
@@ -119,7 +116,7 @@ def ordered(
     limit: int,
     offset: int,
 ) -> np.ndarray:
-    """Return matching positions by a column of the view, nothing last, then by position; int64."""
+    """Return matching positions by a column of the view, NULL last, then by position; int64."""
     found = tables.VIEW.get(column)
     if found is None:
         names = ", ".join((*STEP_COLUMNS, *EPISODE_COLUMNS))
@@ -141,7 +138,7 @@ NUMBERS_OF_EPISODES = tuple(
 def columns_of_episodes(
     store: Store, session: Session, names: tuple[str, ...], after: int, ids: np.ndarray
 ) -> list[Any]:
-    """Return id and columns of the episodes whose id is above one, or among some."""
+    """Return id and columns of the episodes with an id above `after`, or with one of `ids`."""
     statement = f"SELECT id, {', '.join(names)} FROM episodes WHERE buffer_id = ? AND id"
     rows: list[Any] = list(session.ask(f"{statement} > ?", store.id, after))
     if len(ids):
@@ -153,9 +150,9 @@ def columns_of_episodes(
 def own_versions(
     store: Store, session: Session, first: int, among: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return positions and `policy_version` of the steps that have one of their own, int64.
+    """Return positions and `policy_version` of the steps with their own version, int64.
 
-    Those from a position on, and some before.
+    Only steps from position `first` on, or with a position in `among`, are included.
     """
     statement = (
         "SELECT position, policy_version FROM steps WHERE buffer_id = ? AND policy_version IS NOT "
@@ -186,10 +183,7 @@ def tasks(store: Store, session: Session, where: Condition | None) -> list[str]:
 
 
 def episode_ids(store: Store, session: Session) -> tuple[int, int]:
-    """Return the least episode id held and the one after the greatest.
-
-    (0, 0) where there is no episode.
-    """
+    """Return the least episode id and the one after the greatest, (0, 0) without episodes."""
     ((least, greatest),) = session.ask(
         "SELECT (SELECT min(id) FROM episodes WHERE buffer_id = ?), (SELECT max(id) FROM episodes "
         "WHERE buffer_id = ?)",
@@ -206,9 +200,9 @@ def first_of_tasks(store: Store, session: Session, ids: np.ndarray) -> dict[int,
 def tasks_required(
     store: Store, session: Session, where: Condition | None, limit: int
 ) -> list[str] | None:
-    """Return the tasks that meet what the condition requires of episodes, sorted.
+    """Return the tasks with an episode that meets the condition's part about episodes, sorted.
 
-    None if it requires nothing, or where there are more than `limit`.
+    Return None if the condition has no such part, or more than `limit` tasks meet it.
     """
     if where is None or where.of_episode is None:
         return None
@@ -225,7 +219,7 @@ def tasks_required(
 def tasks_among(
     store: Store, session: Session, candidates: list[str], where: Condition | None
 ) -> set[str]:
-    """Return those of the tasks that have a matching step; each is left at its first one."""
+    """Return those of the tasks that have a matching step; the search of each ends at the first."""
     if not candidates:
         return set()
     held: sa.FromClause = tables.segments
@@ -264,10 +258,7 @@ def steps_of_tasks(
 def episodes(
     store: Store, session: Session, where: Condition | None
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Return names and rows of the episodes that match, or that have a matching step.
-
-    Oldest first.
-    """
+    """Return names and rows of the episodes that match, or have a matching step, oldest first."""
     columns = [E.id.label("episode"), *[E[name] for name in EPISODE_COLUMNS]]
     held: sa.Select[Any] = (
         sa.select(sa.literal_column("1")).where(tables.OF_EPISODE).correlate(tables.episodes)

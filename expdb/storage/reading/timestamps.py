@@ -1,4 +1,4 @@
-"""Unix seconds as Arrow timestamps in UTC."""
+"""Convert Unix seconds to Arrow timestamps in UTC."""
 
 import pyarrow as pa
 
@@ -6,13 +6,13 @@ from expdb.errors import InvalidValue
 
 COLUMNS = ("started", "ended", "execute_time")
 KIND = pa.timestamp("us", tz="UTC")
-FIRST, END = -62_135_596_800, 253_402_300_800  # the years 1 to 9999: Python has no others
+FIRST, END = -62_135_596_800, 253_402_300_800  # the years 1 to 9999, as in Python
 
 
 def to_timestamps(name: str, seconds: pa.Array) -> pa.Array:
     """Return a float64 column of Unix seconds as timestamps, rounded to microseconds.
 
-    Raises InvalidValue for a number of seconds outside of the years 1 to 9999.
+    Raise InvalidValue for seconds outside of the years 1 to 9999.
     """
     import pyarrow.compute as compute
 

@@ -1,1 +1,1 @@
-"""Checking, copying and measuring a database."""
+"""Check, copy and measure a database."""

@@ -1,7 +1,4 @@
-"""Proof that a database is sound.
-
-Counters are compared with rows, rows with chunks, chunks with their checksums.
-"""
+"""Check a database: counters against rows, rows against chunks, chunks against checksums."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -22,8 +19,8 @@ from expdb.storage.upkeep.check_ledger import check_ledger
 
 _CHUNKS_AT_ONCE = 64
 
-# Each counts the rows of a buffer, `?`, that have one problem. As text, since many buffers are
-# checked one after the other and SQLAlchemy would take longer than the database.
+# Each statement counts the rows of a buffer, `?`, with one problem. They are text, because
+# compiling them with SQLAlchemy for each of many buffers would take longer than the queries.
 _ROWS = {
     "steps of no episode": (
         "SELECT count(*) FROM steps s LEFT JOIN episodes e ON e.buffer_id = s.buffer_id "
@@ -43,7 +40,7 @@ _ROWS = {
         "AND NOT EXISTS (SELECT 1 FROM segments g WHERE g.buffer_id = e.buffer_id "
         "AND g.episode = e.id)"
     ),
-    # Final observations stand behind the steps of the chunk that has the last step.
+    # A final observation must come after the steps of the chunk with the episode's last step.
     "episodes whose final observation is missing or wrong": (
         "SELECT count(*) FROM episodes e LEFT JOIN chunks c ON c.buffer_id = e.buffer_id "
         "AND c.id = e.tail_chunk AND e.last_position BETWEEN c.first AND c.id "
@@ -63,7 +60,7 @@ _ROWS = {
     ),
 }
 
-# Scaled, as a sum that overflows is an error on PostgreSQL.
+# Scaled, because PostgreSQL raises an error if a sum overflows.
 _RETURNS = (
     "SELECT e.episode_id, e.episode_return, sum(s.reward * 1e-20), sum(abs(s.reward) * 1e-20), "
     "count(*), e.length FROM episodes e JOIN segments g ON g.buffer_id = e.buffer_id "
@@ -74,10 +71,7 @@ _RETURNS = (
 
 
 def check_schema(engine: Engine, session: Session) -> list[str]:
-    """Return what is missing or altered of the schema.
-
-    Returns as well what the database itself finds wrong with its file.
-    """
+    """Return the problems of the schema, and those that the database finds in its file."""
     problems: list[str] = engine.dialect.schema_problems(session)
     return [
         *problems, *column_problems(session, engine), *engine.dialect.file_problems(session)
@@ -96,7 +90,7 @@ def check_owners(session: Session) -> list[str]:
 
 
 def check_buffer(store: Store, session: Session) -> list[str]:
-    """Return what is wrong with a buffer, one line each; empty if it is sound."""
+    """Return the problems of a buffer, one line each; empty if there are none."""
     original = catalog.copied_name(store.name)
     if original is not None:
         return [f"the copy of {original!r} is not finished; copy it again, or drop {store.name!r}"]
@@ -123,7 +117,7 @@ def check_buffer(store: Store, session: Session) -> list[str]:
 
 
 def _counters(store: Store, session: Session) -> Iterator[str]:
-    """Compare what the buffer counts with what it holds."""
+    """Compare the counters of the buffer with its contents."""
     state = store.state(session)
     ((size, low, high),) = session.ask(
         "SELECT count(*), min(position), max(position) FROM steps WHERE buffer_id = ?", store.id
@@ -143,7 +137,7 @@ def _counters(store: Store, session: Session) -> Iterator[str]:
 
 
 def _rows(store: Store, session: Session) -> Iterator[str]:
-    """Look for rows that stand alone."""
+    """Yield the problems with rows that refer to missing rows."""
     for problem, statement in _ROWS.items():
         ((count,),) = session.ask(statement, store.id)
         if count:
@@ -151,9 +145,9 @@ def _rows(store: Store, session: Session) -> Iterator[str]:
 
 
 def _returns(store: Store, session: Session) -> Iterator[str]:
-    """Compare the returns of whole episodes with the sums of their rewards.
+    """Compare the returns of complete episodes with the sums of their rewards.
 
-    Sums of floats depend on their order.
+    The comparison has a tolerance, because sums of floats depend on their order.
     """
     rows = session.ask(_RETURNS, store.id)
     for episode_id, whole, found, size, count, length in rows:
@@ -229,9 +223,9 @@ def _fields(store: Store, id: int, chunk: Chunk) -> Iterator[str]:
 
 
 def _agrees(store: Store, session: Session, chunk: Chunk, segments: np.ndarray) -> bool:
-    """Return whether a chunk's own step numbers and rewards are those of its steps.
+    """Return whether step numbers and rewards in a chunk equal those in the table.
 
-    Steps that were changed since are left out.
+    Steps that were changed later are ignored.
     """
     steps = np.frombuffer(chunk.raw("step", 0, chunk.rows), np.int64)
     rewards = np.frombuffer(chunk.raw("reward", 0, chunk.rows), np.float64)

@@ -1,4 +1,4 @@
-"""Proof that the ledger of a buffer is sound: nothing was handed out beyond the limits."""
+"""Check the ledger of a buffer: counters, readable leases, and limits of consumers."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ L = tables.leases.c
 
 
 def check_ledger(store: Store, session: Session) -> Iterator[str]:
-    """Yield what is wrong with the consumers and their leases, one line each."""
+    """Yield the problems of the consumers and their leases, one line each."""
     for name in list_consumers(session, store):
         try:
             consumer = find_consumer(session, store, name)

@@ -1,10 +1,9 @@
-"""Copying a buffer to another database, of any kind.
+"""Copy a buffer to another database, of any kind.
 
-It gets the same positions, episodes and chunks, byte for byte.
-
-It is written under a draft's name, in transactions of a few megabytes, and gets its own name with
-the last of them. So nobody ever meets half a buffer, and a copy that was interrupted goes on where
-it was, as long as the source is what it was: the draft's name tells of which state it is a copy.
+The copy has the same positions, episodes and chunks, byte for byte. It is written under a temporary
+name, in transactions of a few megabytes, and renamed in the last one. So no process sees an
+incomplete buffer. An interrupted copy continues where it stopped, if the source has not changed:
+the temporary name contains a hash of the source's state.
 """
 
 import hashlib
@@ -36,7 +35,7 @@ Progress = Callable[[int, int], None]
 def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -> int:
     """Copy a buffer and return how many steps it has.
 
-    Raise TargetExists where the target has one of that name.
+    Raise TargetExists if the target has a buffer with that name.
     """
     with source.reading() as reader:
         found = reader.rows(sa.select(tables.buffers).where(B.name == name))
@@ -69,7 +68,7 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
             for table in (tables.consumers, tables.requests, tables.leases):
                 rows = reader.fetch(sa.select(table).where(table.c.buffer_id == old))
                 _insert(writer, target, table, draft.id, rows)
-            # What processes hold there, they do not hold here.
+            # Admissions and pins of processes apply only to the source.
             under_way = sa.select(sa.func.count()).where(tables.admissions.c.buffer_id == old)
             counters["admitted"] -= reader.rows(under_way)[0][0]
             counters["pinned"] = None
@@ -79,7 +78,7 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
 
 
 def _next_batch(left: list[tuple[int, int]]) -> list[int]:
-    """Return the ids of the next chunks, at least one, of those left (id, bytes)."""
+    """Return the ids of the next chunks, at least one, from (id, bytes) in `left`."""
     ids: list[int] = []
     total = 0
     for id, size in left[:BATCH_CHUNKS]:
@@ -100,16 +99,17 @@ def _require_free(writer: Session, name: str, target: Engine) -> None:
 
 @dataclass
 class _Draft:
-    """The buffer that is being made, under a name that tells of which state it is a copy."""
+    """The incomplete copy, whose name identifies the state of the source."""
 
     id: int
     name: str
-    last: int  # chunk that it has
+    last: int  # last chunk that was copied
 
     def hold(self, writer: Session, target: Engine) -> None:
-        """Keep others from it until the transaction ends; raise DatabaseBusy where they were at it.
+        """Lock the draft until the transaction ends; raise DatabaseBusy if it has changed.
 
-        They may have added chunks, finished it, or dropped it for a copy of another state.
+        Another process may have added chunks, finished it, or dropped it for a copy of another
+        state.
         """
         writer.ask(target.dialect.LOCK, self.id)
         last = sa.select(sa.func.coalesce(sa.func.max(C.id), -1)).where(C.buffer_id == self.id)
@@ -122,9 +122,9 @@ class _Draft:
 
 
 def _begin(reader: Session, old: int, target: Engine, counters: dict[str, Any]) -> _Draft:
-    """Return the draft in the target, and begin it where there is none.
+    """Return the draft in the target; create it if there is none.
 
-    Drafts of other states are dropped.
+    Drop drafts of other states.
     """
     name = counters["name"]
     f = sa.func
@@ -180,7 +180,7 @@ def _copy_chunks(
 
 
 def _moved(row: Any, old: int, new: int) -> list[Any]:
-    """Return the row of a chunk with the checksum that it has in another buffer."""
+    """Return the row of a chunk with the checksum for another buffer."""
     values = list(row)
     values[_PLACE["crc"]] = moved_crc(values[_PLACE["crc"]], old, new)
     return values
@@ -189,10 +189,7 @@ def _moved(row: Any, old: int, new: int) -> list[Any]:
 def _insert(
     writer: Session, target: Engine, table: sa.Table, buffer_id: int, rows: list[Any]
 ) -> None:
-    """Insert rows as they were read, under another buffer's id.
-
-    That id is the first column of each table.
-    """
+    """Insert rows under another buffer's id, which is the first column of each table."""
     flags = {k for k, column in enumerate(table.columns) if isinstance(column.type, sa.Boolean)}
     given = [
         (buffer_id, *[bool(value) if k in flags else value for k, value in enumerate(row[1:], 1)])

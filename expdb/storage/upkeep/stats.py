@@ -1,4 +1,4 @@
-"""Figures about a buffer, for people and machines."""
+"""Statistics of a buffer."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ E = tables.episodes.c
 def buffer_stats(store: Store, session: Session) -> dict[str, Any]:
     """Return counts, sizes and fields as plain JSON values.
 
-    `bytes` is what the chunks hold; rows, indexes and free pages come on top in the file.
+    `bytes` is the size of the chunks; the file also holds rows, indexes and free pages.
     """
     state = store.state(session)
     by_status: dict[str, int] = dict(

@@ -1,4 +1,4 @@
-"""What has become of one step, and why it cannot be handed out now."""
+"""The history of one step, and why it cannot be leased now."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ S, E, G, L = tables.steps.c, tables.episodes.c, tables.segments.c, tables.leases
 
 
 def why(store: Store, session: Session, position: int) -> Iterator[str]:
-    """Yield what is known of a position, one line each."""
+    """Yield the known facts about a position, one line each."""
     state = store.state(session)
     if position >= state.added:
         yield f"not written yet: the next position is {state.added}"
@@ -45,7 +45,7 @@ def why(store: Store, session: Session, position: int) -> Iterator[str]:
 
 
 def _step(store: Store, session: Session, position: int) -> dict[str, Any] | None:
-    """Return what is known of a step that is held, and the first position of its episode."""
+    """Return columns of a stored step and its episode, and the first position of the episode."""
     of_episode = sa.and_(E.buffer_id == S.buffer_id, E.id == S.episode)
     first = (
         sa.select(sa.func.min(G.first))
@@ -70,7 +70,7 @@ def _step(store: Store, session: Session, position: int) -> dict[str, Any] | Non
 
 
 def _described(step: dict[str, Any]) -> Iterator[str]:
-    """Yield what a step is, and what was changed of it."""
+    """Yield lines that describe a step and its later changes."""
     yield (
         f"{time_of(step['execute_time'])}: stored as step {step['step']} of episode "
         f"{step['episode_id']!r} ({step['status']}; task {step['task_id']!r}, agent "
@@ -94,7 +94,7 @@ def _leases(
     position: int,
     step: dict[str, Any] | None,
 ) -> Iterator[tuple[Entry, Any]]:
-    """Yield the leases that a position was handed out with, or its episode was."""
+    """Yield the leases of a position or of its whole episode."""
     first = position if step is None else step["first"]
     near = sa.and_(
         sa.or_(L.first <= position, L.first <= first), sa.or_(L.last >= position, L.last >= first)
@@ -127,7 +127,7 @@ def _refused(
     found: list[tuple[Entry, Any]],
     version: int | None,
 ) -> str | None:
-    """Return why a consumer does not hand out a step that is held, None where it may."""
+    """Return why a consumer cannot lease a stored step, or None if it can."""
     settings = consumer.settings
     counts = [entry for entry, row in found if row.status in ("leased", "acknowledged")]
     held = [entry.id for entry, row in found if row.status == "leased"]
@@ -157,16 +157,16 @@ def _refused(
 
 
 def _names(entry: Entry, step: dict[str, Any]) -> int:
-    """Return the position by which a lease hands out a step."""
+    """Return the position by which a lease names a step."""
     whole = entry.request["unit"]["name"] in WHOLE
     return int(step["first"] if whole else step["position"])
 
 
 def time_of(seconds: float | None) -> str:
-    """Return a time for people, in UTC."""
+    """Return a time as text, in UTC."""
     if seconds is None:
         return "at an unknown time"
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "milliseconds")[:-6] + "Z"
-    except (ValueError, OverflowError, OSError):  # beyond the years that Python knows
+    except (ValueError, OverflowError, OSError):  # outside of the years 1 to 9999
         return f"at {seconds} s"

@@ -1,1 +1,1 @@
-"""From the values of a step to its rows."""
+"""Write steps: from values to rows."""

@@ -1,4 +1,4 @@
-"""Batches on their way in: lists of mappings, mappings of columns and Arrow tables become rows."""
+"""Convert batches to rows: lists of mappings, mappings of columns and Arrow tables."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,9 +13,9 @@ from expdb.storage.writing.flatten import flattened
 
 
 def columns_of(given: Any) -> Mapping[str, Sequence[Any]] | None:
-    """Return a batch as columns of one length, scalars broadcast.
+    """Return a batch as columns of one length, with scalars broadcast.
 
-    None if it is a sequence of rows already.
+    Return None if the batch is already a sequence of rows.
     """
     if isinstance(given, Mapping):
         return _with_gaps(_broadcast(given))
@@ -124,7 +124,7 @@ def rows_of(batch: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _with_gaps(columns: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """Return columns with None where `has_<field>` says that a step lacks the field."""
+    """Return columns with None for each step without the field, where `has_<field>` is false."""
     masks = {
         name: columns[name]
         for name in columns
@@ -179,7 +179,7 @@ def _broadcast(given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
 def _leaves(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield columns by their names; {"obs": {"image": array}} has the column "obs.image".
 
-    The rows of such a batch are taken apart in the same way, and refused in the same words.
+    `flattened` also handles the rows of such batches, so both raise the same errors.
     """
     for name, value in given.items():
         if not isinstance(name, str):
@@ -207,10 +207,7 @@ class _Repeated(Sequence[Any]):
 
 
 def _from_arrow(column: pa.ChunkedArray) -> Any:
-    """Return a column as an array where it is one, with the dtype that Arrow says.
-
-    Nulls become None.
-    """
+    """Return an Arrow column as an array if possible, with the same dtype; nulls become None."""
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
@@ -231,7 +228,7 @@ def _from_arrow(column: pa.ChunkedArray) -> Any:
     elif (
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     ) and _is_number(kind.value_type):
-        # As lists, whose length may vary from row to row.
+        # As lists, because their length may differ between rows.
         if kind.value_type in (
             pa.int64(),
             pa.float64(),

@@ -1,4 +1,4 @@
-"""Changing what is stored: late rewards, deletion, capacity, indexes."""
+"""Change stored experience: updates, deletion, declared fields, capacity, indexes."""
 
 import zlib
 from typing import Any
@@ -29,10 +29,10 @@ S, E, G, B = tables.steps.c, tables.episodes.c, tables.segments.c, tables.buffer
 
 
 def update(store: Store, where: Condition, changes: dict[str, Any], last: bool) -> int:
-    """Do what `_update` does, and repeat it while the server restarts.
+    """Call `_update`, and repeat it while the server restarts.
 
-    After a commit whose outcome is unknown, the repetition changes only those steps of the first
-    attempt that still match: the others have been changed, by it or by another process.
+    If the outcome of a commit is unknown, the repetition changes only the steps of the first
+    attempt that still match: the others have been changed by that attempt or by another process.
     """
     found: list[np.ndarray] = []
     in_doubt = False
@@ -59,9 +59,9 @@ def _update(
 ) -> int:
     """Set columns of the matching steps, or of their episodes; return how many steps matched.
 
-    With `last`, update only the last step of each matching episode. Tags that are a mapping are
-    merged into the stored ones. With `found_before`, update only those of its steps that still
-    match, and return how many of them are held.
+    With `last`, update only the last step of each matching episode. A mapping of tags is merged
+    into the stored tags. If `found_before` is not empty, update only those of its steps that still
+    match, and return how many of its steps are stored.
     """
     of_episodes = {name: value for name, value in changes.items() if name in EPISODE_COLUMNS}
     of_steps = {name: value for name, value in changes.items() if name not in of_episodes}
@@ -111,8 +111,9 @@ def _merge_tags(
 ) -> None:
     """Merge tags into those of the matching rows; None removes a key.
 
-    The transaction holds the writers' lock, so no other annotator comes between the reading and
-    the writing. In Python, because the databases' own JSON functions change numbers and nesting.
+    The transaction holds the writers' lock, so no other process changes the tags between the read
+    and the write. Python merges the tags, because the databases' JSON functions change numbers and
+    nesting.
     """
     rows_of: dict[str | None, list[int]] = {}
     for row, stored in session.fetch(sa.select(key, column).where(where)):
@@ -135,7 +136,7 @@ def _merge_tags(
 
 
 def _take_own_versions(store: Store, session: Session, of_episodes: sa.ColumnElement[bool]) -> None:
-    """Have all steps of some episodes have the version of their episode."""
+    """Remove the versions of all steps of some episodes, so that the episode's version applies."""
     first, last = E.first_policy_version, E.last_policy_version
     differ = sa.or_(first < last, first.is_distinct_from(E.policy_version))
     mixed = sa.select(E.id).where(of_episodes, differ)
@@ -152,7 +153,7 @@ def _take_own_versions(store: Store, session: Session, of_episodes: sa.ColumnEle
 def _last_steps(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
     """Return the last step of each episode of these positions.
 
-    The one of the greatest `step`, of equal ones the newest.
+    It has the greatest `step`; if several steps have it, the newest one.
     """
     rows = session.fetch(
         sa.select(G.episode, S.step, S.position)
@@ -198,9 +199,10 @@ def _warn_of_repeated_rewards(store: Store, session: Session, positions: np.ndar
 
 
 def _sum_returns(store: Store, session: Session, positions: np.ndarray) -> None:
-    """Sum the rewards of whole episodes anew.
+    """Compute the returns of complete episodes from all their rewards.
 
-    The trigger adds differences, which round, and that is for the others.
+    The trigger adds differences, which accumulate rounding errors; it remains the only source for
+    episodes with missing steps.
     """
 
     def of_steps(column: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
@@ -230,7 +232,7 @@ def _of_episodes(
 
 
 def delete(store: Store, where: Condition, keep_pinned: bool) -> int:
-    """Delete the matching steps, and rewrite the chunks they leave; return how many there were."""
+    """Delete the matching steps and rewrite their chunks; return how many steps were deleted."""
     with store.writing() as (session, outcome):
         found = select.positions(store, session, where)
         if keep_pinned and len(found):
@@ -242,7 +244,7 @@ def delete(store: Store, where: Condition, keep_pinned: bool) -> int:
 
 
 def _episodes_at(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
-    """Return the episode of each step that is held."""
+    """Return the episode of each stored step."""
     if not len(positions):
         return positions
     segments = locate(store, session, positions)
@@ -269,15 +271,15 @@ def delete_positions(
 def _settle_episodes(
     store: Store, session: Session, episodes: np.ndarray, gone: np.ndarray
 ) -> None:
-    """Have episodes end where they end now; delete the ended ones of which no step is left."""
+    """Update the last position of episodes; delete ended episodes without remaining steps."""
     among = store.dialect.among
     mine = sa.and_(E.buffer_id == store.id, among(E.id, episodes.tolist()))
     episode = sa.update(tables.episodes).where(mine)
     no_observation = dict.fromkeys(("tail_chunk", "tail_row", "tail_fields"))
     session.execute(episode.where(among(E.last_position, gone.tolist())).values(no_observation))
     last = sa.select(sa.func.coalesce(sa.func.max(G.last), -1)).where(tables.OF_EPISODE)
-    # Who holds the episodes in memory may never have seen the steps that are gone, and what they
-    # made of them: out of order. So they are told.
+    # Other processes may have cached the episode as out of order because of steps that are now
+    # deleted and that they never read. The new revision makes them read it again.
     revision = sa.select(B.revision).where(B.id == store.id).scalar_subquery()
     session.execute(
         episode.values(
@@ -290,7 +292,7 @@ def _settle_episodes(
 def clear(store: Store) -> int:
     """Delete every step and episode; return how many steps there were.
 
-    Positions go on where they were, and consumers keep their ledgers.
+    Positions continue from the last one, and consumers keep their ledgers.
     """
     buffer = sa.update(tables.buffers).where(B.id == store.id)
     writing = store.writing()
@@ -299,8 +301,8 @@ def clear(store: Store) -> int:
         ((size, added, revision, deleted),) = session.rows(
             sa.select(*columns).where(B.id == store.id)
         )
-        # As if evicted: with `low` past every position no trigger takes the rows from the count one
-        # by one.
+        # As if evicted: with `low` after every position, triggers do not update the counters row by
+        # row.
         session.execute(buffer.values(low=B.added, holes=0, pinned=None, revision=B.revision + 1))
         for table in tables.EXPERIENCE:
             session.execute(sa.delete(table).where(table.c.buffer_id == store.id))
@@ -314,9 +316,9 @@ def clear(store: Store) -> int:
 
 
 def declare(store: Store, fields: dict[str, Field]) -> None:
-    """Fix the types of fields before a first value does.
+    """Set the types of fields before their first values.
 
-    Raise FieldMismatch where they are stored otherwise.
+    Raise FieldMismatch if a field is stored with another type.
     """
     with store.writing() as (session, outcome):
         ((version, added),) = session.rows(
@@ -328,9 +330,9 @@ def declare(store: Store, fields: dict[str, Field]) -> None:
 
 
 def raise_capacity(store: Store, capacity: int | None) -> int | bool | None:
-    """Raise the capacity, None for no limit, and return True.
+    """Raise the capacity (None for no limit), and return True.
 
-    Return the stored one where that would lower it.
+    If the stored capacity is larger, return it and change nothing.
     """
     with store.writing() as (session, _):
         ((stored,),) = session.rows(sa.select(B.capacity).where(B.id == store.id))
@@ -341,9 +343,10 @@ def raise_capacity(store: Store, capacity: int | None) -> int | bool | None:
 
 
 def set_capacity(store: Store, capacity: int | None) -> None:
-    """Change the capacity; a lower one evicts at once, by the trigger.
+    """Change the capacity; the trigger evicts at once if it is lower.
 
-    Raise InvalidValue for one that the rate limiter or a consumer could never begin with.
+    Raise InvalidValue if the capacity is smaller than the `min_size` of the rate limiter or of a
+    consumer.
     """
     with store.writing() as (session, _):
         limiter, _since = rate_limiter(session, store)
@@ -360,14 +363,11 @@ def _set_capacity(session: Session, store: Store, capacity: int | None) -> None:
     session.execute(sa.update(tables.buffers).where(B.id == store.id).values(capacity=capacity))
 
 
-LONGEST_IDENTIFIER = 63  # bytes, of PostgreSQL
+LONGEST_IDENTIFIER = 63  # bytes; limit of PostgreSQL
 
 
 def index(store: Store, name: str) -> None:
-    """Index a column or a tag, for the queries of every buffer.
-
-    Nothing happens if it is indexed.
-    """
+    """Index a column or a tag, for queries of all buffers; do nothing if it is indexed."""
     resolved, key = resolve(name)
     column = resolved.sql
     if not isinstance(column, sa.Column):
@@ -384,10 +384,10 @@ def index(store: Store, name: str) -> None:
     with store.writing() as (session, _):
         if store.dialect.has_index(session, label):
             return
-        # Leads with the buffer, as every query does.
+        # The buffer comes first, because every query names one.
         definition = sa.Index(label, table.c.buffer_id, expression)
         try:
             definition.create(session.connection, checkfirst=False)
         finally:
-            table.indexes.discard(definition)  # it is this database's, not the schema's
+            table.indexes.discard(definition)  # it belongs to this database, not to the schema
         store.dialect.estimate(session, table.name, label)

@@ -1,7 +1,8 @@
-"""Steps that are given as columns of arrays, and can be gathered all at once.
+"""Steps that are given as columns of arrays and can be added all at once.
 
 An array is checked and encoded as a whole, which costs a fraction of adding its rows one by one.
-What does not fit exactly is left to that: it converts, declares, and says what is wrong.
+Columns that do not fit exactly are added row by row: that path converts values, declares fields,
+and raises errors.
 """
 
 import time
@@ -37,7 +38,7 @@ class Columnar(NamedTuple):
 
 
 def columnar(given: Mapping[str, Sequence[Any]], types: Mapping[str, Field]) -> Columnar | None:
-    """Return columns as they are gathered at once, None where they have to go row by row."""
+    """Return the columns if they can be added at once, or None if they must be added row by row."""
     if not (_COLUMNS - _KNOWN).isdisjoint(given):
         return None
     fields: dict[str, Any] = {name: one for name, one in given.items() if name not in _COLUMNS}
@@ -109,5 +110,5 @@ def _rewards(given: Mapping[str, Any], count: int) -> list[float | None] | None:
     exact = column.astype(np.float64)
     if not (np.abs(exact) <= LARGEST_REWARD).all():
         return None
-    found: list[float | None] = (exact + 0.0).tolist()  # SQL has one zero
+    found: list[float | None] = (exact + 0.0).tolist()  # SQL has no negative zero
     return found

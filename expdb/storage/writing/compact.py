@@ -1,7 +1,4 @@
-"""Chunks written anew: merged when an episode ends.
-
-They no longer hold the steps that were deleted.
-"""
+"""Rewrite chunks: merge small chunks when an episode ends, and drop deleted steps."""
 
 import json
 from dataclasses import dataclass
@@ -22,8 +19,8 @@ from expdb.storage.statements import COUNT, DELETE_SEGMENT, INSERT_SEGMENT, KEEP
 from expdb.storage.store import Store
 from expdb.storage.stored_json import parse_names
 
-# A chunk below this part of what a chunk should be is worth merging: its metadata weighs as much as
-# what it holds.
+# A chunk smaller than 1/SMALL of the target size is merged: its metadata takes as much space as its
+# data.
 SMALL = 8
 
 Final = dict[str, Any]
@@ -39,7 +36,7 @@ def compact_episode(
 ) -> None:
     """Merge the small chunks of an episode that has ended.
 
-    Removes the episode if eviction has taken all of it.
+    If eviction has removed all steps of the episode, delete the episode instead.
     """
     removed = session.ask(
         "DELETE FROM episodes WHERE buffer_id = ? AND id = ? AND last_position < "
@@ -62,7 +59,7 @@ def compact_episode(
     ) or [(None,)]  # fmt: skip
     groups = _groups(store, session, outcome, own)
     if final and last_chunk is not None and not any(last_chunk in group for group in groups):
-        groups.append([last_chunk])  # one that the episode shares with others
+        groups.append([last_chunk])  # a chunk with steps of several episodes
     for group in groups:
         keeps = (episode, final) if final and last_chunk in group else None
         if len(group) > 1 or keeps:
@@ -72,11 +69,11 @@ def compact_episode(
 def _groups(
     store: Store, session: Session, outcome: WriteOutcome, own: list[tuple[int, int, int]]
 ) -> list[list[int]]:
-    """Return which chunks of an episode are merged with each other, of (id, signature, bytes)."""
+    """Group the chunks of an episode, given as (id, signature, bytes), that are merged."""
     groups: list[list[int]] = [[]]
     for id, signature, size in own:
         fields = store.signatures.decoder(session, signature, outcome).signature.fields
-        # JSON is merged at any size: what makes it small is that chunks share no elements.
+        # JSON is merged at any size: it compresses well only if chunks share elements.
         if (
             any(field.dtype == "json" for field in fields.values())
             or size < chunk_bytes(fields) // SMALL
@@ -95,9 +92,9 @@ def rewrite(
     final: tuple[int, Final] | None = None,
     final_types: dict[str, Field] | None = None,
 ) -> None:
-    """Write the steps that are left of some chunks into new ones.
+    """Write the remaining steps of some chunks into new chunks.
 
-    By DELETE and INSERT: an UPDATE that shrinks a blob never gives its pages back.
+    Use DELETE and INSERT: an UPDATE that shrinks a blob never releases its pages.
     """
     among, listed = store.dialect.AMONG, store.dialect.as_list(np.array(chunk_ids, np.int64))
     ((low, high),) = session.ask(
@@ -126,7 +123,7 @@ def rewrite(
     for start, stop in spans:
         out.add(chunks[int(steps.chunk[start])], steps, start, stop)
     for id, chunk, row, fields in finals:
-        if (steps.episode == id).any():  # it goes with the last step: see change.delete
+        if (steps.episode == id).any():  # it is deleted with the last step: see change.py
             out.copy_final(id, chunks[chunk], row, parse_names(fields, "tail_fields"))
     if final:
         out.add_final(*final)
@@ -141,14 +138,14 @@ def _remove(
     steps: "_Steps",
     observed: list[int],
 ) -> None:
-    """Delete chunks, their segments, and the ended episodes of which no step is left."""
+    """Delete chunks, their segments, and the ended episodes without remaining steps."""
     among, as_list = store.dialect.AMONG, store.dialect.as_list
     session.tell(f"DELETE FROM chunks WHERE buffer_id = ? AND id {among}", store.id, chunks)
     session.many(DELETE_SEGMENT, [(store.id, last) for last in segments.last.tolist()])
     for id in observed:
         session.tell(KEEP_FINAL, None, None, None, store.id, id)
-    # What the segments covered and is not there was deleted, by hand or just now; no segment covers
-    # it any more.
+    # Covered positions without a step were deleted, earlier or in this transaction. After this, no
+    # segment covers them.
     ((low,),) = session.ask("SELECT low FROM buffers WHERE id = ?", store.id)
     covered = int(np.maximum(segments.last - np.maximum(segments.first, low) + 1, 0).sum())
     gone = covered - len(steps.position)
@@ -171,9 +168,9 @@ def _remove(
 
 @dataclass
 class _Steps:
-    """Steps on their way from old chunks into new ones, in order of position, as they are now.
+    """Steps that are copied from old chunks into new ones, ordered by position.
 
-    Late rewards are in them.
+    `system` holds the current values, including rewards that were set later.
     """
 
     position: np.ndarray
@@ -187,8 +184,8 @@ class _Steps:
     def read(
         cls, session: Session, dialect: Dialect, buffer_id: int, segments: Segments
     ) -> "_Steps":
-        # Not a join with segments: a server whose statistics do not know the buffer yet would scan
-        # all of its steps.
+        # Not a join with segments: until PostgreSQL has statistics of the buffer, it would scan all
+        # its steps.
         covered, _ = segments.positions(0)
         if len(covered) and int(covered[-1] - covered[0]) == len(covered) - 1:
             condition, params = "BETWEEN ? AND ?", [int(covered[0]), int(covered[-1])]
@@ -222,7 +219,7 @@ class _Steps:
         return bool((self.episode == self.episode[0]).all())
 
     def spans(self) -> list[tuple[int, int]]:
-        """Return the runs of steps that stood together in one old chunk."""
+        """Return the runs of steps that are adjacent in one old chunk."""
         if not len(self.position):
             return []
         return _runs(
@@ -230,7 +227,7 @@ class _Steps:
         )
 
     def rows_of(self, start: int, stop: int) -> tuple[int, int, int]:
-        """Return the old chunk of steps [start, stop), and their rows in it."""
+        """Return the old chunk of steps [start, stop) and their range of rows in it."""
         row = int(self.chunk_row[start])
         return int(self.chunk[start]), row, row + stop - start
 
@@ -254,13 +251,11 @@ class _Chunks:
         self._finals: list[tuple[int, list[str]]] = []
 
     def add(self, chunk: Chunk, steps: _Steps, start: int, stop: int) -> None:
-        """Take steps [start, stop).
-
-        They stand together in the chunk, and follow those taken before.
-        """
+        """Copy steps [start, stop) from `chunk`; they are adjacent and follow the copied steps."""
         self._steps = steps
         at = int(steps.chunk_row[start]) - start
-        # About a quarter of a small chunk at once: that is how exactly the new ones are cut.
+        # About a quarter of a small chunk at a time; this bounds how far new chunks exceed their
+        # size.
         stride = max(
             1,
             FIXED_CHUNK_BYTES
@@ -268,7 +263,7 @@ class _Chunks:
             // (4 * max(len(chunk.data), chunk.rows * chunk.signature.row_bytes)),
         )
         for begin in range(start, stop, stride):
-            # Chunks that several episodes share are left in one piece, with the final
+            # Chunks that several episodes share are not split, because they hold the final
             # observations of all of them.
             if self._rows.full and self._rows.count and steps.is_of_one_episode:
                 self.write()
@@ -277,7 +272,7 @@ class _Chunks:
             self._end = end
 
     def add_final(self, episode: int, final: Final) -> None:
-        """Put the observation after an episode's last step behind all steps."""
+        """Append the final observation of an episode after all steps."""
         self._rows.append_final(final, self._types)
         self._finals.append((episode, sorted(final)))
 
@@ -287,7 +282,7 @@ class _Chunks:
         self._finals.append((episode, fields))
 
     def write(self) -> None:
-        """Insert the chunk with what was taken so far."""
+        """Insert a chunk with the rows copied so far."""
         steps, begin, end, store = self._steps, self._begin, self._end, self._store
         assert steps is not None
         position, episode = steps.position[begin:end], steps.episode[begin:end]

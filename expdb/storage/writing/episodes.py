@@ -1,7 +1,4 @@
-"""The rows of episodes: begun, advanced and ended by writers, looked up by name.
-
-Those that nobody ends are swept away.
-"""
+"""The rows of episodes: insert, advance, end, find by name, and sweep abandoned ones."""
 
 import time
 from collections.abc import Sequence
@@ -31,7 +28,7 @@ INSERT = f"INSERT INTO episodes ({', '.join(_NAMES)}) VALUES ({', '.join('?' * l
 FIND = (
     f"SELECT {', '.join(_FOUND)}, status FROM episodes WHERE buffer_id = ? AND episode_id IN ({{}})"
 )
-NO_VERSION = -(2**63)  # stands for none in comparisons
+NO_VERSION = -(2**63)  # stands for NULL in comparisons
 ADVANCE = (
     "UPDATE episodes SET length = length + ?, status = ?, ended = ?, ordered = ?, last_step = ?, "
     "last_position = ?, episode_return = coalesce(episode_return + ?, episode_return, ?) "
@@ -41,9 +38,9 @@ ADVANCE = (
 
 
 def put(session: Session, store: Store, write: EpisodeWrite, first: int, now: float) -> bool:
-    """Insert or advance an episode's row; return whether it was as the plan takes it to be.
+    """Insert or advance an episode's row; return whether it was as the plan expects.
 
-    The id and the last position of `write.after` are those that are stored.
+    Set the last position of `write.after` to the stored one.
     """
     before, after = write.before, write.after
     ended = None if write.status == "open" else now
@@ -76,9 +73,9 @@ def put(session: Session, store: Store, write: EpisodeWrite, first: int, now: fl
 
 
 def _add_details(session: Session, store: Store, write: EpisodeWrite) -> None:
-    """Set what the steps tell of their episode; raise EpisodeMismatch where it has another value.
+    """Set episode details that the steps add; raise EpisodeMismatch if a stored value differs.
 
-    Another process may have set it since this one read the row.
+    Another process may have set a detail after this process read the row.
     """
     names = {name: value for name, value in write.details.items() if name != "episode_tags"}
     same = [sa.or_(E[name].is_(None), E[name] == value) for name, value in names.items()]
@@ -104,9 +101,9 @@ WIDEN = (
 
 
 def widen_versions(session: Session, store: Store, plan: WritePlan) -> None:
-    """Have the first and the last version of episodes follow those of their new steps.
+    """Include the versions of new steps in the first and last version of their episodes.
 
-    Not by a trigger on steps: each step would pay for it, and few have a version of their own.
+    A trigger on steps would cost time for every step, and few steps have their own version.
     """
     columns = plan.columns[-2:]
     if all(column.count(None) == len(column) for column in columns):
@@ -123,9 +120,10 @@ def widen_versions(session: Session, store: Store, plan: WritePlan) -> None:
 
 
 def current(session: Session, store: Store, record: EpisodeRecord) -> EpisodeRecord:
-    """Return an episode that is not as its record says: another process has written to it.
+    """Return the stored state of an episode that another process has changed.
 
-    One that was swept away is to be inserted again. Raises EpisodeEnded where it has ended.
+    If the episode was swept, return a record without id, which is inserted again. Raise
+    EpisodeEnded if it has ended.
     """
     found = session.ask(
         "SELECT status, length, last_step, ordered, policy_version FROM episodes "
@@ -146,7 +144,7 @@ def current(session: Session, store: Store, record: EpisodeRecord) -> EpisodeRec
 
 
 def end_stored(store: Store, id: int, status: str) -> None:
-    """End a stored episode that has nothing pending."""
+    """End a stored episode without pending steps."""
     with store.writing() as (session, outcome):
         end(store, session, outcome, id, status, None, {})
 
@@ -191,29 +189,24 @@ def _end_some(store: Store, ids: Sequence[int], status: str) -> None:
             compact.compact_episode(store, session, outcome, id, None, {})
 
 
-# -- episodes that nobody ends ---------------------------------------------------------------------
+# -- abandoned episodes ----------------------------------------------------------------------------
 
 SWEEP_EVERY = 256  # episodes that a process begins between two sweeps
-SWEPT_AT_ONCE = 1024  # of all episodes, in turns
+SWEPT_AT_ONCE = 1024  # episodes that one sweep examines, open or not
 
 
 def swept_before(store: Store, session: Session) -> int:
-    """Return the position before which open episodes are swept away.
-
-    It is that of their last step.
-    """
+    """Return the bound for sweeping: open episodes with an earlier last position are deleted."""
     ((low, capacity),) = session.ask("SELECT low, capacity FROM buffers WHERE id = ?", store.id)
     return 0 if capacity is None else max(0, int(low - capacity))
 
 
 def sweep(store: Store) -> None:
-    """Delete the next open episodes that nobody goes on with.
+    """Delete open episodes whose last position is more than `capacity` before the oldest step.
 
-    Nobody has written to them while the buffer was filled twice over.
-
-    Eviction leaves open episodes, because somebody may go on with them; a writer that does so after
-    all finds its episode gone and inserts it again, with what it remembers. Not by a trigger: it
-    would look at every open episode each time.
+    Each call examines the next `SWEPT_AT_ONCE` episodes. Eviction keeps open episodes, because a
+    writer may continue them. If a writer continues a swept episode, it inserts the episode again
+    from memory. A trigger would examine every open episode each time.
     """
     with store.writing() as (session, _):
         bound = swept_before(store, session)
@@ -229,24 +222,21 @@ def sweep(store: Store) -> None:
 
 
 def sweep_if_due(store: Store, began: int) -> None:
-    """Note how many episodes were begun, and sweep now and then.
-
-    The write that began them is committed.
-    """
+    """Count the episodes that a committed write began; sweep every `SWEEP_EVERY` episodes."""
     store.begun += began
     if store.begun >= SWEEP_EVERY:
         store.begun = 0
         try:
             sweep(store)
         except (errors.ConnectionLost, errors.DatabaseBusy, errors.UnknownBuffer):
-            return  # the steps are stored; the next sweep will do
+            return  # the steps are stored; a later sweep deletes the episodes
 
 
 NAMES_AT_ONCE = 500
 
 
 def find(store: Store, names: Sequence[str]) -> dict[str, tuple[EpisodeRecord, str]]:
-    """Return the episodes that there are of these names, and the status of each."""
+    """Return the episodes with these names, and the status of each."""
     return store.engine.retry(_find, store, names)
 
 

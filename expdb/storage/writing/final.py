@@ -1,4 +1,4 @@
-"""The observation after the last step of an episode: what `end` may be given."""
+"""Check the final observation of an episode, which callers pass to `end`."""
 
 from collections.abc import Collection, Iterable
 
@@ -7,9 +7,11 @@ from expdb.names import OBSERVATIONS, STEP_KEYS, nearest
 
 
 def check_final(names: Collection[str], fields: Iterable[str]) -> None:
-    """Raise where names of a final observation mean fields of steps that it does not give.
+    """Raise InvalidValue if a final observation has unsuitable names.
 
-    What follows the last step would be zeros.
+    It must not have a column of steps or a name that resembles a field of the steps. If the steps
+    have observations, it must have one, otherwise the next observation of the last step would be
+    zeros.
     """
     for name in names:
         if name in STEP_KEYS:

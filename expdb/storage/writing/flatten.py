@@ -1,4 +1,4 @@
-"""The fields of a step: mappings that hold arrays are taken apart, and new fields get a type."""
+"""Flatten mappings that hold arrays into fields, and infer the types of new fields."""
 
 from collections.abc import Container, Iterator, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ def flattened(
 ) -> dict[str, Any]:
     """Return the values of a step by field: {"obs": {"x": array}} has the field "obs.x".
 
-    Raise InvalidValue or FieldMismatch where a name is none, or names two things.
+    Raise InvalidValue or FieldMismatch if a name is not valid, or two values have the same name.
     """
     flat: dict[str, Any] = {}
     for name, value in values.items():
@@ -57,15 +57,15 @@ def _leaves(
 
 
 def new_types(flat: dict[str, Any], types: Mapping[str, Field]) -> dict[str, Field]:
-    """Return the type of each field that is new, and take out those that have none yet."""
+    """Return the type of each new field; remove fields from `flat` whose type is still unknown."""
     new: dict[str, Field] = {}
     unknown = [name for name in flat if name not in types]
     absent = [name for name in types if name not in flat] if unknown else []
     for name in unknown:
         value = flat[name]
         if value is None:
-            del flat[name]  # its type is not known before a first value
-        elif isinstance(value, (list, tuple)) and not value:  # nothing tells what it is a list of
+            del flat[name]  # its type is unknown until a first value
+        elif isinstance(value, (list, tuple)) and not value:  # the type of its elements is unknown
             del flat[name]
             errors.warn(
                 f"{name!r} is empty before its first value, so its type is not known and the step "

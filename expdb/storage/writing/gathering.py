@@ -1,4 +1,4 @@
-"""Steps that are gathered for one write, and the episodes they go to."""
+"""Steps that are collected for one write, and their episodes."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from expdb.storage.writing.pending import Pending
 
 Key = tuple[str, str]  # task and agent
 
-# What a row has in the columns of a step that it does not name.
+# The values of step columns that a row does not have.
 _USUAL = dict.fromkeys(STEP_KEYS) | {"terminated": False, "truncated": False}
 
 
@@ -30,7 +30,7 @@ def key_of(row: Mapping[str, Any]) -> Key:
 
 @dataclass
 class Gathering:
-    """Steps that are pending, and their episodes, which the handle knows once it is committed."""
+    """Pending steps and their episodes, which the handle remembers once they are committed."""
 
     pending: Pending
     stored: dict[str, tuple[EpisodeRecord, str]] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Gathering:
 
     @property
     def nbytes(self) -> int:
-        """About what its closed chunks hold, before compression."""
+        """Approximate size of the closed chunks before compression."""
         return self.pending.nbytes
 
     @property
@@ -52,17 +52,17 @@ class Gathering:
 
     @property
     def positions(self) -> np.ndarray:
-        """Where the steps are, once they are committed."""
+        """The positions of the steps, once they are committed."""
         return self.pending.positions
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether they may be stored, or not: they are to be written again as they are."""
+        """Whether the outcome of the write is unknown, so that it must be repeated unchanged."""
         return self.pending.is_in_doubt
 
     def known(self, whose: Any) -> EpisodeRecord | None:
-        """Return the episode of a step that says nothing new of one that has steps here already."""
-        key, name, _, *details = whose  # a step has a policy version of its own
+        """Return the open episode of a step without new details if it is known here, or None."""
+        key, name, _, *details = whose  # a step may have its own policy version
         if details.count(None) < len(details):
             return None
         try:
@@ -74,13 +74,13 @@ class Gathering:
         return episode if (episode.task_id, episode.agent_id) == key else None
 
     def complete(self, episode: EpisodeRecord, key: Key, name: str | None) -> None:
-        """Note that a step completes its episode."""
+        """Record that a step completes its episode."""
         self.pending.ended[episode] = "complete"
         if name is None:
             self.opened[key] = None
 
     def rows(self) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-        """Yield the steps as they were given: what the columns are, and what the fields are."""
+        """Yield the columns and the fields of each step as they were given."""
         self.pending.close()
         values = (row for block in self.pending.blocks for row in decoded(block))
         named = set(self.named.values())

@@ -1,4 +1,4 @@
-"""Steps on their way into the episodes that a process has open, and into the database."""
+"""Write steps to the episodes that a process has open."""
 
 import sys
 import threading
@@ -21,27 +21,27 @@ from expdb.storage.writing.columnar import Columnar, columnar
 from expdb.storage.writing.gathering import Gathering, Key, key_of, step_columns
 from expdb.storage.writing.pending import Pending
 
-Row = tuple[Mapping[str, Any], Mapping[str, Any]]  # what the columns are, what the fields are
+Row = tuple[Mapping[str, Any], Mapping[str, Any]]  # columns and fields of a step
 
 MANY_NAMED = 4096  # episodes known by name; others are looked up
-# episodes without a name that are known although the store has swept them away: their next step
-# continues them
+# Episodes without a name that are kept although the store has swept them; their next step continues
+# them.
 MANY_OPEN = 16_384
 # Other processes may begin or end an episode of this write before each attempt.
 ATTEMPTS = 8
 
 
 class OpenEpisodes:
-    """Writes steps to the episodes that a process has open in a buffer. Threads may share it.
+    """Write steps to the episodes that a process has open in a buffer. Threads may share it.
 
-    It knows these by task and agent or by name, as far as this process wrote them.
+    Episodes that this process wrote are known by task and agent, or by name.
     """
 
     def __init__(self, store: Store, run: str):
         self._store, self.run = store, run
         self._open: OrderedDict[Key, EpisodeRecord] = OrderedDict()
         self._named: OrderedDict[str, EpisodeRecord] = OrderedDict()
-        # Who stored the steps of an open episode without a name.
+        # The thread and asyncio task that stored steps of each open episode without a name.
         self._callers: dict[Key, tuple[object, object]] = {}
         self._warned = False
         self._lock = threading.RLock()
@@ -60,7 +60,7 @@ class OpenEpisodes:
     def write_columns(self, columns: Mapping[str, Sequence[Any]]) -> np.ndarray | None:
         """Write steps given as columns in one transaction, and return their positions.
 
-        None, and nothing is written, where they have to be written row by row.
+        Return None and write nothing if the steps must be written row by row.
         """
         return locked(self._lock, self._write_columns, columns)
 
@@ -69,7 +69,7 @@ class OpenEpisodes:
         try:
             are_gathered = self.gather_columns(columns, found)
         except (errors.EpisodeEnded, errors.EpisodeMismatch):
-            return None  # what has become of their episodes is learned there
+            return None  # writing row by row looks the episodes up again
         return self._write_gathered(found) if are_gathered else None
 
     def gathering(self) -> Gathering:
@@ -79,15 +79,15 @@ class OpenEpisodes:
     def gather(
         self, whose: Any, fields: Mapping[str, Any], columns: tuple[Any, ...], found: Gathering
     ) -> None:
-        """Add a step to what is pending, or raise and change nothing.
+        """Add a step to the pending steps, or raise and change nothing.
 
-        `whose` has what it says of its episode. Whoever gathers sees to it that no two threads do.
+        `whose` holds the episode columns of the step. The caller must prevent concurrent calls.
         """
-        if found.pending.fields.version != self._store.fields.version:  # fields were declared since
+        if found.pending.fields.version != self._store.fields.version:  # other fields were declared
             found.pending.cut()
             found.pending.retype(self._store.fields, None)
         episode = found.known(whose)
-        if episode is not None:  # as nearly always: nothing has to be looked up
+        if episode is not None:  # the usual case, without a lookup
             if found.pending.add(episode, fields, columns):
                 found.complete(episode, whose.key, whose.episode_id)
             return
@@ -103,7 +103,7 @@ class OpenEpisodes:
     def gather_columns(self, columns: Mapping[str, Sequence[Any]], found: Gathering) -> bool:
         """Add steps given as columns, all or none; return whether they could be added at once.
 
-        Whoever gathers sees to it that no two threads do.
+        The caller must prevent concurrent calls.
         """
         pending = found.pending
         if pending.fields.version != self._store.fields.version:
@@ -123,7 +123,7 @@ class OpenEpisodes:
         return True
 
     def gather_rows(self, rows: Sequence[Row], found: Gathering) -> None:
-        """Add steps one by one; where one of them is refused, none is added."""
+        """Add steps one by one; if one is refused, add none."""
         pending = found.pending
         if pending.fields.version != self._store.fields.version:
             pending.cut()
@@ -137,14 +137,14 @@ class OpenEpisodes:
             raise
 
     def _episodes_of(self, many: Columnar, found: Gathering) -> list[EpisodeRecord]:
-        """Return the episode of each step, and note which they open and complete."""
+        """Return the episode of each step, and record which episodes they open and complete."""
         row_of = {
             one: dict(zip(("task_id", "agent_id", "episode_id"), one, strict=True))
             for one in dict.fromkeys(many.episode_keys())
         }
         found.stored = self._stored([(row, {}) for row in row_of.values()])
         records = []
-        known: dict[Any, EpisodeRecord] = {}  # those that are open and have steps here
+        known: dict[Any, EpisodeRecord] = {}  # open episodes with steps here
         for episode_key, ends in zip(many.episode_keys(), many.ends, strict=True):
             record = known.get(episode_key)
             if record is None:
@@ -162,16 +162,16 @@ class OpenEpisodes:
         return locked(self._lock, self._write_gathered, found)
 
     def _write_gathered(self, found: Gathering, rows: Sequence[Row] | None = None) -> np.ndarray:
-        """Write gathered steps, and `rows` that are not gathered yet.
+        """Write gathered steps, or `rows` that are not gathered yet.
 
-        Where somebody else has ended, deleted or evicted an episode that this handle knew as open,
-        or begun one of the same name at the same moment, the steps are gathered again.
+        If another process has ended, deleted or evicted an episode that this handle knew as open,
+        or has begun one of the same name, the steps are gathered again.
         """
         for attempt in range(ATTEMPTS):
             try:
                 if rows is not None:
                     anew = self.gathering()
-                    self._gather(rows, anew)  # or raise, and leave what is gathered as it is
+                    self._gather(rows, anew)  # raises without changing `found`
                     found.pending, found.opened, found.named = anew.pending, anew.opened, anew.named
                 return self._commit(found)
             except (errors.EpisodeEnded, errors.EpisodeMismatch):
@@ -185,14 +185,14 @@ class OpenEpisodes:
         try:
             positions = transaction.write(self._store, found.pending)
         finally:
-            # Also where an interrupt came just after the commit, or nobody knows.
+            # Also if an interrupt came just after the commit, or the outcome is unknown.
             if found.is_stored or found.is_in_doubt:
                 self._remember(found)
         self._forget_swept()
         return positions
 
     def _gather(self, rows: Sequence[Row], found: Gathering) -> None:
-        """Add rows to what is pending, and note which episodes they open and complete."""
+        """Add rows to the pending steps, and record which episodes they open and complete."""
         pending, found.stored = found.pending, self._stored(rows)
         for row, fields in rows:
             episode = self._open_episode_of(row, found)
@@ -222,7 +222,7 @@ class OpenEpisodes:
             self._forget(key)
 
     def end_all(self, status: str) -> None:
-        """End the episodes that were begun without a name: nobody else can go on with them."""
+        """End the episodes that were begun without a name: no other process can continue them."""
         locked(self._lock, self._end_all, status)
 
     def _end_all(self, status: str) -> None:
@@ -231,7 +231,7 @@ class OpenEpisodes:
         self._open.clear()
         self._callers.clear()
 
-    # -- which episode a step goes on with, or begins ----------------------------------------------
+    # -- the episode that a step continues or begins -----------------------------------------------
 
     def _remember(self, found: Gathering) -> None:
         for key, episode in found.opened.items():
@@ -239,7 +239,7 @@ class OpenEpisodes:
                 self._open.pop(key, None)
                 self._callers.pop(key, None)
             else:
-                # Not removed and added again: an interrupt in between would forget the episode.
+                # Not removed and added again: an interrupt in between would lose the episode.
                 self._open[key] = episode
                 self._open.move_to_end(key)  # in the order of their last steps
         for name, episode in found.named.items():
@@ -252,7 +252,7 @@ class OpenEpisodes:
             del self._named[next(iter(self._named))]
 
     def _look_again(self, rows: Sequence[Row]) -> None:
-        """Learn what has become of the episodes of these rows that this handle knew as open."""
+        """Look up the current state of the episodes of these rows that this handle knew as open."""
         keys = {key_of(row) for row, _ in rows if row.get("episode_id") is None}
         known = [self._open[key] for key in keys if key in self._open]
         found = episodes.find(self._store, [episode.episode_id for episode in known])
@@ -272,10 +272,7 @@ class OpenEpisodes:
         self._callers.pop(key, None)
 
     def _forget_swept(self) -> None:
-        """Let go of the episodes that the store has swept away, the oldest first.
-
-        This happens where there are too many to remember.
-        """
+        """Remove swept episodes, oldest first, while there are more than `MANY_OPEN`."""
         while len(self._open) > MANY_OPEN:
             key, episode = next(iter(self._open.items()))
             if episode.last_position >= self._store.swept:
@@ -292,7 +289,7 @@ class OpenEpisodes:
         return episode
 
     def _episode_of(self, row: Mapping[str, Any], found: Gathering) -> EpisodeRecord:
-        """Return the episode of a step to be stored."""
+        """Return the episode of a step to be stored, and record its details."""
         given = {name: row[name] for name in EPISODE_DETAILS if row.get(name) is not None}
         if row.get("episode_id") is None:
             key = key_of(row)
@@ -309,7 +306,7 @@ class OpenEpisodes:
         try:
             episode = found.opened[key] if key in found.opened else self._open.get(key)
         except TypeError:
-            episode = None  # not text: a new one says so
+            episode = None  # not text: `new` raises
         if episode is None:
             episode = self.new(task_id, agent_id, None, given)
             self._callers[key] = _caller()
@@ -365,7 +362,7 @@ class OpenEpisodes:
     ) -> EpisodeRecord:
         """Return an episode of this run that is not stored yet.
 
-        Raise InvalidValue for what cannot name one.
+        Raise InvalidValue if an id or a detail is not valid.
         """
         episode = EpisodeRecord(
             episode_id=uuid.uuid4().hex
@@ -385,8 +382,8 @@ class OpenEpisodes:
     ) -> None:
         """Record episode details that a step adds.
 
-        Raise EpisodeMismatch if a detail differs. Skip policy_version: an episode has that of its
-        first step, and a later step stores its own, because steps before it had none.
+        Raise EpisodeMismatch if a detail differs. Skip policy_version: an episode has the version
+        of its first step, and a later step stores its own, because steps before it had none.
         """
         told = dict(pending.details.get(episode, {}))
         for name, value in _episode_details(given).items():
@@ -404,7 +401,7 @@ class OpenEpisodes:
             pending.details[episode] = told
 
     def forget(self) -> None:
-        """Know no open episode any more: the buffer was cleared."""
+        """Forget all open episodes, because the buffer was cleared."""
         locked(self._lock, self._forget_all)
 
     def _forget_all(self) -> None:

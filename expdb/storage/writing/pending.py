@@ -1,7 +1,4 @@
-"""Steps on their way in.
-
-Every value is checked and encoded here, before anything touches the database.
-"""
+"""Pending steps: every value is checked and encoded before the database is accessed."""
 
 import time
 from collections.abc import Mapping
@@ -25,7 +22,7 @@ _NONE = [None, None]
 
 
 class Steps(NamedTuple):
-    """What the columns of some steps are, beside their fields."""
+    """The columns of some steps, without their fields."""
 
     episode: tuple[EpisodeRecord, ...]
     step: tuple[int | None, ...]
@@ -46,12 +43,12 @@ class Steps(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """How far pending steps are."""
+    """A state of pending steps, to return to."""
 
     taken: int
     blocks: list[Block]
     rows: Rows
-    held: int  # of the rows, and of their columns
+    held: int  # number of rows, and of their columns
     columns: int
     nbytes: int
     types: dict[str, Field]
@@ -75,15 +72,15 @@ class Pending:
         self.blocks: list[Block] = []
         self.rows = Rows()
         self.ended: dict[EpisodeRecord, str] = {}  # status
-        # The episode that ends here, where there may be no step of it.
+        # The episode that this write ends, even if it has no pending steps.
         self.ending: EpisodeRecord | None = None
         self.final: dict[str, Any] | None = None
-        # What the steps tell of their episodes.
+        # Details of episodes that their steps add.
         self.details: dict[EpisodeRecord, dict[str, Any]] = {}
-        self.nbytes = 0  # about what its closed chunks hold, before compression
-        # Of an attempt to write this, of which nobody knows whether it was committed.
+        self.nbytes = 0  # approximate size of the closed chunks before compression
+        # Id of a write whose outcome is unknown: an attempt may have been committed.
         self.write_id = ""
-        self.stored: np.ndarray | None = None  # the positions, once it is committed
+        self.stored: np.ndarray | None = None  # the positions, once committed
 
     def __len__(self) -> int:
         return len(self.taken)
@@ -97,20 +94,20 @@ class Pending:
 
     @property
     def is_stored(self) -> bool:
-        """Whether it is committed."""
+        """Whether the steps are committed."""
         return self.stored is not None
 
     @property
     def positions(self) -> np.ndarray:
-        """Where the steps are, once they are committed."""
+        """The positions of the steps, once they are committed."""
         assert self.stored is not None
         return self.stored
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether it may be stored, or not.
+        """Whether the outcome of the write is unknown.
 
-        It is to be written again as it is, and takes no more steps.
+        If so, the same steps must be written again, and no steps can be added.
         """
         return bool(self.write_id) and self.stored is None
 
@@ -127,7 +124,7 @@ class Pending:
         elif reward is not None:
             if not -LARGEST_REWARD <= reward <= LARGEST_REWARD:
                 checks.reward(reward)  # raises
-            reward += 0.0  # SQL has one zero
+            reward += 0.0  # SQL has no negative zero
         if type(terminated) is not bool:
             terminated = checks.flag(terminated, "terminated")
         if type(truncated) is not bool:
@@ -159,7 +156,7 @@ class Pending:
             else:
                 self._append_new(values)
         except BaseException:
-            # Else an interrupt came just after, or before.
+            # Otherwise the interrupt came before the step was appended or after its row was added.
             if rows.count == count and self.taken and self.taken[-1] is one:
                 self.taken.pop()
             raise
@@ -173,7 +170,7 @@ class Pending:
         return self._types
 
     def extend(self, episodes: list[EpisodeRecord], many: Columnar) -> None:
-        """Accept steps that are known to fit; whoever is interrupted goes back to a `mark`."""
+        """Accept steps that are known to fit; an interrupted caller must restore a `mark`."""
         stop = 0
         while stop < many.size:
             stop = self.rows.extend(many.fields, self._types, stop)
@@ -186,7 +183,7 @@ class Pending:
             self._columns = Steps(tuple(episodes), *columns)
 
     def mark(self) -> Mark:
-        """Return how far it is, to come back to where the next steps are refused."""
+        """Return the current state, to restore it if the next steps are refused."""
         rows = self.rows
         return Mark(
             len(self.taken), self.blocks, rows, rows.count, len(rows.columns), self.nbytes,
@@ -194,16 +191,16 @@ class Pending:
         )  # fmt: skip
 
     def back_to(self, mark: Mark) -> None:
-        """Let go of all steps that came after a mark."""
+        """Discard all steps that were added after a mark."""
         del self.taken[mark.taken :]
-        self._columns = None  # as many other steps may follow
+        self._columns = None  # a later equal length would look current
         self.blocks, self.rows, self.nbytes = mark.blocks, mark.rows, mark.nbytes
         self._types, self.fields = mark.types, mark.fields
         self.ended, self.details = mark.ended, mark.details
         self.rows.cut_back(mark.held, mark.columns)
 
     def _checked_versions(self, episode: EpisodeRecord, first: Any, last: Any) -> list[int | None]:
-        """Return a step's versions, as given: the plan leaves out those of its episode."""
+        """Return a step's checked versions; the plan omits those that equal the episode's."""
         if first is not None:
             first = checks.whole(first, "policy_version")
         if last is not None:
@@ -229,10 +226,7 @@ class Pending:
             self.blocks, self.rows, self.nbytes = [*self.blocks, block], Rows(), nbytes  # at once
 
     def _append_new(self, values: Mapping[str, Any]) -> None:
-        """Append a row with fields that are new here.
-
-        Their types stay only if the whole row is taken.
-        """
+        """Append a row with new fields; keep their types only if the whole row is accepted."""
         before, count = (self._types, self.fields), self.rows.count
         try:
             self.rows.append(self._flattened(values), self._types)
@@ -242,9 +236,9 @@ class Pending:
             raise
 
     def retype(self, fields: Fields, final: dict[str, Any] | None) -> None:
-        """Encode the fields anew, as of other types or with another final observation.
+        """Encode the steps again, with other field types or another final observation.
 
-        If that is refused, it raises and changes nothing.
+        If a value is refused, raise and change nothing.
         """
         before = self.fields, self._types, self.blocks, self.rows, self.nbytes, self.final
         held = [row for block in self.blocks for row in decoded(block)]
@@ -261,7 +255,7 @@ class Pending:
             if final is not None:
                 self.add_final(final)
             self.close()
-        except BaseException:  # else the steps would be written later without their fields
+        except BaseException:  # otherwise a later write would store the steps without their fields
             self.fields, self._types, self.blocks, self.rows, self.nbytes, self.final = before
             raise
 
@@ -276,18 +270,18 @@ class Pending:
         self.final = final
 
     def end(self, episode: EpisodeRecord, status: str) -> None:
-        """Have the write end its only episode, also where there are no steps to write."""
+        """Make the write end its only episode, even if there are no steps to write."""
         self.ended, self.ending = {episode: status}, episode
 
     def take_back_end(self) -> None:
-        """Be as before the end of its episode, which was refused: more steps may follow."""
-        self.cut()  # the final observation may be in the chunk that is under way
+        """Undo the end of the episode, which was refused, so that more steps can follow."""
+        self.cut()  # the current chunk may hold the final observation
         if self.final_is_in_block:
             self.retype(self.fields, final=None)
         self.ended, self.ending, self.final = {}, None, None
 
     def close(self) -> None:
-        """Close the last chunk, with the final observation in it where it holds a step."""
+        """Close the last chunk; if it has steps, add the final observation to it."""
         if self.final and self.rows.count and not self.rows.has_final:
             self.rows.append_final(self.final, self._types)
         self.cut()
@@ -299,7 +293,7 @@ class Pending:
 
     @property
     def final_is_in_block(self) -> bool:
-        """Whether the last chunk holds the final observation behind its steps."""
+        """Whether the last chunk holds the final observation after its steps."""
         return bool(self.blocks) and self.blocks[-1].has_final
 
     @property
@@ -337,9 +331,9 @@ class Pending:
     def number(
         self, episode: EpisodeRecord, mine: list[int], step: list[int]
     ) -> tuple[int | None, bool]:
-        """Give the steps `mine` of an episode their numbers, in `step`.
+        """Assign step numbers to the steps `mine` of an episode, in `step`.
 
-        Returns the greatest, and whether all came in order.
+        Return the greatest number, and whether all steps came in order.
         """
         last_step, ordered, numbers = episode.last_step, episode.ordered, self.steps.step
         for place, index in enumerate(mine):
@@ -352,18 +346,19 @@ class Pending:
         return last_step, ordered
 
     def gained(self, mine: list[int]) -> float | None:
-        """Return the sum of the rewards of the steps `mine`, None where none is known."""
+        """Return the sum of the known rewards of the steps `mine`; None if none is known."""
         known = [
             reward for reward in map(self.steps.reward.__getitem__, mine) if reward is not None
         ]
         return sum(known) if known else None
 
     def _flattened(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values with mappings that hold arrays taken apart; learn new fields."""
+        """Return the values with nested mappings flattened; add the types of new fields."""
         flat = flattened(values, self._types, self.fields.nested)
         new = new_types(flat, self._types)
         if new:
-            # A trial column: the type must not stay if the very value that made it is refused.
+            # A trial column: the type must not be kept if the value it was inferred from is
+            # refused.
             Rows().append({name: flat[name] for name in new}, new)
             self._types = {**self._types, **new}
             self.fields = Fields(self._types, self.fields.optional, self.fields.version)

@@ -1,4 +1,4 @@
-"""What a write stores, worked out without a database."""
+"""Plan what a write stores, without a database."""
 
 from collections.abc import Iterator, Mapping
 
@@ -10,13 +10,13 @@ from expdb.storage.writing.pending import Pending, Steps
 def make_plan(
     pending: Pending, known: Mapping[EpisodeRecord, EpisodeRecord] | None = None
 ) -> WritePlan:
-    """Return what the pending steps become; `known` are episodes that are not as their record is.
+    """Return the plan of a write; `known` maps outdated records to the stored episodes.
 
-    The steps of an episode are numbered from where it stands, so a plan is made anew where that
-    turns out to be another place.
+    Steps are numbered from the current length of their episode, so the plan must be made again if
+    the stored length differs.
     """
     steps, mine, count = pending.steps, pending.indices_by_episode(), len(pending)
-    alone = len(mine) == 1  # nearly always, and then a third of the work
+    alone = len(mine) == 1  # the usual case, with a third of the work
     numbers, place_of, ordinals = [0] * count, [1] * count, [0] * count
     episodes: list[EpisodeWrite] = []
     for place, (record, rows) in enumerate(mine.items(), 1):
@@ -64,7 +64,7 @@ def make_plan(
 def _own_versions(
     steps: Steps, episodes: list[EpisodeWrite]
 ) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
-    """Return the versions of the steps that differ from those of their episodes, None elsewhere."""
+    """Return each step's versions, with None for those that equal the version of its episode."""
     own, ends = list(steps.policy_version), list(steps.policy_version_end)
     for write in episodes:
         usual = write.after.policy_version

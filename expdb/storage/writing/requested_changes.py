@@ -1,4 +1,4 @@
-"""What `update` may change: its columns, checked before anything is stored."""
+"""Check the columns that `update` sets, before anything is stored."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ def checked_changes(columns: Mapping[str, Any], replace_tags: bool) -> dict[str,
     for name in columns:
         column, dot, key = name.partition(".")
         if dot and column in TAGS and key:
-            resolve(name)  # raises where no query could name the tag
+            resolve(name)  # raises if a query could not name the tag
             tags = given.setdefault(column, {})
             if not isinstance(tags, Mapping) or key in tags:
                 raise errors.InvalidValue(

@@ -1,8 +1,8 @@
-"""Writing in one round trip to a server: positions, rows and chunks in one statement.
+"""Write in one round trip to a server: positions, rows and chunks in one statement.
 
-The server is given the plan, and adds the first position. Where the process does not know enough,
-or its view turns out to be out of date, nothing is written and the write is done statement by
-statement (transaction.py).
+The server receives the plan and adds the first position. If this process lacks information for
+that, or its cached view is out of date, nothing is written, and transaction.py writes the steps
+statement by statement.
 """
 
 import json
@@ -26,8 +26,8 @@ from expdb.storage.writing.plan import make_plan
 def write_at_once(store: Store, pending: Pending, again: bool) -> Commit | None:
     """Write the pending steps, and set `pending.stored`.
 
-    Return None where it takes more than one statement. `again` says that an earlier call with this
-    write id may have succeeded unseen; then its positions are taken.
+    Return None if the write takes more than one statement. With `again`, an earlier call with this
+    write id may have been committed; if so, its positions are used.
     """
     if len(pending) > (store.dialect.ROUND_TRIP_STEPS or 0) or pending.details:
         return None
@@ -38,7 +38,7 @@ def write_at_once(store: Store, pending: Pending, again: bool) -> Commit | None:
         return None
     plan = make_plan(pending)
     if not all(write.gained is None or isfinite(write.gained) for write in plan.episodes):
-        return None  # JSON has no word for it
+        return None  # JSON cannot represent it
     transaction = store.engine.appending()
     try:
         with transaction as session:
@@ -60,7 +60,7 @@ def write_at_once(store: Store, pending: Pending, again: bool) -> Commit | None:
 
 
 def _known_decoders(store: Store, pending: Pending) -> list[Decoder] | None:
-    """Return the decoder of each chunk; None where fields or signatures have to be stored first."""
+    """Return the decoder of each chunk, or None if fields or signatures must be stored first."""
     known = store.fields
     found, lacking = pending.found_fields(known)
     if found.items() - known.types.items() or lacking - known.optional:
@@ -116,7 +116,7 @@ def _parameters(
 
 
 def _description(write: EpisodeWrite) -> dict[str, Any]:
-    """Return the columns that describe an episode: all where it is new, else those compared."""
+    """Return the columns that describe an episode: all if it is new, otherwise those to compare."""
     record = write.record
     if write.before.id is None:
         return record.columns()
@@ -126,7 +126,7 @@ def _description(write: EpisodeWrite) -> dict[str, Any]:
 def _chunks(
     plan: WritePlan, decoders: list[Decoder], buffer_id: int
 ) -> tuple[list[int], list[bytes]]:
-    """Return the numbers of each chunk, one after another, and the messages."""
+    """Return the numbers of all chunks, concatenated, and their messages."""
     numbers: list[int] = []
     messages: list[bytes] = []
     for chunk, decoder in zip(plan.chunks, decoders, strict=True):
@@ -139,7 +139,7 @@ def _chunks(
 
 
 def _sent(name: str, column: tuple[Any, ...]) -> Any:
-    """Return a column as it is sent; None where every step has the usual value."""
+    """Return a column as it is sent; None if every step has the default value."""
     if COLUMN_KINDS[name] == "real":
         return np.array(column, np.float64)
     usual = False if COLUMN_KINDS[name] == "flag" else None
@@ -147,13 +147,12 @@ def _sent(name: str, column: tuple[Any, ...]) -> Any:
 
 
 def _compact_ended(store: Store, plan: WritePlan) -> None:
-    """Merge the chunks of the episodes that have ended and that earlier writes began."""
+    """Merge the chunks of episodes that have ended and have chunks of earlier writes."""
     for write in plan.episodes:
         if write.status != "open" and write.after.length > len(write.rows):
             try:
                 with store.writing() as (session, outcome):
                     compact.compact_episode(store, session, outcome, write.after.id or 0, None, {})
             except (errors.ConnectionLost, errors.DatabaseBusy, errors.UnknownBuffer):
-                # The steps are stored; that their chunks stay as small as they came takes space,
-                # and no more.
+                # The steps are stored; unmerged chunks only take more space.
                 return

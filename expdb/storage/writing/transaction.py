@@ -1,8 +1,8 @@
-"""Writing: one transaction per call, all or nothing.
+"""Write steps: one transaction per call, all or nothing.
 
-Take positions (which locks out other writers), settle the episodes, insert steps, segments and
-chunks, count (which evicts). What is slow and needs no lock, checking and encoding the fields, was
-done before, in `pending.py`.
+A write reserves positions (which locks out other writers), resolves the episodes, inserts steps,
+segments and chunks, and updates the counters (which evicts). Checking and encoding the fields is
+slow and needs no lock, so `pending.py` does it beforehand.
 """
 
 import json
@@ -46,14 +46,14 @@ RETRY_SECONDS = 0.1
 def write(store: Store, pending: Pending) -> np.ndarray:
     """Write the pending steps in one transaction and return their positions, int64 in order.
 
-    Raises EpisodeEnded, EpisodeMismatch or FieldMismatch, with nothing stored, where another
-    process has meanwhile ended an episode, used its name, or given a field another type. After
-    anything else that is raised, interrupts included, `pending.stored` and `pending.is_in_doubt`
-    tell what has become of the steps.
+    Raise EpisodeEnded, EpisodeMismatch or FieldMismatch, and store nothing, if another process has
+    ended an episode, used its name, or given a field another type. After any other exception,
+    including interrupts, `pending.stored` and `pending.is_in_doubt` show whether the steps are
+    stored.
     """
     pending.close()
     again, deadline = pending.is_in_doubt, time.monotonic() + store.engine.timeout
-    if store.dialect.ROUND_TRIP_STEPS and not again:  # of use only where a connection can be lost
+    if store.dialect.ROUND_TRIP_STEPS and not again:  # only needed if a connection can be lost
         pending.write_id = uuid.uuid4().hex
     new_episodes = sum(record.id is None for record in pending.episodes())
     try:
@@ -69,14 +69,14 @@ def write(store: Store, pending: Pending) -> np.ndarray:
             except errors.FieldMismatch:
                 if pending.fields.version == store.fields.version:
                     raise
-                # Another process has typed a field meanwhile; an int, say, still goes into what is
-                # now a float field.
+                # Another process has set the type of a field. The values may still fit: an int, for
+                # example, can be stored in a float field.
                 pending.retype(store.fields, pending.final)
             except errors.RateLimited as error:
                 wait_to_insert(store, len(pending), deadline, error)
             except errors.ConnectionLost as error:
-                # Nobody knows whether the write was committed, so it is done again under the same
-                # id, once only.
+                # It is unknown whether the write was committed, so it is repeated under the same
+                # id; the steps are stored only once.
                 if time.monotonic() >= deadline:
                     what = (
                         "whether this write is stored can be told by its chunks' write_id "
@@ -87,7 +87,7 @@ def write(store: Store, pending: Pending) -> np.ndarray:
                 time.sleep(RETRY_SECONDS)
     except errors.ExpDBError:
         if not again:
-            pending.write_id = ""  # it was refused, which leaves no doubt
+            pending.write_id = ""  # it was refused, so nothing is stored
         raise
     if new_episodes:
         episodes.sweep_if_due(store, new_episodes)
@@ -97,8 +97,8 @@ def write(store: Store, pending: Pending) -> np.ndarray:
 def _enqueue_commit(store: Store, pending: Pending, commit: Commit | None) -> None:
     """Queue a commit for the rows in memory, unless its final observation is in a separate chunk.
 
-    A commit that changed columns of an episode has another revision than the rows, which are then
-    read.
+    If the commit changed columns of an episode, its revision differs from that of the rows in
+    memory, and they are read again.
     """
     if commit is None or commit.plan is None or not store.commit_queue.is_accepting:
         return
@@ -118,7 +118,7 @@ def _in_transaction(store: Store, pending: Pending, again: bool) -> Commit | Non
     Fields, signatures and episodes may differ from the cached ones. Return None if the write added
     fields or if an earlier attempt had already written the steps.
     """
-    draft = _drafted(store, pending)  # before other writers are kept waiting
+    draft = _drafted(store, pending)  # before the lock, which makes other writers wait
     writing = Writing(store, WriteOutcome(write_id=pending.write_id or None), locked=again)
     positions, plan, counters = None, None, None
     try:
@@ -131,7 +131,7 @@ def _in_transaction(store: Store, pending: Pending, again: bool) -> Commit | Non
             return None
         return Commit(int(positions[0]), plan, store.fields, counters, writing.commit_versions)
     except BaseException as error:
-        # An interrupt may have come just before that, or just after the commit.
+        # An interrupt may come before `pending.stored` is set, or just after the commit.
         writing.__exit__(type(error), error, None)
         if writing.committed:
             pending.stored = positions
@@ -139,7 +139,7 @@ def _in_transaction(store: Store, pending: Pending, again: bool) -> Commit | Non
 
 
 def _end_only(store: Store, pending: Pending, again: bool) -> None:
-    """End an episode that has no steps to be written; nothing where it has none at all."""
+    """End an episode without steps to write; do nothing if none of its steps are stored."""
     episode, nothing = pending.ending, np.empty(0, np.int64)
     if episode is None or episode.id is None:
         pending.stored = nothing
@@ -164,7 +164,7 @@ def _end_stored(
     episode: EpisodeRecord,
     again: bool,
 ) -> None:
-    """End an episode whose steps are stored; nothing where that is done, or it is swept away."""
+    """End an episode whose steps are stored, unless it has ended already or was swept."""
     assert episode.id is not None
     status, mine = pending.ended[episode], (E.buffer_id == store.id, E.id == episode.id)
     current = [found for (found,) in session.rows(sa.select(E.status).where(*mine))]
@@ -181,7 +181,7 @@ def _end_stored(
 
 
 def _written(store: Store, session: Session, pending: Pending) -> np.ndarray | None:
-    """Return the positions of a write that was committed unseen, None where it was not."""
+    """Return the positions of a write with an unknown outcome, or None if it was not committed."""
     ((last,),) = session.ask(
         "SELECT max(id) FROM chunks WHERE buffer_id = ? AND write_id = ?",
         store.id,
@@ -208,11 +208,11 @@ def _written(store: Store, session: Session, pending: Pending) -> np.ndarray | N
 
 @dataclass(frozen=True)
 class _Draft:
-    """What a write comes to, if nothing has changed by the time it holds the writers' lock."""
+    """A plan made before the write has the lock, valid if nothing changes until then."""
 
     plan: WritePlan
     fields: Fields
-    found: tuple[dict[str, Field], set[str]]  # what `found_fields` says of these
+    found: tuple[dict[str, Field], set[str]]  # returned by `Pending.found_fields` for `fields`
 
 
 def _drafted(store: Store, pending: Pending) -> _Draft:
@@ -299,14 +299,14 @@ def _put_episodes(
     next_id: int,
     now: float,
 ) -> WritePlan:
-    """Insert and advance the episodes; return the plan, made anew where one was not as known."""
+    """Insert and advance the episodes; return the plan, made again if an episode was outdated."""
     known: dict[EpisodeRecord, EpisodeRecord] = {}
     put = 0
     ids: list[int] = []
     while put < len(plan.episodes):
         write = plan.episodes[put]
         if write.before.id is None:
-            if write.record in known:  # swept away: it had no part in the ids that were taken
+            if write.record in known:  # swept: no id was reserved for it
                 ((id,),) = session.ask(TAKE_EPISODE, store.id)
             else:
                 id, next_id = next_id, next_id + 1

@@ -1,4 +1,4 @@
-"""A user's own SQL, which only reads."""
+"""Run SQL of users, read-only."""
 
 import json
 import re
@@ -13,7 +13,8 @@ from expdb.sql import schema
 from expdb.sql.dialects.base import QueryFailed
 from expdb.sql.dialects.postgresql.translate import first_line
 
-# What a `:name` is not found in: text, quoted names, comments, dollar-quoted text, casts.
+# Parts of a query in which `:name` is not a parameter: text, quoted names, comments, dollar-quoted
+# text, casts.
 _TOKENS = re.compile(
     r"""(?P<skip>[eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]* | /\*.*?\*/
     | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$ | ::) | :(?P<name>[A-Za-z_]\w*) | (?P<percent>%)""",
@@ -22,7 +23,7 @@ _TOKENS = re.compile(
 
 
 def _placeholders(query: str) -> tuple[str, set[str]]:
-    """Return a query with the driver's placeholders for `:name`, and the names."""
+    """Return a query with `:name` replaced by the driver's placeholders, and the names."""
     names = set()
 
     def replaced(match: re.Match[str]) -> str:
@@ -59,13 +60,12 @@ def run_sql(
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Run one reading statement; return the names of its columns and its rows.
 
-    As the query of a cursor, which can be nothing but one SELECT without effects, in a transaction
-    that is read-only and has its snapshot already, so that nothing in the statement can make it
-    another one.
+    The statement is the query of a cursor, which must be a single SELECT without side effects. The
+    transaction is read-only and has its snapshot already, so the statement cannot change that.
 
-    `field(payload, name)` cannot be answered by the server. It notes there what it was asked for;
-    the values are then given to it, and the query is run again in the same snapshot, until it asks
-    for nothing more.
+    The server cannot compute `field(payload, name)`. The function records its arguments in a table.
+    expdb then inserts the values there and runs the query again in the same snapshot, until no
+    argument is new.
 
     The transaction has `timeout` as its statement_timeout.
     """
@@ -99,7 +99,7 @@ def run_sql(
 
 
 def _refuse(query: str, params: dict[str, Any], names: set[str]) -> None:
-    """Raise where the query needs not be sent to know that it fails."""
+    """Raise if the query fails without being sent."""
     if missing := sorted(names - params.keys()):
         raise errors.SqlError(
             f"no value for :{missing[0]}: give every :name of the query in params"
@@ -128,7 +128,7 @@ def _decode_priorities(session: Any) -> None:
     """Make `experience` decode each block of priorities once, in this transaction.
 
     The view of the schema reads the block again for each step, which is faster only for few steps.
-    It is what a role without the right to make temporary tables uses.
+    Roles without the privilege to create temporary tables use that view.
     """
     ((may,),) = session.ask("SELECT has_database_privilege(current_database(), 'TEMP')")
     if may:
@@ -139,7 +139,7 @@ def _decode_priorities(session: Any) -> None:
 
 
 def _prepare_fields(session: Any, text: str, kinds: dict[str, str]) -> str:
-    """Make the table in which `field` notes; return the query with its values cast."""
+    """Create the table for the arguments of `field`; return the query with its values cast."""
     session.ask(
         "CREATE TEMPORARY TABLE expdb_fields (payload text NOT NULL, name text NOT NULL, "
         "value text, known boolean NOT NULL, PRIMARY KEY (payload, name)) ON COMMIT DROP"
@@ -150,7 +150,7 @@ def _prepare_fields(session: Any, text: str, kinds: dict[str, str]) -> str:
 
 
 def _meant(error: psycopg.Error) -> errors.ExpDBError | None:
-    """Return what a server's error says of the query, None where it says nothing of it."""
+    """Return the expdb error for a server's error about the query, or None for other errors."""
     state, said = error.sqlstate or "", first_line(error)
     if state in ("25006", "0A000", "25001", "42501") or "multiple commands" in said:
         return errors.SqlRefused(
@@ -166,12 +166,12 @@ def _meant(error: psycopg.Error) -> errors.ExpDBError | None:
 
 
 def _answer(session: Any, field: Any) -> bool:
-    """Give `field` the values it has asked for since; return whether there were any."""
+    """Insert the values that `field` has asked for; return whether there were any."""
     wanted = session.ask("SELECT payload, name FROM expdb_fields WHERE NOT known")
     if not wanted:
         return False
     session.ask("DELETE FROM expdb_fields WHERE NOT known")
-    # Neighbours of one chunk together: only a few chunks are kept decoded.
+    # Order them by chunk: only a few chunks are kept decoded.
     wanted.sort(key=lambda pair: [part.zfill(20) for part in pair[0].split(":")])
     values = [field.value(payload, name) for payload, name in wanted]
     with (
@@ -188,7 +188,7 @@ def _answer(session: Any, field: Any) -> bool:
 
 
 class _Loader(psycopg.adapt.Loader):
-    """Loads times as Python values, or as text where Python has no such value."""
+    """Load times as Python values, or as text if Python has no such value."""
 
     loader: type[psycopg.adapt.Loader]
 
@@ -217,7 +217,7 @@ _LOADERS = {
 
 
 def _cursor(session: Any) -> Any:
-    """Return a cursor that reads every time that the server has."""
+    """Return a cursor that can read every time value of the server."""
     cursor = session.driver.cursor()
     for name, loader in _LOADERS.items():
         cursor.adapters.register_loader(name, loader)
@@ -225,9 +225,9 @@ def _cursor(session: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as SQLite would have given it: JSON as text, exact numbers as int or float.
+    """Return a value as SQLite would return it: JSON as text, exact numbers as int or float.
 
-    Numbers beyond these are text.
+    Larger numbers are text.
     """
     if isinstance(value, Decimal):
         if value.is_finite() and not -1e308 <= value <= 1e308:

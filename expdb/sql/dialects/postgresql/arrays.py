@@ -9,9 +9,9 @@ from psycopg.adapt import Dumper
 
 
 class ArrayDumper(Dumper):
-    """Sends a 1-D NumPy array of int64 or float64 as PostgreSQL's own.
+    """Send a 1-D NumPy array of int64 or float64 as a PostgreSQL array.
 
-    That takes 4 us for 64 numbers, where a list takes 40.
+    That takes 4 us for 64 numbers; a list takes 40 us.
     """
 
     format = psycopg.pq.Format.BINARY
@@ -19,7 +19,7 @@ class ArrayDumper(Dumper):
     pairs: Any = None
 
     def get_key(self, obj: np.ndarray, format: Any) -> Any:
-        """Return what tells dumpers apart."""
+        """Return the key under which psycopg caches the dumper."""
         return self.cls, obj.dtype.kind
 
     def upgrade(self, obj: np.ndarray, format: Any) -> Dumper:
@@ -37,12 +37,12 @@ class ArrayDumper(Dumper):
 
 
 class IntegersDumper(ArrayDumper):
-    """Sends int64."""
+    """Send int64."""
 
     oid, element, pairs = 1016, 20, np.dtype([("size", ">i4"), ("value", ">i8")])
 
 
 class FloatsDumper(ArrayDumper):
-    """Sends float64."""
+    """Send float64."""
 
     oid, element, pairs = 1022, 701, np.dtype([("size", ">i4"), ("value", ">f8")])

@@ -1,4 +1,4 @@
-"""Connections to a server: how they are made, and whether they still are any good."""
+"""Connections to a server: how they are opened, and whether they are still usable."""
 
 import logging
 import select
@@ -17,12 +17,12 @@ from expdb.sql.dialects.postgresql.arrays import ArrayDumper
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 POOL, OVERFLOW = 8, 56
-# A connection idle for longer is asked whether it still lives, as firewalls forget silently.
+# A connection that was idle for longer is tested with a query: firewalls drop connections silently.
 IDLE_SECONDS = 60.0
 
 
 class BinaryCursor(psycopg.Cursor[Any]):
-    """A cursor that has results sent in binary: three times as fast to read as text."""
+    """A cursor that receives results in binary, which is three times as fast to read as text."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -30,7 +30,7 @@ class BinaryCursor(psycopg.Cursor[Any]):
 
 
 def pooled(url: sa.URL, timeout: float) -> sa.Engine:
-    """Return a pool of connections that are looked at before they are used."""
+    """Return a pool of connections that are checked before use."""
     seconds = max(2, int(timeout))
     network: dict[str, Any] = {
         "connect_timeout": seconds, "keepalives_idle": max(1, seconds // 2),
@@ -42,13 +42,13 @@ def pooled(url: sa.URL, timeout: float) -> sa.Engine:
         isolation_level="AUTOCOMMIT",
         pool_size=POOL, max_overflow=OVERFLOW, pool_timeout=timeout, pool_use_lifo=True,
         use_native_hstore=False,
-        # No prepared statements: PgBouncer hands each transaction to another server process.
+        # No prepared statements: PgBouncer may run each transaction in another server process.
         connect_args={
             **{name: value for name, value in network.items() if name not in url.query},
             "prepare_threshold": None, "cursor_factory": BinaryCursor,
         },
     )  # fmt: skip
-    # Before SQLAlchemy looks at the server itself.
+    # Before SQLAlchemy queries the server itself.
     sa.event.listen(engine, "connect", _greet, insert=True)
     sa.event.listen(engine, "checkout", _check_alive)
     sa.event.listen(engine, "checkin", _note_time)
@@ -56,7 +56,7 @@ def pooled(url: sa.URL, timeout: float) -> sa.Engine:
 
 
 def _greet(driver: Any, record: Any) -> None:
-    """Refuse a server that is too old, and a database that cannot hold every text."""
+    """Register adapters; refuse an old server, or a database with an unsuitable encoding."""
     try:
         record.info["used"] = time.monotonic()
         driver.adapters.register_dumper(np.ndarray, ArrayDumper)
@@ -77,11 +77,11 @@ def _greet(driver: Any, record: Any) -> None:
 
 
 def _check_alive(driver: Any, record: Any, proxy: Any) -> None:
-    """Have a connection replaced if the server has hung up meanwhile.
+    """Raise DisconnectionError if the server has closed a connection; the pool then replaces it.
 
-    Looking at the socket takes no round trip, and tells of every server that was stopped or
-    restarted: it has said good-bye, which nobody has read. Only after a long pause, when a firewall
-    may have forgotten the connection, is it asked.
+    Checking the socket takes no round trip, and detects every server that was stopped or restarted,
+    because its last message is unread. Only after `IDLE_SECONDS`, when a firewall may have dropped
+    the connection, a query tests it.
     """
     alive = not _readable(driver.fileno())
     if alive and time.monotonic() - record.info.get("used", 0.0) > IDLE_SECONDS:
@@ -97,7 +97,7 @@ def _readable(socket: int) -> bool:
     """Return whether there is something to read at this moment."""
     if not hasattr(select, "poll"):  # Windows
         return bool(select.select([socket], [], [], 0)[0])
-    poll = select.poll()  # select() takes no more than 1,024 files
+    poll = select.poll()  # select() supports only 1,024 files
     poll.register(socket, select.POLLIN)
     return bool(poll.poll(0))
 

@@ -1,10 +1,7 @@
-"""Connections to a PostgreSQL server.
+"""Connections to a PostgreSQL server: a pool, snapshots for readers, few round trips.
 
-There is a pool, snapshots for readers, and as few round trips as the work allows.
-
-The connections are in autocommit mode, and transactions are begun and ended by statements of ours:
-so they can travel with the first and the last question of a transaction instead of taking trips of
-their own.
+The connections are in autocommit mode, and expdb sends the statements that begin and end
+transactions. So these share round trips with the first and the last query of a transaction.
 """
 
 import os
@@ -29,14 +26,14 @@ from expdb.sql.schema import newer_schema
 from expdb.sql.session import Session, Transaction
 
 READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-# whatever the default: stricter levels fail where writers meet
+# Whatever the default is: stricter levels fail if writers conflict.
 WRITING = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 
 class PostgresqlTransaction(Transaction):
     """A transaction on a connection of the pool."""
 
-    _session: PostgresqlSession | None = None  # before it was made, too: that may be interrupted
+    _session: PostgresqlSession | None = None  # also before __init__, which may be interrupted
 
     def __init__(
         self, engine: "PostgresqlEngine", opening: Sequence[str], closing: str, unlock: bool = False
@@ -66,7 +63,7 @@ class PostgresqlTransaction(Transaction):
         if self._closing != "ROLLBACK":
             count = self._engine.count_commit()
             self.commit_versions = count - 1, count
-        self._session = None  # before it is given back, which must not be done twice
+        self._session = None  # before it is given back, which must happen only once
         session.release(self._unlock)
 
     def _translated(self, error: BaseException) -> BaseException:
@@ -96,9 +93,8 @@ class PostgresqlEngine(Engine):
         limits = (
             "SELECT set_config('search_path', 'expdb, pg_temp', true), set_config('lock_timeout', "
             "'{}', true), "
-            # One who holds the writers' lock and says no more should not hold it for ever. (Best
-            # effort: the server does not start this clock when the last thing it got was a
-            # pipeline.)
+            # A client that holds the writers' lock must not be idle forever. (Best effort: the
+            # server does not start this timeout after a pipeline.)
             f"set_config('idle_in_transaction_session_timeout', '{max(milliseconds, 60_000)}', "
             "true), "
             "CASE WHEN current_setting('synchronous_commit') = 'off' THEN "
@@ -112,7 +108,7 @@ class PostgresqlEngine(Engine):
             f"set_config('statement_timeout', '{milliseconds}', true)",
         )
         self._connections = pooled(url, timeout)
-        # A handle that is dropped without being closed.
+        # For a handle that is dropped without being closed.
         weakref.finalize(self, self._connections.dispose)
         _engines.add(self)
 
@@ -135,7 +131,8 @@ class PostgresqlEngine(Engine):
                 ) from error
             except sa.exc.DBAPIError as error:
                 told = self._told(connect_error(error.orig or error, self.location), error)
-                # A server that was there is restarting; one that never was has a wrong address.
+                # A server that was reached before is restarting; otherwise the address may be
+                # wrong.
                 if not self._was_reached or not attempts.again(told):
                     raise told from error
             else:
@@ -143,7 +140,7 @@ class PostgresqlEngine(Engine):
                 return connection
 
     def another_connection(self, dead: sa.Connection) -> sa.Connection:
-        """Return a new connection for one that was found dead, and forget all that are as old."""
+        """Replace a dead connection, and discard the other pooled ones, which are as old."""
         dead.invalidate()
         dead.close()
         self._connections.dispose()
@@ -154,21 +151,21 @@ class PostgresqlEngine(Engine):
         return translated if isinstance(translated, errors.ExpDBError) else error
 
     def reading(self) -> Transaction:
-        """Return a context in which everything read is one snapshot."""
+        """Return a context in which all reads see one snapshot."""
         return PostgresqlTransaction(self, self._reading, "ROLLBACK")
 
     def sql(self) -> Transaction:
-        """Return a context with a connection that cannot write whatever it is told."""
+        """Return a context with a connection that cannot write, whatever SQL it runs."""
         return PostgresqlTransaction(self, self._sql, "ROLLBACK", unlock=True)
 
     def writing(self, timeout: float | None = None, *, outlives: bool = True) -> Transaction:
         """Return a context with a transaction.
 
-        It commits when the block is left, and rolls back when that raises. All of them are synced:
-        a server may lose its power alone.
+        It commits when the block ends, and rolls back if the block raises. Every commit is synced,
+        because the server may lose power while the client does not.
         """
         self._refuse_to_write_read_only()
-        # 0 would wait for ever.
+        # 0 would wait forever.
         milliseconds = max(1, int(1000 * (self.timeout if timeout is None else timeout)))
         return PostgresqlTransaction(self, (WRITING, self._limits.format(milliseconds)), "COMMIT")
 
@@ -192,7 +189,7 @@ class PostgresqlEngine(Engine):
         return self._commits
 
     def is_unchanged(self, seen: object) -> bool:
-        """Return False: only a round trip can tell."""
+        """Return False: only a round trip could detect commits of other processes."""
         return False
 
     def version_after_commit(self, seen: object, commit_versions: Any) -> object | None:
@@ -206,13 +203,12 @@ class PostgresqlEngine(Engine):
         return commit_versions[1], seen[1]
 
     def changed_since(self, seen: object) -> object | None:
-        """Return what stands for the database as it is now.
+        """Return the current version of the database, or None if `seen` is recent enough.
 
-        None if what was `seen` is not older than `max_lag`.
-
-        To ask takes a round trip. Not LISTEN and NOTIFY: a commit that notifies takes a lock which
-        all such commits share, and a pooler that hands every transaction to another server process
-        knows no listeners.
+        `seen` is recent enough if this process has not committed since and it is younger than
+        `max_lag`. Detecting other commits takes a round trip. LISTEN and NOTIFY are not used: a
+        commit that notifies takes a lock that all such commits share, and listeners do not work
+        with a pooler that runs every transaction in another server process.
         """
         now = time.monotonic()
         if isinstance(seen, tuple) and seen[0] == self._commits and now - seen[1] < self.max_lag:
@@ -222,7 +218,7 @@ class PostgresqlEngine(Engine):
     # -- the rest ----------------------------------------------------------------------------------
 
     def nbytes(self) -> int:
-        """Return how much room the tables and indexes of the schema take."""
+        """Return the size of the tables of the schema and their indexes in bytes."""
         with self.reading() as session:
             ((size,),) = session.ask(
                 "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class "
@@ -231,7 +227,7 @@ class PostgresqlEngine(Engine):
         return int(size)
 
     def examine(self) -> list[Finding]:
-        """Return what the server is, and who is at it."""
+        """Return findings about the server and its use, for the doctor."""
         with self.reading() as session:
             return examined(session)
 
@@ -243,7 +239,7 @@ class PostgresqlEngine(Engine):
         )
 
     def release(self) -> None:
-        """Close the connections that nobody uses; others are made when they are needed."""
+        """Close idle connections; new ones are opened when they are needed."""
         self._connections.dispose()
 
     def close(self) -> None:
@@ -253,9 +249,9 @@ class PostgresqlEngine(Engine):
         _engines.discard(self)
 
     def forget_connections(self) -> None:
-        """Leave the parent its connections, in a forked child.
+        """Leave the connections to the parent process, in a forked child.
 
-        New ones are made as they are needed.
+        New ones are opened when they are needed.
         """
         self._connections.dispose(close=False)
         self._commits_lock = threading.Lock()  # a thread of the parent may hold it

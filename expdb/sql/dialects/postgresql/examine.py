@@ -1,4 +1,4 @@
-"""What the server is, and who is at it."""
+"""Findings about a server for the doctor: settings, connections, tables."""
 
 import time
 
@@ -7,7 +7,7 @@ from expdb.sql.session import Session
 
 
 def examined(session: Session) -> list[Finding]:
-    """Return what the server is, and who is at it: what, what was found, what to do about it."""
+    """Return findings about a server, each with its value and the solution to a problem."""
     start = time.monotonic()
     session.ask("SELECT 1")
     trip = time.monotonic() - start

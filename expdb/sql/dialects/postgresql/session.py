@@ -1,4 +1,4 @@
-"""A session on a connection to a server: as few round trips as the work allows."""
+"""A session on a connection to a server, with as few round trips as possible."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,11 +16,10 @@ from expdb.sql.session import Session
 
 
 class PostgresqlSession(Session):
-    """A session that puts off what nobody waits for.
+    """A session that queues statements without results.
 
-    It travels with the next question, in one round trip.
-
-    So does the beginning of the transaction.
+    Queued statements, including the beginning of the transaction, are sent with the next query, in
+    one round trip.
     """
 
     def __init__(
@@ -35,10 +34,10 @@ class PostgresqlSession(Session):
         self._pool = connection.engine.pool
         self._closing, self._location, self._another = closing, location, another
         self._queue: list[tuple[str, Any]] = [(statement, ()) for statement in opening]
-        # Queue indices of statements that must return a row, and functions that make the error.
+        # Queue indices of statements that must return a row, and functions that create the error.
         self._required: list[tuple[int, Callable[[], Exception]]] = []
         self._fresh = True  # nothing has been sent yet
-        self._told = False  # and nothing is to be sent
+        self._told = False  # whether statements without results were queued
         self._has_executed = False
 
     @property
@@ -70,7 +69,7 @@ class PostgresqlSession(Session):
         return self._run(postgresql.translated_statement(statement), params)
 
     def ask_all(self, *questions: tuple[Any, ...], last: bool = False) -> list[list[Any]]:
-        """Run several plain statements in one round trip; `last` ends the transaction too."""
+        """Run several plain statements in one round trip; `last` also ends the transaction."""
         translated = [
             (postgresql.translated_statement(statement), params) for statement, *params in questions
         ]
@@ -78,7 +77,7 @@ class PostgresqlSession(Session):
         return self._send(*translated, *closing)[: len(questions)]
 
     def tell(self, statement: str, *params: Any) -> None:
-        """Run a plain statement before the next one; an error in it is raised there."""
+        """Queue a plain statement; the next one sends it, and raises its errors."""
         self._told = True
         self._queue.append((postgresql.translated_statement(statement), params))
 
@@ -88,10 +87,7 @@ class PostgresqlSession(Session):
         self._queue.append((postgresql.translated_statement(statement), params))
 
     def many(self, statement: str, rows: Any) -> int:
-        """Run a plain statement once a row of parameters.
-
-        Return how many rows of tables it touched.
-        """
+        """Run a plain statement once per row of parameters; return the number of affected rows."""
         with self.driver.cursor() as cursor:
             cursor.executemany(postgresql.translated_statement(statement), list(rows))
             return max(0, cursor.rowcount)
@@ -100,7 +96,7 @@ class PostgresqlSession(Session):
         return self._send((statement, params))[0]
 
     def _send(self, *statements: tuple[str, Any]) -> list[list[Any]]:
-        """Run statements, and before them what was put off, in one round trip."""
+        """Send queued and given statements in one round trip; return the rows of the given ones."""
         everything = [*self._queue, *statements]
         if not everything:
             return []
@@ -114,7 +110,7 @@ class PostgresqlSession(Session):
                 raise self._commit_unknown(error) from error
             if not fresh or not self._driver.closed or not self._closing:
                 raise
-        # The server was restarted since this connection was used last. Nothing has happened in this
+        # The server was restarted since this connection was last used. Nothing has happened in this
         # transaction yet.
         self._connection = self._another(self._connection)
         self._driver = self._connection.connection.driver_connection
@@ -131,7 +127,7 @@ class PostgresqlSession(Session):
                         self._driver.execute(statement, params) for statement, params in statements
                     ]
             except psycopg.Error as error:
-                # The driver cannot leave a pipeline that an interrupt has met, and says only that.
+                # After an interrupt, the driver cannot leave the pipeline, and reports only that.
                 interrupt = _interrupt_before(error)
                 if interrupt is None:
                     raise
@@ -147,14 +143,14 @@ class PostgresqlSession(Session):
         )
 
     def end(self) -> bool:
-        """End the transaction as it is to be ended, and return whether one was begun.
+        """End the transaction with its closing statement; return whether one was begun.
 
-        Raises CommitUnknown where nobody can tell how it ended.
+        Raise CommitUnknown if the connection was lost during the commit.
         """
         if self._fresh and not self._told:
             return False
-        # Apart from the end: the first statements may be sent again on another connection, and a
-        # connection that is lost before the commit is sent leaves no doubt.
+        # Separately from the end: the first statements may be sent again on another connection, and
+        # if a connection is lost before the commit is sent, the outcome is known.
         if self._fresh or (self._has_executed and not self.is_repeated):
             self._send()
         if self.in_transaction:
@@ -169,9 +165,9 @@ class PostgresqlSession(Session):
         )
 
     def abandon(self) -> None:
-        """Roll back; close a connection that is in the midst of something, as an interrupt may be.
+        """Roll back; close a connection with a running statement, for example after an interrupt.
 
-        A statement sent on it would wait for an answer that never comes.
+        A statement sent on it would wait for a result that never comes.
         """
         if not self._driver.closed and (
             self._driver.pgconn.pipeline_status != psycopg.pq.PipelineStatus.OFF
@@ -179,18 +175,16 @@ class PostgresqlSession(Session):
         ):
             self._driver.close()
         if self.in_transaction:
-            with suppress(psycopg.Error):  # the first error is the one to tell
+            with suppress(psycopg.Error):  # the first error is the one to raise
                 self._driver.execute("ROLLBACK")
 
     def release(self, unlock: bool) -> None:
-        """Give the connection back to the pool.
+        """Return the connection to the pool, or discard it if it is not usable.
 
-        It is thrown away if it cannot be used again.
-
-        `unlock` lets go of advisory locks, which a statement of a user may have taken and no
-        ROLLBACK returns.
+        `unlock` releases advisory locks, which a user's statement may have taken and ROLLBACK
+        keeps.
         """
-        if self._connection.closed:  # it was found dead, and there was no other to be had
+        if self._connection.closed:  # it was found dead, and no other could be opened
             return
         if unlock and not self._driver.closed:
             self._driver.execute("SELECT pg_advisory_unlock_all()")
@@ -211,7 +205,7 @@ def _check_required(
 
 
 def _interrupt_before(error: BaseException) -> BaseException | None:
-    """Return the interrupt in whose handling an error was raised, None where there was none."""
+    """Return the interrupt during whose handling an error was raised, or None."""
     before = error.__context__
     while before is not None and isinstance(before, Exception):
         before = before.__context__

@@ -1,6 +1,6 @@
-"""PostgreSQL: how to ask, compare, append and explain errors there, and nowhere else.
+"""PostgreSQL: statements and expressions that differ from other databases.
 
-The SQL is that of PostgreSQL 15.
+The SQL works with PostgreSQL 15 or newer.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ HAS_TABLE = (
     "SELECT 1 FROM pg_class WHERE relnamespace = to_regnamespace('expdb') AND relkind = 'r' AND "
     "relname = ?"
 )
-# Qualified: a role without rights is told so.
+# Qualified, so that a role without privileges gets a suitable error.
 VERSION = "SELECT version_num FROM expdb.expdb_version"
 
 
@@ -57,7 +57,7 @@ def remake(session: Any, name: str, sql: str) -> None:
         except sa.exc.ProgrammingError:
             if "CREATE OR REPLACE VIEW" not in whole:
                 raise
-            session.ask(f"DROP VIEW {name}")  # it has other columns
+            session.ask(f"DROP VIEW {name}")  # a view with other columns cannot be replaced
             session.ask(sql)
 
 
@@ -67,17 +67,17 @@ FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) a LEFT JOIN pg_roles r O
 WHERE c.relnamespace = to_regnamespace('expdb') AND c.relkind IN ('r', 'v')
 AND a.grantee <> c.relowner
 """
-# Who may do something with one of these may do the same with new tables and views.
+# Roles with a privilege on one of these get the same on new tables and views.
 LIKE_TABLE, LIKE_VIEW = "steps", "experience"
 
 
 def grants(session: Any) -> list[Grant]:
-    """Return what roles other than the owner may do."""
+    """Return the privileges of roles other than the owner."""
     return list(session.ask(GRANTS))
 
 
 def restore_grants(session: Any, grants: list[Grant]) -> None:
-    """Grant again what was granted before an upgrade, and the same on new tables and views."""
+    """Restore the grants from before an upgrade, and grant the same on new tables and views."""
     if not grants:
         return
     before = {name for name, _, _ in grants}
@@ -97,7 +97,7 @@ def restore_grants(session: Any, grants: list[Grant]) -> None:
 
 
 def quoted(role: str) -> str:
-    """Return the name of a role as SQL has it."""
+    """Return the name of a role, quoted for SQL."""
     return role if role == "PUBLIC" else '"' + role.replace('"', '""') + '"'
 
 
@@ -120,9 +120,9 @@ def grant(session: Any, actors: Sequence[str], readers: Sequence[str]) -> None:
 
 
 def schema_problems(session: Any) -> list[str]:
-    """Return which of our functions, triggers and views are missing, altered or switched off.
+    """Return which functions, triggers and views are missing, altered or disabled.
 
-    The server rewrites views, so that nobody can tell whether they are as they were made.
+    Views are only checked for existence, because the server stores them in rewritten form.
     """
     made = schema.made_by_migrations("postgresql")
     bodies = {name: sql.split("$$")[1] for name, sql in made.items() if "CREATE FUNCTION" in sql}
@@ -158,7 +158,7 @@ def schema_problems(session: Any) -> list[str]:
 
 
 def lock_migrations(session: Any) -> None:
-    """Have processes that migrate at once take turns, until the transaction ends.
+    """Lock the schema until the transaction ends, so that only one process migrates at a time.
 
     `migrations/env.py` takes the same lock.
     """
@@ -166,7 +166,7 @@ def lock_migrations(session: Any) -> None:
 
 
 def file_problems(session: Any) -> list[str]:
-    """Return nothing: the server watches over its files itself."""
+    """Return nothing: the server checks its own files."""
     return []
 
 
@@ -181,7 +181,7 @@ def has_index(session: Any, label: str) -> bool:
 
 
 def estimate(session: Any, table: str, index: str) -> None:
-    """Have the planner look at what a new index holds."""
+    """Update the planner's statistics of the table."""
     session.ask(f"ANALYZE {table}")
 
 
@@ -192,8 +192,8 @@ def estimate(session: Any, table: str, index: str) -> None:
 def translated_statement(statement: str) -> str:
     """Return a plain statement with the driver's placeholders.
 
-    None of ours has a `?` in it otherwise. Lists of bytes are sent as they are: as text, which the
-    driver prefers, they would be twice as long.
+    expdb's statements have no other `?`. Lists of bytes are sent in binary: the driver prefers
+    text, which is twice as long.
     """
     statement = statement.replace("%", "%%").replace("?::bytea[]", "%b::bytea[]")
     return statement.replace("?", "%s")
@@ -254,8 +254,8 @@ CROSS JOIN LATERAL (
     SELECT * FROM segments WHERE buffer_id = b.id AND last >= j.value ORDER BY last LIMIT 1) g
 ORDER BY g.last
 """
-# The segments of positions and the chunks that they lie in, in one statement. The chunks are told
-# by having data.
+# READ_AT returns the segments of positions and their chunks in one statement. Only rows of chunks
+# have data.
 WAIT_FOR_CHANGE: str | None = "SELECT expdb.wait_for_change(?, ?, ?::bigint[], ?)"
 READ_AT: str | None = """
 WITH g AS MATERIALIZED (
@@ -286,7 +286,7 @@ def as_list(values: np.ndarray) -> np.ndarray:
 
 
 def as_block(priorities: np.ndarray) -> np.ndarray:
-    """Return a block of priorities as the database keeps it."""
+    """Return a block of priorities as the database stores it."""
     return priorities
 
 
@@ -306,7 +306,7 @@ def among(
 def among_selected(
     column: sa.ColumnElement[Any], selected: sa.Select[Any]
 ) -> sa.ColumnElement[bool]:
-    """Return `column IN (SELECT ...)`; the SELECT runs once, without statistics too.
+    """Return `column IN (SELECT ...)`; the SELECT runs once, even without statistics.
 
     For IN, the planner may run it for every row of the outer table.
     """
@@ -326,35 +326,35 @@ def bound(value: Any) -> sa.ColumnElement[Any]:
 
 
 def like(column: sa.ColumnElement[Any], pattern: str) -> sa.ColumnElement[bool]:
-    r"""Return a case-sensitive LIKE with `%`, `_` and `\`, which is what PostgreSQL's own is."""
+    r"""Return a case-sensitive LIKE with `%`, `_` and `\`, as PostgreSQL's own LIKE is."""
     return column.op("LIKE", is_comparison=True)(sa.literal(pattern, sa.Text()))
 
 
 def _tag(column: sa.ColumnElement[Any], key: str, operator: str) -> sa.ColumnElement[Any]:
-    # The key is [A-Za-z0-9_]+ and so can be a literal; an index on the expression serves only the
-    # very same one.
+    # The key is [A-Za-z0-9_]+, so it can be a literal; an index on an expression is used only for
+    # exactly the same expression.
     return sa.cast(column, JSONB).op(operator)(sa.literal_column(f"'{key}'"))
 
 
 def tag_value(column: sa.ColumnElement[Any], key: str) -> sa.ColumnElement[Any]:
-    """Return the value of a key of a JSON object as text, NULL where it is null or not there."""
+    """Return the value of a key of a JSON object as text, NULL if it is null or missing."""
     return sa.collate(sa.type_coerce(_tag(column, key, "->>"), sa.Text()), "C")
 
 
 def tag_text(column: sa.ColumnElement[Any], key: str) -> Tag:
-    """Return the value of a key to compare with texts, and what holds where it is one."""
+    """Return the value of a key to compare with texts, and the condition that it is a text."""
     return tag_value(column, key), sa.func.jsonb_typeof(
         _tag(column, key, "->")
     ) == sa.literal_column("'string'")
 
 
 def tag_number(column: sa.ColumnElement[Any], key: str) -> Tag:
-    """Return the value of a key to compare with numbers, exact as JSON has it.
+    """Return the exact value of a key to compare with numbers, and a condition.
 
-    Returns as well what holds where it is one.
+    The value is NULL if it is not a number, so the condition is always true.
     """
     is_number = sa.func.jsonb_typeof(_tag(column, key, "->")) == sa.literal_column("'number'")
-    # A CASE, as AND does not promise that the cast waits for the test.
+    # A CASE, because AND does not guarantee that the cast runs after the test.
     return sa.case((is_number, sa.cast(_tag(column, key, "->>"), sa.Numeric()))), sa.true()
 
 
@@ -378,7 +378,7 @@ TAG_KEYS: dict[str, str] = {
 
 # -- append ----------------------------------------------------------------------------------------
 
-ROUND_TRIP_STEPS: int | None = 4096  # a write of more goes by COPY
+ROUND_TRIP_STEPS: int | None = 4096  # larger writes use COPY
 
 _ARRAYS = {int: "bigint[]", float: "float8[]", str: "text[]", bool: "boolean[]"}
 # The types of the parameters of the function `append`, in its order.
@@ -391,7 +391,8 @@ _APPEND = (
     ],
     "bigint[]", "bigint[]", "bytea[]", "bigint", "bigint", "text",
 )  # fmt: skip
-# Planned once per connection: else the statement that inserts segments is planned for each write.
+# The statement is planned once per connection: otherwise each write plans the insertion of segments
+# again.
 APPEND = (
     f"SELECT expdb.append({', '.join(f'?::{kind}' for kind in _APPEND)}) "
     "FROM set_config('plan_cache_mode', 'force_generic_plan', true)"
@@ -423,7 +424,7 @@ _COPY_TYPES = {
 def _copy(
     session: Any, table: sa.Table, names: Sequence[str], rows: Iterable[tuple[Any, ...]]
 ) -> None:
-    """Insert rows by COPY, inside the transaction: what comes this way is large, or rare."""
+    """Insert rows by COPY inside the transaction, because they are many, or this is rare."""
     statement = f"COPY {table.name} ({', '.join(names)}) FROM STDIN (FORMAT BINARY)"
     with session.driver.cursor() as cursor, cursor.copy(statement) as copy:
         copy.set_types([_COPY_TYPES[type(table.c[name].type)] for name in names])

@@ -1,4 +1,4 @@
-"""What the server's errors mean to a user."""
+"""Translate the server's errors to expdb's."""
 
 import psycopg
 
@@ -18,12 +18,12 @@ TOO_LARGE = (
     errors.QueryError,
     "the query is too large ({said}): use in_ for long lists, or pass positions",
 )
-# By SQLSTATE (postgresql.org/docs, appendix "PostgreSQL Error Codes"): the error of ours, and what
-# it says.
+# By SQLSTATE (postgresql.org/docs, appendix "PostgreSQL Error Codes"): the error class and its
+# message.
 MEANINGS: dict[str, _Meaning] = {
-    "XD001": OUT_OF_DATE,  # what `append` raises itself
+    "XD001": OUT_OF_DATE,  # raised by the function `append`
     "XD002": (errors.RateLimited, "{said}"),
-    "23505": OUT_OF_DATE,  # another episode has taken the name meanwhile
+    "23505": OUT_OF_DATE,  # another episode has taken the name
     "55P03": (
         errors.DatabaseBusy,
         "{location} is held by another writer: try again, or open it with a longer timeout",
@@ -66,7 +66,7 @@ MEANINGS: dict[str, _Meaning] = {
 
 
 def translated(error: BaseException, location: str) -> BaseException:
-    """Return the expdb error for a driver's, or the error itself where there is none."""
+    """Return the expdb error for a driver's error, or the error itself if there is none."""
     if not isinstance(error, psycopg.Error):
         return error
     state, said = error.sqlstate or "", first_line(error)
@@ -95,9 +95,9 @@ def translated(error: BaseException, location: str) -> BaseException:
 
 
 def connect_error(error: BaseException, location: str) -> BaseException:
-    """Return the expdb error for a connection that was not made.
+    """Return the expdb error for a connection that could not be opened.
 
-    The driver tells no codes then, only the server's words.
+    In this case the driver reports no code, only the server's message.
     """
     if not isinstance(error, psycopg.Error):
         return error
@@ -127,7 +127,7 @@ def connect_error(error: BaseException, location: str) -> BaseException:
 
 
 def first_line(error: BaseException) -> str:
-    """Return what a server or the driver said, as one line."""
+    """Return the first line of a server's or driver's message, without its prefix."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = lines[0] if lines else type(error).__name__
     return said.split("FATAL:")[-1].strip() if "FATAL:" in said else said

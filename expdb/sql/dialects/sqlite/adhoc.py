@@ -1,4 +1,4 @@
-"""A user's own SQL, which only reads."""
+"""Run SQL of users, read-only."""
 
 import re
 import sqlite3
@@ -17,16 +17,16 @@ _QUOTED = re.compile(
 
 
 def _with_names(query: str) -> str:
-    """Return a query with names in brackets for those in double quotes.
+    """Return a query with double-quoted names replaced by names in brackets.
 
-    SQLite takes these for text where no such name is known.
+    If a double-quoted name is unknown, SQLite treats it as text.
     """
     return _QUOTED.sub(
         lambda found: found[0] if found["name"] is None else f"[{found['name']}]", query
     )
 
 
-CHECK_EVERY = 100_000  # instructions of SQLite's virtual machine between two looks at the clock
+CHECK_EVERY = 100_000  # instructions of SQLite's virtual machine between two checks of the clock
 
 
 def run_sql(
@@ -40,7 +40,7 @@ def run_sql(
     except driver.OperationalError as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_INTERRUPT:
             raise
-        if time.monotonic() < deadline:  # an interrupt that the handler met
+        if time.monotonic() < deadline:  # the handler was interrupted
             raise KeyboardInterrupt from error
         raise errors.SqlError(
             f"the query took longer than {timeout:g} s; open the database with a longer timeout"
@@ -58,13 +58,13 @@ def _run_sql(
         nonlocal failed
         try:
             return field.value(payload, name)
-        except BaseException as error:  # an interrupt too
-            failed = error  # the driver tells only that a function has failed
+        except BaseException as error:  # including interrupts
+            failed = error  # the driver only reports that a function has failed
             raise
 
     driver.create_function("field", 2, value_or_error, deterministic=True)
     try:
-        for text in (query, *params.values()):  # of params the driver may report an older error
+        for text in (query, *params.values()):  # else the driver may report an older error
             if isinstance(text, str):
                 text.encode()
         query = _with_names(query)
@@ -94,7 +94,7 @@ def _run_sql(
 
 
 def _meant(driver: Any, error: BaseException) -> errors.ExpDBError | None:
-    """Return what a driver's error says of the query, None where it says nothing of it."""
+    """Return the expdb error for a driver's error about the query, or None for other errors."""
     said = _one_line(error)
     if isinstance(error, (driver.DataError, OverflowError)):
         return errors.SqlError(f"{said}: a value is too large for the database")

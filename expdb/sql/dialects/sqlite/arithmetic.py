@@ -1,11 +1,9 @@
-"""Arithmetic on fields that are not numbers.
+"""Refuse arithmetic on fields that are not numbers, which SQLite silently treats as 0.
 
-SQLite computes it with 0 in their place, and does not say so.
-
-The program that SQLite compiles a query to says which values reach an addition or a sum, through
-aliases, subqueries and sorters, which the text of the query does not. Its opcodes are documented
-(sqlite.org/opcode.html), though not promised: one that this file does not know lets a value go by
-unseen, and nothing else.
+The program that SQLite compiles a query to shows which values reach an addition or a sum, through
+aliases, subqueries and sorters; the text of the query does not. The opcodes are documented
+(sqlite.org/opcode.html), but may change. If this module does not know an opcode, the only
+consequence is that a value may not be detected.
 """
 
 from collections import defaultdict
@@ -32,8 +30,8 @@ COMPUTING = {
     "ceil",
     "ceiling",
 }
-PASSING = {"coalesce", "ifnull", "nullif", "min", "max"}  # which return one of their arguments
-# Instructions that its second value takes at most; beyond, the branch is something else.
+PASSING = {"coalesce", "ifnull", "nullif", "min", "max"}  # they return one of their arguments
+# Most instructions for the second value of coalesce(); a longer branch is something else.
 COALESCE = 8
 WRITES_P2 = {
     "Integer",
@@ -54,38 +52,35 @@ NONE: Names = frozenset()
 
 
 def check(driver: Any, query: str, params: dict[str, Any], not_numbers: set[str]) -> None:
-    """Raise SqlError where a query computes with one of the fields that are not numbers."""
+    """Raise SqlError if a query computes with one of the fields that are not numbers."""
     if not_numbers:
         program = driver.execute(f"EXPLAIN {query}", params).fetchall()
         flow = _Flow(
             {p2: str(p4) for _, opcode, _, p2, _, p4, *_ in program if opcode == "String8"},
             not_numbers,
         )
-        for _ in range(2):  # what a loop leaves behind may be used at its beginning
+        for _ in range(2):  # the beginning of a loop may use values from its end
             for address, opcode, p1, p2, p3, p4, *_ in program:
                 flow.follow(address, opcode, p1, p2, p3, str(p4))
 
 
 class _Flow:
-    """Which fields the registers and temporary tables of a program hold.
-
-    It is followed instruction by instruction.
-    """
+    """Track the fields that the registers and temporary tables of a program hold."""
 
     def __init__(self, texts: dict[int, str], not_numbers: set[str]):
         self.texts, self.not_numbers = texts, not_numbers
         self.registers: dict[int, Names] = defaultdict(frozenset)
-        # Of a register that holds a row, what its columns hold.
+        # The fields of each column, by register that holds a row.
         self.records: dict[int, list[Names]] = {}
-        self.tables: dict[int, list[Names]] = {}  # the same of a temporary table, by cursor
-        # By address, what a register may still hold from before a branch.
+        self.tables: dict[int, list[Names]] = {}  # the same by cursor of a temporary table
+        # By address: a register, and the fields it may still hold from before a branch.
         self.kept: dict[int, tuple[int, Names]] = {}
-        self.same: dict[int, int] = {}  # cursors that are another one's table
+        self.same: dict[int, int] = {}  # cursors that share another cursor's table
 
     def follow(self, address: int, opcode: str, p1: int, p2: int, p3: int, p4: str) -> None:
-        """Do with the fields what an instruction does with values."""
+        """Track the fields through one instruction."""
         registers = self.registers
-        # The other values of coalesce() go into the same register.
+        # All values of coalesce() are stored in the same register.
         if opcode == "NotNull" and 1 < p2 - address <= COALESCE:
             self.kept[p2] = (p1, registers[p1])
         if address in self.kept:

@@ -1,4 +1,4 @@
-"""Copying a file while others use it."""
+"""Copy a file while other processes use it."""
 
 import os
 from contextlib import suppress
@@ -12,7 +12,7 @@ from expdb.sql.session import Session
 
 
 def copy_into(target: str, session: Session, module: ModuleType) -> None:
-    """Copy what a session sees into a new file, through SQLite's own backup."""
+    """Copy the snapshot of a session into a new file, with SQLite's backup function."""
     if os.path.exists(target):
         raise errors.TargetExists(f"{target} exists: name a new file for the backup")
     if not os.path.isdir(os.path.dirname(target)):
@@ -24,14 +24,15 @@ def copy_into(target: str, session: Session, module: ModuleType) -> None:
             copy = connect(target, module, create=True, durability="full", busy_ms=0)
             try:
                 session.driver.backup(copy)
-                # Else the original and the copy would go on with one eviction, in one archive.
+                # Otherwise the original and the copy would both continue the eviction into one
+                # archive.
                 copy.execute("DELETE FROM evictions WHERE NOT committed")
                 name_file(copy)
                 complete_file(copy, target)
             finally:
                 copy.close()
-    except BaseException as error:  # an interrupt too
-        for suffix in ("", "-wal", "-shm"):  # they would be in the way of the next backup
+    except BaseException as error:  # including interrupts
+        for suffix in ("", "-wal", "-shm"):  # they would prevent the next backup
             with suppress(OSError):
                 os.unlink(target + suffix)
         raise translated(error, target) from error

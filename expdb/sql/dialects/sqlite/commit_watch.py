@@ -1,4 +1,4 @@
-"""What stands for the last commit to a file, asked no more often than is worth it."""
+"""Detect the last commit to a file with as few queries of SQLite as possible."""
 
 import math
 import threading
@@ -11,22 +11,22 @@ from expdb.sql.dialects.sqlite.wal_index import WalIndex
 
 
 class LastCommit(NamedTuple):
-    """What SQLite says of the last commit to a file."""
+    """The last commit to a file, as SQLite reports it."""
 
     version: object  # differs from one commit to the next
-    log: WalIndex | None  # that was read by the connection that was asked
-    header: bytes | None  # of the log's index, as it was before
+    log: WalIndex | None  # the index that the queried connection reads
+    header: bytes | None  # of the index, before the query
 
 
 _NOTHING = LastCommit(None, None, None)
 
 
 class CommitWatch:
-    """Tells the last commit to a file, or one that was the last up to `max_lag` seconds ago.
+    """Return a version of the last commit to a file, at most `max_lag` seconds old.
 
-    What this process has committed, by whatever handle, is always seen. SQLite is not asked while
-    the index of its log is the same: where the caches are cold, its answer takes as long as drawing
-    a hundred steps.
+    Commits of this process are always seen, by any handle. SQLite is not queried while the header
+    of the WAL index is the same: with cold caches, a query takes as long as drawing a hundred
+    steps.
     """
 
     def __init__(self, path: str, max_lag: float, ask: Callable[[], LastCommit]):
@@ -34,10 +34,10 @@ class CommitWatch:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Know nothing: at the beginning, and in a forked child."""
+        """Reset: at the start, and in a forked child."""
         self._lock = threading.Lock()
-        # When that was known last, after which commit of this process, and what it is: one tuple,
-        # as other threads read it.
+        # Time of the last check, id of this process's last commit at that time, and the result. One
+        # tuple, because other threads read it.
         self._known: tuple[float, object, LastCommit] = (-math.inf, None, _NOTHING)
 
     @property
@@ -46,7 +46,7 @@ class CommitWatch:
         return self._known[2] is not _NOTHING
 
     def is_last(self, version: object) -> bool:
-        """Return whether a version is that of the last commit, as the log's index says now."""
+        """Return whether a version is that of the last commit, by the header of the index."""
         last = self._known[2]
         is_known = last.log is not None and last.header is not None and last.version == version
         return is_known and last.log is not None and last.log.header() == last.header
@@ -66,11 +66,12 @@ class CommitWatch:
         return version
 
     def version(self, now: float) -> object:
-        """Return what differs from one commit to the next, at a time of the monotonic clock."""
+        """Return a version that differs from one commit to the next; `now` is a monotonic time."""
         own = open_files.commits.get(self._path)
         at, after, last = self._known
         if after is not own or now - at >= self._max_lag:
-            # The index tells nothing once its connection is closed: then it may be another file's.
+            # Without a header, the index was closed with its connection, and the path may be
+            # another file's.
             if last.log is None or last.header is None or last.log.header() != last.header:
                 last = locked(self._lock, self._ask)
             self._known = now, own, last

@@ -1,4 +1,4 @@
-"""Connections to a file: made, checked whose the file is, begun, checkpointed."""
+"""Connections to a file: open, identify the file, begin transactions, checkpoint."""
 
 import os
 import random
@@ -17,22 +17,21 @@ from expdb.sql.dialects.sqlite.translate import translated
 APPLICATION_ID = 0x65787064  # "expd"
 
 
-# 3.7.0-3.51.2 corrupt a WAL database when a PASSIVE checkpoint races with a writer that resets the
-# log (sqlite.org/wal.html#walresetbug). Auto-checkpoints are PASSIVE, so none of our connections
-# has any; see checkpoint().
+# SQLite 3.7.0 to 3.51.2 corrupt a WAL database when a PASSIVE checkpoint races with a writer that
+# resets the log (sqlite.org/wal.html#walresetbug). Auto-checkpoints are PASSIVE, so expdb disables
+# them; see checkpoint().
 MINIMUM_VERSION = (3, 37, 0)
 
 
 CONNECT_MS = 30_000
 
 
-# Not trusted_schema=OFF: before SQLite 3.41 it forbids json_extract in an index, which is what
-# indexes of tags are; instead our own triggers and view are compared with what the migrations made
-# (schema_problems). The mode of the journal is a property of the file: made WAL once, when the file
-# is made (prepare_file).
+# Not trusted_schema=OFF: before SQLite 3.41 it forbids json_extract in an index, which indexes of
+# tags use. Instead, `schema_problems` compares triggers and views with those of the migrations. The
+# journal mode is a property of the file; prepare_file sets it once.
 PRAGMAS = (
-    # Until all is set: a file whose last user is just leaving, or whose log is being recovered, is
-    # locked for a moment.
+    # While the connection is prepared: a file is briefly locked while its last user closes it or
+    # its log is recovered.
     f"busy_timeout={CONNECT_MS}",
     "wal_autocheckpoint=0",
     "mmap_size=0",
@@ -40,7 +39,8 @@ PRAGMAS = (
     "secure_delete=OFF",
     "journal_size_limit=67108864",
     "cell_size_check=ON",
-    # More costs a reader of large files more in cold pages than it saves: the system has a cache.
+    # For readers of large files, a larger cache costs more than it saves, because the operating
+    # system caches the file.
     "cache_size=-4096",
 )
 
@@ -54,7 +54,7 @@ def connect(
     durability: str,
     busy_ms: int,
 ) -> Any:
-    """Open one connection to the file; never through a URL that eats `?` or `%` of the path."""
+    """Open one connection to the file; `?` and `%` in the path are quoted for the URL."""
     if module.sqlite_version_info < MINIMUM_VERSION:
         raise errors.ExpDBError(
             f"SQLite {module.sqlite_version} is too old: use a Python that links 3.37 or newer, or "
@@ -81,7 +81,7 @@ def connect(
 
 
 def _priority(data: bytes) -> float | None:
-    """Return a stored priority, None for none, as the SQL function `expdb_priority`."""
+    """Return a stored priority, or None, as the SQL function `expdb_priority`."""
     (value,) = _FLOAT.unpack(data)
     return None if value != value else value
 
@@ -95,7 +95,7 @@ def is_experience_database(connection: Any) -> bool:
 
 
 def plain_rows(connection: Any, sql: str, params: Any = ()) -> list[tuple[Any, ...]]:
-    """Return the rows of a query as tuples with text, whatever the factories of the connection."""
+    """Return the rows of a query as tuples with text, whatever the connection's factories are."""
     cursor, text_factory = connection.cursor(), connection.text_factory
     cursor.row_factory, connection.text_factory = None, str
     try:
@@ -111,7 +111,7 @@ PRIORITY = (
 
 
 def prepare_for_reading(connection: Any) -> None:
-    """Make a connection of another program safe, and give it the function `priority`."""
+    """Make a connection of another program safe, and add the function `priority` to it."""
 
     def priority(buffer: Any, position: Any) -> float | None:
         if not isinstance(buffer, str) or not isinstance(position, int):
@@ -125,7 +125,7 @@ def prepare_for_reading(connection: Any) -> None:
 
 
 def decode_priorities(connection: Any) -> None:
-    """Make `experience` decode priorities by our function, on this connection only.
+    """Make `experience` decode priorities with a Python function, on this connection only.
 
     The view in the file computes them in plain SQL, for other programs, which takes longer.
     """
@@ -140,34 +140,31 @@ def decode_priorities(connection: Any) -> None:
 
 
 def prepare_file(connection: Any) -> None:
-    """Make a new, still empty file an expdb one: write-ahead log, our mark."""
+    """Mark an empty file as an expdb database, and switch it to a write-ahead log."""
     connection.execute("PRAGMA journal_mode=WAL").fetchall()
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}").fetchall()
     name_file(connection)
 
 
 def name_file(connection: Any) -> None:
-    """Give a file a number of its own.
-
-    It tells a log that belongs to another file (see refuse_foreign_log).
-    """
+    """Give a file a random number that identifies its log (see refuse_foreign_log)."""
     connection.execute(f"PRAGMA user_version={random.getrandbits(31) | 1}").fetchall()
 
 
 def refuse_foreign_log(path: str, module: ModuleType) -> None:
-    """Raise where the log beside a file says that it belongs to another one.
+    """Raise DatabaseReplaced if the log beside a file belongs to another file.
 
     SQLite would write its pages into this file.
     """
     told = sqlite_files.user_version_in_log(path, APPLICATION_ID)
     if told is None:
         return
-    # The file without its log.
+    # This reads the file without its log.
     connection = module.connect(f"file:{urllib.parse.quote(path)}?mode=ro&immutable=1", uri=True)
     try:
         (own,) = connection.execute("PRAGMA user_version").fetchone()
     except module.DatabaseError:
-        # Damaged, or a checkpoint that a power loss cut off and that the log will make good.
+        # The file is corrupted, or a power loss interrupted a checkpoint, which the log can repeat.
         return
     finally:
         connection.close()
@@ -182,9 +179,9 @@ def refuse_foreign_log(path: str, module: ModuleType) -> None:
 def is_immutable(path: str) -> bool:
     """Return whether to read a file as one that does not change.
 
-    SQLite cannot create the log's index in a folder that cannot be written. Without a log, no
-    process has the file open, so it is read without one. `check_file` of the engine notices a log
-    that comes later.
+    SQLite cannot create the index of the log in a folder that is not writable. Without a log, no
+    process has the file open, so it is read without one. `check_file` of the engine detects a log
+    that appears later.
     """
     if not hasattr(os, "statvfs"):
         return False
@@ -206,14 +203,14 @@ def is_writable(path: str) -> bool:
 
 
 def has_log(path: str) -> bool:
-    """Return whether a file has a log or the index of one, as every file has that is open."""
+    """Return whether a file has a log or its index, as every open file has."""
     return any(os.path.exists(path + suffix) for suffix in ("-wal", "-shm"))
 
 
 def identify(path: str, module: ModuleType) -> None:
-    """Raise if the existing file is not ours.
+    """Raise NotAnExperienceDatabase if an existing file is not an expdb database.
 
-    It reads through SQLite only: opening the file beside it drops its locks.
+    It is read through SQLite only: opening the file separately would drop SQLite's locks.
     """
     if os.stat(path).st_size == 0:
         raise errors.NotAnExperienceDatabase(
@@ -240,18 +237,19 @@ def identify(path: str, module: ModuleType) -> None:
         )
 
 
-# Seconds between looks whether the writers' lock is free.
+# Seconds between two attempts to take the writers' lock.
 LONGEST_PAUSE, SHORTEST_PAUSE = 0.01, 0.0003
-PATIENCE = 0.03  # seconds of waiting from which on the pauses become shorter again
+PATIENCE = 0.03  # seconds of waiting after which the pauses become shorter again
 
 
 def begin(connection: Any, timeout: float) -> None:
     """Begin an immediate transaction, waiting for other writers up to `timeout` seconds.
 
-    Not SQLite's own busy handler, which sleeps in fixed steps: jitter cut the longest wait of 32
-    writers by four. Who has waited for long looks more often than who came just now, so that 32
-    writers wait alike. Rejected: short pauses for all (a look costs as much as a small write), and
-    a second lock to wait at without looking (no faster, a file more).
+    SQLite's busy handler is not used, because it sleeps in fixed steps: random pauses reduced the
+    longest wait of 32 writers to a quarter. A writer that has waited for long retries more often
+    than a new one, so that 32 writers wait for similar times. Rejected alternatives: short pauses
+    for all (an attempt costs as much as a small write), and waiting for a second lock (not faster,
+    and one more file).
     """
     since, pause = None, 0.0002
     while True:
@@ -275,7 +273,7 @@ def begin(connection: Any, timeout: float) -> None:
 
 
 def wal_bytes(path: str) -> int:
-    """Return the size of the write-ahead log (by stat, which keeps SQLite's locks)."""
+    """Return the size of the write-ahead log; `stat` does not drop SQLite's locks."""
     try:
         return os.stat(path + "-wal").st_size
     except FileNotFoundError:
@@ -283,11 +281,11 @@ def wal_bytes(path: str) -> int:
 
 
 def checkpoint(connection: Any, wait_ms: int) -> bool:
-    """Copy the log into the file and truncate it; return whether that went all the way.
+    """Copy the log into the file and truncate it; return whether that was complete.
 
-    TRUNCATE takes the writers' lock before it looks at the log, so it is safe on versions with the
-    WAL-reset bug. It falls back to PASSIVE only when it cannot have that lock within its busy
-    timeout, hence the wait.
+    TRUNCATE takes the writers' lock before it reads the log, so it is safe on versions with the
+    WAL-reset bug. It falls back to PASSIVE only if it cannot get that lock within the busy timeout;
+    `wait_ms` sets that timeout.
     """
     connection.execute(f"PRAGMA busy_timeout={wait_ms}").fetchall()
     try:
@@ -298,10 +296,10 @@ def checkpoint(connection: Any, wait_ms: int) -> bool:
 
 
 def complete_file(connection: Any, path: str) -> None:
-    """Write everything from the log into a file that no other connection uses.
+    """Checkpoint a file that no other connection uses.
 
-    Raise StorageFull if that is not possible. (When SQLite closes the last connection of a file, it
-    ignores errors of this.)
+    Raise StorageFull if the checkpoint is incomplete. (When SQLite closes the last connection to a
+    file, it ignores errors of its checkpoint.)
     """
     if not checkpoint(connection, 0) or wal_bytes(path):
         raise errors.StorageFull(
@@ -328,7 +326,7 @@ _READING = {
 
 
 def guard(connection: Any) -> None:
-    """Make a connection unable to write, attach or create anything, whatever SQL it is given."""
+    """Prevent a connection from writing, attaching or creating anything by any SQL."""
     connection.execute("PRAGMA query_only=ON").fetchall()
     if hasattr(connection, "setlimit"):
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)

@@ -1,6 +1,6 @@
 """Connections to an SQLite file.
 
-One writer writes at a time, readers see snapshots, and forks lose nothing.
+One transaction writes at a time, readers see snapshots, and forks lose no rows.
 """
 
 import os
@@ -35,16 +35,16 @@ from expdb.sql.engine import Engine
 from expdb.sql.schema import newer_schema
 from expdb.sql.session import Kind, Session, Transaction
 
-WATCH_SECONDS = 0.5  # between looks whether the file is still there, of those who only read
+WATCH_SECONDS = 0.5  # between checks whether the file is still there, for handles that only read
 
 
 class SqliteTransaction(Transaction):
     """A transaction on a connection of an engine.
 
-    One that writes holds the engine's turn to write.
+    A writing one holds the engine's writer lock.
     """
 
-    _is_over = True  # before it was made, too: that may be interrupted
+    _is_over = True  # also before __init__ is done, which may be interrupted
 
     def __init__(self, engine: "SqliteEngine", kind: Kind, timeout: float = 0.0):
         self._engine, self._kind, self._timeout = engine, kind, timeout
@@ -83,7 +83,7 @@ class SqliteTransaction(Transaction):
             self._engine.checkpoint_if_due()
 
     def _undo(self, error: BaseException | None) -> None:
-        if self._is_over:  # collected, maybe in the midst of another one
+        if self._is_over:  # garbage collected, maybe during another transaction
             return
         self._let_go(error)
         if self._writes:
@@ -97,7 +97,7 @@ class SqliteTransaction(Transaction):
         if not session.in_transaction:
             self.committed = self._ending
         else:
-            with suppress(Exception):  # the first error is the one to tell
+            with suppress(Exception):  # the first error is the one to raise
                 session.driver.execute("ROLLBACK")
         usable = (
             error is None or isinstance(error, errors.ExpDBError)
@@ -108,14 +108,14 @@ class SqliteTransaction(Transaction):
                 after = session.wal_index_header()
                 if after is not None and is_next_commit(self._wal_index_header, after):
                     self.commit_versions = self._wal_index_header, after, own
-        self._session = None  # before it is given back, which must not be done twice
+        self._session = None  # before it is given back, which must happen only once
         self._engine.give_back(self._kind, session, usable)
 
     def _translated(self, error: BaseException) -> BaseException:
         translated = self._engine.translated(error)
         if isinstance(translated, errors.DatabaseDamaged):
             return newer_schema(self._engine) or translated
-        # What cannot be, such as NULL where there is none, may come from the file.
+        # An impossible value, such as NULL in a NOT NULL column, may come from a corrupted file.
         if translated is error and self._kind == "read":
             return self._engine.damage() or error
         return translated
@@ -124,8 +124,8 @@ class SqliteTransaction(Transaction):
 class SqliteEngine(Engine):
     """All connections of one handle to one database file.
 
-    Readers take a connection from a stack, or open one; the writer's is a single one behind a lock,
-    so that the threads of a process never compete for the database's own lock.
+    Readers take an idle connection or open a new one. A lock lets one thread write at a time, so
+    that the threads of a process never compete for the database's own lock.
     """
 
     def __init__(
@@ -167,23 +167,23 @@ class SqliteEngine(Engine):
 
     @property
     def is_watched(self) -> bool:
-        """Whether anybody has asked for the last commit yet."""
+        """Whether a caller has asked for the last commit."""
         return self._commits.is_used
 
     @property
     def identity(self) -> object:
-        """What tells the file that is open from every other one on this machine."""
+        """Device and inode of the open file, which identify it on this machine."""
         return self._file
 
     # -- sessions ----------------------------------------------------------------------------------
 
     def take(self, kind: Kind) -> SqliteSession:
-        """Return a session that nobody else uses, of a new connection where there is none."""
+        """Return an idle session, or one with a new connection if there is none."""
         if self._closed:
             raise errors.DatabaseClosed(f"{self.path} was closed: open it again with expdb.open")
         try:
             if kind in ("read", "sql") or not self._idle[kind]:
-                # a new connection would apply the old file's log to the one that took its place
+                # a new connection would apply the old file's log to the file that replaced it
                 self.check_file()
             try:
                 return self._idle[kind].pop()
@@ -198,26 +198,20 @@ class SqliteEngine(Engine):
             raise self.translated(error) from error
 
     def give_back(self, kind: Kind, session: SqliteSession, usable: bool) -> None:
-        """Keep a session for the next one who takes one of its kind.
-
-        It is closed where it cannot be used again.
-        """
+        """Keep a session for later use, or close it if it is not usable."""
         if not usable:
             session.close()
             return
         self._idle[kind].append(session)
-        if self._closed:  # meanwhile
+        if self._closed:  # closed by another thread
             self.close_idle()
 
     def translated(self, error: BaseException) -> BaseException:
-        """Return the expdb error for a driver's, or the error itself where there is none."""
+        """Return the expdb error for a driver's error, or the error itself if there is none."""
         return translated(getattr(error, "orig", None) or error, self.path)
 
     def damage(self) -> errors.DatabaseDamaged | None:
-        """Return an error that says what SQLite finds wrong with the file.
-
-        None where that is nothing.
-        """
+        """Return an error with the first problem that SQLite finds in the file, or None."""
         session = self.take("read")
         try:
             for problem in self.dialect.file_problems(session):
@@ -230,7 +224,7 @@ class SqliteEngine(Engine):
             self.give_back("read", session, usable=True)
 
     def reading(self) -> Transaction:
-        """Return a context in which everything read is one snapshot."""
+        """Return a context in which all reads see one snapshot."""
         return SqliteTransaction(self, "read")
 
     def appending(self) -> Transaction:
@@ -238,13 +232,13 @@ class SqliteEngine(Engine):
         return self.writing()
 
     def sql(self) -> Transaction:
-        """Return a context with a connection that cannot write whatever it is told."""
+        """Return a context with a connection that cannot write, whatever SQL it runs."""
         return SqliteTransaction(self, "sql")
 
     def changed_since(self, seen: object) -> object | None:
-        """Return what stands for the database as it is now, or was up to `max_lag` seconds ago.
+        """Return the version of the last commit, at most `max_lag` seconds old.
 
-        None if nothing was committed since that was `seen`.
+        Return None if it equals `seen`.
         """
         now = time.monotonic()
         if now - self._watched > WATCH_SECONDS:
@@ -263,7 +257,7 @@ class SqliteEngine(Engine):
         return self._commits.version_after_commit(seen, *commit_versions)
 
     def _last_commit(self) -> LastCommit:
-        # By a connection of its own: SQLite does not tell a connection of its own writes.
+        # On a separate connection: data_version does not change with the connection's own writes.
         session = self.take("watch")
         found = session.last_commit()
         self.give_back("watch", session, usable=True)
@@ -272,7 +266,7 @@ class SqliteEngine(Engine):
     def writing(self, timeout: float | None = None, *, outlives: bool = True) -> Transaction:
         """Return a context with a transaction.
 
-        It commits when the block is left, and rolls back when that raises.
+        It commits when the block ends, and rolls back if the block raises.
         """
         if self.read_only:
             raise errors.DatabaseReadOnly(
@@ -282,29 +276,29 @@ class SqliteEngine(Engine):
         return SqliteTransaction(self, kind, self.timeout if timeout is None else timeout)
 
     def take_turn(self, transaction: SqliteTransaction, timeout: float) -> None:
-        """Wait for the turn of a transaction of this thread to write."""
+        """Wait for the lock with which one thread of this handle writes at a time."""
         if not self._writer.acquire(timeout=timeout):
             raise errors.DatabaseBusy(
                 f"{self.path} is held by another thread's write: try again, or raise timeout"
             )
         self._turn = transaction
-        self._log.warn()  # before anything is written, as a filter may make it an error
+        self._log.warn()  # before writing: a filter may turn the warning into an error
 
     def end_turn(self, transaction: SqliteTransaction) -> None:
-        """Let the next thread write, if it is the turn of this transaction.
+        """Release the writer lock if this transaction holds it.
 
-        It may be an old one that is collected now.
+        The transaction may be an old one that is being garbage collected.
         """
-        # Asked of the lock, not remembered: an interrupt may come between its being taken and the
-        # next instruction.
+        # The lock itself knows its owner: a flag could be wrong if an interrupt came just after the
+        # lock was acquired.
         if self._writer._is_owned() and self._turn in (None, transaction):  # type: ignore[attr-defined]
             self._turn = None
             self._writer.release()
 
     def check_file(self, *, writing: bool = False) -> None:
-        """Raise where the path leads to another file by now, or its log is gone.
+        """Raise DatabaseReplaced if the path leads to another file, or the log is gone.
 
-        What is written into one without a name is lost.
+        Writes to a deleted file would be lost.
         """
         self._watched = time.monotonic()
         if self._is_immutable and connection_to.has_log(self.path):
@@ -325,10 +319,7 @@ class SqliteEngine(Engine):
     # -- the write-ahead log -----------------------------------------------------------------------
 
     def checkpoint_if_due(self) -> None:
-        """Fold the log into the file where it is time.
-
-        Whoever has just written does it, in their turn.
-        """
+        """Checkpoint the log if that is due; the transaction that has just written calls this."""
         if self._log.is_due():
             session = self.take("write")
             try:
@@ -342,12 +333,12 @@ class SqliteEngine(Engine):
         return os.stat(self.path).st_size
 
     def examine(self) -> list[Finding]:
-        """Return what the file stands on."""
+        """Return findings about the file and its use, for the doctor."""
         with self.reading() as session:
             return examined(self.path, self.module, session, self.durability)
 
     def backup(self, target: str) -> None:
-        """Copy the database as it is now into a new file, through SQLite's own backup."""
+        """Copy the current database into a new file, with SQLite's backup function."""
         session = self.take("read")
         try:
             copy_into(target, session, self.module)
@@ -355,11 +346,11 @@ class SqliteEngine(Engine):
             self.give_back("read", session, usable=True)
 
     def release(self) -> None:
-        """Close the connections that nobody uses; others are made when they are needed."""
+        """Close idle connections; new ones are opened when they are needed."""
         self.close_idle()
 
     def close(self) -> None:
-        """Close every connection; the last one of all processes folds the log into the file."""
+        """Close every connection; the last connection of all processes checkpoints the log."""
         if self._closed:
             return
         self._closed = True
@@ -369,17 +360,17 @@ class SqliteEngine(Engine):
         open_files.engines.discard(self)
 
     def close_idle(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close idle connections."""
         for sessions in self._idle.values():
-            with suppress(IndexError):  # threads may take some meanwhile
+            with suppress(IndexError):  # other threads may take some at the same time
                 while True:
                     sessions.pop().close()
 
     def begin_anew(self) -> None:
-        """Begin anew in a forked child.
+        """Reset the engine in a forked child.
 
-        A thread that is not there any more may hold the old locks, and may have given back a
-        session.
+        A thread that does not exist in the child may hold the old locks, and may have been giving
+        back a session.
         """
         self._idle = {kind: [] for kind in self._idle}
         self._commits.begin_anew()

@@ -1,4 +1,4 @@
-"""What `examine` tells of a file: what it stands on, and who is at it."""
+"""Findings about a file for the doctor: software, disk, processes, permissions."""
 
 import os
 import shutil
@@ -20,8 +20,8 @@ from expdb.sql.session import Session
 
 
 def examined(path: str, module: ModuleType, session: Session, durability: str) -> list[Finding]:
-    """Return what a file stands on: what, what was found, what to do about it."""
-    holders = lock_holders(path)  # before anything is read here, which would be seen as a reader
+    """Return findings about a file, each with its value and the solution to a problem."""
+    holders = lock_holders(path)  # before this session reads, which would count as a reader
     writing, connected = named(holders.get(WRITER, set())), named(holders.get(CONNECTED, set()))
     reading = named({pid for byte in READERS for pid in holders.get(byte, set())})
     writable = may_write(path)

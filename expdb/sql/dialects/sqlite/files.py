@@ -1,9 +1,7 @@
-"""What the system knows of an SQLite file.
+"""Information from the operating system about an SQLite file: identity, disk, and locks.
 
-That is which file it is, on what it lies, and who holds which of its locks.
-
-Never by opening it: a process that opens and closes a file of its own database drops the locks that
-SQLite holds on it.
+No function opens the file: a process that opens and closes a file of its own database drops the
+locks that SQLite holds on it.
 """
 
 import os
@@ -14,7 +12,7 @@ from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
-# Bytes of the -shm file that stand for the locks of a write-ahead log (sqlite.org/walformat.html,
+# Bytes of the -shm file that represent the locks of a write-ahead log (sqlite.org/walformat.html,
 # section 2.3).
 WRITER, READERS, CONNECTED = 120, range(123, 128), 128
 REMOTE = {
@@ -31,14 +29,11 @@ REMOTE = {
     "gpfs",
     "beegfs",
 }
-NETWORK = REMOTE | {"9p"}  # which may also be the host's own disk, seen from a virtual machine
+NETWORK = REMOTE | {"9p"}  # 9p may also be a disk of the host of a virtual machine
 
 
 def identity(path: str) -> tuple[int, int] | None:
-    """Return what tells the file from every other one on this machine.
-
-    None where there is none, or nothing in it.
-    """
+    """Return device and inode of a file; None if it is missing or empty."""
     try:
         found = os.stat(path)
     except FileNotFoundError:
@@ -46,28 +41,26 @@ def identity(path: str) -> tuple[int, int] | None:
     return (found.st_dev, found.st_ino) if found.st_size else None
 
 
-DRAFT = ".expdb-{}.new"  # what a file is called, in its folder, until it is whole
+DRAFT = ".expdb-{}.new"  # name of a new file, in its folder, until it is complete
 
 
 def other_names(path: str) -> str | None:
-    """Return by what other names the file may be opened, for people.
+    """Describe other names by which the file may be opened, or return None.
 
-    None where the system knows of none.
-
-    SQLite calls the log after the name: two names have two logs, and each overwrites what the other
-    one has written.
+    SQLite names the log after the file: two names have two logs, and each overwrites pages that the
+    other has written.
     """
     try:
         found, folder = os.stat(path), os.path.dirname(path)
         links = found.st_nlink if stat.S_ISREG(found.st_mode) else 1
-        if links > 1:  # a file that is being made has the name of its draft as well
+        if links > 1:  # a file that is being created also has the name of its draft
             drafts = [
                 entry
                 for entry in os.scandir(folder)
                 if fnmatch(entry.name, DRAFT.format("*")) and entry.inode() == found.st_ino
             ]
             links -= len(drafts)
-    except OSError:  # gone meanwhile, or a folder that may not be listed
+    except OSError:  # deleted by another process, or a folder that may not be listed
         return None
     if links > 1:
         return (
@@ -80,7 +73,7 @@ def other_names(path: str) -> str | None:
 
 
 def _mounted_on() -> set[str]:
-    """Return the paths that something is mounted on; none where the system does not tell."""
+    """Return the mount points; empty if the system does not report them."""
     try:
         return {
             _unescaped(line.split()[1]) for line in Path("/proc/mounts").read_text().splitlines()
@@ -90,15 +83,11 @@ def _mounted_on() -> set[str]:
 
 
 def user_version_in_log(path: str, wanted: int) -> int | None:
-    """Return the `user_version` that a write-ahead log holds for its file.
+    """Return the `user_version` in a write-ahead log, or None if it holds none.
 
-    None where no page of the log tells.
-
-    Only a file of the application id that is wanted is asked for.
-
-    It is in page 1, of which the log has a frame whenever the file grew
-    (sqlite.org/fileformat2.html, sections 1.3.17 and 4.1). Reading the log drops no lock: SQLite
-    keeps those on the file and on the log's index.
+    Only a file with the application id `wanted` counts. The number is in page 1, which has a frame
+    in the log whenever the file grew (sqlite.org/fileformat2.html, sections 1.3.17 and 4.1).
+    Reading the log drops no lock: SQLite's locks are on the file and on the index of the log.
     """
     try:
         with open(path + "-wal", "rb") as log:
@@ -107,27 +96,27 @@ def user_version_in_log(path: str, wanted: int) -> int | None:
                 return None
             while len(head := log.read(24)) == 24:
                 number, _, *frame_salts = struct.unpack(">4I8x", head)
-                if frame_salts != salts:  # left from before the log was last begun anew
+                if frame_salts != salts:  # left from before the log was last reset
                     return None
                 if number == 1:
                     page = log.read(72)
                     user_version, application_id = struct.unpack_from(">I4xI", page, 60)
-                    # A power loss may have taken it.
+                    # A power loss may have destroyed the page.
                     is_whole = page.startswith(b"SQLite format 3\0") and application_id == wanted
                     return int(user_version) if is_whole else None
                 log.seek(page_bytes, os.SEEK_CUR)
-    except (OSError, struct.error):  # gone meanwhile, or no log at all, which SQLite will tell
+    except (OSError, struct.error):  # deleted meanwhile, or invalid, which SQLite reports
         return None
     return None
 
 
 def may_write(path: str) -> bool:
-    """Return whether this user may write the file and make others beside it."""
+    """Return whether this user may write the file and create others beside it."""
     return os.access(path, os.W_OK) and os.access(os.path.dirname(path), os.W_OK)
 
 
 def sync_folder(folder: str) -> None:
-    """Make the names in a folder outlast a power loss, where the system knows how."""
+    """Make the names in a folder durable, if the system supports it."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -139,7 +128,7 @@ def sync_folder(folder: str) -> None:
 
 
 def file_system(path: str) -> str | None:
-    """Return the kind of file system that a path lies on; None where the system does not tell."""
+    """Return the kind of file system of a path; None if the system does not report it."""
     try:
         mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
     except OSError:
@@ -160,9 +149,9 @@ def _holds(point: str, path: str) -> bool:
 
 
 def lock_holders(path: str) -> dict[int, set[int]]:
-    """Return which processes hold which bytes of the log's index, by byte.
+    """Return the processes that hold each byte of the WAL index locked.
 
-    Returns nothing where the system does not tell.
+    Return an empty dict if the system does not report locks.
     """
     found = identity(path + "-shm")
     try:
@@ -172,7 +161,7 @@ def lock_holders(path: str) -> dict[int, set[int]]:
     holders: dict[int, set[int]] = {}
     for line in lines:
         parts = line.split()
-        # A waiter has one part more.
+        # A waiting process has one more part.
         if len(parts) != 8 or parts[1] != "POSIX" or not parts[7].isdigit():
             continue
         major, minor, inode = parts[5].split(":")
@@ -190,7 +179,7 @@ def readers(path: str) -> list[str]:
 
 
 def named(pids: set[int]) -> list[str]:
-    """Return processes for people: number and command."""
+    """Return the number and command of each process, as text."""
     said = []
     for pid in sorted(pids):
         command = ""
@@ -210,7 +199,7 @@ def named(pids: set[int]) -> list[str]:
 
 
 def wal_reset_is_fixed(version: tuple[int, ...]) -> bool:
-    """Return whether this SQLite is free of the race that damages a file.
+    """Return whether this SQLite version is free of the WAL-reset bug, which corrupts files.
 
     See sqlite.org/wal.html#walresetbug.
     """

@@ -1,4 +1,4 @@
-"""The write-ahead log of a file: when it is folded in, and who keeps it from being."""
+"""The write-ahead log of a file: when to checkpoint it, and which processes prevent that."""
 
 import os
 import time
@@ -12,12 +12,12 @@ from expdb.sql.dialects.sqlite.connection import checkpoint, connect, wal_bytes
 from expdb.sql.dialects.sqlite.files import may_write, readers
 from expdb.sql.dialects.sqlite.open_files import FileUse
 
-# Of log. A checkpoint syncs, which single steps would feel at 16 MiB.
+# Log size. At 16 MiB, the sync of each checkpoint would slow down writes of single steps.
 CHECKPOINT_BYTES = 64 << 20
-# Bounds what a power loss can take at durability="normal", while anybody writes.
+# Limits the loss in a power failure at durability="normal", while a process writes.
 CHECKPOINT_SECONDS = 5.0
 CHECKPOINT_WAIT_MS = 2_000
-# Of log that cannot be folded in: from here on people are told who holds it.
+# Log size above which a warning names the processes that prevent checkpoints.
 PINNED_BYTES = 256 << 20
 
 
@@ -31,23 +31,23 @@ class WriteAheadLog:
         self._warning: str | None = None
 
     def is_due(self) -> bool:
-        """Return whether it is time to fold the log into the file."""
+        """Return whether a checkpoint is due."""
         size, now = wal_bytes(self._path), time.monotonic()
         return size >= self._due_at or (size > 0 and now - self._checkpointed >= CHECKPOINT_SECONDS)
 
     def checkpoint(
         self, connection: Any, translated: Callable[[BaseException], BaseException]
     ) -> None:
-        """Fold the log into the file, as far as readers allow it."""
+        """Checkpoint the log, as far as readers allow it."""
         size = wal_bytes(self._path)
         try:
             complete = checkpoint(connection, CHECKPOINT_WAIT_MS)
         except Exception as error:
-            # The write itself is committed; a full disk is told by the next one.
+            # The write itself is committed; the next one reports a full disk.
             complete = False
             if not isinstance(translated(error), errors.ExpDBError):
                 raise
-        # A reader pins the log: do not make every write wait for it, only one in each further
+        # A reader blocks the checkpoint: not every write should wait for it, only one per further
         # 64 MiB or 5 s.
         self._due_at = CHECKPOINT_BYTES if complete else size + CHECKPOINT_BYTES
         self._checkpointed = time.monotonic()
@@ -62,20 +62,20 @@ class WriteAheadLog:
             )
 
     def warn(self) -> None:
-        """Give the warning that the last checkpoint left, once."""
+        """Emit the warning of the last checkpoint, once."""
         if self._warning is not None:
             warning, self._warning = self._warning, None
             errors.warn(warning)
 
 
 def remove_empty_log(path: str, module: ModuleType) -> None:
-    """Take away the empty log that reading makes.
+    """Remove the empty log that reading creates.
 
-    Only a connection that may write removes it, as the last to leave.
+    SQLite removes it only if the last connection to close may write.
     """
     if not os.path.exists(path + "-wal") or wal_bytes(path) or not may_write(path):
         return
-    # Not ours to insist on: others may be at it.
+    # Best effort: other processes may use the file.
     with suppress(module.Error, OSError), FileUse(path):
         connection = connect(path, module, durability="normal", busy_ms=0)
         try:

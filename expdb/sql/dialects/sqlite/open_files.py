@@ -1,4 +1,4 @@
-"""Which files this process has open, and what becomes of them in a fork."""
+"""Files that this process has open, and their protection in forks."""
 
 import os
 import threading
@@ -18,29 +18,29 @@ class OpenFile(Protocol):
 
     @property
     def identity(self) -> object:
-        """What tells the file that is open from every other one on this machine."""
+        """The identity of the open file, unique on this machine."""
 
     def close_idle(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close idle connections."""
 
     def begin_anew(self) -> None:
-        """Begin anew in a forked child."""
+        """Reset the engine in a forked child."""
 
 
 class Inherited(Protocol):
-    """A connection that a forked child has of its parent."""
+    """A connection that a forked child has inherited."""
 
     def abandon(self) -> None:
-        """Never close the connection."""
+        """Leave the connection open for good."""
 
 
 class OpenFiles:
-    """Keeps forks from losing rows.
+    """Prevent forks from losing rows.
 
-    SQLite keeps its locks a process, in a table that a fork copies: a child that inherits an open
-    file believes that it holds the parent's locks, and loses rows silently, even through a new
-    connection. So nothing is open at a fork but what a thread is using, and a file that is in use
-    then is refused in the child, by whatever handle.
+    SQLite keeps its locks per process, in a table that a fork copies: a child that inherits an open
+    file assumes that it holds the parent's locks, and loses rows silently, even through a new
+    connection. So idle connections are closed before a fork. A file that a thread uses during the
+    fork is refused in the child, for every handle.
     """
 
     def __init__(self) -> None:
@@ -49,18 +49,19 @@ class OpenFiles:
         self.uses: Living[FileUse] = Living()
         self.sessions: Living[Inherited] = Living()
         self.refused: set[str] = set()
-        self.commits: dict[str, object] = {}  # by path, what stands for this process's last one
-        # Never closed: that would drop the parent's locks, or wait for a thread that is not there.
+        self.commits: dict[str, object] = {}  # by path, the id of this process's last commit
+        # Never closed: that would drop the parent's locks, or wait for a thread that does not exist
+        # here.
         self.inherited: list[Inherited] = []
 
     def note_commit(self, path: str) -> object:
         """Record that a handle of this process committed to a file; return the commit's id."""
-        noted = self.commits[path] = object()  # not a number: threads would count past each other
+        noted = self.commits[path] = object()  # not a number: concurrent increments could be lost
         return noted
 
     def before(self) -> None:
-        """Close what nobody uses."""
-        self.turn.acquire()  # until after the fork; forks of several threads take turns
+        """Close idle connections before a fork."""
+        self.turn.acquire()  # until after the fork; only one thread forks at a time
         for engine in self.engines.list():
             engine.close_idle()
 
@@ -69,7 +70,7 @@ class OpenFiles:
         self.turn.release()
 
     def in_child(self) -> None:
-        """Refuse what is in use, and begin anew with everything else."""
+        """Refuse files that were in use, and reset all engines."""
         self.turn = threading.Lock()
         self.refused |= {use.path for use in self.uses.list()}
         self.inherited += self.sessions.list()
@@ -84,9 +85,9 @@ open_files = OpenFiles()
 
 
 class FileUse:
-    """Says, for as long as it lives, that a connection to a file is being opened, used or closed.
+    """Mark a file as in use while a connection is opened, used or closed.
 
-    Or use it with `with`.
+    It ends when the object is garbage collected, or at the end of a `with` block.
     """
 
     def __init__(self, path: str):
@@ -114,7 +115,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def refuse_other_library(path: str, module: ModuleType) -> None:
-    """Raise where this process has the file open by another SQLite library.
+    """Raise InvalidValue if this process has the file open with another SQLite library.
 
     Call it before the file is opened at all.
     """
@@ -128,10 +129,7 @@ def refuse_other_library(path: str, module: ModuleType) -> None:
 
 
 def refuse_other_path(path: str, file: object) -> None:
-    """Raise where this process has the file open by another path, in another folder.
-
-    Its log would be another one there.
-    """
+    """Raise DatabaseReadOnly if this process has the file open by a path with another log."""
     for engine in open_files.engines.list():
         if (
             engine.path != path

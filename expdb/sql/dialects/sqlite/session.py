@@ -16,17 +16,17 @@ from expdb.sql.session import Session
 
 
 class SqliteSession(Session):
-    """A session whose rows can be read one by one, in the same memory."""
+    """A session that can yield rows one by one."""
 
     def __init__(self, connection: sa.Connection, use: FileUse):
         super().__init__(connection)
         self._wal_index: WalIndex | None = None
         self._use: FileUse | None = use  # for as long as the connection is open
-        self.serial = next(_serials)  # never used again, as an id() is
+        self.serial = next(_serials)  # unlike an id(), never reused
         open_files.sessions.add(self)
 
     def each(self, statement: str, *params: Any) -> Iterator[Any]:
-        """Run a plain statement and yield its rows; all of them are to be taken."""
+        """Run a plain statement and yield its rows; the caller must read all of them."""
         yield from self.driver.execute(statement, params)
 
     @property
@@ -35,7 +35,7 @@ class SqliteSession(Session):
         try:
             return bool(self.driver.in_transaction)
         except self.driver.ProgrammingError:
-            # Closed: SQLAlchemy does that to a connection that an interrupt met.
+            # Closed: SQLAlchemy closes a connection after an interrupt.
             return False
 
     def wal_index_header(self) -> bytes | None:
@@ -46,12 +46,12 @@ class SqliteSession(Session):
         return self._wal_index.header()
 
     def last_commit(self) -> LastCommit:
-        """Return what stands for the last commit of any other connection."""
+        """Return the last commit of any other connection."""
         if self._wal_index is None:
-            connection_to.data_version(self.driver)  # from then on until it is closed there is one
+            connection_to.data_version(self.driver)  # the index exists from here on
             assert self._use is not None
             self._wal_index = WalIndex(self._use.path)
-        header = self._wal_index.header()  # first: else it may be that of a later commit
+        header = self._wal_index.header()  # first, otherwise it may belong to a later commit
         version = connection_to.data_version(self.driver)
         return LastCommit((self.serial, version), self._wal_index, header)
 
@@ -61,10 +61,10 @@ class SqliteSession(Session):
             self._wal_index.close()
         self.connection.close()
         self._use = None
-        close_deleted()  # the last connection of all deletes the index of the log
+        close_deleted()  # the last connection of all processes deletes the WAL index
 
     def abandon(self) -> None:
-        """Never close the connection: it is the parent process's."""
+        """Leave the connection open for good: it belongs to the parent process."""
         self._use = None
 
     def __del__(self) -> None:
@@ -76,7 +76,7 @@ _serials = itertools.count()
 
 
 def connecting(path: str, module: ModuleType, **options: Any) -> sa.Engine:
-    """Return what makes connections to a file, as SQLAlchemy sees them."""
+    """Return an SQLAlchemy engine that opens connections to a file."""
     return sa.create_engine(
         "sqlite://",
         creator=lambda: connection_to.connect(path, module, **options),

@@ -1,4 +1,4 @@
-"""SQLite: how to connect, begin, check, query and append there, and nowhere else."""
+"""SQLite: statements and expressions that differ from other databases."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -34,19 +34,16 @@ def remake(session: Any, name: str, sql: str) -> None:
 
 
 def grants(session: Any) -> list[Grant]:
-    """Return nothing: the system grants the rights on a file."""
+    """Return nothing: the operating system controls access to a file."""
     return []
 
 
 def restore_grants(session: Any, grants: list[Grant]) -> None:
-    """Do nothing: the system grants the rights on a file."""
+    """Do nothing: the operating system controls access to a file."""
 
 
 def schema_problems(session: Any) -> list[str]:
-    """Return what is wrong with triggers and views.
-
-    That is: which of ours are missing or altered, and which others would run, or be read, unasked.
-    """
+    """Return missing or altered triggers and views, and foreign ones that SQLite would use."""
     made = schema.made_by_migrations("sqlite")
     found = session.ask(
         "SELECT type, name, sql FROM sqlite_master WHERE type IN ('trigger', 'view', 'table')"
@@ -72,17 +69,16 @@ def schema_problems(session: Any) -> list[str]:
     return problems
 
 
-# Functions that our statements read as tables: a table of the same name would be read in their
-# place.
+# Functions that expdb's statements read as tables. SQLite would prefer a table of the same name.
 SHADOWED = {"json_each", "json_tree"}
 
 
 def lock_migrations(session: Any) -> None:
-    """Do nothing: the transaction of a writer is the only one."""
+    """Do nothing: the transaction of a writer excludes all others."""
 
 
 def file_problems(session: Any) -> list[str]:
-    """Return what SQLite itself finds wrong with the file."""
+    """Return the problems that SQLite itself finds in the file."""
     return [line for (line,) in session.ask("PRAGMA quick_check") if line != "ok"]
 
 
@@ -107,7 +103,7 @@ def among_selected(
 def like(column: sa.ColumnElement[Any], pattern: str) -> sa.ColumnElement[bool]:
     r"""Return a case-sensitive LIKE with `%`, `_` and `\` as GLOB.
 
-    SQLite's own LIKE folds ASCII case.
+    SQLite's own LIKE ignores ASCII case.
     """
     glob, escaped = [], False
     for character in pattern:
@@ -125,9 +121,8 @@ def like(column: sa.ColumnElement[Any], pattern: str) -> sa.ColumnElement[bool]:
 def tag_value(column: sa.ColumnElement[Any], key: str) -> sa.ColumnElement[Any]:
     """Return the value of a key of a JSON object.
 
-    The key is `[A-Za-z0-9_]+` and so can be a literal.
-
-    A literal, not a parameter: an index on the expression serves only the very same expression.
+    The key is `[A-Za-z0-9_]+`, so it can be a literal. It must be one, because SQLite uses an index
+    on an expression only for exactly the same expression.
     """
     return sa.func.json_extract(column, sa.literal_column(f"""'$."{key}"'"""))
 
@@ -139,19 +134,19 @@ def _tag_is(column: sa.ColumnElement[Any], key: str, *kinds: str) -> sa.ColumnEl
 
 
 def tag_text(column: sa.ColumnElement[Any], key: str) -> Tag:
-    """Return the value of a key to compare with texts, and what holds where it is one."""
+    """Return the value of a key to compare with texts, and the condition that it is a text."""
     return tag_value(column, key), _tag_is(column, key, "text")
 
 
 def tag_number(column: sa.ColumnElement[Any], key: str) -> Tag:
-    """Return the value of a key to compare with numbers, and what holds where it is one."""
+    """Return the value of a key to compare with numbers, and the condition that it is a number."""
     return tag_value(column, key), _tag_is(column, key, "integer", "real")
 
 
 def bound(value: Any) -> sa.ColumnElement[Any]:
     """Return a parameter of the value's own type.
 
-    Bound as the type of an integer column, 0.5 would be cut to fit.
+    With the type of an integer column, 0.5 would be truncated.
     """
     kind: Any = (
         sa.Text()
@@ -184,15 +179,15 @@ TAG_KEYS: dict[str, str] = {
 def has_index(session: Any, label: str) -> bool:
     """Return whether there is an index of this name.
 
-    SQLAlchemy cannot reflect those of expressions.
+    SQLAlchemy cannot reflect indexes of expressions.
     """
     return bool(session.ask("SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?", label))
 
 
 def estimate(session: Any, table: str, index: str) -> None:
-    """Tell the planner of a new index what the migration told it of the others.
+    """Insert statistics for a new index, as the migration does for the others.
 
-    The figures say that it is worth using.
+    The numbers make the planner use the index.
     """
     session.ask("DELETE FROM sqlite_stat1 WHERE tbl = ? AND idx = ?", table, index)
     figures = "1000000 1000000 2000" if table == "steps" else "10000 10000 20"
@@ -206,13 +201,13 @@ VERSION = "SELECT version_num FROM expdb_version"
 
 # -- append ----------------------------------------------------------------------------------------
 
-# The writers' lock on PostgreSQL; here the transaction is one already, and this tells whether the
-# buffer is there.
+# On PostgreSQL, this takes the writers' lock. On SQLite, the transaction already holds it, and the
+# statement only checks that the buffer exists.
 LOCK = "SELECT id FROM buffers WHERE id = ?"
-FOR_UPDATE = ""  # as LOCK
+FOR_UPDATE = ""  # the transaction holds the writers' lock already
 WRITES_ALONE = True
 NOW = "((julianday('now') - 2440587.5) * 86400.0)"
-# There are no round trips to save: every write is done statement by statement.
+# Round trips cost nothing here, so every write is done statement by statement.
 ROUND_TRIP_STEPS: int | None = None
 ACKNOWLEDGE: str | None = None
 LOCK_TO_ADMIT = ""
@@ -247,7 +242,7 @@ def insert_steps(
 
 @lru_cache(64)
 def _insert_steps(buffer_id: int, columns: int) -> tuple[str, str]:
-    """Return the beginning of an INSERT of steps with so many columns, and one row of it."""
+    """Return the beginning of an INSERT of steps with `columns` parameters, and one row of it."""
     insert = INSERT_STEPS.format(", ".join(tables.WRITTEN_STEP_COLUMNS[: columns + 1]))
     return insert, f"({int(buffer_id)}{', ?' * columns})"
 
@@ -262,9 +257,9 @@ def insert_rows(session: Any, table: sa.Table, rows: Sequence[tuple[Any, ...]]) 
 
 
 def as_block(priorities: np.ndarray) -> bytes:
-    """Return a block of priorities as the database keeps it.
+    """Return a block of priorities as the database stores it.
 
-    It is big-endian, so that its hexadecimal digits read as numbers.
+    It is big-endian, so that SQL can compute numbers from its hexadecimal digits.
     """
     return priorities.astype(">f8").tobytes()
 
@@ -274,15 +269,15 @@ def from_block(data: bytes) -> np.ndarray:
     return np.frombuffer(data, ">f8").astype(np.float64)
 
 
-# One of the integers of a list, which is one parameter (see as_list): `WHERE id {AMONG}`.
+# One of a list of integers, passed as one parameter (see as_list): `WHERE id {AMONG}`.
 AMONG = "IN (SELECT value FROM json_each(?))"
 
 # -- reading ---------------------------------------------------------------------------------------
 
-# The segment of a position is the first that ends at or after it. CROSS JOIN is SQLite's way to say
-# which table comes first: it takes the list for the larger one, and would walk all segments. The
-# buffer is a column of the list because numbered parameters in a sequence are deprecated by Python
-# 3.12.0 to 3.12.3.
+# The segment of a position is the first that ends at or after it. CROSS JOIN makes SQLite read the
+# list first: otherwise it assumes that the list is the larger table, and reads all segments. The
+# buffer is a column of the list because Python 3.12.0 to 3.12.3 deprecate numbered parameters in a
+# sequence.
 LOCATE = """
 SELECT g.last, g.first, g.episode, g.ordinal, g.chunk, g.chunk_row
 FROM (SELECT ? AS id, value FROM json_each(?)) j
@@ -290,9 +285,9 @@ CROSS JOIN segments g ON g.buffer_id = j.id AND g.last = (
     SELECT last FROM segments WHERE buffer_id = j.id AND last >= j.value ORDER BY last LIMIT 1)
 """
 APPEND = ""  # see ROUND_TRIP_STEPS
-WAIT_FOR_CHANGE: str | None = None  # see sampling/waiting.py
-READ_AT: str | None = None  # in one statement, which saves nothing here: see read.locate_and_read
-# Tasks of the episodes with these ids, each told by its first episode only.
+WAIT_FOR_CHANGE: str | None = None  # see consumers/waiting.py
+READ_AT: str | None = None  # one statement saves nothing here: see fetch.py
+# Tasks of the episodes with these ids, for the first episode of each task only.
 FIRST_OF_TASKS = """
 SELECT e.id, e.task_id FROM (SELECT value FROM json_each(?)) j
 CROSS JOIN episodes e ON e.buffer_id = ? AND e.id = j.value

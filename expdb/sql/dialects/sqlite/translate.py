@@ -1,11 +1,11 @@
-"""What SQLite's errors mean to a user."""
+"""Translate SQLite's errors to expdb's."""
 
 import os
 import sqlite3
 
 from expdb import errors
 
-# By primary code (sqlite.org/rescode.html): the error of ours, and what it says.
+# By primary code (sqlite.org/rescode.html): the error class and its message.
 MEANINGS: dict[int, tuple[type[errors.ExpDBError], str]] = {
     sqlite3.SQLITE_IOERR: (
         errors.DatabaseUnreadable,
@@ -37,7 +37,7 @@ MEANINGS: dict[int, tuple[type[errors.ExpDBError], str]] = {
         "{path} cannot be opened: check that its folder exists and may be read",
     ),
 }
-# What SQLite says of values that no write of expdb leaves behind.
+# Messages of SQLite about values that expdb never writes.
 DAMAGE = ("integer overflow", "malformed JSON", "user-defined function raised exception")
 ALIKE = {
     sqlite3.SQLITE_LOCKED: sqlite3.SQLITE_BUSY,
@@ -46,7 +46,7 @@ ALIKE = {
 
 
 def translated(error: BaseException, path: str) -> BaseException:
-    """Return the expdb error for a driver's, or the error itself where there is none."""
+    """Return the expdb error for a driver's error, or the error itself if there is none."""
     said = str(error)
     code = getattr(error, "sqlite_errorcode", None)
     if isinstance(error, OverflowError) and "SQLite INTEGER" in said:
@@ -91,7 +91,7 @@ def translated(error: BaseException, path: str) -> BaseException:
 
 
 def _contradicts(path: str, said: str) -> errors.DatabaseDamaged:
-    """Return the error for values that no write of expdb leaves behind."""
+    """Return the error for values that expdb never writes."""
     return errors.DatabaseDamaged(
         f"{path} is corrupted ({said}); run `expdb check`, then restore a backup"
     )

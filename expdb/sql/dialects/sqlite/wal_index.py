@@ -1,14 +1,14 @@
-"""The index of a write-ahead log, whose header tells of every commit for the cost of one read.
+"""Read the header of the WAL index, which changes with every commit, in one system call.
 
-It is the `-shm` file beside the database (sqlite.org/walformat.html, section 2.1). To ask SQLite
-whether anything was committed, it takes locks, and wakes up a lot of code: 10 microseconds, and 100
-where the caches are cold. It looks at the same header.
+The index is the `-shm` file beside the database (sqlite.org/walformat.html, section 2.1). SQLite
+reads the same header to detect commits, but it takes locks and runs more code: 10 microseconds, and
+100 with cold caches.
 
-**A process that closes a file drops all locks that it holds on it, SQLite's among them.** So no
-descriptor is closed until the file has no name any more: the last connection of all processes
-deletes it, and then nobody has locks on it that count. Until then it is kept, and used again. A
-descriptor is a number, which nobody closes when it is lost; an `mmap` has one of its own that it
-closes when it is collected, or cannot be made.
+**A process that closes a file drops all locks that it holds on it, including SQLite's.** So a
+descriptor stays open, and is reused, until the file is deleted. The last connection of all
+processes deletes it; no lock on it matters after that. The descriptor is a plain number, so garbage
+collection does not close it. An `mmap` would have its own descriptor, which is closed when the
+object is collected or cannot be created.
 """
 
 import os
@@ -17,21 +17,21 @@ from contextlib import suppress
 
 HEADER = 48  # bytes
 CHANGE_COUNTER = slice(8, 12)  # commit counter in the header, in native byte order
-IS_READY = 12  # where the header says that it can be used
-_KNOWN_TO_WORK = sys.platform in ("linux", "darwin")  # elsewhere locks hinder reading
+IS_READY = 12  # byte that shows whether the header is initialized
+_KNOWN_TO_WORK = sys.platform in ("linux", "darwin")  # on other systems, locks prevent reading
 
 _descriptors: dict[tuple[int, int], int] = {}  # by device and inode
-_twice: list[int] = []  # those that another thread has opened at the same time
+_twice: list[int] = []  # duplicates, opened by two threads at the same time
 
 
 class WalIndex:
-    """The index as it is while a connection is open that has read it."""
+    """The WAL index, while a connection that has read it is open."""
 
     def __init__(self, path: str):
         self._descriptor = _descriptor(path + "-shm") if _KNOWN_TO_WORK else None
 
     def header(self) -> bytes | None:
-        """Return what differs from one commit to the next, None where that cannot be told."""
+        """Return bytes that differ from one commit to the next, or None if they cannot be read."""
         descriptor = self._descriptor
         if descriptor is None:
             return None
@@ -42,7 +42,7 @@ class WalIndex:
         return found if len(found) == HEADER and found[IS_READY] else None
 
     def close(self) -> None:
-        """Tell nothing from now on: the connection is closed, and what follows is another file."""
+        """Stop reading: the connection is closed, and the path may lead to another file."""
         self._descriptor = None
 
 
@@ -53,14 +53,14 @@ def is_next_commit(before: bytes, after: bytes) -> bool:
 
 
 def _descriptor(path: str) -> int | None:
-    """Return a descriptor of a file, the one that there is if any; None where it cannot be read."""
+    """Return a descriptor of a file, an existing one if possible; None if it cannot be read."""
     try:
         found = os.stat(path)
         key = found.st_dev, found.st_ino
         if key in _descriptors:
             return _descriptors[key]
         opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except (OSError, KeyError):  # there is none, or it may not be read: then SQLite is asked
+    except (OSError, KeyError):  # missing or unreadable: SQLite is queried instead
         return None
     kept = _descriptors.setdefault(key, opened)
     if kept != opened:
@@ -69,13 +69,13 @@ def _descriptor(path: str) -> int | None:
 
 
 def close_deleted() -> None:
-    """Close the descriptors of files that were deleted, as nobody else ever will."""
+    """Close the descriptors of deleted files."""
     for key, descriptor in list(_descriptors.items()):
         if _is_deleted(descriptor) and _descriptors.pop(key, None) is not None:
             os.close(descriptor)
     for descriptor in [*_twice]:
         if _is_deleted(descriptor):
-            with suppress(ValueError):  # another thread has taken it
+            with suppress(ValueError):  # another thread has removed it
                 _twice.remove(descriptor)
                 os.close(descriptor)
 
