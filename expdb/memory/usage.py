@@ -3,6 +3,8 @@
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -77,10 +79,16 @@ class Usage:
         indices: np.ndarray = np.minimum(positions - (self._first - len(self._sparse)), last)
         is_sparse = positions < self._first
         if np.count_nonzero(is_sparse):
-            candidates = self._sparse.searchsorted(positions[is_sparse])
-            has_entry = np.append(self._sparse, self._first)[candidates] == positions[is_sparse]
-            indices[is_sparse] = np.where(has_entry, candidates, last)
+            indices[is_sparse] = self._sparse_indices(positions[is_sparse], last)
         return indices
+
+    def _sparse_indices(self, positions: np.ndarray, default: int) -> np.ndarray | int:
+        """Return the array indices of positions before `_first`."""
+        if not len(self._sparse):
+            return default
+        candidates = self._sparse.searchsorted(positions)
+        has_entry = self._sparse.take(candidates, mode="clip") == positions
+        return np.where(has_entry, candidates, default)
 
     def since(self, epoch: int) -> np.ndarray | None:
         """Return the positions of which it may have changed since an epoch; None if unknown."""
@@ -100,7 +108,11 @@ class Usage:
         self._first = oldest
 
     def take_in(self, lease: Lease) -> None:
-        """Take in a lease that is new, or has changed."""
+        """Apply a lease that is new or has changed."""
+        with self._forgetting_on_error():
+            self._take_in(lease)
+
+    def _take_in(self, lease: Lease) -> None:
         known, items = self.held.pop(lease.id, None), lease.drawn.items
         counts, counted = lease.status in ("leased", "acknowledged"), known is not None
         if counts != counted:
@@ -119,14 +131,26 @@ class Usage:
         self._note(items)
 
     def block(self, positions: np.ndarray) -> None:
-        """Have positions not handed out until they are unblocked."""
-        self._hold(positions, True)
-        self._note(positions)
+        """Exclude positions from leases until they are unblocked."""
+        self._set_blocked(positions, True)
 
     def unblock(self, positions: np.ndarray) -> None:
-        """Undo `block` of the same positions."""
-        self._hold(positions, False)
-        self._note(positions)
+        """Undo `block` for the same positions."""
+        self._set_blocked(positions, False)
+
+    def _set_blocked(self, positions: np.ndarray, is_blocked: bool) -> None:
+        with self._forgetting_on_error():
+            self._hold(positions, is_blocked)
+            self._note(positions)
+
+    @contextmanager
+    def _forgetting_on_error(self) -> Iterator[None]:
+        """Forget everything if a change is interrupted; the next lease reads the ledger again."""
+        try:
+            yield
+        except BaseException:
+            self.forget()
+            raise
 
     def _note(self, positions: np.ndarray) -> None:
         self._journal.append(positions)
@@ -163,8 +187,11 @@ class Usage:
         sparse, first = resident.split()
         end = self._first + len(self._lease_counts) - 1 - len(self._sparse)
         indices = self._indices(np.concatenate((sparse, np.arange(first, end))))
-        lease_counts = _pad(self._lease_counts[indices], len(indices))
-        is_held = _pad(self._is_held[indices], len(indices))
+        # Without the unused entries at the end, which would be copied again for each lease.
+        used = np.flatnonzero(self._lease_counts[indices] | self._is_held[indices])
+        size = max(len(sparse), int(used[-1]) + 1 if len(used) else 0)
+        lease_counts = _pad(self._lease_counts[indices[:size]], size)
+        is_held = _pad(self._is_held[indices[:size]], size)
         # No function call separates these assignments, so an interrupt cannot split them.
         self._first, self._sparse = first, sparse
         self._lease_counts, self._is_held = lease_counts, is_held

@@ -354,27 +354,23 @@ class Sampling:
         self, plan: SamplePlan, changed: object, rng: np.random.Generator, empty: Empty
     ) -> Batch:
         """Draw a batch once the rows in memory are up to date with the database."""
-        r = self.resident
-        with self._store.engine.reading() as session:
-            state = self._store.state(session)
-            if r.complete or not plan.needs_no_rows:
-                self._refresh(session, state, changed)
-            elif self._loads_rows:
-                self._refresh(session, state, changed, FILL_SECONDS)
-            self._loads_rows = True
-            if r.complete:
-                if r.priorities is None and "priority" in (plan.request.fields or ()):
-                    load_priorities(self._store, session, r, state)
-                self._make_room(plan, state)
-                if plan.is_in_memory:
-                    return plan.draw(rng, empty)
-            # Copying the state takes half as long as a draw from memory, which does not need it.
-            rng_state = rng.bit_generator.state
-            try:
+        r, rng_state = self.resident, rng.bit_generator.state
+        try:
+            with self._store.engine.reading() as session:
+                state = self._store.state(session)
+                if r.complete or not plan.needs_no_rows:
+                    self._refresh(session, state, changed)
+                elif self._loads_rows:
+                    self._refresh(session, state, changed, FILL_SECONDS)
+                self._loads_rows = True
+                if r.complete:
+                    if r.priorities is None and "priority" in (plan.request.fields or ()):
+                        load_priorities(self._store, session, r, state)
+                    self._make_room(plan, state)
                 return plan.draw(rng, empty, session, state)
-            except errors.ExpDBError:
-                rng.bit_generator.state = rng_state
-                raise
+        except errors.ExpDBError:
+            rng.bit_generator.state = rng_state
+            raise
 
     def _save_for(self, plan: SamplePlan) -> None:
         """Write changed priorities: all that the database is asked for, or if it is time."""

@@ -119,3 +119,15 @@ def test_clear_releases_pins(db):
     assert buffer.stats()["pinned"] is None
     buffer.store_batch({"x": np.arange(15)})
     assert len(buffer) == 10
+
+
+@pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
+def test_a_buffer_above_its_capacity_with_pins_can_be_cleared(db):
+    buffer = db.buffer("pinned", capacity=20)
+    buffer.store_batch({"x": np.zeros((10, 1)), "task_id": "t"})
+    buffer.consumer("learner").lease(10, sampler=expdb.Uniform(replace=False), pin=True)
+    buffer.store_batch({"x": np.zeros((15, 1)), "task_id": "t"})
+    assert (len(buffer), buffer.clear(), len(buffer)) == (25, 25, 0)
+    assert db.check() == []
+    buffer.store_batch({"x": np.zeros((30, 1)), "task_id": "t"})
+    assert len(buffer) == 20

@@ -48,6 +48,42 @@ def test_consumer_frees_the_memory_of_evicted_steps(
         open_episode.end()
 
 
+def test_a_new_consumer_has_entries_for_stored_steps_only(db, small_arrays):
+    buffer = db.buffer("train", capacity=100)
+    buffer.eviction = expdb.Eviction(whole_episodes=True)
+    with buffer.episode("open") as open_episode:
+        open_episode.extend({"x": np.zeros((5, 4), np.float32)})
+        open_episode.flush()
+        for _ in range(20):
+            store_episode(buffer, 100)
+            buffer.evict()
+        consumer = buffer.consumer("learner", max_times_sampled=1)
+        consumer.lease(10).acknowledge()
+        assert len(consumer._leasing._usage._lease_counts) < 400  # of 2,005 positions
+
+
+@pytest.mark.parametrize("method", ["_count", "_hold", "_note"])
+@pytest.mark.parametrize("act", ["lease", "give_back", "acknowledge"])
+def test_usage_matches_the_ledger_after_an_interrupt(db, monkeypatch, act, method):
+    buffer = db.buffer("train")
+    store_episode(buffer, 10)
+    consumer = buffer.consumer("learner", max_times_sampled=2)
+    lease, original = consumer.lease(5), getattr(usage.Usage, method)
+    interrupts = iter([KeyboardInterrupt()])
+
+    def interrupted_once(*arguments):
+        for interrupt in interrupts:
+            raise interrupt
+        return original(*arguments)
+
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(usage.Usage, method, interrupted_once)
+        consumer.lease(4) if act == "lease" else getattr(lease, act)()
+    consumer.lease(1).give_back()
+    leasing, positions = consumer._leasing, np.arange(10)
+    np.testing.assert_array_equal(leasing._usage.left(positions), leasing.left(positions))
+
+
 @pytest.mark.parametrize(
     "seed", [*range(6), *(pytest.param(k, marks=pytest.mark.slow) for k in range(6, 60))]
 )

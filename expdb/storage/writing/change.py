@@ -303,7 +303,9 @@ def clear(store: Store) -> int:
         )
         # As if evicted: with `low` after every position, triggers do not update the counters row by
         # row.
-        session.execute(buffer.values(low=B.added, holes=0, pinned=None, revision=B.revision + 1))
+        session.execute(
+            buffer.values(low=B.added, size=0, holes=0, pinned=None, revision=B.revision + 1)
+        )
         for table in tables.EXPERIENCE:
             session.execute(sa.delete(table).where(table.c.buffer_id == store.id))
         session.execute(buffer.values(size=0, bytes=0))
