@@ -200,10 +200,12 @@ def admit(
                     "buffer.policy_version is counted up, and not before"
                 )
             until = min(deadline, time.monotonic() + LONGEST)
-            while time.monotonic() < until and engine.changed_since(seen) is None:
+            while (now := time.monotonic()) < until:
                 if cancelled is not None and cancelled.is_set():
                     return None
-                time.sleep(min(PAUSE, max(0.0, until - time.monotonic())))
+                time.sleep(min(PAUSE, until - now))  # also if every look finds a change (max_lag=0)
+                if engine.changed_since(seen) is not None:
+                    break
             if time.monotonic() >= deadline:
                 if not required:
                     return None

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from behind import writing
 
 import expdb
+from expdb.consumers import admission
 from expdb.process.processes import Others
 from expdb.storage.ledger import admissions
 
@@ -433,6 +434,16 @@ def test_a_group_whose_commit_was_in_doubt_begins_once(paced):
     for _ in range(5):
         paced.admit(wait=0).finish()
     assert refused(paced, "6 groups have begun")
+
+
+def test_waiting_for_the_pace_looks_at_most_once_per_pause(paced, open_db, monkeypatch):
+    for _ in range(4):
+        paced.admit(wait=0).finish()
+    buffer, looks = open_db(max_lag=0.0).buffer("train"), []
+    read = admissions.read_pace_state
+    monkeypatch.setattr(admissions, "read_pace_state", lambda *a: looks.append(1) or read(*a))
+    assert buffer.admit(wait=0.5, required=False) is None
+    assert len(looks) <= 0.5 / admission.PAUSE + 2
 
 
 def test_a_refused_group_does_not_wait_for_other_writers(paced, open_db):

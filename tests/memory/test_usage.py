@@ -49,7 +49,7 @@ def test_consumer_frees_the_memory_of_evicted_steps(
 
 
 def test_a_new_consumer_has_entries_for_stored_steps_only(db, small_arrays):
-    buffer = db.buffer("train", capacity=100)
+    buffer = db.buffer("train", capacity=300)
     buffer.eviction = expdb.Eviction(whole_episodes=True)
     with buffer.episode("open") as open_episode:
         open_episode.extend({"x": np.zeros((5, 4), np.float32)})
@@ -59,7 +59,7 @@ def test_a_new_consumer_has_entries_for_stored_steps_only(db, small_arrays):
             buffer.evict()
         consumer = buffer.consumer("learner", max_times_sampled=1)
         consumer.lease(10).acknowledge()
-        assert len(consumer._leasing._usage._lease_counts) < 400  # of 2,005 positions
+        assert len(consumer._leasing._usage._lease_counts) < 700  # 2,005 steps were written
 
 
 @pytest.mark.parametrize("method", ["_count", "_hold", "_note"])
