@@ -1,6 +1,6 @@
 """Checks of arguments.
 
-Each returns the value as Python's own type, or raises InvalidValue with the cure.
+Each check returns the value as a built-in Python type, or raises InvalidValue with advice.
 """
 
 import math
@@ -16,7 +16,7 @@ LARGEST_REWARD = 1e300
 
 
 class Keep:
-    """Leave a setting as it is stored."""
+    """Leave a stored setting unchanged."""
 
     def __repr__(self) -> str:
         return "expdb.KEEP"
@@ -26,7 +26,7 @@ KEEP: Final = Keep()
 
 
 def seconds(value: Any) -> float:
-    """Return for how many seconds something is held."""
+    """Return a positive number of seconds."""
     found = number(value, "seconds")
     if found <= 0:
         raise InvalidValue(f"seconds is {value!r}: give a number above 0")
@@ -38,7 +38,7 @@ def _is_large(value: Any) -> bool:
 
 
 def whole(value: Any, name: str, least: int = -(2**63), most: int = 2**63 - 1) -> int:
-    """Return an integer within bounds, both inclusive; by default any of 64 bits."""
+    """Return an integer from `least` to `most`; by default, any 64-bit integer."""
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         found = int(value)
         if least <= found <= most:
@@ -48,11 +48,11 @@ def whole(value: Any, name: str, least: int = -(2**63), most: int = 2**63 - 1) -
     raise InvalidValue(f"{name} is {value!r}: give {wanted}")
 
 
-LEAST_ROW_BYTES = 64  # of a batch with its usual columns
+LEAST_ROW_BYTES = 64  # minimum size of a row of a batch with the usual columns
 
 
 def _most_rows() -> int:
-    """Return how many rows of a batch, or steps of a sequence, could fit in memory."""
+    """Return the maximum number of rows of a batch, or steps of a sequence, that fit in memory."""
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):  # not on Windows
@@ -64,7 +64,7 @@ MOST_ROWS = _most_rows()
 
 
 def rows(value: Any, name: str) -> int:
-    """Return a number of rows or steps that one batch can have, from 1."""
+    """Return a number of rows or steps: at least 1, and small enough for one batch."""
     count = whole(value, name, 1, 10**9)
     if count > MOST_ROWS:
         raise InvalidValue(
@@ -84,7 +84,7 @@ def raise_if_too_large(size: Any, error: Exception) -> None:
 
 
 def number(value: Any, name: str, least: float = -math.inf, most: float = math.inf) -> float:
-    """Return a finite float within bounds, both inclusive; arrays of one element are taken."""
+    """Return a finite float from `least` to `most`; accept arrays of one element."""
     try:
         if isinstance(value, (str, bytes, bool, np.bool_)):
             raise TypeError
@@ -97,11 +97,11 @@ def number(value: Any, name: str, least: float = -math.inf, most: float = math.i
         raise InvalidValue(f"{name} is {found}: give a finite number{_range(least, most)}")
     if not least <= found <= most:
         raise InvalidValue(f"{name} is {value!r}: give a number{_range(least, most)}")
-    return found + 0.0  # SQL has one zero
+    return found + 0.0  # converts -0.0 to 0.0, because SQL has only one zero
 
 
 def plain(value: Any) -> Any:
-    """Return a number of NumPy's as Python's: equal ones are then of one type."""
+    """Convert a NumPy scalar to a Python number, so that equal values have the same type."""
     return value.item() if hasattr(value, "item") else value
 
 
@@ -112,7 +112,7 @@ def _range(least: float, most: float) -> str:
 
 
 def reward(value: Any) -> float:
-    """Return a float whose sums stay finite: an episode's return has to be one."""
+    """Return a reward as a float, limited in size so that the return of an episode stays finite."""
     if len(getattr(value, "shape", ())) == 1 and len(value) > 1:
         raise InvalidValue(
             f"reward is {value!r}: give a number, or for a rollout [T, N] pass agents= to "
@@ -127,7 +127,7 @@ def reward(value: Any) -> float:
 
 
 def flag(value: Any, name: str) -> bool:
-    """Return a bool; NumPy's are taken."""
+    """Return a bool; accept NumPy bools."""
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
     if getattr(value, "shape", None) == () and value.dtype == bool:
@@ -138,7 +138,7 @@ def flag(value: Any, name: str) -> bool:
 
 
 def choice(value: Any, name: str, *known: str) -> str:
-    """Return one of the known texts."""
+    """Return the value if it is one of the known texts."""
     if isinstance(value, str) and value in known:
         return value
     listed = ", ".join(map(repr, known[:-1]))
@@ -146,7 +146,7 @@ def choice(value: Any, name: str, *known: str) -> str:
 
 
 def text(value: Any, name: str) -> str:
-    """Return text that every database can keep."""
+    """Return a text as `str` if every database can store it."""
     if not isinstance(value, str):
         raise InvalidValue(f"{name} is {value!r}: give text")
     utf8(value, name)
@@ -154,7 +154,7 @@ def text(value: Any, name: str) -> str:
 
 
 def utf8(value: str, name: str) -> bytes:
-    """Return text as UTF-8, without what a database cannot keep in one."""
+    """Return a text as UTF-8; raise InvalidValue for NUL characters and lone surrogates."""
     if "\0" in value:
         raise InvalidValue(f"{name}: text with a NUL character: strip it, or store bytes")
     try:
@@ -172,12 +172,12 @@ def names(value: Any, name: str) -> tuple[str, ...]:
 
 
 def kept(value: Any, check: Callable[..., Any], *arguments: Any) -> Any:
-    """Return a checked setting; KEEP where it is to stay as it is stored."""
+    """Return `KEEP` unchanged, and check every other value of a setting."""
     return value if isinstance(value, Keep) else check(value, *arguments)
 
 
 def name(value: Any, what: str) -> str:
-    """Return a name that every database can keep."""
+    """Return a name if every database can store it and it has 1 to 255 bytes."""
     found = text(value, f"the name of {what}")
     if not 0 < len(found.encode()) <= 255:
         raise InvalidValue(f"{what} may not be called {value!r}: use text of 1 to 255 bytes")
@@ -185,7 +185,7 @@ def name(value: Any, what: str) -> str:
 
 
 def shard(given: Any) -> tuple[int, int]:
-    """Return which of how many parts is meant."""
+    """Return a checked pair (k, n), which selects the k-th of n parts."""
     sound = (
         isinstance(given, (tuple, list))
         and len(given) == 2

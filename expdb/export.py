@@ -1,4 +1,4 @@
-"""What a query matches, as a Parquet file: written batch by batch, whatever its size."""
+"""Write the steps that match a query to a Parquet file, batch by batch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def export(
     target : path
         The file to create; its name ends in .parquet or .pq.
     where : query, optional
-        Which steps to write; all by default.
+        Selects the steps to write; all steps by default.
     timestamps : bool
         Write the columns `started`, `ended` and `execute_time` as timestamps in UTC instead of Unix
         seconds.
@@ -64,8 +64,12 @@ def export(
         the years 1 to 9999.
     TargetExists
         If the file exists.
-    DatabaseReadOnly, StorageFull
-        If the file cannot be written.
+    DatabaseMissing
+        If the folder of `target` does not exist.
+    StorageFull
+        If the disk is full.
+    DatabaseReadOnly
+        If the file cannot be written for another reason.
     """
     path = Path(target)
     if path.suffix.lower() not in (".parquet", ".pq"):
@@ -86,7 +90,7 @@ def export(
             times=timestamps,
         )
         _name(draft, path)
-    except ExpDBError:  # some are an OSError too
+    except ExpDBError:  # some classes are also an OSError
         raise
     except OSError as error:
         reason = error.strerror or error
@@ -110,7 +114,7 @@ def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
 
 
 def _name(draft: Path, path: Path) -> None:
-    """Give a finished file its name, in one step and never over another file."""
+    """Rename a finished file atomically, without overwriting an existing file."""
     try:
         os.link(draft, path)
     except FileExistsError:

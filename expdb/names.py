@@ -1,11 +1,11 @@
-"""Names that users meet: columns of the views, arguments of `store`, keys of batches."""
+"""Names in the public interface: view columns, arguments of `store`, and keys of batches."""
 
 import difflib
 import re
 from collections.abc import Iterable, Mapping
 
-# The columns of the view `experience`, by the table they come from, and what each holds: integers,
-# "integer?" where some may be missing, reals, flags, text, or JSON.
+# The columns of the view `experience`, separately for each table, with their types. "integer?" is
+# an integer that may be missing.
 _OF_STEPS = {
     "position": "integer",
     "episode": "integer",
@@ -39,22 +39,23 @@ _OF_EPISODES = {
 }
 STEP_COLUMNS, EPISODE_COLUMNS = tuple(_OF_STEPS), tuple(_OF_EPISODES)
 COLUMN_KINDS = {**_OF_STEPS, **_OF_EPISODES}
-# `policy_version` is that of the step in the one, of the episode in the other.
+# In this view, `policy_version` is the version of the step, or of its episode if the step has none.
+# In the view `experience_episodes`, it is the version of the episode.
 VIEW_COLUMNS = tuple(dict.fromkeys(("buffer", *STEP_COLUMNS, *EPISODE_COLUMNS, "payload")))
-# Those of the view `experience_episodes`.
+# The columns of the view `experience_episodes`.
 EPISODE_VIEW_COLUMNS = ("buffer", "episode", *EPISODE_COLUMNS, "steps_held")
 
-# Arguments of `store` beside the fields: those of the step, and those of its episode.
+# Arguments of `store` in addition to the fields: for the step, and for its episode.
 STEP_KEYS = (
     "step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "tags",
     "policy_version", "policy_version_end",
 )  # fmt: skip
-# What a step may tell of its episode, beside which one that is.
+# Arguments that describe the episode; the other arguments in EPISODE_KEYS identify it.
 EPISODE_DETAILS = ("task_name", "group_id", "policy_version", "episode_tags")
 EPISODE_KEYS = ("task_id", "agent_id", "episode_id", *EPISODE_DETAILS)
 
 COLUMNS = tuple(dict.fromkeys((*EPISODE_KEYS, *STEP_KEYS)))
-# What others call our columns.
+# Names that other libraries use for columns of expdb.
 COLUMN_SYNONYMS = {
     **dict.fromkeys(("rewards", "rew"), "reward"),
     **dict.fromkeys(
@@ -82,10 +83,10 @@ BATCH_KEYS = (
 )
 GIVEN_SUCCESSORS = ("next_obs", "next_observation", "next_state")
 
-# Stands for a row, or a position, that is not there or not known.
+# The index of a row, or a position, that does not exist or is unknown.
 UNKNOWN = -1
 
-# Fields that hold what the agent sees, by default.
+# Default names of the fields that contain the observation of the agent.
 OBSERVATIONS = ("obs", "observation", "state")
 
 
@@ -97,7 +98,7 @@ _UNKNOWN_NAME = re.compile(
 
 
 def suggest_for_sql_error(message: str, fields: Iterable[str]) -> str:
-    """Return what to write instead of a name that a database does not know, by its message."""
+    """Return advice for an SQL error about an unknown name, given the error message."""
     found = _UNKNOWN_NAME.search(message)
     kind, name = (found[1] or found[3], (found[2] or found[4])) if found else ("", "")
     name = name.rpartition(".")[2]
@@ -117,9 +118,9 @@ def suggest_for_sql_error(message: str, fields: Iterable[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ", did you mean ...?" for the known name that is most like one.
+    """Return ", did you mean ...?" with the most similar known name.
 
-    Returns nothing where none is.
+    Return an empty string if no known name is similar.
     """
     found = difflib.get_close_matches(name, list(known), 1, 0.7)
     return f", did you mean {found[0]!r}?" if found else ""
@@ -176,7 +177,7 @@ MANY_EPISODES = 1000  # episodes without a task_id before a writer warns
 
 
 class TaskReminder:
-    """Count the episodes that end without a task_id, and return a warning about many, once."""
+    """Count the episodes that end without a task_id, and return one warning if there are many."""
 
     def __init__(self) -> None:
         self._episodes = 0

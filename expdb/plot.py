@@ -1,6 +1,6 @@
-"""Pictures of a buffer.
+"""Plot the returns, lengths and rewards of the episodes of a buffer.
 
-They show returns, lengths and rewards of its episodes by task, run, agent or policy version.
+The curves are grouped by task, run, agent or policy version.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import expdb
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST = 8  # curves in one picture; more cannot be told apart
+MOST = 8  # curves in one picture; more cannot be distinguished
 PANELS = {
     "return": "return of an episode",
     "length": "steps of an episode",
@@ -29,11 +29,11 @@ ENDINGS = (".png", ".svg", ".pdf")
 
 @dataclass(frozen=True)
 class Curve:
-    """What the complete episodes of one task, run or agent came to, oldest first."""
+    """The results of the complete episodes of one group, oldest episode first."""
 
     name: str
-    steps: np.ndarray  # of the curve's episodes up to and with each one
-    values: dict[str, np.ndarray]  # by panel, smoothed; NaN where nothing is known
+    steps: np.ndarray  # cumulative number of steps, including each episode
+    values: dict[str, np.ndarray]  # by panel, smoothed; NaN for unknown values
 
 
 By = Literal["task", "run", "agent", "policy_version"]
@@ -42,12 +42,26 @@ By = Literal["task", "run", "agent", "policy_version"]
 def curves(
     buffer: expdb.ReplayBuffer, by: By = "task", *, where: Any = None, smooth: int | None = None
 ) -> tuple[list[Curve], int]:
-    """Return the curves of those with the most episodes, at most eight.
+    """Return the curves of the groups with the most episodes, and the number of all groups.
 
-    Returns as well how many there are in all.
+    Parameters
+    ----------
+    buffer : ReplayBuffer
+        The buffer to read.
+    by : {"task", "run", "agent", "policy_version"}
+        The grouping of the episodes. Tasks are grouped by name, or by id if they have no name.
+    where : query, optional
+        Selects the episodes that have a matching step.
+    smooth : int, optional
+        Each value is the mean of the last `smooth` episodes of its curve; by default a fiftieth of
+        them.
 
-    Tasks are told apart by their name, or by their id where they have none. Each value is the mean
-    of the last `smooth` episodes of its curve, by default a fiftieth of them.
+    Returns
+    -------
+    list of Curve
+        At most eight curves.
+    int
+        The number of all groups.
     """
     told = buffer.episodes(where).to_pylist()
     groups: dict[str, list[dict[str, Any]]] = {}
@@ -85,21 +99,21 @@ def _version(row: dict[str, Any]) -> str:
 
 
 def draw(found: list[Curve], title: str) -> Figure:
-    """Return a figure of matplotlib, a panel each for returns, lengths and rewards."""
+    """Return a matplotlib figure with panels for returns, lengths and rewards."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError:
         raise expdb.DriverMissing("a picture needs matplotlib: pip install 'expdb[plot]'") from None
     with matplotlib.rc_context({"text.parse_math": False, "svg.hashsalt": "expdb"}):
-        # A name may hold a dollar.
+        # Math is off because names may contain a dollar sign.
         figure = Figure(figsize=(10, 3.4), layout="constrained")
         for axes, (panel, label) in zip(
             figure.subplots(1, len(PANELS)), PANELS.items(), strict=True
         ):
             for curve in found:
                 values = curve.values[panel]
-                alone = np.isfinite(values).sum() == 1  # a line of one point cannot be seen
+                alone = np.isfinite(values).sum() == 1  # a line of one point is invisible
                 axes.plot(
                     curve.steps,
                     values,
@@ -125,9 +139,9 @@ def draw(found: list[Curve], title: str) -> Figure:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG, SVG or PDF, as the ending of the name says.
+    """Write a figure as PNG, SVG or PDF, depending on the suffix of the path.
 
-    The same curves make the same file.
+    Equal curves result in identical files.
     """
     import matplotlib
 
@@ -139,7 +153,7 @@ def save(figure: Figure, path: Path) -> None:
         matplotlib.rc_context({"text.parse_math": False, "svg.hashsalt": "expdb"}),
         warnings.catch_warnings(),
     ):
-        # A name in letters that the font lacks is drawn as boxes.
+        # Letters that the font lacks are drawn as boxes; the warning does not help.
         warnings.filterwarnings("ignore", "Glyph")
         figure.savefig(
             path,
@@ -151,7 +165,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def characters(found: list[Curve], width: int, height: int = 14) -> Iterator[str]:
-    """Yield a picture of each panel that has something to show, in characters."""
+    """Yield a text picture of each panel that has values."""
     try:
         import plotext
     except ImportError:
@@ -179,14 +193,14 @@ def characters(found: list[Curve], width: int, height: int = 14) -> Iterator[str
 
 
 def _smoothed(values: np.ndarray, window: int) -> np.ndarray:
-    """Return the mean of the last `window` values that are known, at each of them.
+    """Return the mean of the known values among the last `window` values, at each value.
 
-    It is NaN where none is.
+    It is NaN if none of them is known.
     """
     if window == 1:
         return values.copy()
     known = ~np.isnan(values)
-    # Differences of sums lose digits.
+    # Differences of cumulative sums lose digits, so use the longest float type.
     sums = np.cumsum(np.where(known, values, 0.0), dtype=np.longdouble)
     total, count = (np.concatenate(([0.0], one)) for one in (sums, np.cumsum(known)))
     index = np.arange(1, len(values) + 1)

@@ -44,12 +44,17 @@ def run_shell(example):
     example.namespace["printed output"] = done.stdout
 
 
-def compare_output(example):
-    """Return the difference between the shown output and the output of the block before it."""
-    checker, actual = doctest.OutputChecker(), example.namespace["printed output"]
-    if checker.check_output(example.parsed, actual, FLAGS):
+def find_difference(shown, actual):
+    """Return the difference between a shown output and the actual one, or None."""
+    checker = doctest.OutputChecker()
+    if checker.check_output(shown, actual, FLAGS):
         return None
-    return checker.output_difference(doctest.Example("", example.parsed), actual, FLAGS)
+    return checker.output_difference(doctest.Example("", shown), actual, FLAGS)
+
+
+def compare_output(example):
+    """Compare a shown output with the output of the block before it."""
+    return find_difference(example.parsed, example.namespace["printed output"])
 
 
 PYTHON = [
@@ -77,6 +82,41 @@ def test_a_tutorial_runs_and_prints_what_it_shows(page, tmp_path, monkeypatch):
     )
     for example in examples:
         example.evaluate()
+
+
+GUIDES = sorted(page for page in DOCS.glob("*.md") if "```python" in page.read_text())
+SERVER = "postgresql://trainer:secret@db.example/experience"
+OPTIONS = {"stable_baselines3": "--torch", "ray": "--ecosystems"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.stem) for page in GUIDES])
+def test_each_block_of_a_guide_runs_twice_and_prints_what_it_shows(
+    page, tmp_path, monkeypatch, request
+):
+    """Each block is a program of its own; processes are started with `spawn`."""
+    monkeypatch.chdir(tmp_path)
+    text = page.read_text()
+    if f'"{SERVER}"' in text:
+        text = text.replace(SERVER, request.getfixturevalue("postgresql_url"))
+    for module, option in OPTIONS.items():
+        if f"from {module}" in text and not importlib.util.find_spec(module):
+            pytest.skip(f"{module} is not installed: run `python3 dev.py test {option}`")
+    blocks = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", text, re.DOTALL)
+    for number, (block, shown) in enumerate(blocks):
+        if "torch" in block and not importlib.util.find_spec("torch"):
+            continue
+        program = tmp_path / f"block_{number}.py"
+        spawn = "import multiprocessing\nmultiprocessing.set_start_method('spawn', force=True)\n"
+        program.write_text(spawn + block)
+        warnings = "default" if "coming_from" in page.name else "error"  # frameworks may warn
+        for attempt in range(1 if "torch" in block else 2):  # importing torch takes seconds
+            done = subprocess.run(
+                [sys.executable, "-W", warnings, program], capture_output=True, text=True
+            )
+            assert done.returncode == 0, f"block {number}: {done.stderr}"
+            if shown and not attempt:
+                assert find_difference(shown, done.stdout) is None, f"block {number}: {done.stdout}"
 
 
 def test_the_readme_shows_the_output_of_its_example(tmp_path, monkeypatch):

@@ -1,1 +1,1 @@
-"""Eviction by a policy, and the Parquet files that it leaves."""
+"""Evict steps by a policy, and archive them in Parquet files."""

@@ -1,7 +1,8 @@
-"""The folder of an archive: whether it can be written, and whether it is the one that was set.
+"""Check that an archive folder is writable, and that it is the folder of the stored policy.
 
-A file in the folder holds an id, which the policy stores. A process that does not find it, because
-the folder is on another machine or its disk is not mounted, must not archive to that path.
+A marker file in the folder holds an id, which the policy also stores. If a process does not find
+this id, the folder is on another machine or its disk is not mounted, and the process must not
+archive to that path.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def prepare(folder: str) -> str:
         marker.parent.mkdir(parents=True, exist_ok=True)
         draft.write_text(uuid.uuid4().hex)
         try:
-            with suppress(FileExistsError):  # another buffer, or process, archives there too
+            with suppress(FileExistsError):  # another buffer or process archives there too
                 os.link(draft, marker)
         except OSError:  # a file system without hard links
             if not marker.exists():
@@ -50,7 +51,7 @@ def check(location: str, buffer: str, policy: Eviction, marker: str | None) -> N
             f"{folder}, so no steps were evicted; if you trust this folder, set buffer.eviction in "
             "this process"
         )
-    if marker is None:  # a policy that schema 0007 has stored
+    if marker is None:  # the policy was stored with schema 0007
         return
     try:
         found = (Path(folder) / MARKER_FILE).read_text()
@@ -68,9 +69,9 @@ def check(location: str, buffer: str, policy: Eviction, marker: str | None) -> N
 
 
 def remove_old_drafts(folder: Path) -> None:
-    """Remove each draft beside the file of its name: another process has written that file.
+    """Remove drafts whose final file exists, because another process has written that file.
 
-    A process that was replaced while it was suspended, and killed before it noticed, leaves one.
+    A process leaves such a draft if it was suspended, replaced, and killed before it noticed.
     """
     for draft in folder.glob("*/.*.parquet.*"):
         name, _, _ = draft.name[1:].rpartition(".")
@@ -89,7 +90,7 @@ def _belongs_to_another_user(location: str) -> bool:
         return False
     try:
         return os.stat(location).st_uid != os.geteuid()
-    except OSError:  # a server, which has users of its own
+    except OSError:  # a server, which has its own users
         return False
 
 

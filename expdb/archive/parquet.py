@@ -1,4 +1,4 @@
-"""Steps as Parquet files, batch by batch: one row per step with its columns and every field."""
+"""Write steps to Parquet files batch by batch: one row per step, with its columns and fields."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TYPES = {
 
 
 def preload() -> None:
-    """Load what writes files, which takes 0.2 s, so that no write has to wait for it."""
+    """Import the Parquet writer in advance: it takes 0.2 s, and a write should not wait for it."""
     import pyarrow.parquet as parquet
 
     column = _of_arrays([np.zeros(1, np.int64)], pa.list_(pa.int64()))
@@ -31,7 +31,7 @@ def preload() -> None:
 
 
 def schema_of(kinds: Mapping[str, str], times: bool = False) -> pa.Schema:
-    """Return the schema of a file: the columns, and the fields, given as `stats()` does."""
+    """Return the schema of a file; `kinds` has the types of the fields as in `stats()`."""
     names = dict.fromkeys(("position", "episode", *EPISODE_COLUMNS, *STEP_COLUMNS))
     columns = {name: _TYPES[COLUMN_KINDS[name]] for name in names}
     if times:
@@ -48,11 +48,11 @@ def write(
     json_text: bool = False,
     times: bool = False,
 ) -> int:
-    """Write the steps that `scan` yields, given the names it is to read; return how many.
+    """Write the steps that `scan` yields for a list of names, and return their number.
 
-    Arrays of one shape are Arrow's tensors, which other readers see as lists; arrays of varying
-    shape are lists; tags and JSON are text; a missing value is null. With `json_text`, `scan`
-    yields JSON as text. With `times`, Unix seconds are written as timestamps in UTC.
+    Arrays of one shape become Arrow tensors, which other readers see as lists. Arrays of varying
+    shape become lists, tags and JSON become text, and missing values become null. With `json_text`,
+    `scan` yields JSON as text. With `times`, Unix seconds are written as timestamps in UTC.
     """
     import pyarrow.parquet as parquet
 
@@ -60,7 +60,7 @@ def write(
     as_json: set[str] = set()
     if not json_text:
         as_json = {"tags", "episode_tags"} | {n for n, kind in kinds.items() if kind == "json"}
-    # Statistics and dictionaries of payload take time and save nothing.
+    # Statistics and dictionaries of fields take time and save nothing.
     columns = [name for name in schema.names if name not in kinds]
     repeated = [name for name in columns if COLUMN_KINDS.get(name) == "text"]
     options = {"use_dictionary": repeated, "write_statistics": columns}
@@ -74,9 +74,10 @@ def write(
 
 
 def _table(batch: Batch, schema: pa.Schema, as_json: set[str]) -> pa.Table:
-    """Return a batch in the types of a file: what one batch holds need not tell them.
+    """Return a batch as a table with the types of the file.
 
-    Columns `as_json` hold Python values, which are written as JSON.
+    The schema is necessary because the values of one batch may not determine the types. The columns
+    in `as_json` hold Python values, which are written as JSON.
     """
     numbers = {name: array for name, array in batch.items() if array.dtype != object}
     table = Batch(numbers, batch.size).to_arrow()
@@ -110,7 +111,7 @@ def _of_objects(array: np.ndarray, kind: pa.DataType, as_json: bool) -> pa.Array
 
 
 def _of_arrays(values: Sequence[np.ndarray | None], kind: pa.DataType) -> pa.Array:
-    """Return arrays of varying shape as nested lists, bit for bit; None is null."""
+    """Return arrays of varying shape as nested lists, bit for bit; None becomes null."""
     inner, depth = kind, 0
     while pa.types.is_list(inner):
         inner, depth = inner.value_type, depth + 1
@@ -128,7 +129,7 @@ def _of_arrays(values: Sequence[np.ndarray | None], kind: pa.DataType) -> pa.Arr
 
 
 def _arrow_type(kind: str) -> pa.DataType:
-    """Return the type of a field, given as `stats()` does: "text", "int64", "float32[None, 3]"."""
+    """Return the Arrow type of a field from its type in `stats()`, such as "float32[None, 3]"."""
     if kind in ("text", "json"):
         return pa.utf8()
     if kind == "bytes":
@@ -140,7 +141,7 @@ def _arrow_type(kind: str) -> pa.DataType:
     value = pa.from_numpy_dtype(
         np.dtype(np.uint8 if dtype == "bool" and None not in sizes else dtype)
     )
-    if None not in sizes and 0 not in sizes:  # nobody can read a file with lists of size 0
+    if None not in sizes and 0 not in sizes:  # readers fail on lists of size 0
         return pa.fixed_shape_tensor(value, sizes)
     for _ in sizes:
         value = pa.list_(value)

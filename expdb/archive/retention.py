@@ -1,7 +1,7 @@
-"""Evict what a policy says; with an archive, write the steps to Parquet files first.
+"""Evict the steps that a policy selects; with an archive, write them to Parquet files first.
 
-A kill at any time leaves the steps in the buffer or in the archive. Until the next eviction, they
-may be in a hidden draft in the archive's folder: see storage/ledger/evictions.py.
+If the process is killed at any time, every step is in the buffer or in the archive. Until the next
+eviction, steps may be in a hidden draft in the archive's folder: see storage/ledger/evictions.py.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from expdb.storage.writing.eviction import (
     plan_eviction,
 )
 
-LOOK_SECONDS = 1.0  # between two looks of a handle that writes, at least
+LOOK_SECONDS = 1.0  # at least, between two looks of a handle that writes
 LOOK_SHARE = 20.0  # a look waits this many times the duration of the last one: 5 % of the time
 WARN_SECONDS = 60.0  # between two warnings about the same buffer
-LATE_SECONDS = 10.0  # that a buffer may be over its capacity before an archiver is missed
+LATE_SECONDS = 10.0  # over the capacity, after which a warning says that no archiver keeps up
 FILE_STEPS = 4_096  # steps in one file, whose deletion keeps other writers waiting
 WRITE_SECONDS = 0.03  # that one write may spend on archiving
 RENEW_SECONDS = 20.0  # between two renewals while a draft is written
-EXPIRE_SECONDS = 600.0  # without a renewal, after which another process may go on
+EXPIRE_SECONDS = 600.0  # without a renewal, after which another process may take over
 LONGEST_NAME = 180  # characters of a folder's name
-ATTEMPTS = 3  # to archive while others may write, before they have to wait
+ATTEMPTS = 3  # at archiving while other processes may write, before they have to wait
 
 _serials = itertools.count(1)
 
@@ -62,19 +62,19 @@ Scan = Callable[[np.ndarray, Sequence[str]], Iterator[Batch]]
 
 
 class _OwnerChanged(Exception):
-    """Another process goes on with the eviction."""
+    """Another process has taken over the eviction."""
 
 
 @dataclass
 class _Backlog:
-    """Steps that are due, as planned for a policy and a capacity."""
+    """The steps that are due for eviction under a policy and a capacity."""
 
     policy: Eviction
     capacity: int | None
     plan: Plan
 
     def take(self, count: int) -> np.ndarray:
-        """Remove about `count` steps, or the episodes that begin with them, and return them."""
+        """Remove about `count` steps, or the whole episodes that contain them, and return them."""
         plan, taken = self.plan, np.zeros(len(self.plan.positions), np.bool_)
         taken[:count] = True
         if self.policy.whole_episodes:
@@ -84,20 +84,20 @@ class _Backlog:
 
 
 class Retention:
-    """What a handle does about the eviction of a buffer."""
+    """Evict and archive the steps of a buffer for one handle."""
 
     def __init__(self, store: Store, scan: Scan, save: Callable[[], None]):
         self._store, self._scan, self._save = store, scan, save
         self._holder = named(next(_serials))
         self._next_look, self._next_warning = time.monotonic() + LOOK_SECONDS, 0.0
-        self._lock = threading.Lock()  # one thread at a time archives
+        self._lock = threading.Lock()  # only one thread at a time archives
         self._backlog: _Backlog | None = None
         self._has_removed_drafts = False
         self._over_since: float | None = None  # time.monotonic()
-        self._at_once = 64  # steps that one write archives; follows the time that they take
+        self._at_once = 64  # steps that one write archives; adapted to the time that they take
 
     def prepare(self) -> None:
-        """Import what an archive needs, if the buffer has one."""
+        """Import the Parquet writer if the buffer has an archive."""
         if not self._store.engine.read_only:
             with suppress(errors.DatabaseDamaged):  # check() and evict() report it
                 policy = self.policy()
@@ -107,7 +107,7 @@ class Retention:
     # -- the policy ------------------------------------------------------------------------------
 
     def policy(self) -> Eviction | None:
-        """Return the policy, None for none."""
+        """Return the eviction policy, or None if there is none."""
         with self._store.engine.reading() as session:
             return eviction.read_policy(session, self._store)
 
@@ -124,7 +124,7 @@ class Retention:
         store, keeps = self._store, marker is not None
         for _ in range(ATTEMPTS):
             try:
-                self._evict()  # what the current policy is to archive
+                self._evict()  # the current policy archives its steps first
             except errors.ArchiveFailed as error:
                 if not keeps:
                     raise errors.ArchiveFailed(
@@ -143,7 +143,7 @@ class Retention:
                 if under_way is not None and keeps:
                     evictions.end(session, store, under_way)
                 elif under_way is None and not keeps and self._is_to_archive(session):
-                    continue  # others have written meanwhile
+                    continue  # other processes have written in the meantime
                 eviction.set_policy(session, store, policy, marker)
                 return
         raise errors.DatabaseBusy(
@@ -159,7 +159,7 @@ class Retention:
         return len(self._due(session, policy).positions) > 0
 
     def plan(self) -> pa.Table:
-        """Return what would go now, one row per run of steps of an episode."""
+        """Return the steps that would be evicted now, one row per run of steps of an episode."""
         store = self._store
         names = ("episode", "first", "last", "episode_id", "task_id", "why")
         with store.engine.reading() as session:
@@ -187,9 +187,9 @@ class Retention:
     # -- evicting --------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Evict due steps for a bounded time, if the last look was a second ago.
+        """Evict due steps for a bounded time, unless the last look was too recent.
 
-        Called after a write, which has succeeded: errors become warnings.
+        Handles call it after a successful write, so errors become warnings.
         """
         now = time.monotonic()
         if now < self._next_look:
@@ -200,7 +200,7 @@ class Retention:
         except (
             errors.ConnectionLost, errors.DatabaseBusy, errors.DatabaseClosed, errors.UnknownBuffer
         ):  # fmt: skip
-            return  # the next look will do
+            return  # the next look tries again
         except errors.ExpDBError as error:
             self._backlog = None
             if now >= self._next_warning:
@@ -212,7 +212,7 @@ class Retention:
             self._next_look = now + took + pause
 
     def _evict_some(self) -> None:
-        """Evict what fits into the time that a write may take."""
+        """Evict as many due steps as fit into the time that one write may spend."""
         policy = self.policy()
         if policy is None or policy.by == "archiver":
             self._backlog = None
@@ -234,7 +234,7 @@ class Retention:
                 self._at_once = max(16, min(most, wanted))
 
     def _warn_of_no_archiver(self) -> float | None:
-        """Warn if no archiver keeps the capacity; return since when the buffer is over it."""
+        """Warn if no archiver keeps up; return the time since which the capacity is exceeded."""
         store, now = self._store, time.monotonic()
         with store.engine.reading() as session:
             state = store.state(session)
@@ -251,13 +251,13 @@ class Retention:
         return since
 
     def evict(self, forget_missing: bool = False) -> int:
-        """Evict what the policy says; return how many steps were evicted."""
+        """Evict the steps that the policy selects, and return their number."""
         if forget_missing:
             locked(self._lock, self._forget_missing)
         return locked(self._lock, self._evict)
 
     def _forget_missing(self) -> None:
-        """End an eviction whose deleted steps are in no file."""
+        """End an eviction whose deleted steps are not in any file."""
         store = self._store
         with store.writing() as (session, _):
             found = evictions.under_way(session, store)
@@ -270,7 +270,7 @@ class Retention:
         )
 
     def _evict(self) -> int:
-        """Evict the steps that are due now; steps written meanwhile are left for the next call."""
+        """Evict the steps that are due now, without steps that are written in the meantime."""
         count = self._finish()
         self._backlog = self._planned()
         while self._backlog is not None:
@@ -278,7 +278,7 @@ class Retention:
         return count
 
     def _planned(self) -> _Backlog | None:
-        """Return what is due, None for nothing or if another process is archiving."""
+        """Return the steps that are due; None for no steps or if another process is archiving."""
         store = self._store
         with store.engine.reading() as session:
             policy = eviction.read_policy(session, store)
@@ -305,7 +305,7 @@ class Retention:
         return Plan(plan.positions[held], plan.episodes[held], plan.why[held])
 
     def _evict_backlog(self, count: int) -> int:
-        """Evict about `count` steps of the backlog; return how many were evicted."""
+        """Evict about `count` steps of the backlog; return the number of evicted steps."""
         store, backlog = self._store, self._backlog
         assert backlog is not None
         self._save()
@@ -341,7 +341,7 @@ class Retention:
         return positions if pinned is None else positions[positions < pinned]
 
     def _finish(self) -> int:
-        """Go on with an eviction that another process left; return how many steps it evicts."""
+        """Finish an eviction that a process has left; return the number of evicted steps."""
         store = self._store
         with store.engine.reading() as session:
             found = evictions.under_way(session, store)
@@ -390,11 +390,11 @@ class Retention:
         except _OwnerChanged:
             _remove(archiving.draft)
             return 0
-        except errors.UnknownBuffer:  # another process has dropped it, with these steps
+        except errors.UnknownBuffer:  # another process has dropped the buffer with these steps
             _remove(archiving.draft)
             raise
         except BaseException:
-            # A commit whose outcome is unknown may have deleted the steps: then the draft stays.
+            # If the outcome of a commit is unknown, the steps may be deleted: keep the draft then.
             with suppress(errors.ExpDBError), self._store.writing() as (session, _):
                 found = evictions.under_way(session, self._store)
                 if found is None or found.id != archiving.id or not found.committed:
@@ -408,7 +408,7 @@ class Retention:
         return count
 
     def _moved(self, archiving: Archiving) -> tuple[int, Archiving]:
-        """Write the draft and delete the steps, in one transaction with the check of the owner."""
+        """Write the draft, then check the owner and delete the steps in one transaction."""
         store = self._store
         for _ in range(ATTEMPTS):
             before = self._write_draft(archiving, self._renew)
@@ -419,7 +419,7 @@ class Retention:
                 ):
                     return self._delete(session, outcome, archiving)
             archiving = free
-        with store.writing() as (session, outcome):  # others wait
+        with store.writing() as (session, outcome):  # other writers wait
             archiving = self._without_pinned(session, archiving)
             self._write_draft(archiving, lambda one: evictions.renew(session, store, one))
             return self._delete(session, outcome, archiving)
@@ -450,10 +450,10 @@ class Retention:
         return count, evictions.commit(session, store, archiving)
 
     def _publish(self, archiving: Archiving) -> None:
-        """Give the draft its name, once its steps are deleted, and end the eviction."""
+        """Rename the draft to its final name after its steps are deleted, and end the eviction."""
         store = self._store
         path = archiving.path
-        if path.exists() and archiving.draft.exists():  # of a database that was restored from ours
+        if path.exists() and archiving.draft.exists():  # a database restored from ours wrote it
             path = path.with_stem(f"{path.stem}-{uuid.uuid4().hex[:12]}")
         try:
             archiving.draft.replace(path)
@@ -464,7 +464,7 @@ class Retention:
             with store.engine.reading() as session:
                 found = evictions.under_way(session, store)
             if found is None or found.id != archiving.id:
-                return  # another process has named it
+                return  # another process has renamed it
             if not archiving.path.exists():
                 raise errors.ArchiveFailed(
                     f"{archiving.draft} holds evicted steps of buffer {store.name!r} and is not "
@@ -482,10 +482,10 @@ class Retention:
     def _write_draft(
         self, archiving: Archiving, renew: Callable[[Archiving], bool]
     ) -> tuple[int, ...]:
-        """Write the steps to the draft; return the fingerprint that they had."""
+        """Write the steps to the draft; return their fingerprint from before the write."""
         store, draft = self._store, archiving.draft
         with store.engine.reading() as session:
-            store.state(session)  # which fields there are
+            store.state(session)  # updates the fields
             before = evictions.fingerprint(session, store, archiving)
             held = archiving.positions
             held = held[alive(store, session, held)] if len(held) else held
@@ -500,7 +500,7 @@ class Retention:
             )  # fmt: skip
             _sync(draft)
             _sync(draft.parent)
-        except errors.ExpDBError:  # some of which are an OSError too
+        except errors.ExpDBError:  # some classes are also an OSError
             raise
         except OSError as error:
             with store.engine.reading() as session:
@@ -516,7 +516,7 @@ class Retention:
         names: Sequence[str],
         renew: Callable[[Archiving], bool],
     ) -> Iterator[Batch]:
-        """Yield the steps in batches, and renew the eviction meanwhile."""
+        """Yield the steps in batches, and renew the eviction between batches."""
         next_renewal = time.monotonic() + RENEW_SECONDS
         for batch in self._scan(positions, names):
             yield batch
@@ -527,10 +527,10 @@ class Retention:
 
 
 def _file(policy: Eviction, name: str, positions: np.ndarray) -> str:
-    """Return the file that steps go to.
+    """Return the path of a new archive file for steps.
 
-    No other eviction uses its name: positions repeat in other databases, and in a buffer that was
-    dropped and made again.
+    A random part makes the name unique, because positions repeat in other databases and in a buffer
+    that was dropped and created again.
     """
     assert policy.archive is not None
     day = datetime.now(UTC).strftime("%Y-%m-%d")
@@ -561,9 +561,9 @@ def _remove(draft: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Write a file, or the names in a folder, to the disk."""
+    """Flush a file, or the entries of a folder, to the disk."""
     if os.name == "nt" and path.is_dir():
-        return  # a folder cannot be opened there, and its entries are in a journal
+        return  # Windows cannot open a folder, and it keeps the entries in a journal
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)

@@ -1,1 +1,1 @@
-"""The Arrow format: Python values to record-batch messages and back. Knows no SQL."""
+"""Convert Python values to Arrow record-batch messages and back. This package uses no SQL."""

@@ -1,4 +1,4 @@
-"""Chunks as they are read: checked, opened when needed, cut into values."""
+"""Read chunks: verify their checksums, decompress columns when needed, and return values."""
 
 import struct
 import zlib
@@ -14,35 +14,36 @@ from expdb.chunks.message import Metadata, Templates, read_metadata
 from expdb.chunks.objects import read_bits, read_elements, read_json_texts, read_objects
 from expdb.errors import ChunkDamaged
 
-# No buffer of a sound message is larger; checked before memory is taken for it.
+# Maximum size of a buffer in a valid message. It is checked before memory is allocated.
 MAX_BUFFER_BYTES = 1 << 30
 MAX_CHUNK_ROWS = 1 << 16
-MAX_LAYOUTS = 256  # of chunks, each about 1 KB of memory
+MAX_LAYOUTS = 256  # cached layouts per signature, each about 1 KB of memory
 
 CODEC = pa.Codec("zstd", compression_level=3)
 
-# Field -> where its first value lies in the message, bytes from one to the next.
+# Field -> offset of its first value in the message, and bytes from one value to the next.
 Slices = dict[str, tuple[int, int]]
-# Field -> its first node, its first buffer, how many nodes and buffers it has.
+# Field -> its first node, its first buffer, its number of nodes, its number of buffers.
 Places = dict[str, tuple[int, int, int, int]]
 
 
 @dataclass(eq=False, slots=True)
 class Layout:
-    """Where numbers and values lie in messages of one signature.
+    """Offsets of metadata and values in messages of one signature.
 
-    One is shared by the chunks that it is right for: a cache keeps thousands of these, each object
-    of which costs memory, and a cache miss when it is read.
+    Chunks with equal offsets share one layout if all or none of their fields are slices of the
+    message. A cache holds thousands of chunks, and a layout for each of them would cost memory and
+    a CPU cache miss when it is read.
     """
 
-    nodes: int  # where the numbers of the nodes begin
-    buffers: int  # and those of the buffers
+    nodes: int  # offset of the numbers of the nodes
+    buffers: int  # offset of the numbers of the buffers
     body: int
     compressed: bool
-    nbytes: int  # of a message of so many rows; 0 where these differ
-    slices: Slices  # of uncompressed fixed-width fields, if the chunks do not differ in this
-    bits: dict[str, int]  # field -> where its bitmap begins, likewise
-    own_bytes: int = 0  # of memory, of one that no other chunk shares
+    nbytes: int  # size of a message; 0 if messages with this layout differ in size
+    slices: Slices  # of uncompressed fixed-width fields without nulls, except boolean scalars
+    bits: dict[str, int]  # uncompressed boolean scalar without nulls -> offset of its bitmap
+    own_bytes: int = 0  # memory of a layout that only one chunk uses; otherwise 0
 
 
 class Decoder:
@@ -57,14 +58,15 @@ class Decoder:
         self._varying: dict[tuple[int, int, int, bool], Layout] = {}
 
     def chunk(self, id: int, rows: int, crc: int, data: bytes) -> "Chunk":
-        """Check a chunk and return it, decoded as far as it is read.
+        """Verify the checksum of a chunk and return the chunk.
 
-        Raises ChunkDamaged, which names it.
+        Columns are decoded when they are read. Raise ChunkDamaged, with the id of the chunk, if it
+        is corrupted.
         """
         try:
             owner = self._buffer_id if crc & COVERS_BUFFER else None
             matches = crc_of(self.signature, id, rows, data, owner) == crc
-        except (TypeError, struct.error):  # one bit in the header of a row makes text of a number
+        except (TypeError, struct.error):  # a corrupted row header can turn a number into text
             matches = False
         if not matches:
             raise ChunkDamaged(
@@ -74,7 +76,7 @@ class Decoder:
         return self.decode_unchecked(id, rows, crc, data)
 
     def decode_unchecked(self, id: int, rows: int, crc: int, data: bytes) -> "Chunk":
-        """Return a chunk without a checksum test, for example one that was just written."""
+        """Return a chunk without verifying its checksum, for example one that was just written."""
         known = self._layouts.get(data[: self._prefix_bytes])
         if known is not None and known.nbytes == len(data):
             return Chunk(id, rows, crc, data, self.signature, self._places, known)
@@ -101,7 +103,7 @@ class Decoder:
         return Chunk(id, rows, crc, data, self.signature, self._places, layout)
 
     def _layout(self, metadata: Metadata, nbytes: int) -> Layout:
-        """Check the shape of the metadata, and return where values lie."""
+        """Check the metadata against the signature, and return the layout of the message."""
         slices: Slices = {}
         bits: dict[str, int] = {}
         rows = metadata.rows
@@ -146,9 +148,9 @@ def _fixed_bytes(field: Field, rows: int) -> int:
 
 
 class Chunk:
-    """A checked chunk.
+    """A chunk whose metadata have been checked.
 
-    Slices of uncompressed fixed-width fields are cut from the message as they are.
+    Values of uncompressed fixed-width fields are slices of the message.
     """
 
     __slots__ = (
@@ -179,20 +181,20 @@ class Chunk:
         self.layout, self._places = layout, places
         self._slices, self._bits = layout.slices, layout.bits
         self._buffers: dict[str, list[Buffer]] = {}
-        # of memory that columns take which were read so far, decompressed where they were not
+        # Memory of the columns that were opened so far, including decompressed buffers.
         self.opened_bytes = 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that the chunk takes, without what is open."""
+        """Size of the chunk in memory in bytes, without opened columns."""
         return CHUNK_BYTES + self.layout.own_bytes + len(self.data)
 
     def close(self) -> None:
-        """Let go of what has been opened."""
+        """Release the opened columns."""
         self._buffers, self.opened_bytes = {}, 0
 
     def raw(self, name: str, start: int, stop: int) -> Buffer:
-        """Return the bytes of rows [start, stop) of a fixed-width field, C order.
+        """Return the bytes of rows [start, stop) of a fixed-width field in C order.
 
         Nulls are zeros.
         """
@@ -214,9 +216,9 @@ class Chunk:
         return memoryview(buffer)[start * field.nbytes : stop * field.nbytes]
 
     def whole(self, name: str, keep_open: bool) -> Buffer:
-        """Return the bytes of a fixed-width field, other than a bit, of at least all rows.
+        """Return the bytes of all rows of a fixed-width field; other bytes may follow them.
 
-        What is decompressed for it stays in memory if it is to.
+        The field must not be a boolean scalar. With `keep_open`, the column stays open.
         """
         place = self._slices.get(name)
         if place is not None:
@@ -229,18 +231,18 @@ class Chunk:
         return values
 
     def place(self, name: str) -> tuple[int, int]:
-        """Return where a field's first value lies in the message, and bytes to the next.
+        """Return the offset of the first value of a field, and bytes from one value to the next.
 
-        Raises KeyError where it has no place.
+        Raise KeyError if the values are not a slice of the message.
         """
         return self._slices[name]
 
     def bits(self, name: str) -> int:
-        """Return where a bitmap begins in the message; raise KeyError where it has no place."""
+        """Return the offset of the bitmap of a field; raise KeyError if it is not in the layout."""
         return self._bits[name]
 
     def objects(self, name: str, start: int, stop: int) -> list[Any]:
-        """Return rows [start, stop) of a field of varying width as Python objects.
+        """Return rows [start, stop) of a variable-width field as Python objects.
 
         Nulls are None.
         """
@@ -267,7 +269,10 @@ class Chunk:
         return found
 
     def stored(self, name: str, start: int, stop: int) -> list[Any]:
-        """Return rows [start, stop) of a field of varying width as `Column.copy` takes them."""
+        """Return rows [start, stop) of a variable-width field in the form that `Column.copy` reads.
+
+        For JSON, this is the text of each element; otherwise, it is the same as `objects`.
+        """
         if self.signature.fields[name].dtype != "json":
             return self.objects(name, start, stop)
         try:
@@ -276,7 +281,7 @@ class Chunk:
             raise self._damage(name, error) from None
 
     def present(self, name: str, start: int, stop: int) -> bytes:
-        """Return one byte per row: 1 where the step has the field."""
+        """Return one byte per row: 1 if the step has the field, otherwise 0."""
         if name in self._slices or name in self._bits:
             return _BYTES[1] * (stop - start)
         if name not in self.signature.fields:
@@ -287,14 +292,15 @@ class Chunk:
         return read_bits(self._read(name, 0) if known is None else known[0], start, stop)
 
     def _nulls(self, name: str) -> int:
-        """Return how many rows lack a field."""
+        """Return the number of rows that lack a field."""
         at = self.layout.nodes + 16 * self._places[name][0] + 8
         return int(_INT64.unpack_from(self.data, at)[0])
 
     def _column(self, name: str) -> list[Buffer]:
-        """Return the buffers of a column, decompressed, and keep them open.
+        """Return the decompressed buffers of a column, and keep them open.
 
-        The first one is the bitmap of nulls, the last one the values of a field of fixed width.
+        The first buffer is the validity bitmap. For a fixed-width field, the last buffer contains
+        the values.
         """
         known = self._buffers.get(name)
         if known is None:
@@ -309,7 +315,7 @@ class Chunk:
         return known
 
     def _read(self, name: str, index: int) -> Buffer:
-        """Return one of the buffers of a column, decompressed."""
+        """Return one buffer of a column, decompressed."""
         layout = self.layout
         at = layout.buffers + 16 * (self._places[name][1] + index)
         offset, size = _PLACE.unpack_from(self.data, at)
@@ -327,7 +333,7 @@ class Chunk:
         )
 
 
-# What Python and Arrow take beside the bytes themselves, measured over thousands of chunks of each
+# Memory overhead of Python and Arrow in bytes per object, measured with thousands of chunks of each
 # kind on CPython 3.11.
 CHUNK_BYTES, LAYOUT_BYTES, BUFFER_BYTES = 500, 1000, 420
 
@@ -345,7 +351,7 @@ def _decompress(part: Buffer) -> Buffer:
     return memoryview(CODEC.decompress(part[8:], decompressed_size=size))
 
 
-# Marks a checksum that covers the buffer. Those of expdb before schema 0008 do not.
+# Marks a checksum that covers the buffer id. Checksums from before schema 0008 do not cover it.
 COVERS_BUFFER = 1 << 32
 
 
@@ -354,11 +360,12 @@ def crc_of(
 ) -> int:
     """Return the checksum of a chunk.
 
-    It covers the message, everything that decides how the message is read, and the place of the
-    chunk: its id and its buffer.
+    It covers the message, the signature and number of rows that are needed to read the message, and
+    the id and the buffer of the chunk.
 
-    Id and buffer come in by XOR. So a server that gives the positions can add the id to what the
-    writer has summed, and a copy can change the buffer without reading the chunk.
+    The id and the buffer are combined with the rest by XOR. Therefore a server that assigns the
+    positions can add the id to the checksum from the writer, and a copy to another buffer can
+    change the checksum without reading the chunk.
     """
     summed = zlib.crc32(data, zlib.crc32(struct.pack("<q", rows), signature.crc))
     placed = summed ^ (id & 0xFFFFFFFF)
@@ -366,7 +373,7 @@ def crc_of(
 
 
 def moved_crc(crc: int, old: int, new: int) -> int:
-    """Return the checksum of a chunk of the buffer `old` that is copied to the buffer `new`."""
+    """Return the checksum of a copy of a chunk from the buffer `old` in the buffer `new`."""
     return _of_buffer(_of_buffer(crc, old), new) if crc & COVERS_BUFFER else crc
 
 

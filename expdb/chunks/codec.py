@@ -1,10 +1,10 @@
-"""Chunks: columns of steps to one Arrow IPC record-batch message, and back.
+"""Encode the fields of consecutive steps as one Arrow IPC record-batch message.
 
-The message is what `pyarrow.ipc.read_record_batch(data, schema)` reads, with the schema of its
-signature. Writing: the metadata of a message are a template with its numbers patched in
-(message.py); pyarrow alone costs five times as much. Reading: the numbers are read back with every
-bound checked. For chunks of fixed width the metadata says everything about the layout, so it is
-looked up by its bytes, and a value is a slice of the message.
+`pyarrow.ipc.read_record_batch(data, schema)` can read the message with the schema of its signature.
+To write the metadata of a message, expdb sets the numbers in a template (message.py), because
+pyarrow takes five times as long. To read the metadata, expdb checks every bound. The metadata of a
+fixed-width chunk determines its layout. expdb therefore looks up the layout by the bytes of the
+metadata, and a value is a slice of the message.
 """
 
 import struct
@@ -21,16 +21,18 @@ from expdb.chunks.columns import column_of
 from expdb.chunks.fields import SYSTEM, Field, Signature
 from expdb.chunks.message import Templates
 
-# A message is read whole, so tiny steps want small ones (a cold sample of 256 steps reads 256 of
-# them), while text wants large ones, where each message of a conversation is stored once and zstd
-# has something to find.
+# A chunk is always read as a whole. Small steps are stored in small chunks, because a sample of 256
+# steps with an empty cache may read 256 chunks. Text is stored in large chunks, because these store
+# each message of a conversation once and compress well with zstd.
 FIXED_CHUNK_BYTES = 8 << 10
 VARYING_CHUNK_BYTES = 512 << 10
 FIRST_ROWS = 4
 MAX_CHUNK_BYTES = 64 << 20
-# Narrower rows of fixed width are read one by one, and raw floats do not shrink.
+# Narrower fixed-width rows are not compressed: they are read one by one, and raw floats do not
+# become smaller.
 _COMPRESS_ROW_BYTES = 1024
-# A smaller chunk gains less than the call costs; an episode's are merged when it ends.
+# For a smaller chunk, compression saves less than the call costs. The chunks of an episode are
+# merged when the episode ends.
 _COMPRESS_BYTES = 1024
 _SAMPLE_BYTES = 16 << 10
 _WORTH = 0.9
@@ -49,7 +51,7 @@ _SYSTEM_ROW_BYTES = 17
 
 
 class Rows:
-    """The fields of consecutive steps on their way into one chunk."""
+    """The fields of consecutive steps that will form one chunk."""
 
     def __init__(self) -> None:
         self.columns: dict[str, Column] = {}
@@ -57,20 +59,20 @@ class Rows:
         self.has_final = False
         self._varies = False
         self._row_bytes = _SYSTEM_ROW_BYTES
-        self._most = FIXED_CHUNK_BYTES  # rows of a chunk of fixed width
+        self._most = FIXED_CHUNK_BYTES  # maximum number of rows of a fixed-width chunk
         self._limit = VARYING_CHUNK_BYTES
 
     @property
     def nbytes(self) -> int:
-        """About how many bytes the chunk will hold, before compression."""
+        """Approximate size of the chunk in bytes, before compression."""
         return sum([column.nbytes for column in self.columns.values()])
 
     @property
     def full(self) -> bool:
         """Whether the chunk has reached its target size.
 
-        Where a first row is large (a long conversation so far), the next ones mostly repeat it, and
-        belong with it.
+        If the first row is large, for example a long conversation, the next rows usually repeat
+        most of it. The target size is therefore larger, so that they are in the same chunk.
         """
         if not self._varies:
             return self.count >= self._most
@@ -80,9 +82,9 @@ class Rows:
         return size >= self._limit or self.count >= MAX_CHUNK_ROWS
 
     def append(self, values: Mapping[str, Any], fields: Mapping[str, Field]) -> None:
-        """Add one step's values; `fields` knows the type of each.
+        """Add the values of one step; `fields` has the type of each field.
 
-        All or nothing: a refused value leaves no trace.
+        If a value is invalid, nothing is added.
         """
         columns, count, before = self.columns, self.count, len(self.columns)
         try:
@@ -98,23 +100,24 @@ class Rows:
                 for column in columns.values():
                     if column.rows <= count:
                         column.append_null()
-            self.count = count + 1  # from here on the row is there
-        except BaseException:  # an interrupt as well
+            self.count = count + 1  # from here on, the row counts as added
+        except BaseException:  # also after an interrupt
             if self.count == count:
                 self._take_back(before)
             raise
 
     @property
     def takes_arrays(self) -> bool:
-        """Whether `extend` may follow: how much fits is known beforehand."""
+        """Whether `extend` may be called: the number of rows that fit is known in advance."""
         return not self._varies
 
     def extend(
         self, values: Mapping[str, np.ndarray], fields: Mapping[str, Field], start: int
     ) -> int:
-        """Add rows from `start` on of arrays that fit their fields exactly, as many as fit here.
+        """Add as many rows of arrays as fit, from row `start` on; return the next row to add.
 
-        Returns where they end. All or nothing.
+        The types of the arrays must be the exact types of their fields. If an error occurs, nothing
+        is added.
         """
         columns, count, before = self.columns, self.count, len(self.columns)
         try:
@@ -137,12 +140,12 @@ class Rows:
         return stop
 
     def cut_back(self, count: int, columns: int) -> None:
-        """Keep the first rows and columns, as before some were added."""
+        """Keep only the first `count` rows and the first `columns` columns."""
         self.count = count
         self._take_back(columns)
 
     def _take_back(self, columns: int) -> None:
-        """Let go of what a row has left that is not counted, and of all but the first columns."""
+        """Remove values of rows that are not counted, and all but the first `columns` columns."""
         for name in list(self.columns)[columns:]:
             del self.columns[name]
         for column in self.columns.values():
@@ -159,7 +162,7 @@ class Rows:
         return column
 
     def _measure(self, field: Field) -> None:
-        """Take a field into account in how many rows make a chunk."""
+        """Update the maximum number of rows of a chunk for another field."""
         self._varies = self._varies or field.varies
         if not self._varies:
             self._row_bytes += field.nbytes
@@ -168,7 +171,7 @@ class Rows:
     def copy(self, chunk: "Chunk", start: int, stop: int, fields: Mapping[str, Field]) -> None:
         """Add rows [start, stop) of another chunk.
 
-        No Python values are made of them where that can be helped.
+        The stored bytes are copied without conversion to Python values if possible.
         """
         for name in chunk.signature.fields:
             if name not in SYSTEM:
@@ -184,9 +187,9 @@ class Rows:
                 column.append_null()
 
     def append_final(self, values: Mapping[str, Any], fields: Mapping[str, Field]) -> None:
-        """Add the row that holds the observation after the last step.
+        """Add a row with the final observation.
 
-        Blanks, not nulls, for what was not given.
+        Fields without a value are blank, not null.
         """
         columns, count = len(self.columns), self.count
         try:
@@ -206,9 +209,9 @@ class Rows:
             raise
 
     def block(self) -> "Block":
-        """Return the columns as buffers, compressed where it pays."""
+        """Return the columns as buffers, compressed if that saves enough space."""
         for column in self.columns.values():
-            # Whatever happened, no column has more rows than the others.
+            # After an error or an interrupt, some columns may have more rows than the others.
             column.truncate(self.count)
             if column.rows < self.count:
                 raise RuntimeError(
@@ -236,9 +239,9 @@ class Rows:
 
 
 def _compress(buffer: Buffer) -> Buffer:
-    """Return a buffer as a compressed message holds it.
+    """Return a buffer in the form of a compressed message.
 
-    Its length and zstd, or -1 and itself where that is no gain.
+    This is its length and the zstd data, or -1 and the buffer itself if compression gains little.
     """
     if not buffer:
         return buffer
@@ -255,10 +258,7 @@ def _compress(buffer: Buffer) -> Buffer:
 
 @dataclass
 class Block:
-    """Encoded fields that still want their system columns.
-
-    These are known only once the write has begun.
-    """
+    """Encoded fields without the system columns, which are known only after the write has begun."""
 
     fields: dict[str, Field]
     rows: int
@@ -270,7 +270,7 @@ class Block:
 
     @property
     def steps(self) -> int:
-        """Rows that are steps: all but a final observation."""
+        """The number of rows that are steps: all rows except a final observation."""
         return self.rows - self.has_final
 
     def message(
@@ -283,7 +283,8 @@ class Block:
     ) -> bytes:
         """Return the record-batch message.
 
-        Columns shorter than the block (a final observation has no step) are padded.
+        System columns with fewer rows than the block are padded, for example for the row of a final
+        observation.
         """
         rows, missing = self.rows, self.rows - len(step)
         system = [
@@ -310,7 +311,7 @@ class Block:
 
 
 def decoded(block: Block) -> list[dict[str, Any]]:
-    """Return the rows of a block as Python values again, fields that a row lacks left out."""
+    """Return the rows of a block as dicts of Python values, without the fields that a row lacks."""
     decoder = Decoder(Signature(block.fields))
     message = block.message(decoder.templates, [], [], [], [])
     chunk = decoder.chunk(0, block.rows, crc_of(decoder.signature, 0, block.rows, message), message)
@@ -324,8 +325,8 @@ def decoded(block: Block) -> list[dict[str, Any]]:
             found = np.frombuffer(chunk.raw(name, 0, block.rows), field.numpy).reshape(
                 block.rows, *field.shape
             )
-            # Python's own numbers where a Python number made the type, so that an int still goes
-            # into a float field.
+            # Return Python numbers for the types that expdb infers from Python numbers, so that an
+            # int can still be stored in a float field.
             plain = not field.shape and field.dtype in ("int64", "float64", "bool")
             values = found.tolist() if plain else list(found)
         for row, value, there in zip(rows, values, chunk.present(name, 0, block.rows), strict=True):

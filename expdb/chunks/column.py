@@ -1,4 +1,4 @@
-"""What all columns of a chunk have in common while it is filled."""
+"""The base class of the columns of a chunk that is being filled."""
 
 import itertools
 from abc import ABC, abstractmethod
@@ -21,22 +21,22 @@ EMPTY = b""
 
 
 def offsets_of(lengths: Iterable[int]) -> bytes:
-    """Return Arrow's int32 offsets, one more than there are lengths.
+    """Return the int32 offsets of Arrow: the cumulative sums of the lengths, starting with 0.
 
-    For one row NumPy would cost ten times as much.
+    For one row, NumPy would take ten times as long.
     """
     return numbers("i", itertools.accumulate(lengths, initial=0)).tobytes()
 
 
 def bits_of(flags: list[bool]) -> bytes:
-    """Return booleans as Arrow's bitmap."""
+    """Return booleans as an Arrow bitmap."""
     if True not in flags:
         return bytes((len(flags) + 7) // 8)
     return np.packbits(np.array(flags, np.bool_), bitorder="little").tobytes()
 
 
 class Column(ABC):
-    """Values of one field on their way into a chunk."""
+    """Values of one field that will form a column of a chunk."""
 
     nodes_per_column: ClassVar[int]
     buffers_per_column: ClassVar[int]
@@ -45,24 +45,24 @@ class Column(ABC):
         self.name, self.field = name, field
         self.rows = 0
         self.nulls: list[int] = []
-        self.nbytes = 0  # about what is stored, before compression
+        self.nbytes = 0  # approximate size in the chunk, before compression
 
     @abstractmethod
     def append(self, value: Any) -> None:
         """Add one value.
 
-        Raises FieldMismatch or InvalidValue, and changes nothing, if the field cannot hold it.
+        Raise FieldMismatch or InvalidValue, and change nothing, if the field cannot store it.
         """
 
     def extend(self, values: np.ndarray) -> None:
-        """Add the rows of an array that fits the field exactly."""
+        """Add the rows of an array that has the exact type of the field."""
         for value in values:
             self.append(value)
 
     def copy(self, stored: Any, present: bytes) -> None:
-        """Add rows of another chunk's column: bytes for fixed width, a list otherwise.
+        """Add rows of a column of another chunk.
 
-        `present` has one byte per row.
+        `stored` is bytes for a fixed-width field, otherwise a list. `present` has one byte per row.
         """
         for value, there in zip(stored, present, strict=True):
             if there:
@@ -82,12 +82,12 @@ class Column(ABC):
 
     @abstractmethod
     def _add_blank(self) -> None:
-        """Add what stands for a value that is not there."""
+        """Add the placeholder of a missing value."""
 
     def truncate(self, rows: int) -> None:
-        """Keep the first rows.
+        """Keep only the first `rows` rows.
 
-        Some field of a later one was refused, or adding it was interrupted.
+        A later row is removed if one of its values is invalid or if adding it was interrupted.
         """
         self.rows = rows
         while self.nulls and self.nulls[-1] >= rows:
@@ -96,10 +96,10 @@ class Column(ABC):
 
     @abstractmethod
     def _truncate(self, rows: int) -> None:
-        """Keep the first values."""
+        """Keep only the first `rows` values."""
 
     def validity(self) -> tuple[int, bytes]:
-        """Return the number of nulls and the validity bitmap, empty where there are none."""
+        """Return the number of nulls and the validity bitmap, which is empty without nulls."""
         if not self.nulls:
             return 0, EMPTY
         missing = set(self.nulls)
@@ -110,7 +110,7 @@ class Column(ABC):
         """Return the nodes and buffers of the column."""
 
     def mismatch(self, value: Any) -> FieldMismatch:
-        """Return the error for a value of another type than the field's."""
+        """Return the error for a value whose type is not the type of the field."""
         found = (
             f"{value.dtype}{list(value.shape)}"
             if isinstance(value, np.ndarray)
@@ -121,7 +121,7 @@ class Column(ABC):
         )
 
     def _cure(self, value: Any) -> str:
-        """Return what to do about a value of another type."""
+        """Return the advice for a value of another type."""
         field = self.field
         if (
             isinstance(value, np.ndarray)

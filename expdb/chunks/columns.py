@@ -1,8 +1,8 @@
-"""A column of a chunk, one class a kind of field: Python values in, Arrow buffers out, and back.
+"""Columns of a chunk, one class per kind of field, that convert Python values to Arrow buffers.
 
-Each class states the Arrow layout it writes (nodes and buffers, depth first, as in the IPC format)
-and reads exactly that, with every offset and length checked, so that no damaged message can reach
-outside its own bytes.
+The docstring of each class states its Arrow layout: the buffers of each node, depth first, as in
+the IPC format. chunk.py and objects.py read exactly this layout and check every offset and length,
+so that a corrupted message cannot cause reads outside its own bytes.
 """
 
 from functools import lru_cache
@@ -21,7 +21,7 @@ from expdb.errors import FieldMismatch
 
 @lru_cache(64)
 def _limits_of(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Return the least and the greatest integer of a dtype; of others no integer lies between."""
+    """Return the least and the greatest integer of a dtype; (1, 0) for other dtypes."""
     if dtype.kind not in "iu":
         return 1, 0
     limits = np.iinfo(dtype)
@@ -29,7 +29,10 @@ def _limits_of(dtype: np.dtype[Any]) -> tuple[int, int]:
 
 
 def _listed(values: np.ndarray) -> list[Any]:
-    """Return numbers as Python's; NaN of 4 bytes stay NumPy's, as a float of 8 has other bits."""
+    """Return a list of Python numbers; of NumPy numbers if it contains float32 NaN.
+
+    The conversion of a float32 NaN to a Python float would change its bits.
+    """
     if values.dtype == np.float32 and np.isnan(values).any():
         return list(values)
     found: list[Any] = values.tolist()
@@ -37,7 +40,7 @@ def _listed(values: np.ndarray) -> list[Any]:
 
 
 class ScalarColumn(Column):
-    """Numbers and booleans: validity, data."""
+    """A column of numbers or booleans. Arrow layout: validity, data."""
 
     nodes_per_column, buffers_per_column = 1, 2
 
@@ -47,8 +50,7 @@ class ScalarColumn(Column):
         self._type = field.numpy.type
         self._python = {"b": bool, "i": int, "u": int, "f": float}[field.numpy.kind]
         self._itemsize = field.numpy.itemsize
-        # A Python number goes as it is where it fits by definition; anything else is looked at in
-        # _converted.
+        # Values of these types always fit the field. `_converted` checks all other values.
         self._as_is: tuple[type, ...] = (self._type,)
         if field.dtype in ("bool", "float64"):
             self._as_is = (self._type, self._python)
@@ -76,7 +78,7 @@ class ScalarColumn(Column):
                 return array[()]
             if array.shape or array.dtype.kind not in "iuf":
                 raise self.mismatch(array)
-            value = array.item()  # a number of another width goes where it fits, as Python's do
+            value = array.item()  # a number of another width is stored if it fits
         if kind == "b" or isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.mismatch(value)
         if kind in "iu":
@@ -132,7 +134,7 @@ class ScalarColumn(Column):
 
 
 class TensorColumn(Column):
-    """Arrays of one shape: validity; child validity, data."""
+    """A column of arrays of one shape. Arrow layout: validity; child validity, data."""
 
     nodes_per_column, buffers_per_column = 2, 3
 
@@ -150,14 +152,14 @@ class TensorColumn(Column):
             value.dtype is not self._dtype and value.dtype != self._dtype
         ):
             raise self.mismatch(as_array(value, self.name))
-        # tobytes copies, in C order: environments write the next observation into the same array.
+        # A copy in C order, because environments may write the next observation into the array.
         self.parts.append(value.tobytes())
         self.rows += 1
         self.nbytes += self._nbytes
 
     def extend(self, values: np.ndarray) -> None:
         data, size = values.tobytes(), self._nbytes
-        # A part for each row, as some may be taken back.
+        # One part per row, because `truncate` may remove some of the rows.
         self.parts.extend([data[k * size : (k + 1) * size] for k in range(len(values))])
         self.rows += len(values)
         self.nbytes += len(data)
@@ -181,7 +183,7 @@ class TensorColumn(Column):
 
 
 class BytesColumn(Column):
-    """Text and bytes: validity, offsets, data."""
+    """A column of text or bytes. Arrow layout: validity, offsets, data."""
 
     nodes_per_column, buffers_per_column = 1, 3
 
@@ -219,9 +221,10 @@ class BytesColumn(Column):
 
 
 class VaryingColumn(Column):
-    """Arrays whose shape varies. One dimension: validity, offsets; child validity, data.
+    """A column of arrays whose shape varies.
 
-    More: struct validity; the same four; list validity; child validity, shapes.
+    Arrow layout for one dimension: validity, offsets; child validity, data. For more dimensions:
+    struct validity; the same four buffers; list validity; child validity, shapes.
     """
 
     def __init__(self, name: str, field: Field):
@@ -287,7 +290,7 @@ def _class_of(field: Field) -> type[Column]:
 
 
 def layout_of(field: Field) -> tuple[int, int]:
-    """Return how many nodes and buffers the column of a field has."""
+    """Return the number of nodes and the number of buffers of the column of a field."""
     kind = _class_of(field)
     if kind is VaryingColumn:
         return (2, 4) if len(field.shape) == 1 else (5, 8)

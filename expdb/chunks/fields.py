@@ -99,7 +99,7 @@ class Field:
 
     @property
     def varies(self) -> bool:
-        """Whether the number of bytes of a value may differ from step to step, bool."""
+        """Whether the number of bytes of a value may differ from step to step."""
         return self.dtype in OTHER or None in self.shape
 
     @functools.cached_property
@@ -151,7 +151,7 @@ class Field:
         )
 
     def as_json(self) -> list[Any]:
-        """Return the field as a list that JSON can hold.
+        """Return the field as a list that can be encoded as JSON.
 
         Returns
         -------
@@ -206,7 +206,7 @@ def _dtype_name(dtype: Any) -> str:
     return str(found.name)
 
 
-# Columns of every chunk, so that a batch of one chunk needs no look-up per row.
+# Columns of every chunk, so that a batch can be read from chunks without a query for each row.
 SYSTEM = {
     "step": Field("int64"),
     "reward": Field("float64"),
@@ -263,7 +263,7 @@ _RESERVED = frozenset((*VIEW_COLUMNS, *BATCH_KEYS, *SYSTEM))
 
 @functools.cache
 def check_name(name: str) -> None:
-    """Raise ReservedName or InvalidValue if this is not a valid name of a field."""
+    """Raise ReservedName or InvalidValue if `name` is not a valid field name."""
     if not _NAME.fullmatch(name) or len(name.encode()) > 255:
         raise InvalidValue(f"a field may not be called {name!r}: use letters, digits, _ and dots")
     head = name.split(".", 1)[0]
@@ -275,8 +275,8 @@ def check_name(name: str) -> None:
         raise ReservedName(f"{name!r} starts as a derived key does (next_, has_): rename the field")
 
 
-# Least similarity of a misspelt name: two swapped letters of six give 0.83; `episodes` and
-# `episode_tags`, which are different names, give 0.8.
+# Minimum similarity of a misspelt name. Swapping two of six letters gives 0.83. The different names
+# `episodes` and `episode_tags` give 0.8.
 LIKENESS = 0.82
 
 

@@ -1,9 +1,7 @@
-"""Flatbuffers, as far as Arrow's messages need them (flatbuffers.dev, internals).
+"""Read the parts of the flatbuffers format that Arrow messages use (flatbuffers.dev, internals).
 
-They are read with every bound checked.
-
-Not by pyarrow: it would run the code of whatever extension types this process has registered, as
-soon as it sees their names.
+Every bound is checked. expdb does not use pyarrow for this: pyarrow would run the code of every
+extension type that this process has registered and whose name occurs in the data.
 """
 
 import struct
@@ -14,7 +12,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 def table(data: Buffer, position: int, slots: int) -> list[int]:
-    """Return the positions of a table's fields, 0 for those left out."""
+    """Return the positions of the fields of a table; 0 for a missing field."""
     vtable = position - struct.unpack_from("<i", data, position)[0]
     if vtable < 0:
         raise ChunkDamaged("metadata point before their start")
@@ -28,6 +26,6 @@ def table(data: Buffer, position: int, slots: int) -> list[int]:
 
 
 def vector(data: Buffer, at: int) -> tuple[int, int]:
-    """Return where the 16-byte structs of a vector begin, and how many there are."""
+    """Return the position of the first item of a vector of 16-byte structs, and their number."""
     start = at + struct.unpack_from("<I", data, at)[0]
     return start + 4, struct.unpack_from("<I", data, start)[0]

@@ -1,4 +1,4 @@
-"""What field a first value makes, and which values are arrays."""
+"""Infer the type of a field from its first value, and convert arrays and JSON objects."""
 
 import dataclasses
 import math
@@ -12,9 +12,10 @@ from expdb.errors import InvalidValue
 
 
 def is_array(value: Any) -> bool:
-    """Return whether a value is an array by NumPy's or DLPack's protocol (torch, JAX, ...).
+    """Return whether a value is an array: a NumPy array, or an array of torch, JAX and so on.
 
-    Scalars are none.
+    Other arrays are recognized by the protocols `__array__` and DLPack. NumPy scalars and
+    dataframes are not arrays.
     """
     return isinstance(value, np.ndarray) or (
         (hasattr(value, "__array__") or hasattr(value, "__dlpack__"))
@@ -24,9 +25,9 @@ def is_array(value: Any) -> bool:
 
 
 def as_array(value: Any, name: str) -> np.ndarray:
-    """Return an array-like as a NumPy array that can be stored.
+    """Convert an array-like value to a NumPy array that can be stored.
 
-    Raises InvalidValue, which names the cure.
+    Raise InvalidValue, with advice, if it cannot be stored.
     """
     if isinstance(value, np.ndarray):
         array = value
@@ -69,9 +70,9 @@ def as_array(value: Any, name: str) -> np.ndarray:
 
 
 def plain(value: Any) -> Any:
-    """Return what JSON makes of an object it does not know.
+    """Convert a pydantic model, a dataclass or a NumPy scalar to a value for JSON.
 
-    It knows pydantic models, dataclasses and NumPy scalars.
+    Raise TypeError for other objects.
     """
     if hasattr(value, "model_dump") and not isinstance(value, type):
         return _model(value)
@@ -88,9 +89,10 @@ def plain(value: Any) -> Any:
 
 
 def _model(value: Any) -> Any:
-    """Return a pydantic model as JSON.
+    """Convert a pydantic model to a value for JSON.
 
-    Its own dump turns NaN into null and any key into text, without a word.
+    `model_dump` of pydantic would silently convert NaN to null and every key to text, so the values
+    and the keys are checked first.
     """
     seen = [value.model_dump()]
     while seen:
@@ -114,12 +116,12 @@ def _model(value: Any) -> Any:
             )
     try:
         return value.model_dump(mode="json")
-    except Exception as error:  # pydantic's own, which is not imported here
+    except Exception as error:  # an exception class of pydantic, which expdb does not import
         raise TypeError(f"a model that is not JSON ({error}): convert what it holds") from None
 
 
 def holds_array(value: Any) -> bool:
-    """Return whether a mapping has an array in it, at any depth of mappings."""
+    """Return whether a mapping contains an array, at any depth of nested mappings."""
     return isinstance(value, Mapping) and any(is_array(v) or holds_array(v) for v in value.values())
 
 
@@ -133,9 +135,9 @@ def _list_field(value: list[Any]) -> Field:
 
 
 def infer(value: Any, name: str) -> Field:
-    """Return the field that a first value makes.
+    """Return the field type for the first value of a field.
 
-    The caller has flattened mappings that hold arrays.
+    The caller must flatten mappings that contain arrays.
     """
     if isinstance(value, (bool, np.bool_)):
         return Field("bool")

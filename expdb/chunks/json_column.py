@@ -1,4 +1,4 @@
-"""Columns of JSON: each list element is stored once per chunk, however many steps hold it."""
+"""Columns of JSON that store each distinct list element once per chunk."""
 
 import itertools
 from array import array as numbers
@@ -11,13 +11,15 @@ from expdb.chunks.values import encode_json, is_object
 
 
 class JsonColumn(Column):
-    """JSON, each distinct element once a chunk.
+    """A column of JSON that stores each distinct element once per chunk.
 
-    A list of mappings (messages, tools) is its elements, anything else is one element. Per row: the
-    JSON of the elements that the chunk had not seen, and references to all of its elements by their
-    place among those. So the fifty turns of an episode that each hold all messages so far store
-    every message once. Layout: struct validity; new: list validity, offsets, text validity,
-    offsets, data; refs: list validity, offsets, child validity, data; is_list: validity, data.
+    A list of mappings (messages, tools) has one element per mapping. Every other value is one
+    element. Each row stores the JSON of the elements that are new in the chunk, and references to
+    all elements of the row, by their index in the chunk. If each of the fifty turns of an episode
+    has all earlier messages, for example, every message is stored once.
+
+    Arrow layout: struct validity; `new`: list validity, offsets, text validity, offsets, data;
+    `refs`: list validity, offsets, child validity, data; `is_list`: validity, data.
     """
 
     nodes_per_column, buffers_per_column = 6, 12

@@ -1,9 +1,8 @@
-"""The metadata of an Arrow record-batch message.
+"""Read and write the metadata of an Arrow record-batch message, a flatbuffer (Message.fbs).
 
-A flatbuffer (Message.fbs), read with every bound checked, and written.
-
-For one schema it has one size and the same places for its numbers, whatever they are. So pyarrow
-makes a template once, and writing a message is patching its numbers in.
+When the metadata are read, every bound is checked. For one schema, the metadata always have the
+same size, and their numbers always have the same offsets. Therefore pyarrow creates a template
+once, and expdb writes the metadata of a message by setting the numbers in the template.
 """
 
 import struct
@@ -19,21 +18,21 @@ from expdb.errors import ChunkDamaged
 
 @dataclass(frozen=True)
 class Metadata:
-    """The numbers in a message's metadata, and where they are."""
+    """The numbers in the metadata of a message, and their offsets."""
 
     rows: int
     nodes: np.ndarray  # [nodes, 2] int64: length, nulls
     buffers: np.ndarray  # [buffers, 2] int64: offset in the body, length
     compressed: bool
-    body: int  # where the body starts
+    body: int  # offset of the body
     body_bytes: int
-    at: tuple[int, int, int, int]  # of rows, nodes, buffers and body_bytes in the message
+    at: tuple[int, int, int, int]  # offsets of rows, nodes, buffers and body_bytes in the message
 
 
 def read_metadata(data: Buffer) -> Metadata:
     """Read the metadata of a record-batch message (Arrow's Message.fbs).
 
-    Raise ChunkDamaged where they make no sense.
+    Raise ChunkDamaged if the metadata are invalid.
     """
     try:
         mark, size = struct.unpack_from("<Ii", data, 0)
@@ -80,11 +79,11 @@ def read_metadata(data: Buffer) -> Metadata:
 
 
 class Template:
-    """The metadata of a signature's messages, with places for the numbers."""
+    """The metadata of the messages of a signature, with numbers to be set by `fill`."""
 
     def __init__(self, schema: pa.Schema, compressed: bool):
-        # One null row: with nothing in it, flatbuffers would leave the zeros out and the places
-        # with them.
+        # The batch has one null row. For an empty batch, flatbuffers would omit the numbers, which
+        # are zero, and there would be no offsets for them.
         arrays = []
         for entry in schema:
             storage = getattr(entry.type, "storage_type", entry.type)
@@ -106,7 +105,7 @@ class Template:
         self.nodes, self.buffers = found.nodes.size, found.buffers.size
 
     def fill(self, rows: int, nodes: list[int], buffers: list[int], body_bytes: int) -> bytearray:
-        """Return the metadata of one message."""
+        """Return the metadata of a message with these numbers."""
         prefix = bytearray(self.prefix)
         at_rows, at_nodes, at_buffers, at_body = self.at
         struct.pack_into("<q", prefix, at_rows, rows)
@@ -117,7 +116,7 @@ class Template:
 
 
 class Templates:
-    """Both templates of a signature, made when first needed."""
+    """The two templates of a signature, each created at its first use."""
 
     def __init__(self, signature: Signature):
         self._schema = signature.schema

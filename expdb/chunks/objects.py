@@ -1,4 +1,4 @@
-"""Columns that are read as Python objects: text, bytes, arrays of varying shape, JSON."""
+"""Decode columns to Python objects: text, bytes, arrays of varying shape, and JSON."""
 
 import itertools
 import json
@@ -12,14 +12,17 @@ from expdb.errors import ChunkDamaged
 
 
 def read_ints(buffer: Buffer, count: int, what: str) -> np.ndarray:
-    """Return int32 of a buffer; raise ChunkDamaged where it ends early."""
+    """Return `count` int32 of a buffer; raise ChunkDamaged if the buffer is too short."""
     if len(buffer) < 4 * count:
         raise ChunkDamaged(f"{what} end early")
     return np.frombuffer(buffer, np.int32, count)
 
 
 def read_offsets(buffer: Buffer, rows: int, limit: int) -> np.ndarray:
-    """Return checked offsets: they start at 0 or later, never fall, and end within `limit`."""
+    """Return offsets that are not negative, never decrease and do not exceed `limit`.
+
+    Raise ChunkDamaged for other offsets.
+    """
     offsets = read_ints(buffer, rows + 1, "offsets")
     if offsets[0] < 0 or offsets[-1] > limit or (rows and int(np.diff(offsets).min()) < 0):
         raise ChunkDamaged("offsets point outside of their data")
@@ -29,7 +32,7 @@ def read_offsets(buffer: Buffer, rows: int, limit: int) -> np.ndarray:
 def read_objects(
     field: Field, rows: int, buffers: list[Buffer], start: int, stop: int
 ) -> list[Any]:
-    """Decode rows [start, stop) of a column of varying width; nulls come back as blanks."""
+    """Decode rows [start, stop) of a variable-width column; nulls become blank values."""
     if field.dtype in ("text", "bytes"):
         data = bytes(buffers[2])
         cuts = read_offsets(buffers[1], rows, len(data))[start : stop + 1].tolist()
@@ -70,7 +73,7 @@ def _read_json(rows: int, buffers: list[Buffer], start: int, stop: int) -> list[
 
 
 def read_json_texts(rows: int, buffers: list[Buffer], start: int, stop: int) -> list[str | None]:
-    """Return the JSON of rows [start, stop) as text; None for null."""
+    """Return rows [start, stop) of a JSON column as JSON text; None for null."""
     found: list[str | None] = []
     for texts, is_list in read_elements(rows, buffers, start, stop):
         if is_list:
@@ -83,10 +86,7 @@ def read_json_texts(rows: int, buffers: list[Buffer], start: int, stop: int) -> 
 def read_elements(
     rows: int, buffers: list[Buffer], start: int, stop: int
 ) -> list[tuple[list[bytes], bool]]:
-    """Return the JSON of the elements of rows [start, stop).
-
-    Returns as well whether each row is a list of them.
-    """
+    """Return, for each of rows [start, stop), the JSON of its elements and whether it is a list."""
     text = bytes(buffers[5])
     count = len(buffers[4]) // 4 - 1
     elements = read_offsets(buffers[4], max(count, 0), len(text)).tolist()
@@ -111,7 +111,7 @@ def read_elements(
 
 
 def read_bits(buffer: Buffer, start: int, stop: int) -> bytes:
-    """Return bits [start, stop) as a byte each."""
+    """Return bits [start, stop) of a bitmap as one byte per bit."""
     if len(buffer) * 8 < stop:
         raise ChunkDamaged("a bitmap ends early")
     if stop - start == 1:

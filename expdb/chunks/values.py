@@ -1,6 +1,6 @@
-"""What a value must be to be kept: JSON and text in UTF-8, finite numbers, tags.
+"""Check and encode JSON values and tags.
 
-Everything else is refused by name.
+A value that cannot be stored exactly raises InvalidValue with the name of its field or argument.
 """
 
 import json
@@ -20,7 +20,7 @@ MAX_VALUE_BYTES = 256 << 20
 
 
 def check_size(size: int, name: str) -> None:
-    """Refuse a value that no chunk can hold."""
+    """Raise InvalidValue if a value is too large for a chunk."""
     if size > MAX_VALUE_BYTES:
         raise InvalidValue(
             f"{name}: {size} bytes in one value, at most {MAX_VALUE_BYTES}: split it over steps or "
@@ -29,7 +29,7 @@ def check_size(size: int, name: str) -> None:
 
 
 def is_object(value: Any) -> bool:
-    """Return whether JSON makes an object of the value: a dict, a dataclass, a pydantic model."""
+    """Return whether a value becomes a JSON object: a dict, a dataclass or a pydantic model."""
     return (
         isinstance(value, dict)
         or hasattr(value, "model_dump")
@@ -37,14 +37,12 @@ def is_object(value: Any) -> bool:
     )
 
 
-MAX_DEPTH = 200  # of JSON: what is stored must be read back from deep inside somebody's program
+# Maximum depth of nested JSON. A program must be able to decode it from deep in its own call stack.
+MAX_DEPTH = 200
 
 
 def _check_json(value: Any, name: str, depth: int = 0) -> None:
-    """Raise InvalidValue for what JSON would change, or not take.
-
-    Keys that are no text, unknown objects, depth.
-    """
+    """Raise InvalidValue for keys that are not text, unknown objects and too deep nesting."""
     if depth > MAX_DEPTH:
         raise InvalidValue(
             f"{name}: nested more than {MAX_DEPTH} deep, or holding itself: flatten it"
@@ -83,7 +81,8 @@ _ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 def encode_json(value: Any, name: str) -> bytes:
     """Return a value as JSON in UTF-8.
 
-    Refuse what JSON would change: NaN, keys that are no text, unknown objects.
+    Raise InvalidValue for values that JSON would change: NaN, keys that are not text, and unknown
+    objects.
     """
     if is_object(value) and not isinstance(value, dict):
         value = _converted(value, name)

@@ -1,4 +1,4 @@
-"""Conditions as they are typed: `reward>=0.5`."""
+"""Parse conditions of the command line, such as `reward>=0.5`."""
 
 import json
 import re
@@ -28,7 +28,7 @@ _CONDITION = re.compile(r"\s*([\w.]+)\s*(!=|>=|<=|==|=|>|<|~)\s*(.*?)\s*", re.DO
 
 
 def condition_of(conditions: Sequence[str], given: Sequence[str]) -> Any:
-    """Return the query of conditions, or of --where, which may be repeated; None for neither."""
+    """Return the query from conditions or from the values of --where, or None if both are empty."""
     if given and conditions:
         raise click.UsageError("give conditions or --where, not both")
     is_json = [one.lstrip()[:1] in ("{", "[") for one in given]
@@ -63,7 +63,7 @@ _PYTHON = {"True": True, "False": False, "None": None}
 
 
 def value_of(text: str) -> Any:
-    """Return a value as it is typed: a number, True, None, else text."""
+    """Return the value of text: JSON, True, False, None or quoted text, else the text itself."""
     if text in _PYTHON:
         return _PYTHON[text]
     if len(text) > 1 and text[0] == text[-1] == "'":  # as in SQL

@@ -203,7 +203,7 @@ def query(
 
 
 def _episode_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of an episode that fit in a table."""
+    """Return the columns of an episode that fit into a table."""
     episode_return, started = row["episode_return"], row["started"]
     return {
         "episode_id": row["episode_id"],
@@ -275,7 +275,7 @@ def show(
     if sys.stdout.isatty():
         return click.echo_via_pager(f"{line}\n" for line in conversation.lines(row, rows, full))
     for line in conversation.lines(row, rows, full):
-        if line:  # empty lines are for people
+        if line:  # empty lines are only for terminals
             click.echo(line)
 
 
@@ -469,7 +469,7 @@ def plot(
 
 
 def _only_buffer(db: expdb.ExperienceDB, location: str, name: str | None) -> expdb.ReplayBuffer:
-    """Return the buffer of a name, or the only one."""
+    """Return the named buffer; without a name, return the only buffer."""
     names = db.buffers()
     if name is None and len(names) != 1:
         raise click.UsageError(

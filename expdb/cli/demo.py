@@ -1,4 +1,4 @@
-"""The verb demo: learn CartPole, and ask the database about it."""
+"""The verb demo: learn CartPole from a database, and query the stored experience."""
 
 import json
 import sys

@@ -1,9 +1,7 @@
-"""The demo: a DQN learner on CartPole that learns from a database.
+"""A DQN learner for CartPole that stores its experience in a database and learns only from it.
 
-It keeps its experience there and learns from samples of it alone.
-
-An ordinary user of the public face. Run again on the same file it first learns from what is stored,
-so it starts higher.
+The learner uses only the public API. If you run it again on the same file, it first learns from the
+stored steps, so it starts with a higher return.
 """
 
 import time
@@ -17,20 +15,20 @@ import expdb
 TASK = "CartPole-v1"
 GAMMA = 0.98
 BATCH = 64
-BATCHES_A_SAMPLE = 16  # one sample of the database feeds as many updates
+BATCHES_A_SAMPLE = 16  # updates per sample from the database
 HIDDEN = 64
-SCALE = np.array([2.4, 3.0, 0.21, 3.0])  # of the observation, about
+SCALE = np.array([2.4, 3.0, 0.21, 3.0])  # approximate scale of the observation
 WARM_UP_STEPS = 500
 UPDATES_ON_STORED = 16_000
-WARM_UP_SHARE = 0.5  # of the time, at most, is spent on what is stored
-EVERY = 20  # episodes a mean is taken over
-ENOUGH_UPDATES = 10_000  # of every seed tried, none had not learned after so many
+WARM_UP_SHARE = 0.5  # maximum share of the time for learning from stored steps
+EVERY = 20  # episodes per mean
+ENOUGH_UPDATES = 10_000  # every tested seed had learned after this number of updates
 
 
 class Network:
-    """Q values of two actions: two hidden layers of rectified units, Adam.
+    """Estimate the Q values of two actions with two hidden ReLU layers, trained with Adam.
 
-    Both passes are written in NumPy.
+    The forward and the backward pass are written in NumPy.
     """
 
     def __init__(self, rng: np.random.Generator):
@@ -43,12 +41,12 @@ class Network:
         self._updates = 0
 
     def copy_from(self, other: "Network") -> None:
-        """Take another network's parameters."""
+        """Copy the parameters of another network."""
         self.weights = [one.copy() for one in other.weights]
         self.biases = [one.copy() for one in other.biases]
 
     def layers(self, obs: np.ndarray) -> list[np.ndarray]:
-        """Return the activations of every layer; the last are the Q values [batch, 2]."""
+        """Return the activations of every layer; the last layer has the Q values [batch, 2]."""
         out = [obs / SCALE]
         for k, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             raw = out[-1] @ weight + bias
@@ -77,7 +75,7 @@ class Network:
 
 
 class Learner:
-    """Double DQN (van Hasselt et al. 2016) whose every transition comes from the database."""
+    """A Double DQN (van Hasselt et al. 2016) that takes every transition from the database."""
 
     def __init__(self, buffer: "expdb.ReplayBuffer", seed: int):
         self.buffer, self.rng = buffer, np.random.default_rng(seed)
@@ -87,7 +85,10 @@ class Learner:
         self._batches: list[tuple[np.ndarray, ...]] = []
 
     def act(self, obs: np.ndarray) -> int:
-        """Return the best action, or a random one: ever less often, and rarely in a later run."""
+        """Return the best action, or a random action with a decreasing probability.
+
+        If the buffer has steps at the start, the probability is low from the beginning.
+        """
         epsilon = 0.05 if self.stored else max(0.05, 1.0 - self.steps / 2500)
         if self.rng.random() < epsilon:
             return int(self.rng.integers(2))
@@ -109,7 +110,7 @@ class Learner:
         obs, action, reward, next_obs, discount = self._batches.pop()
         best = self.online.layers(next_obs)[-1].argmax(1)
         value = self.target.layers(next_obs)[-1][np.arange(len(best)), best]
-        # No return is larger than this; without the bound Q values of actions never tried run away.
+        # No return exceeds this bound. Without it, Q values of untried actions diverge.
         goal = np.clip(reward + discount * value, 0.0, 1.0 / (1.0 - GAMMA))
         self.online.update(obs, action, goal, rate=1e-3)
         self.updates += 1
@@ -168,7 +169,7 @@ def run(
 
 
 def _play(buffer: expdb.ReplayBuffer, env: Any, obs: Any, learner: Learner, number: int) -> float:
-    """Play one episode and learn with each step; return the return."""
+    """Play one episode, learn at each step, and return the episode's return."""
     episode_return, done = 0.0, False
     task_id = f"{TASK}/{number % 10}"
     with buffer.episode(
@@ -194,7 +195,7 @@ def _play(buffer: expdb.ReplayBuffer, env: Any, obs: Any, learner: Learner, numb
 
 
 def _has_enough_data(returns: list[float], updates: int) -> bool:
-    """Return whether enough was played to say whether the learner has learned."""
+    """Return whether there are enough episodes and updates for a verdict."""
     return len(returns) >= EVERY and updates >= ENOUGH_UPDATES
 
 
@@ -208,7 +209,7 @@ def _solved(returns: list[float]) -> bool:
 
 
 def mean(values: list[float]) -> float:
-    """Return the mean, 0 of nothing."""
+    """Return the rounded mean, or 0 if there are no values."""
     return round(float(np.mean(values)), 1) if values else 0.0
 
 

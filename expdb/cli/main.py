@@ -21,10 +21,10 @@ LOCATION = "EXPDB_LOCATION"
 
 
 class Verb(click.Command):
-    """A verb whose first argument, a location, may be left out if EXPDB_LOCATION is set."""
+    """A verb whose first argument, a location, is optional if EXPDB_LOCATION is set."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments, with the location of the environment before them if needed."""
+        """Parse the arguments; if the location is missing, insert it from the environment."""
         default = os.environ.get(LOCATION)
         first = next((one for one in self.params if isinstance(one, click.Argument)), None)
         if first is None or first.name not in ("location", "source"):
@@ -35,7 +35,8 @@ class Verb(click.Command):
         try:
             return super().parse_args(ctx, list(args))
         except click.MissingParameter as error:
-            if default and args[:1] != [default]:  # what looks like a location is the next argument
+            # The argument that looks like a location may be the next argument.
+            if default and args[:1] != [default]:
                 return super().parse_args(ctx, [default, *args])
             if error.param is not first:
                 raise
@@ -72,7 +73,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for 
 
 
 def verb(function: Callable[..., Any]) -> click.Command:
-    """Make a command of a function, named after it, with its docstring as the help."""
+    """Create a command from a function, with the function's name and its docstring as help."""
     if function.__doc__:
         function.__doc__ = function.__doc__.replace("\n    Example:", "\n    \b\n    Example:")
     name = function.__name__.rstrip("_").replace("_", "-")
@@ -80,7 +81,7 @@ def verb(function: Callable[..., Any]) -> click.Command:
     for param in command.params:
         is_text = isinstance(param.type, click.types.StringParamType)
         if is_text and param.name in ("location", "source", "target"):
-            param.type = click.Path()  # for completion: names of files
+            param.type = click.Path()  # so that the shell completes file names
     return command
 
 
@@ -108,7 +109,7 @@ def _show(message: Warning | str, *_: Any, **__: Any) -> None:
     click.echo(f"Warning: {for_terminal(str(message))}", err=True)
 
 
-# Advice for Python programs, and its replacement for the command line.
+# Advice in error messages for Python programs, and its replacement for the command line.
 _ADVICE = {
     "required=True raises an error instead": "--required fails instead",
     "open the database with a longer timeout": "select fewer steps",
@@ -121,7 +122,7 @@ _ADVICE = {
 
 
 def for_terminal(message: str) -> str:
-    """Return a message of the library with advice for the command line."""
+    """Return a message of the library with its advice replaced for the command line."""
     for program, terminal in _ADVICE.items():
         message = message.replace(program, terminal)
     return message

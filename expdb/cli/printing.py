@@ -1,4 +1,4 @@
-"""Rows for people and for machines."""
+"""Print and write rows as tables, JSON, CSV, TSV or Parquet."""
 
 import csv
 import errno
@@ -17,7 +17,7 @@ import click
 
 
 def print_table(rows: list[dict[str, Any]], as_json: bool) -> None:
-    """Print rows, for people or as JSON."""
+    """Print rows as a table or as JSON."""
     if as_json:
         click.echo(json.dumps([_finite(row) for row in rows], default=plain))
     else:
@@ -25,7 +25,7 @@ def print_table(rows: list[dict[str, Any]], as_json: bool) -> None:
 
 
 def _finite(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with None for NaN and infinity, which JSON lacks."""
+    """Return a row with None instead of NaN and infinity, which JSON cannot represent."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in row.items()
@@ -38,7 +38,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value that JSON has no word for."""
+    """Convert a value of a type that JSON lacks to a list, a number or text."""
     if isinstance(value, (bytes, datetime)):
         return value.hex() if isinstance(value, bytes) else value.isoformat()
     return value.tolist() if hasattr(value, "tolist") else str(value)
@@ -48,9 +48,9 @@ _WIDE = 8
 
 
 def print_rows(rows: list[dict[str, Any]]) -> None:
-    """Print rows as a table: with rich in a terminal if it is installed, else as plain columns.
+    """Print rows as a table: in a terminal with rich if it is installed, else as plain columns.
 
-    Rows of many columns are printed as one block each in a terminal.
+    In a terminal, rows with more than eight columns are printed as one block per row.
     """
     if not rows:
         click.echo("no rows")
@@ -83,7 +83,7 @@ def _print_rich(names: list[str], cells: list[list[str]]) -> bool:
     for name in names:
         table.add_column(Text(name))
     for line in cells:
-        # Text, not markup: what agents said may hold square brackets.
+        # Use Text, because messages of agents may contain square brackets, which are markup.
         table.add_row(*map(Text, line))
     Console(file=sys.stdout).print(table)
     return True
@@ -156,7 +156,7 @@ def create_file(target: str) -> Iterator[str]:
 
 
 def cell(value: Any) -> str:
-    """Return a value as one line of a table."""
+    """Return a value as one line of text for a table."""
     text = (
         ""
         if value is None

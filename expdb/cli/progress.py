@@ -1,4 +1,4 @@
-"""Progress of long verbs on stderr: a bar in a terminal, a line every ten seconds elsewhere."""
+"""Report the progress of long verbs on stderr: a bar in a terminal, else a line every 10 s."""
 
 import sys
 import threading

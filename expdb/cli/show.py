@@ -1,7 +1,4 @@
-"""An episode as text.
-
-It shows the conversation, where there is one, the rewards, and whatever else the agent saw and did.
-"""
+"""Show an episode as text: its conversation if it has one, its rewards and its other fields."""
 
 from __future__ import annotations
 
@@ -13,18 +10,17 @@ import numpy as np
 
 import expdb
 
-SHORT = 400  # characters of a value, unless all of it is asked for
+SHORT = 400  # characters of a value that are shown without `full`
 COLUMNS = ("step", "pre_agent", "reward", "terminated", "truncated", "tags")
 
 
 def find(
     db: expdb.ExperienceDB, episode: str, buffer: str | None = None
 ) -> tuple[expdb.ReplayBuffer, dict[str, Any]]:
-    """Return the buffer and the row of an episode, by its episode_id.
+    """Return the buffer and the row of an episode with an `episode_id`.
 
-    Where a buffer is named, its number will do.
-
-    Raises UnknownEpisode, which names the newest ones, and UnknownBuffer.
+    If `buffer` is given, `episode` may also be the number of the episode. Raises UnknownEpisode,
+    which names the newest episodes, or UnknownBuffer.
     """
     names = db.buffers() if buffer is None else [buffer]
     for name in names:
@@ -68,9 +64,10 @@ def _rank(row: dict[str, Any], which: str) -> float:
 def choose(
     db: expdb.ExperienceDB, which: str, where: Any = None, buffer: str | None = None
 ) -> tuple[expdb.ReplayBuffer, dict[str, Any]]:
-    """Return the buffer and the row of the episode that is last, worst or best.
+    """Return the buffer and the row of the last, worst or best episode.
 
-    Raises UnknownEpisode if no episode matches `where`. Worst and best need a known return.
+    Only episodes with a known return can be worst or best. Raises UnknownEpisode if there is no
+    such episode that matches `where`.
     """
     found = [
         (_rank(row, which), chosen, row)
@@ -88,14 +85,15 @@ def choose(
     return chosen, row
 
 
-# Columns of episodes that are not in the second line: in the first, or of no use for people.
+# Columns of episodes that the second line omits: the first line has them, or readers do not need
+# them.
 ELSEWHERE = {
     "episode", "episode_id", "status", "length", "episode_return", "started", "ended",
 }  # fmt: skip
 
 
 def steps(buffer: expdb.ReplayBuffer, episode: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the steps of an episode that are held, in order, a dict each."""
+    """Return the stored steps of an episode as dicts, in order."""
     fields = [*COLUMNS, *buffer.stats()["fields"], "position"]
     rows = [
         row
@@ -108,9 +106,8 @@ def steps(buffer: expdb.ReplayBuffer, episode: dict[str, Any]) -> list[dict[str,
 def lines(episode: dict[str, Any], rows: list[dict[str, Any]], full: bool = False) -> Iterator[str]:
     """Yield the lines of an episode.
 
-    Each message of a conversation that grows is shown once, when it is new.
-
-    Nothing in it is a code for a terminal, whatever was stored.
+    In a conversation that grows from step to step, each message is shown once, when it is new. The
+    lines have no terminal control codes, even if the stored text has.
     """
     for line in _lines(episode, rows, full):
         yield "".join(character if character.isprintable() else " " for character in line)
@@ -134,7 +131,7 @@ def _lines(episode: dict[str, Any], rows: list[dict[str, Any]], full: bool) -> I
 
 
 def _fields(row: dict[str, Any], shown: dict[str, list[Any]], full: bool) -> Iterator[str]:
-    """Yield the fields of a step; of conversations only what was not `shown` before."""
+    """Yield the fields of a step; skip the messages of conversations that are in `shown`."""
     for name, value in row.items():
         if name in COLUMNS or name == "position" or value is None:
             continue
@@ -146,7 +143,7 @@ def _fields(row: dict[str, Any], shown: dict[str, list[Any]], full: bool) -> Ite
             shown[name] = value
         elif isinstance(value, dict) and "role" in value:
             yield from _message(value, full)
-            if "messages" in shown:  # what the agent answers opens its next conversation
+            if "messages" in shown:  # the next conversation begins with the agent's answer
                 shown["messages"] = [*shown["messages"], value]
         else:
             yield from _indented(f"{name}: ", _text(value, full))

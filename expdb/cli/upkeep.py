@@ -1,4 +1,4 @@
-"""Verbs that look after a database: check, doctor, upgrade, backup, copy."""
+"""Verbs that maintain a database, such as check, doctor, upgrade, backup and copy."""
 
 from __future__ import annotations
 
@@ -171,8 +171,8 @@ def evict(location: str, buffer: str | None, follow: bool, as_json: bool) -> Non
 
 @contextmanager
 def _stopped() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether SIGINT or SIGTERM came; the second one interrupts."""
-    # Not an Event: a handler that sets it while its thread holds the lock of the Event deadlocks.
+    """Yield a function that returns whether SIGINT or SIGTERM arrived; a second one interrupts."""
+    # An Event could deadlock, if a handler sets it while its thread holds the lock of the Event.
     received: list[object] = []
 
     def stop(*_: object) -> None:
@@ -183,7 +183,8 @@ def _stopped() -> Iterator[Callable[[], bool]]:
     def is_stopped() -> bool:
         return bool(received)
 
-    if threading.current_thread() is not threading.main_thread():  # Python has signals only there
+    # Python handles signals only in the main thread.
+    if threading.current_thread() is not threading.main_thread():
         yield is_stopped
         return
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -212,7 +213,7 @@ def _evict(db: expdb.ExperienceDB, name: str, follow: bool) -> int:
 
 
 def _report(error: expdb.ExpDBError, follow: bool) -> None:
-    """With `follow`, print an error that the next attempt may not meet; else raise it."""
+    """Print a transient error with `follow`; otherwise raise it."""
     if not follow:
         raise error
     click.echo(str(error), err=True)

@@ -1,1 +1,4 @@
-"""Ordinary users of expdb's public face, one ecosystem each; nothing of expdb imports them."""
+"""Integrations with other libraries, which use only expdb's public API.
+
+The other modules of expdb do not import them.
+"""

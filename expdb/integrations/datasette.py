@@ -1,6 +1,7 @@
-"""A plugin for Datasette: the SQL functions `field` and `priority` in every expdb file it serves.
+"""A Datasette plugin that registers `field` and `priority` in every expdb file it serves.
 
-Datasette finds it by its entry point once expdb is installed in the same environment:
+These are SQL functions. Datasette finds the plugin by its entry point if expdb is installed in the
+same environment:
 
     pip install datasette expdb
     datasette serve runs.db

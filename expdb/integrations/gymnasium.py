@@ -1,4 +1,4 @@
-"""Gymnasium: record what any environment, single or vectorized, is played like.
+"""Record the episodes of any Gymnasium environment, single or vectorized.
 
 >>> import gymnasium as gym
 >>> from expdb.integrations.gymnasium import record
@@ -39,20 +39,48 @@ def record(
     episode_tags: Mapping[str, Any] | None = None,
     **flushing: Any,
 ) -> Any:
-    """Return the environment, recorded: play it as before, and every step of it is stored.
+    """Wrap an environment so that every step is stored.
 
-    An episode of the environment is one of the buffer, with its final observation. Dict and Tuple
-    spaces become one field per leaf (`obs.image`, `action.0`). `task_id` is by default the
-    environment's id, and `task_name` the `task_id`; in a vector environment, in any of the three
-    autoreset modes, the k-th one's agent is `<agent_id>/<k>`. `episode_tags` are those of the
-    episodes, a seed that `reset` was given among them. `flushing` goes to `buffer.episode`:
-    `flush_steps=1` makes each step durable, and visible to learners, at once. An episode that
-    `reset` or `close` cuts off is aborted: its transitions are drawn, but not the episode as a
-    whole.
+    Use the returned environment as before. Each of its episodes becomes an episode of the buffer,
+    with the final observation. Dict and Tuple spaces become one field per leaf, such as `obs.image`
+    and `action.0`. If `reset` or `close` interrupts an episode, the episode is aborted: its
+    transitions can be sampled, but not the episode as a whole.
 
-    The environment that is returned has, beside what the given one has, `policy_version`, which
-    counts for episodes that begin after it was set; `annotate(**fields)`, fields to store with the
-    next step, arrays [num_envs, ...] for a vector environment; and `flush()`.
+    Vector environments are supported in all three autoreset modes.
+
+    Parameters
+    ----------
+    env : gymnasium.Env or gymnasium.vector.VectorEnv
+        The environment.
+    buffer : ReplayBuffer
+        The buffer that stores the steps.
+    task_id : str, optional
+        The task of the episodes; by default the id of the environment.
+    task_name : str, optional
+        The name of the task; by default the `task_id`.
+    agent_id : str
+        The agent of the episodes. In a vector environment, the agent of environment k is
+        `<agent_id>/<k>`.
+    policy_version : int, optional
+        The policy version of the episodes.
+    episode_tags : mapping, optional
+        The tags of the episodes. The seed that is passed to `reset` is added as `seed`.
+    **flushing
+        `flush_bytes`, `flush_seconds`, `flush_steps` and `group_id` of `buffer.episode`. With
+        `flush_steps=1`, each step is durable and visible to learners immediately.
+
+    Returns
+    -------
+    Recorder or VectorRecorder
+        The environment with three additional attributes: `policy_version`, which applies to
+        episodes that begin after you set it; `annotate(**fields)`, which adds fields to the next
+        step; and `flush()`, which writes the recorded steps.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is invalid, the environment resets itself, or a space has values of changing
+        structure.
     """
     if not isinstance(env, (gym.Env, VectorEnv)):
         raise expdb.InvalidValue(
@@ -86,16 +114,16 @@ def record(
 
 
 class _Tape:
-    """The episode that one environment is in, while it is in one."""
+    """Record the current episode of one environment."""
 
     def __init__(self, buffer: expdb.ReplayBuffer, options: dict[str, Any]):
         self.buffer, self.options = buffer, options
         self.episode: expdb.EpisodeWriter | None = None
         self.obs: Any = None
-        self.begun = False  # between a reset and the end of the episode
+        self.begun = False  # True between a reset and the end of the episode
 
     def begin(self, obs: Any, policy_version: int | None, seed: int | None) -> None:
-        """Note the first observation; the episode is one with its first step."""
+        """Remember the first observation; the first step creates the episode in the buffer."""
         self.cut()
         tags = self.options["episode_tags"] | ({} if seed is None else {"seed": seed})
         self._opening = {
@@ -114,7 +142,7 @@ class _Tape:
         truncated: Any,
         fields: dict[str, Any],
     ) -> None:
-        """Add a step; `after` is the observation after it, the last one where the episode ends."""
+        """Add a step; `after` is the next observation, or the final one if the episode ends."""
         if self.episode is None:
             self.episode = self.buffer.episode(**self._opening)
         self.episode.append(
@@ -125,26 +153,26 @@ class _Tape:
             truncated=bool(truncated),
             **fields,
         )
-        # Some environments write each observation over the one before.
+        # Some environments overwrite the previous observation in place.
         self.obs = _named(copy.deepcopy(after))
         if terminated or truncated:
             self.episode.end(obs=self.obs)
             self.episode, self.begun = None, False
 
     def cut(self) -> None:
-        """End an episode that does not come to its end."""
+        """Abort the current episode."""
         if self.episode is not None:
             self.episode.abort(obs=self.obs)
             self.episode = None
 
     def flush(self) -> None:
-        """Write what was recorded."""
+        """Write the recorded steps."""
         if self.episode is not None:
             self.episode.flush()
 
 
 class Recorder(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment that is recorded; see `record`."""
+    """A recorded environment; see `record`."""
 
     def __init__(self, env: Any, buffer: expdb.ReplayBuffer, options: dict[str, Any]):
         super().__init__(env)
@@ -160,9 +188,9 @@ class Recorder(gym.Wrapper[Any, Any, Any, Any]):
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Take a step, and store it.
+        """Take a step in the environment, and store it.
 
-        Raise expdb.InvalidValue before a reset, as the episode has not begun or has ended.
+        Raises expdb.InvalidValue if no episode has begun or the episode has ended.
         """
         if not self._tape.begun:
             raise expdb.InvalidValue(
@@ -174,21 +202,24 @@ class Recorder(gym.Wrapper[Any, Any, Any, Any]):
         return after, reward, terminated, truncated, info
 
     def annotate(self, **fields: Any) -> None:
-        """Store fields with the next step."""
+        """Store additional fields with the next step.
+
+        Raises expdb.ReservedName if the recorder itself stores a field of that name.
+        """
         self._fields |= _free(fields)
 
     def flush(self) -> None:
-        """Write what was recorded: it is durable and visible to all when this returns."""
+        """Write the recorded steps, which are then durable and visible to all processes."""
         self._tape.flush()
 
     def close(self) -> None:
-        """Write what was recorded, and close the environment."""
+        """Write the recorded steps, abort the current episode, and close the environment."""
         self._tape.cut()
         super().close()
 
 
 class VectorRecorder(VectorWrapper):
-    """A vector environment that is recorded; see `record`."""
+    """A recorded vector environment; see `record`."""
 
     def __init__(self, env: Any, buffer: expdb.ReplayBuffer, options: dict[str, Any]):
         super().__init__(env)
@@ -204,11 +235,11 @@ class VectorRecorder(VectorWrapper):
     def reset(
         self, *, seed: Any = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin episodes: of all environments, or of those in `options["reset_mask"]`."""
-        mask = (options or {}).get("reset_mask")  # gymnasium takes it out of the options
+        """Begin an episode in all environments, or in the ones in `options["reset_mask"]`."""
+        mask = (options or {}).get("reset_mask")  # gymnasium removes it from the options
         obs, info = self.env.reset(seed=seed, options=options)
         for k in range(self.num_envs) if mask is None else np.flatnonzero(mask).tolist():
-            # One seed counts up over the environments, as in Gymnasium.
+            # Environment k gets seed + k, as in Gymnasium.
             given = (
                 seed[k] if isinstance(seed, (list, tuple)) else None if seed is None else seed + k
             )
@@ -217,9 +248,9 @@ class VectorRecorder(VectorWrapper):
         return obs, info
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Take a step in every environment, and store them.
+        """Take a step in every environment, and store the steps.
 
-        Raise expdb.InvalidValue where one has no episode to go on with.
+        Raises expdb.InvalidValue if an environment has no episode to continue.
         """
         for k, tape in enumerate(self._tapes):
             if not tape.begun and not (self._ended[k] and self._mode is AutoresetMode.NEXT_STEP):
@@ -258,7 +289,11 @@ class VectorRecorder(VectorWrapper):
         return after, rewards, terminated, truncated, info
 
     def annotate(self, **fields: Any) -> None:
-        """Store fields with the next steps: arrays [num_envs, ...]."""
+        """Store additional fields with the next steps, from arrays [num_envs, ...].
+
+        Raises expdb.ReservedName if the recorder itself stores a field of that name, or
+        expdb.InvalidValue if a value does not have one entry per environment.
+        """
         for name, value in _free(fields).items():
             if (
                 isinstance(value, (Mapping, str))
@@ -275,27 +310,27 @@ class VectorRecorder(VectorWrapper):
         return _part(obs, k, self.single_observation_space)
 
     def flush(self) -> None:
-        """Write what was recorded: it is durable and visible to all when this returns."""
+        """Write the recorded steps, which are then durable and visible to all processes."""
         for tape in self._tapes:
             tape.flush()
 
     def __enter__(self) -> VectorRecorder:
-        """Return itself."""
+        """Return the environment itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
+        """Close the environments."""
         self.close()
 
     def close(self, **options: Any) -> None:
-        """Write what was recorded, and close the environments."""
+        """Write the recorded steps, abort the current episodes, and close the environments."""
         for tape in self._tapes:
             tape.cut()
         super().close(**options)
 
 
 def _named(value: Any) -> Any:
-    """Turn tuples into mappings, which are stored as one field per leaf."""
+    """Convert tuples to mappings, which are stored as one field per leaf."""
     if isinstance(value, tuple):
         value = {str(index): part for index, part in enumerate(value)}
     return (
@@ -304,9 +339,9 @@ def _named(value: Any) -> Any:
 
 
 def _part(value: Any, k: int, space: gym.Space[Any]) -> Any:
-    """Return one environment's part of what a vector environment gives or takes.
+    """Return the part of one environment from a value of a vector environment.
 
-    It is batched leaf by leaf, or has one entry per environment.
+    The value is batched leaf by leaf, or has one entry per environment.
     """
     if isinstance(space, gym.spaces.Tuple):
         return tuple(_part(one, k, part) for one, part in zip(value, space.spaces, strict=True))
@@ -316,7 +351,7 @@ def _part(value: Any, k: int, space: gym.Space[Any]) -> Any:
 
 
 def _check(space: gym.Space[Any]) -> None:
-    """Raise where values of a space have no fields of their own."""
+    """Raise InvalidValue if values of a space have a changing structure, which no field stores."""
     if isinstance(space, (gym.spaces.Sequence, gym.spaces.Graph, gym.spaces.OneOf)):
         raise expdb.InvalidValue(
             f"a space {type(space).__name__} has values of changing structure: wrap the "
@@ -336,7 +371,7 @@ def _resets_itself(env: Any) -> bool:
 
 
 def _free(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return fields none of which the recorder stores itself."""
+    """Return `fields`; raise ReservedName if the recorder itself stores a field of that name."""
     for name in fields:
         if name.split(".")[0] in _TAKEN:
             raise expdb.ReservedName(f"{name} is recorded already: annotate under another name")

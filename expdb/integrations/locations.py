@@ -1,4 +1,4 @@
-"""The location of a drop-in buffer, and its contents where a location is not enough."""
+"""The location of a drop-in buffer, and its contents if the location is not sufficient."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import expdb
 
 PRIVATE = ":memory:"  # a private temporary database, deleted when it is closed
-PARTS = "structures", "reservoir"  # `<name>.<part>`: the other buffers of a drop-in buffer
+PARTS = "structures", "reservoir"  # the additional buffers `<name>.<part>` of a drop-in buffer
 
 
 def absolute(location: str | os.PathLike[str]) -> str:
-    """Return a location that means the same in another folder, as where it is unpickled."""
+    """Return a location that stays valid if the working directory differs after unpickling."""
     given = os.fspath(location)
     return given if "://" in given or given == PRIVATE else os.path.abspath(given)
 
@@ -34,7 +34,7 @@ def serialize_buffer(location: str, buffer: expdb.ReplayBuffer) -> bytes:
 
 
 def check_contents(name: str, data: Any, capacity: int | None) -> None:
-    """Raise ValueError unless data are those of a buffer that fits into `capacity`."""
+    """Raise ValueError unless `data` has the buffer `name` and it fits into `capacity`."""
     with tempfile.TemporaryDirectory(prefix="expdb-contents-") as folder:
         path = os.path.join(folder, "contents.db")
         try:
@@ -56,7 +56,7 @@ def check_contents(name: str, data: Any, capacity: int | None) -> None:
 
 
 def restore_buffer(database: expdb.ExperienceDB, location: str, name: str, data: bytes) -> None:
-    """Replace a buffer and its parts by those of `serialize_buffer`; positions stay."""
+    """Replace a buffer and its parts by the result of `serialize_buffer`, with its positions."""
     for part in (name, *(f"{name}.{part}" for part in PARTS)):
         if part in database.buffers():
             database.drop(part)
@@ -75,9 +75,9 @@ def reopened(kind: type[Any], given: dict[str, Any]) -> Any:
 
 
 def check_there(location: str) -> None:
-    """Raise DatabaseMissing where a buffer is to be unpickled whose file is not there any more.
+    """Raise DatabaseMissing if the file of an unpickled buffer no longer exists.
 
-    A new file would be an empty buffer, and nobody would know.
+    Otherwise, a new file with an empty buffer would be created silently.
     """
     if "://" not in location and not os.path.exists(location):
         raise expdb.DatabaseMissing(

@@ -1,4 +1,4 @@
-"""Samplers for steps that are chosen already."""
+"""Samplers that draw given steps."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import expdb
 
 @dataclass(frozen=True)
 class At(expdb.Sampler):
-    """Take the steps at some positions, in their order: from memory, where they are there."""
+    """Draw the steps at given positions, in their order; they are read from memory if possible."""
 
     positions: Any
 
     def draw(
         self, population: expdb.Population, size: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the positions; raise Evicted if the step at one of them is gone."""
+        """Return the positions; raise Evicted if the step at a position is no longer stored."""
         there = population.holds(self.positions)
         if not there.all():
             gone = np.asarray(self.positions)[~there]
@@ -29,12 +29,12 @@ class At(expdb.Sampler):
 
 @dataclass(frozen=True)
 class Places(expdb.Sampler):
-    """Take the steps at some places, counted from 0, the oldest, in their order."""
+    """Draw the steps at given indices, in their order; index 0 is the oldest step."""
 
     places: Any
 
     def draw(
         self, population: expdb.Population, size: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the positions."""
+        """Return the positions at the indices."""
         return population.at(self.places), {}

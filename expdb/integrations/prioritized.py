@@ -1,4 +1,4 @@
-"""Steps that are gathered with the priorities they are to have."""
+"""Collect steps with their priorities, and write both together."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ import expdb
 
 
 class PrioritizedWriter:
-    """Gather steps, and set their priorities when they are written.
+    """Collect steps in memory, and set their priorities when they are written.
 
-    Only `flush` writes, as it tells the positions: call it after so many steps.
+    Only `flush` writes steps, because it returns their positions. Call it regularly.
     """
 
     def __init__(self, buffer: expdb.ReplayBuffer):
         self._buffer = buffer
         self._writer = buffer.writer(flush_steps=2**40, flush_bytes=2**50, flush_seconds=1e9)
-        # By the place of the step among those since the last flush: an interrupt may come at any
-        # moment.
+        # By index of the step since the last flush, so that an interrupt at any time is safe.
         self._priorities: dict[int, float] = {}
-        self._unset: list[tuple[np.ndarray, list[float]]] = []  # of steps that are written
+        self._unset: list[tuple[np.ndarray, list[float]]] = []  # priorities of written steps
 
     @property
     def unwritten(self) -> int:
-        """How many steps are gathered."""
+        """Number of collected steps that are not written."""
         return self._writer.unwritten
 
     @property
@@ -36,11 +35,11 @@ class PrioritizedWriter:
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes steps."""
+        """Whether the writer accepts steps."""
         return self._writer.is_open
 
     def append(self, priority: float | None, /, **step: Any) -> None:
-        """Add a step; raise InvalidValue, and add nothing, for what cannot be a priority."""
+        """Add a step; if the priority is invalid, raise InvalidValue and add nothing."""
         if priority is None:
             if self._priorities:
                 self._priorities.pop(self._writer.unreturned, None)
@@ -55,7 +54,7 @@ class PrioritizedWriter:
     def flush(self) -> np.ndarray:
         """Write the steps, set their priorities, and return their positions.
 
-        What fails is done by the next call.
+        If a part of this fails, the next call completes it.
         """
         positions = self._writer.flush()
         given, self._priorities = self._priorities, {}
@@ -68,7 +67,7 @@ class PrioritizedWriter:
         return positions
 
     def close(self) -> None:
-        """Flush, and take no more steps."""
+        """Flush, and accept no more steps."""
         if self._writer.is_open:
             self.flush()
             self._writer.close()

@@ -1,6 +1,4 @@
-"""PyTorch: datasets and a loader that draw from a buffer.
-
-There is memory as well from which a device copies directly.
+"""PyTorch datasets and a loader that draw from a buffer, and pinned memory for batches.
 
 >>> from torch.utils.data import DataLoader
 >>> from expdb.integrations.torch import Samples
@@ -23,32 +21,50 @@ import expdb
 
 __all__ = ["Episodes", "Loader", "Minibatches", "Samples", "pad", "pinned"]
 
-MESSAGE_BYTES = 256 << 10  # that a worker of Loader sends at once, rather than a batch
+MESSAGE_BYTES = 256 << 10  # that a worker of Loader collects for one message
 MESSAGE_BATCHES = 64
-PIPE_BYTES = 1 << 20  # of a larger message the memory is shared
+PIPE_BYTES = 1 << 20  # a larger message is sent through shared memory
 
 Tensors = dict[str, Any]
-Progress = dict[str, Any] | None  # of a worker in a pass: its generator, and the batches left
+Progress = dict[str, Any] | None  # of a worker in a pass: its generator and its remaining batches
 
 
 class Samples(IterableDataset[Tensors]):
-    """Draw batches from a buffer.
+    """Draw batches from a buffer: an iterable dataset of `buffer.sample(...)` as tensors.
 
-    It yields `buffer.sample(size, where, ...)` as tensors, `batches` times per pass, or for ever.
+    Pass it to a `DataLoader` with `batch_size=None`, because each item is a batch. Each worker,
+    started by fork or spawn, draws through its own connection with its own random numbers.
+    `torch.manual_seed` determines the random numbers.
 
-    Give it to a `DataLoader` with `batch_size=None`, as each item is a batch. In workers, by fork
-    or spawn, each draws through a connection of its own from random numbers of its own;
-    `torch.manual_seed` decides which. With `disjoint` each worker draws from a part of the episodes
-    that no other draws from; `shard=(k, n)` is the part of all of them, where several learners
-    share the buffer (rank and world size). `batches` are split among the workers. With `wait` an
-    empty buffer is waited for that many seconds.
+    Workers draw up to `prefetch_factor` batches in advance. A batch therefore lacks the steps that
+    were stored after it was drawn.
 
-    Batches are drawn ahead, `prefetch_factor` a worker, and so are that much older than what is
-    stored when they are used.
+    An interrupted pass can continue after its last batch: save `state_dict()` with the checkpoint,
+    and call `load_state_dict` before the first pass of the resumed training. With workers, use
+    `Loader`, or the `StatefulDataLoader` of torchdata.
 
-    A pass that was interrupted continues after its last batch: save `state_dict()` with the
-    checkpoint, and call `load_state_dict` before the first pass of the resumed training. With
-    workers, use `Loader`, or the `StatefulDataLoader` of torchdata.
+    Parameters
+    ----------
+    buffer : ReplayBuffer
+        The buffer to sample.
+    size : int
+        The size of a batch.
+    where, sampler, unit, fields
+        As for `buffer.sample`.
+    batches : int, optional
+        Number of batches per pass, divided among the workers. By default, a pass does not end.
+    disjoint : bool
+        Whether each worker draws from its own part of the episodes.
+    shard : (int, int)
+        The part of the episodes for all workers together, as rank and world size, if several
+        learners share the buffer.
+    wait : float, optional
+        Seconds to wait for steps if the buffer is empty.
+
+    Raises
+    ------
+    InvalidValue
+        If `buffer`, `size` or `batches` is invalid.
     """
 
     def __init__(
@@ -80,17 +96,27 @@ class Samples(IterableDataset[Tensors]):
         self.batches, self.disjoint, self.shard = batches, disjoint, shard
         self._passes = 0
         self._before: Progress = None  # before the last draw of this process
-        self._progress: Progress = None  # after it
-        self.resumed: dict[int, Progress] = {}  # by worker: where the next pass begins
+        self._progress: Progress = None  # after the last draw of this process
+        self.resumed: dict[int, Progress] = {}  # by worker: the start of the next pass
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the progress of this process; None if no pass is under way."""
+        """Return the progress of this process for a checkpoint."""
         return {"passes": self._passes, "progress": self._progress, **self._shape()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume the pass that `state_dict` described.
+        """Resume the pass that was in progress when `state_dict` was called.
 
         If the buffer has not changed, the next pass yields the remaining batches.
+
+        Parameters
+        ----------
+        state : dict
+            The result of `state_dict`.
+
+        Raises
+        ------
+        InvalidValue
+            If `state` is not a state, or `size` or `batches` differ.
         """
         self.check_state(state)
         self._passes, self._progress = state["passes"], state["progress"]
@@ -100,7 +126,7 @@ class Samples(IterableDataset[Tensors]):
         return {"size": self.size, "batches": self.batches}
 
     def check_state(self, state: Any) -> None:
-        """Raise InvalidValue for what is not a state, or that of samples of another size."""
+        """Raise InvalidValue unless `state` is a state with the same `size` and `batches`."""
         if not isinstance(state, Mapping) or not {"progress", "size", "batches"} <= state.keys():
             raise expdb.InvalidValue(
                 f"expected a state that state_dict() returned, got {type(state).__name__}"
@@ -113,20 +139,20 @@ class Samples(IterableDataset[Tensors]):
                 )
 
     def __len__(self) -> int:
-        """Return the number of batches of a pass; raise TypeError where there is no end."""
+        """Return the number of batches of a pass; raise TypeError if a pass does not end."""
         if self.batches is None:
             raise TypeError("Samples without batches= has no end, and no length")
         return self.batches
 
     def __iter__(self) -> Iterator[Tensors]:
-        """Draw."""
+        """Yield the batches of a pass."""
         for batch, _ in self.drawn():
             yield batch
 
     def drawn(self, most: int = 1) -> Iterator[tuple[Tensors, int]]:
-        """Draw the batches of this worker, or of this process where there are none.
+        """Yield the batches of this worker, or of this process if there are no workers.
 
-        Up to `most` are drawn at once.
+        Each item has up to `most` batches in one, and their number.
         """
         info = get_worker_info()
         seed = int(torch.empty((), dtype=torch.int64).random_()) if info is None else info.seed
@@ -134,12 +160,12 @@ class Samples(IterableDataset[Tensors]):
         resumed = self.resumed.pop(worker, None)
         progress = self.initial_progress(worker, workers, seed) if resumed is None else resumed
         if resumed is None:
-            self._passes += 1  # workers that persist are not given another seed
+            self._passes += 1  # persistent workers have the same seed in every pass
         rng = np.random.default_rng(0)
         rng.bit_generator.state = progress["generator"]
         worker, left = progress["worker"], progress["left"]
         part, parts = self.shard
-        # Episodes go to parts by remainder, so these parts are parts of that part.
+        # Parts are remainders of episode numbers, so the workers' parts divide the shard.
         if self.disjoint:
             part, parts = part + parts * worker, parts * workers
         self._progress = progress
@@ -169,9 +195,9 @@ class Samples(IterableDataset[Tensors]):
 
     @property
     def divisible(self) -> bool:
-        """Whether a large batch is as good as several.
+        """Whether a large batch can be split into several batches.
 
-        That is so where draws are independent of each other and have equal shapes.
+        This requires draws that are independent of each other and have equal shapes.
         """
         sampler, unit = self.options["sampler"], self.options["unit"]
         independent = (isinstance(sampler, expdb.Uniform) and sampler.replace) or isinstance(
@@ -184,20 +210,21 @@ class Samples(IterableDataset[Tensors]):
 class Minibatches(IterableDataset[Tensors]):
     """Yield every item of a buffer once per pass, as `buffer.epochs` does, as tensors.
 
-    Give it to a `DataLoader` with `batch_size=None`: each item of the dataset is a batch. Workers
-    divide the episodes among them. `torch.manual_seed` decides the order. A pass that was
-    interrupted continues after its last batch: save `state_dict()` with the checkpoint, and call
-    `load_state_dict` before the first pass of the resumed training. With workers, use the
-    `StatefulDataLoader` of torchdata for that.
+    Pass it to a `DataLoader` with `batch_size=None`, because each item of the dataset is a batch.
+    The workers divide the episodes among them. `torch.manual_seed` determines the order.
+
+    An interrupted pass can continue after its last batch: save `state_dict()` with the checkpoint,
+    and call `load_state_dict` before the first pass of the resumed training. With workers, use the
+    `StatefulDataLoader` of torchdata.
 
     Parameters
     ----------
     buffer : ReplayBuffer
-        Where the items are.
+        The buffer to read.
     size : int
-        Items of a batch.
+        Number of items in a batch.
     where, unit, fields, shard, drop_last
-        As of `buffer.epochs`.
+        As for `buffer.epochs`.
     """
 
     def __init__(
@@ -217,10 +244,10 @@ class Minibatches(IterableDataset[Tensors]):
         self.options = {"where": where, "unit": unit, "fields": fields, "drop_last": drop_last}
         self._epochs: expdb.Epochs | None = None
         self._resumed: dict[str, Any] | None = None
-        buffer.epochs(size, shard=shard, **self.options)  # raises for wrong arguments
+        buffer.epochs(size, shard=shard, **self.options)  # raises InvalidValue for wrong arguments
 
     def __iter__(self) -> Iterator[Tensors]:
-        """Begin a pass, or continue the one that was loaded."""
+        """Begin a pass, or continue the pass of the loaded state."""
         info, resumed, self._resumed = get_worker_info(), self._resumed, None
         seed = int(torch.empty((), dtype=torch.int64).random_()) if info is None else info.seed
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
@@ -242,7 +269,7 @@ class Minibatches(IterableDataset[Tensors]):
         return {"epochs": None if self._epochs is None else self._epochs.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume the next pass after the last batch before `state_dict` was called."""
+        """Make the next pass continue after the last batch before `state_dict` was called."""
         if not isinstance(state, Mapping) or "epochs" not in state:
             raise expdb.InvalidValue(
                 f"expected a state that state_dict() returned, got {type(state).__name__}"
@@ -251,15 +278,29 @@ class Minibatches(IterableDataset[Tensors]):
 
 
 class Loader(DataLoader[Tensors]):
-    """Load `Samples` by workers, many small batches per message.
+    """Load `Samples` in workers that send many small batches per message.
 
-    It costs a fraction of a `DataLoader` per batch.
+    A message takes about as long as ten samples of small steps, so a `DataLoader`, which sends one
+    message for each batch, is slower than sampling without workers. A worker of this loader sends
+    about 256 KB per message, so a batch costs a fraction of the time.
 
-    A message takes about as long as ten samples of small steps, so a `DataLoader` that sends one a
-    batch is slower than no loader. Here each worker sends about 256 KB at once, in one block of
-    memory, of which the batches are parts. Takes what `DataLoader` takes but `batch_size`,
-    `sampler` and `collate_fn`; `prefetch_factor` counts messages. Batches of a message share a
-    block: it is freed when none of them is used any more.
+    The batches of a message are parts of one block of memory, which is freed when none of them is
+    in use.
+
+    Parameters
+    ----------
+    samples : Samples
+        The batches to load.
+    num_workers : int
+        Number of worker processes; 0 samples in this process.
+    **options
+        Options of `torch.utils.data.DataLoader` except `batch_size`, `sampler`, `batch_sampler`,
+        `collate_fn`, `shuffle` and `drop_last`. `prefetch_factor` counts messages.
+
+    Raises
+    ------
+    InvalidValue
+        If `samples` is not a `Samples`, or an option is not supported.
     """
 
     def __init__(self, samples: Samples, *, num_workers: int = 0, **options: Any):
@@ -278,18 +319,18 @@ class Loader(DataLoader[Tensors]):
                 "it are batches"
             )
         self.samples = samples
-        self._skip = 0  # batches of the first message that were used before
-        self._last_message: tuple[_Message, int] | None = None  # and batches used
-        self._progress: dict[int, Progress] = {}  # by worker, after its last message
+        self._skip = 0  # batches of the first message that were used before the checkpoint
+        self._last_message: tuple[_Message, int] | None = None  # and the number of used batches
+        self._progress: dict[int, Progress] = {}  # by worker: progress after its last message
         dataset: Any = _Messages(samples) if num_workers else samples
         super().__init__(dataset, batch_size=None, num_workers=num_workers, **options)
 
     def __len__(self) -> int:
-        """Return the number of batches of a pass; raise TypeError where there is no end."""
+        """Return the number of batches of a pass; raise TypeError if a pass does not end."""
         return len(self.samples)
 
     def __iter__(self) -> Iterator[Tensors]:
-        """Draw."""
+        """Yield the batches of a pass."""
         if not self.num_workers:
             yield from super().__iter__()
             return
@@ -315,7 +356,16 @@ class Loader(DataLoader[Tensors]):
     def state_dict(self) -> dict[str, Any]:
         """Return the progress of the pass, for a checkpoint.
 
-        Raises InvalidValue with `persistent_workers`, whose seeds are unknown after the first pass.
+        Returns
+        -------
+        dict
+            A state for `load_state_dict`.
+
+        Raises
+        ------
+        InvalidValue
+            With `persistent_workers=True`: the seeds of the workers are unknown after the first
+            pass.
         """
         if self.persistent_workers:
             raise expdb.InvalidValue(
@@ -338,11 +388,20 @@ class Loader(DataLoader[Tensors]):
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume the pass that `state_dict` described.
+        """Resume the pass that was in progress when `state_dict` was called.
 
-        If the buffer has not changed, the next pass yields the remaining batches.
-        Call it before the first pass. Raises InvalidValue if the state is that of another number of
-        workers.
+        Call it before the first pass. If the buffer has not changed, the next pass yields the
+        remaining batches.
+
+        Parameters
+        ----------
+        state : dict
+            The result of `state_dict`.
+
+        Raises
+        ------
+        InvalidValue
+            If `state` is not a state, or `size`, `batches` or `num_workers` differ.
         """
         self.samples.check_state(state)
         if state.get("num_workers") != self.num_workers:
@@ -353,7 +412,7 @@ class Loader(DataLoader[Tensors]):
         if not self.num_workers:
             self.samples.load_state_dict(state)
             return
-        # A loader asks its workers in turn, from worker 0 on.
+        # A loader reads from its workers in order, from worker 0 on.
         first, workers = state["first"], self.num_workers
         self.samples.resumed = {
             (worker - first) % workers: progress for worker, progress in state["progress"].items()
@@ -362,7 +421,7 @@ class Loader(DataLoader[Tensors]):
 
 
 class _Messages(IterableDataset["_Message"]):
-    """The batches of some samples, packed."""
+    """A dataset of messages, which contain the batches of a `Samples`."""
 
     def __init__(self, samples: Samples):
         self.samples = samples
@@ -402,7 +461,7 @@ class _Messages(IterableDataset["_Message"]):
 
 
 def _how_many(batch: Tensors) -> int:
-    """Return how many such batches make a message."""
+    """Return the number of batches of this size that fit into a message."""
     nbytes = sum(int(value.nbytes) for value in batch.values() if isinstance(value, torch.Tensor))
     return max(1, min(MESSAGE_BATCHES, MESSAGE_BYTES // max(1, nbytes)))
 
@@ -415,7 +474,7 @@ def _shapes(batch: Tensors) -> list[tuple[str, Any]]:
 
 
 def _parted(batch: Tensors, count: int) -> Tensors:
-    """Return a batch as `count` ones: tensors [count, size, ...], and lists of lists."""
+    """Split a batch into `count` batches: tensors [count, size, ...] and lists of lists."""
     out: Tensors = {}
     for name, value in batch.items():
         size = len(value) // count
@@ -429,7 +488,7 @@ def _parted(batch: Tensors, count: int) -> Tensors:
 
 
 class _Message:
-    """Batches of equal shapes in one block of memory: a value after the other, of all batches."""
+    """Batches of equal shapes in one block of memory, which stores key after key."""
 
     worker: int
     before: Progress
@@ -453,8 +512,8 @@ class _Message:
             torch.cat(values, out=view)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Shared memory costs a connection to the worker, about a millisecond: small blocks go
-        # through the pipe.
+        # Shared memory requires a connection to the worker, which takes about a millisecond, so
+        # small blocks are sent through the pipe.
         if self.block.nbytes > PIPE_BYTES:
             return self.__dict__
         return {**self.__dict__, "block": bytearray(self.block.numpy())}
@@ -465,7 +524,7 @@ class _Message:
         self.__dict__.update(state)
 
     def pin_memory(self, *_: Any) -> _Message:
-        """Move to pinned memory; DataLoader calls it with `pin_memory=True`."""
+        """Move the block to pinned memory; DataLoader calls this with `pin_memory=True`."""
         self.block = self.block.pin_memory()
         return self
 
@@ -477,7 +536,7 @@ class _Message:
         return out
 
     def batches(self) -> Iterator[Tensors]:
-        """Take the batches apart, without copying."""
+        """Yield the batches without copying them."""
         columns: dict[str, Any] = dict.fromkeys(self.names)
         columns |= self.lists
         for (name, *_), view in zip(self.places, self._views(), strict=True):
@@ -487,14 +546,27 @@ class _Message:
 
 
 class Episodes(Dataset[Tensors]):
-    """The complete episodes of a buffer, as they are when this is made.
+    """A dataset of the episodes that are complete when the dataset is created.
 
-    Item k is the k-th, tensors [T, ...].
+    Item k has the k-th episode as tensors [T, ...]. Episodes with evicted or deleted steps are left
+    out. If an episode is evicted later, reading it raises `expdb.Evicted`.
 
-    `where` chooses those of which a step matches; episodes of which a step is gone are left out.
-    `fields` selects keys, as for `buffer.get`. Give it to a `DataLoader` with `collate_fn=pad`: it
-    shuffles, and its workers take different episodes. Raises expdb.Evicted for an episode that has
-    been evicted since.
+    Pass it to a `DataLoader` with `collate_fn=pad`. The loader can shuffle, and its workers read
+    different episodes.
+
+    Parameters
+    ----------
+    buffer : ReplayBuffer
+        The buffer to read.
+    where : query, optional
+        Selects the episodes that have a matching step. By default, all episodes.
+    fields : sequence of str, optional
+        The keys of an item, as for `buffer.get`.
+
+    Raises
+    ------
+    InvalidValue
+        If `buffer` is not a ReplayBuffer.
     """
 
     def __init__(
@@ -532,13 +604,13 @@ class Episodes(Dataset[Tensors]):
         return len(self._steps)
 
     def __getitem__(self, index: int) -> Tensors:
-        """Return an episode."""
+        """Return the episode at an index."""
         if not isinstance(index, (int, np.integer)):
             raise TypeError(f"an index of episodes is an integer, not {index!r}")
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Tensors]:
-        """Return episodes, read at once."""
+        """Return several episodes, which are read together."""
         steps = [self._steps[index] for index in indices]
         found = self.buffer.get(np.concatenate(steps), fields=self.fields).to_torch()
         ends = np.cumsum([len(one) for one in steps]).tolist()
@@ -549,9 +621,23 @@ class Episodes(Dataset[Tensors]):
 
 
 def pad(episodes: Sequence[Tensors]) -> Tensors:
-    """Put episodes together: [B, T, ...] with zeros after an end and `mask` [B, T] False there.
+    """Join episodes into one batch, padded with zeros to the longest episode.
 
-    Objects stay lists.
+    Parameters
+    ----------
+    episodes : sequence of dict
+        Items of `Episodes`.
+
+    Returns
+    -------
+    dict
+        Tensors [B, T, ...], and `mask` [B, T], which is False after the end of an episode. Values
+        that are not tensors become lists.
+
+    Raises
+    ------
+    InvalidValue
+        If there are no episodes, or the episodes have no fields.
     """
     if not episodes or not episodes[0]:
         raise expdb.InvalidValue(
@@ -571,12 +657,25 @@ def pad(episodes: Sequence[Tensors]) -> Tensors:
 
 
 def pinned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    """Return an array in pinned memory, from which an accelerator copies by itself.
+    """Return an uninitialized array in pinned memory, from which an accelerator copies directly.
 
-    In plain memory where there is none.
+    Without an accelerator, and for objects, the array is in ordinary memory. Use the function as
+    `empty=` to move a batch to the device without another copy on the CPU.
 
-    A sample that is gathered into it goes to the device without another copy on the CPU:
+    Parameters
+    ----------
+    shape : tuple of int
+        The shape of the array.
+    dtype : numpy.dtype
+        The dtype of the array.
 
+    Returns
+    -------
+    numpy.ndarray
+        The array.
+
+    Examples
+    --------
     >>> batch = buffer.sample(256, empty=pinned)  # doctest: +SKIP
     >>> batch = batch.to_torch("cuda", non_blocking=True)  # doctest: +SKIP
     """

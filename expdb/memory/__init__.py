@@ -1,1 +1,1 @@
-"""The rows of a buffer in arrays, kept current. The only code that changes them."""
+"""The steps of a buffer in arrays in memory. Only this package changes these arrays."""

@@ -1,7 +1,7 @@
-"""The memory of batches that nobody has any more, used again for later ones.
+"""Reuse the memory of batches that are no longer referenced.
 
-Fresh memory is slow: the system hands it out in pages of 4 KB, and clears each one when it is first
-touched. For stacks of frames that takes up to ten times as long as copying them.
+Fresh memory is slow: the operating system maps it in pages of 4 KB and clears each page at the
+first access. For stacks of frames this takes up to ten times as long as copying the frames.
 """
 
 from __future__ import annotations
@@ -12,46 +12,46 @@ from typing import Any
 
 import numpy as np
 
-LEAST = 64 << 10  # bytes of an array: smaller ones the allocator uses again by itself
-MOST_BYTES = 64 << 20  # of all that is kept
+LEAST = 64 << 10  # bytes of an array: the allocator itself reuses the memory of smaller arrays
+MOST_BYTES = 64 << 20  # total size of the arrays that are kept
 MOST_ARRAYS = 32
 
 
 class BatchArrays:
-    """Arrays that were handed out, each handed out again once there is no reference to it.
+    """Allocate arrays, and reuse the memory of arrays that are no longer referenced.
 
-    An array refers to the memory that it is a view of, and so does whatever was made of it without
-    a copy: another view, a memoryview, a tensor. So a batch stays what it is for as long as
-    anybody can reach it. Use it under a lock.
+    An array holds a reference to its memory, and so does every object that shares the memory with
+    it: a view, a memoryview or a tensor. A batch therefore stays unchanged while it is in use. Use
+    this class under a lock.
     """
 
     def __init__(self) -> None:
-        self._kept: list[np.ndarray] = []  # the one unused for longest first
+        self._kept: list[np.ndarray] = []  # least recently used first
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that is kept."""
+        """Total size in bytes of the arrays that are kept."""
         return sum(one.nbytes for one in self._kept)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        """Return an array like `numpy.empty`."""
+        """Return an uninitialized array, like `numpy.empty`."""
         size = math.prod(shape) * dtype.itemsize
         if size < LEAST or size > MOST_BYTES // 2 or dtype.hasobject or not _COUNTS:
             return np.empty(shape, dtype)
-        # Sizes that differ a little share their memory: an eighth of it may be unused.
+        # Arrays of similar size can reuse the same memory; up to an eighth of it is then unused.
         size += -size % (1 << size.bit_length() - 4)
         return np.ndarray(shape, dtype, self._memory(size))
 
     def taken(self, array: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return rows of an array; none of them is negative."""
+        """Return the rows of an array at the indices `rows`, which must not be negative."""
         if rows.size * array.itemsize * math.prod(array.shape[1:]) < LEAST:
             return array.take(rows, 0)
         out = self.empty((*rows.shape, *array.shape[1:]), array.dtype)
-        # The default mode would take them into a copy of `out` first.
+        # The default mode would first write to a temporary copy of `out`.
         return array.take(rows, 0, out, "clip")
 
     def _memory(self, size: int) -> np.ndarray:
-        # Nobody else has the list meanwhile, as a signal's handler may sample in between.
+        # A signal handler may sample during this method, so no other call may use the list.
         kept, self._kept = self._kept, []
         for k in range(len(kept)):
             if kept[k].nbytes == size and _references(kept, k) == _ALONE:
@@ -70,6 +70,6 @@ def _references(arrays: list[np.ndarray], k: int) -> int:
     return sys.getrefcount(arrays[k])
 
 
-_ALONE = _references([np.empty(0)], 0)  # that of the list
-# Elsewhere objects are not counted, or the count may be behind.
+_ALONE = _references([np.empty(0)], 0)  # the number of references if only the list has one
+# Other implementations do not count references, and without the GIL the count may be out of date.
 _COUNTS = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()

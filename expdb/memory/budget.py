@@ -1,4 +1,4 @@
-"""Bytes of memory that several buffers share."""
+"""A limit in bytes on the memory that several buffers use together."""
 
 import functools
 import os
@@ -11,33 +11,36 @@ from expdb.storage.catalog import Fields
 
 
 class Holder(Protocol):
-    """One who holds a part of the bytes."""
+    """An object whose fields count towards a budget."""
 
     field_bytes: int
 
 
 class Budget:
-    """Bytes of memory that several buffers share for their fields."""
+    """A limit in bytes on the memory that several buffers use together for their fields."""
 
     def __init__(self, limit: int):
         self.limit = limit
         self._holders: Living[Holder] = Living()
 
     def left_for(self, holder: Holder) -> int:
-        """Return what the others leave to one of them."""
+        """Return the number of bytes that the other holders leave to `holder`."""
         return max(
             0,
             self.limit - sum(one.field_bytes for one in self._holders.list() if one is not holder),
         )
 
     def take(self, holder: Holder, nbytes: int) -> None:
-        """Note what one of them holds."""
+        """Record that `holder` uses `nbytes` bytes."""
         holder.field_bytes = nbytes
         self._holders.add(holder)
 
 
 def fitting(fields: Fields, row_bytes: float, left_out: Container[str]) -> dict[str, Field]:
-    """Return the fields of fixed width that fit so many bytes per row, the narrowest first."""
+    """Return the fixed-width fields that fit into `row_bytes` per row, narrowest first.
+
+    Fields in `left_out` are never chosen.
+    """
     fixed = {
         name: one for name, one in fields.types.items() if not one.varies and name not in left_out
     }
@@ -51,12 +54,12 @@ def fitting(fields: Fields, row_bytes: float, left_out: Container[str]) -> dict[
 
 @functools.cache
 def process_budget() -> Budget:
-    """Return the budget that all handles share which have none of their own.
+    """Return the budget shared by all handles that have no budget of their own.
 
-    A quarter of the memory, at most 4 GiB.
+    It is a quarter of the memory of the machine, at most 4 GiB.
     """
     try:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not everywhere
+    except (AttributeError, ValueError, OSError):  # not available on every system
         memory = 8 << 30
     return Budget(min(memory // 4, 4 << 30))

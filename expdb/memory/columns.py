@@ -1,12 +1,19 @@
-"""The columns that every buffer has in memory, beside its fields.
+"""The columns that every buffer has in memory, in addition to its fields.
 
-Arrays of one entry per row: the columns that every batch has (`episode`, `step`, `reward`,
-`terminated`, `truncated`), and under names that no field can have the links `:after` and `:before`
-(rows, or UNKNOWN), `:ordinal` (steps of the episode written before), `:whole` (the length of a
-complete episode, at its first step, while every step of it is held), `:present` (not deleted) and,
-from the first use on, `:priority` and `:unsaved`. A priority from 0 on was given; one below 0 is,
-but for its sign, the greatest that there was when a draw by priority first saw the step; NaN is for
-steps that neither happened to.
+Each column is an array with one entry per row. Every batch has the columns `episode`, `step`,
+`reward`, `terminated` and `truncated`. The other columns have names that no field can have:
+
+- `:after` and `:before`: the rows of the next and the previous step, or UNKNOWN
+- `:ordinal`: the number of steps of the episode that were written before the step
+- `:whole`: at the first step of a complete episode, the length of the episode, as long as all of
+  its steps are in memory; otherwise 0
+- `:present`: whether the position holds a step; False after a deletion
+- `:priority` and `:unsaved`, from the first use of priorities on: the priority of the step, and
+  whether it is not yet written to the database
+
+A priority of 0 or more was set explicitly. A negative entry is the initial priority with its sign
+reversed: the greatest priority at the time when a draw by priority first saw the step. NaN marks
+steps that have neither.
 """
 
 from typing import Any
@@ -26,9 +33,9 @@ BATCH_COLUMNS: dict[str, Any] = {
     PRESENT: np.bool_,
 }  # fmt: skip
 LINKS = (AFTER, BEFORE)
-# Those that nearly every batch takes.
+# Columns that nearly every batch reads.
 PACKED = (AFTER, "episode", "step", "reward", "terminated", "truncated")
-# What the last row says, which -1 (UNKNOWN) is the index of: the one that stands for no step.
+# Values of the last row, which represents "no step". The index UNKNOWN (-1) selects it.
 NO_STEP: dict[str, Any] = {
     "episode": UNKNOWN, "step": UNKNOWN, "reward": np.nan,
     AFTER: UNKNOWN, BEFORE: UNKNOWN, ORDINAL: UNKNOWN,

@@ -1,6 +1,6 @@
 """Caches derived from the rows in memory, updated from the journal of changes."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # NumPy imports its random module at the first access
 
 from collections import deque
 from collections.abc import Hashable
@@ -20,11 +20,11 @@ class Follower:
 
     def __init__(self, resident: Resident):
         self._resident = resident
-        self.epoch = -1  # at which it is right
+        self.epoch = -1  # the epoch at which the cache is valid
 
     @property
     def is_current(self) -> bool:
-        """Whether nothing has changed since."""
+        """Whether the rows have not changed since `epoch`."""
         return self.epoch == self._resident.epoch
 
     def changes(self) -> list[Change] | None:
@@ -32,8 +32,7 @@ class Follower:
         return self._resident.since(self.epoch) if self.epoch >= 0 else None
 
 
-# Columns of an episode that change with every step it gets: its other columns change by an update
-# only.
+# Columns of an episode that may change with every new step. Only updates change its other columns.
 PROGRESS = frozenset(
     ("status", "length", "episode_return", "ended", "first_policy_version", "last_policy_version")
 )
@@ -44,29 +43,29 @@ def _size(positions: np.ndarray | None) -> int:
 
 
 class Matches(Follower):
-    """The positions held by a resident that match a condition, ascending."""
+    """The positions in memory that match a condition, ascending."""
 
     def __init__(self, resident: Resident, condition: Condition):
         super().__init__(resident)
         self.condition = condition
-        self._found = np.empty(0, np.int64)  # with room at the end
+        self._found = np.empty(0, np.int64)  # with spare capacity at the end
         self._begin = self._end = 0
-        # Epoch, known positions looked at again.
+        # For each update: the epoch, and the older positions that were checked again (None: all).
         self._looked: deque[tuple[int, np.ndarray | None]] = deque(maxlen=JOURNAL)
         self._looked_bytes = 0
 
     @property
     def positions(self) -> np.ndarray:
-        """The matching positions, ascending; not to be written to."""
+        """The matching positions, ascending; do not write to the array."""
         return self._found[self._begin : self._end]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Size in bytes."""
         return self._found.nbytes + self._looked_bytes
 
     def contain(self, positions: np.ndarray) -> np.ndarray:
-        """Return which of the positions match, bool."""
+        """Return a bool array: whether each position matches."""
         mine = self.positions
         place = mine.searchsorted(positions)
         found = place < len(mine)
@@ -74,9 +73,9 @@ class Matches(Follower):
         return found
 
     def looked_at(self, epoch: int) -> np.ndarray | None:
-        """Return the positions that may match otherwise than they did at an epoch, new ones aside.
+        """Return the older positions whose match may have changed since an epoch.
 
-        Returns None if that is not known.
+        New positions are not included. Return None if the changes are unknown.
         """
         since = [positions for at, positions in self._looked if at > epoch]
         if any(positions is None for positions in since) or (
@@ -86,11 +85,14 @@ class Matches(Follower):
         return np.concatenate([NONE, *[positions for positions in since if positions is not None]])
 
     def changes(self) -> list[Change] | None:
-        """Return what has changed since; a query of priorities follows none."""
+        """Return the changes since `epoch`, or None if the condition must be evaluated again.
+
+        It must be evaluated again if it reads priorities or if the journal lacks some changes.
+        """
         return None if "priority" in self.condition.names else super().changes()
 
     def follow(self, store: Store, session: Session) -> None:
-        """Bring them up to date with the rows, which are up to date with the session."""
+        """Update the matches to the rows in memory, which must be up to date with the session."""
         changes = self.changes()
         again: np.ndarray | None = None
         if changes is None:
@@ -129,7 +131,7 @@ class Matches(Follower):
     def _again(
         self, store: Store, session: Session, changes: list[Change], known: int
     ) -> np.ndarray:
-        """Return the known positions that have to be looked at again, ascending."""
+        """Return the older positions that must be checked again, ascending."""
         episodes = [change.episodes for change in changes]
         if self.condition.names & PROGRESS:
             episodes += [change.advanced for change in changes]
@@ -150,13 +152,13 @@ class Matches(Follower):
 
 
 MANY = 4096
-VALUE_BYTES = 200  # about, of a text and its code in a dict
+VALUE_BYTES = 200  # approximate size of a text and its code in a dict
 
 
 class Owners(Follower):
-    """Some columns of the episodes that are held, one entry per episode.
+    """Some columns of the episodes in memory, one entry per episode.
 
-    Numbers are kept as they are, texts as codes.
+    Texts are stored as integer codes.
     """
 
     def __init__(self, resident: Resident, names: tuple[str, ...]):
@@ -174,12 +176,12 @@ class Owners(Follower):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Size in bytes."""
         texts = sum(map(len, self._codes.values()))
         return self._ids.nbytes * (1 + len(self.names)) + VALUE_BYTES * texts
 
     def follow(self, store: Store, session: Session) -> None:
-        """Bring them up to date with the rows, which are up to date with the session."""
+        """Update the columns to the rows in memory, which must be up to date with the session."""
         changes = self.changes()
         if changes is None or len(self._ids) > 2 * self._resident.size + MANY:  # most are evicted
             changes = None
@@ -209,17 +211,20 @@ class Owners(Follower):
         )
 
     def of(self, name: str, episodes: np.ndarray) -> np.ndarray:
-        """Return a column of episodes: float64, or codes of texts in the order in which they come.
+        """Return a column of episodes: float64 for numbers, int64 codes for texts.
 
-        The codes therefore depend only on the arguments, not on earlier reads.
+        The codes number the texts in the order of their first occurrence in `episodes`, so they do
+        not depend on earlier reads. The code -1 stands for no text.
         """
         found: np.ndarray = self._values[name].take(self._ids.searchsorted(episodes))
         if name not in self._codes:
             return found
         codes = found.astype(np.int64).reshape(-1)
-        count = len(self._codes[name]) + 1  # the last one, at -1, stands for none
+        count = len(self._codes[name]) + 1  # the last entry, at index -1, stands for no text
         first = np.full(count, len(codes))
-        first[codes[::-1]] = np.arange(len(codes))[::-1]  # of several the last counts: the first
+        # Of repeated codes, the last assignment wins. It is the first occurrence, as the order is
+        # reversed.
+        first[codes[::-1]] = np.arange(len(codes))[::-1]
         first[-1] = len(codes) + 1
         rank = np.empty(count, np.int64)
         rank[first.argsort(kind="stable")] = np.arange(count)
@@ -228,7 +233,7 @@ class Owners(Follower):
 
 
 class StepVersions(Follower):
-    """The `policy_version` of each step that differs from that of its episode; few do."""
+    """The `policy_version` of the few steps whose version differs from that of their episode."""
 
     def __init__(self, resident: Resident):
         super().__init__(resident)
@@ -236,11 +241,11 @@ class StepVersions(Follower):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Size in bytes."""
         return self._positions.nbytes + self._versions.nbytes
 
     def follow(self, store: Store, session: Session) -> None:
-        """Bring them up to date with the rows, which are up to date with the session."""
+        """Update the versions to the rows in memory, which must be up to date with the session."""
         resident, changes = self._resident, self.changes()
         if changes is None:
             known, again = resident.low, NONE
@@ -259,7 +264,10 @@ class StepVersions(Follower):
         self.epoch = resident.epoch
 
     def of(self, rows: np.ndarray) -> np.ndarray:
-        """Return the version of steps, float64: their own, or their episode's; NaN for none."""
+        """Return the policy version of steps as float64; NaN for none.
+
+        A step without a version of its own has the version of its episode.
+        """
         resident = self._resident
         found = resident.of_episodes("policy_version", rows)
         if len(self._positions):

@@ -1,4 +1,4 @@
-"""What the rows in memory keep beside their arrays: changes, open episodes, final observations."""
+"""State of the rows in memory besides the arrays: changes, open episodes, final observations."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -9,13 +9,15 @@ import numpy as np
 NONE = np.empty(0, np.int64)
 
 
-MANY_OPEN = 4096  # episodes that runs left open are forgotten with their steps
+# With more open episodes than this, open episodes whose last step is no longer in memory are
+# dropped.
+MANY_OPEN = 4096
 
 
-ENTRY_BYTES = 250  # of memory, about, that Python takes for a small object and what leads to it
+ENTRY_BYTES = 250  # approximate memory of a small Python object and the references to it
 
 
-# Entries and bytes kept for those who follow; whoever is further behind begins anew.
+# Maximum number of entries and bytes of the journal. A follower that is further behind starts over.
 JOURNAL, JOURNAL_BYTES = 4096, 1 << 16
 
 
@@ -24,38 +26,38 @@ class Change(NamedTuple):
 
     begin: int
     end: int
-    # Rows that were loaded before and say something else now.
+    # Older positions with changed values.
     revised: np.ndarray = NONE
-    # Rows that were loaded before and have another successor, or whose episode has ended.
+    # Older positions with another successor, or whose episode has ended.
     relinked: np.ndarray = NONE
-    # Rows whose priority another process has set.
+    # Positions whose priority was read from the database.
     prioritised: np.ndarray = NONE
     episodes: np.ndarray = NONE  # episodes whose own columns were changed
     advanced: np.ndarray = NONE  # episodes that have new steps
-    # Rows held of which the step before was evicted.
+    # Positions in memory whose previous step was evicted.
     orphaned: np.ndarray = NONE
     deleted: bool = False
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory, about."""
+        """Approximate size in bytes."""
         arrays = [one for one in self[2:8] if one is not NONE]
         return ENTRY_BYTES + sum([array.nbytes + ENTRY_BYTES // 2 for array in arrays])
 
 
 @dataclass
 class OpenEpisode:
-    """Where an episode that may go on stands, as far as it is loaded."""
+    """The loaded part of an episode that may continue."""
 
-    last: int  # position
+    last: int  # position of the last step
     ordinal: int  # of the next step
-    first: int  # position of its first step, -1 where that is not held
-    count: int  # steps held
+    first: int  # position of the first step, -1 if it is not in memory
+    count: int  # steps in memory
 
 
 @dataclass
 class FinalRows:
-    """Which rows behind the zero row are taken, and until which position is evicted."""
+    """The rows of final observations: free rows, and rows in use with the step before each."""
 
     free: list[int] = field(default_factory=list)
     taken: deque[tuple[int, int]] = field(default_factory=deque)  # position of the step before, row
@@ -63,16 +65,16 @@ class FinalRows:
 
 @dataclass
 class Priorities:
-    """What was known of the priorities of steps when their rows were forgotten."""
+    """The priorities of steps, kept while `Resident.forget` drops the rows."""
 
     positions: np.ndarray  # ascending
-    priority: np.ndarray  # and what steps that were given none start with, below 0
+    priority: np.ndarray  # as in the column `:priority`; negative for an initial priority
     unsaved: np.ndarray
     started: int
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Size in bytes."""
         return self.positions.nbytes + self.priority.nbytes + self.unsaved.nbytes
 
 
@@ -84,7 +86,7 @@ class EpisodeColumns(Protocol):
 
 
 class StepColumn(Protocol):
-    """A column of steps that few of them have a value of their own in."""
+    """A column in which few steps have a value of their own."""
 
     def of(self, rows: np.ndarray) -> np.ndarray:
         """Return the values of rows."""

@@ -1,7 +1,4 @@
-"""Links between the steps in memory.
-
-They say what follows what, where episodes stand, and what was seen last.
-"""
+"""Links from the steps in memory to their neighbours, open episodes and final observations."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,22 +21,22 @@ SEGMENTS_AT_ONCE = 256
 
 @dataclass
 class Incoming:
-    """Steps of the positions from `begin` up to `end`, and the segments that they lie in."""
+    """The steps at positions from `begin` up to `end`, and the segments that contain them."""
 
     begin: int
     end: int
     segments: Segments
-    positions: np.ndarray  # that hold a step, ascending
-    index: np.ndarray  # of the segment of each
+    positions: np.ndarray  # positions that hold a step, ascending
+    index: np.ndarray  # index in `segments` of the segment of each position
 
     @classmethod
     def read(cls, store: Store, session: Session, begin: int, state: State) -> "Incoming":
-        """Read which steps the next few segments hold."""
+        """Read the next `SEGMENTS_AT_ONCE` segments and the positions of their steps."""
         segments = Segments.read(session, store.id, "AND last >= ?", begin, limit=SEGMENTS_AT_ONCE)
         count = len(segments.last)
         if count and segments.last[-1] >= state.added:
             raise inconsistent("a segment covers what was never written")
-        segments.cut(begin)  # a merged segment begins among what is loaded
+        segments.cut(begin)  # a merged segment may begin before the new steps
         end = int(segments.last[-1]) + 1 if count == SEGMENTS_AT_ONCE else state.added
         positions, index = segments.positions(begin)
         if state.gaps and len(positions):
@@ -51,11 +48,11 @@ class Incoming:
 
     @property
     def is_whole(self) -> bool:
-        """Whether each of the positions holds a step."""
+        """Whether every position from `begin` up to `end` holds a step."""
         return len(self.positions) == self.end - self.begin
 
     def of_segments(self, values: np.ndarray) -> np.ndarray:
-        """Return for each step the value of its segment."""
+        """Return the value of the segment of each step, given one value per segment."""
         if self.is_whole:
             lengths = self.segments.last - self.segments.first + 1
             return np.repeat(values, lengths)
@@ -63,7 +60,7 @@ class Incoming:
         return found
 
     def ordinals(self) -> np.ndarray:
-        """Return how many steps of the episode were written before each."""
+        """Return, for each step, the number of steps of its episode that were written before it."""
         began = self.of_segments(self.segments.first - self.segments.ordinal)
         found: np.ndarray = self.positions - began
         return found
@@ -75,7 +72,7 @@ class Incoming:
         return np.unique(self.segments.chunk[np.unique(self.index)])
 
     def spans(self) -> Spans:
-        """Return the runs of rows of one chunk that the steps are, in order."""
+        """Return the runs of consecutive chunk rows that contain the steps, in order."""
         segments = self.segments
         if not self.is_whole:
             return segments.spans(self.positions, self.index)
@@ -84,7 +81,7 @@ class Incoming:
         return list(zip(*columns, strict=True))
 
     def put(self, r: Resident, name: str, values: Any) -> None:
-        """Set a column of the steps."""
+        """Set the values of a column for these steps."""
         if self.is_whole:
             r.write(name, self.begin, self.end, values)
         else:
@@ -92,7 +89,7 @@ class Incoming:
 
 
 class Details:
-    """What the table of episodes says of some of them, ascending by id."""
+    """Rows of the table `episodes`, in ascending order of id."""
 
     def __init__(self, rows: list[tuple[int, str, int, bool, int | None, int | None, str | None]]):
         rows = sorted(rows)
@@ -104,15 +101,15 @@ class Details:
         self.tail_chunk = np.array([-1 if row[4] is None else row[4] for row in rows], np.int64)
         self.tail_row = np.array([-1 if row[5] is None else row[5] for row in rows], np.int64)
         self.tail_fields = [row[6] or "[]" for row in rows]
-        self.place = np.full(len(rows), UNKNOWN)  # row of the final observation, once it has one
+        self.place = np.full(len(rows), UNKNOWN)  # row of the final observation, if it has one
 
     @classmethod
     def read(
         cls, store: Store, session: Session, ids: np.ndarray, missing: bool = False
     ) -> "Details":
-        """Read what the session sees.
+        """Read episodes from the database.
 
-        Raises DatabaseDamaged where an episode is not there, unless it may be `missing`.
+        Raise DatabaseDamaged if an episode does not exist, unless `missing` allows it.
         """
         rows = session.ask(
             "SELECT id, status, length, ordered, tail_chunk, tail_row, tail_fields FROM episodes "
@@ -125,9 +122,9 @@ class Details:
 
 
 def link(r: Resident, new: Incoming, details: Details) -> np.ndarray:
-    """Link new steps with each other and with what is loaded.
+    """Link new steps to each other and to older steps in memory.
 
-    Return the older positions that this changed.
+    Return the older positions whose links or lengths changed.
     """
     if not len(new.positions):
         return NONE
@@ -147,19 +144,19 @@ def link(r: Resident, new: Incoming, details: Details) -> np.ndarray:
 
 @dataclass
 class _Runs:
-    """Runs of neighbouring steps among the new ones, by episode and ordinal.
+    """Runs of consecutive new steps of one episode, sorted by episode and ordinal.
 
-    Where hands have deleted, a segment has several.
+    A segment consists of several runs if some of its steps were deleted.
     """
 
     start: np.ndarray  # index of the first step
-    stop: np.ndarray  # and of the last one
+    stop: np.ndarray  # index of the last step
     episode: np.ndarray
     ordinal: np.ndarray  # of the first step
 
 
 def _link_neighbours(r: Resident, new: Incoming, ordered: np.ndarray) -> _Runs:
-    """Link the steps within runs; return the runs of the episodes that were written in order."""
+    """Link the steps within each run; return the runs of episodes that were written in order."""
     rows, ends = r.rows(new.positions), breaks(new.index, new.positions)
     start, stop = np.concatenate(([0], ends)), np.concatenate((ends, [len(rows)])) - 1
     inside = ordered[new.index]
@@ -175,7 +172,7 @@ def _link_neighbours(r: Resident, new: Incoming, ordered: np.ndarray) -> _Runs:
 
 
 def _link_runs(r: Resident, new: Incoming, runs: _Runs) -> tuple["Ends", np.ndarray]:
-    """Link runs that follow each other; return where their episodes stand, and their first runs."""
+    """Link consecutive runs; return the ends of their episodes and the index of each first run."""
     rows, length = r.rows(new.positions), runs.stop - runs.start + 1
     follows = runs.ordinal[1:] == runs.ordinal[:-1] + length[:-1]
     joined = np.flatnonzero((runs.episode[1:] == runs.episode[:-1]) & follows)
@@ -193,9 +190,9 @@ def _link_runs(r: Resident, new: Incoming, runs: _Runs) -> tuple["Ends", np.ndar
 
 
 def _link_to_open(r: Resident, found: "Ends", ordinal: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Link the first new step of each episode to the last one that is loaded.
+    """Link the first new step of each episode to the last older step of the episode.
 
-    Return the positions of the latter.
+    Return the positions of these older steps.
     """
     relinked = []
     for k in np.flatnonzero(ordinal > 0).tolist():
@@ -213,22 +210,20 @@ def _link_to_open(r: Resident, found: "Ends", ordinal: np.ndarray, rows: np.ndar
 
 @dataclass
 class Ends:
-    """Where episodes stand."""
+    """The first and the last known step of each episode, and their counts."""
 
     episode: np.ndarray
     first: np.ndarray  # position of the first step, or -1
     last: np.ndarray  # position of the last step
     ordinal: np.ndarray  # of the next step
-    count: np.ndarray  # steps held
+    count: np.ndarray  # steps in memory
 
 
 def settle_loose_ends(r: Resident, rows: np.ndarray) -> None:
     """Set the successor of steps that have neither a next step nor a final observation.
 
-    It is the zero row where they terminate; else it is unknown.
-
-    The one rule for what ends an episode in memory, however it came to be: loaded so, deleted
-    behind, or turned by an update.
+    The successor is the zero row if the step terminated its episode, otherwise UNKNOWN. Loading
+    steps, deleting steps and updating `terminated` all use this function.
     """
     after = r.columns[AFTER]
     loose = rows[(after[rows] == UNKNOWN) | (after[rows] == r.zero)]
@@ -236,9 +231,11 @@ def settle_loose_ends(r: Resident, rows: np.ndarray) -> None:
 
 
 def settle_ends(r: Resident, found: Ends, details: Details, begin: int) -> np.ndarray:
-    """Link the last steps of episodes to what was seen after them.
+    """Link the last steps of ended episodes to rows for their final observations.
 
-    Return the positions before `begin` that this changed.
+    Also set the lengths of complete episodes, and record the episodes that are still open. Return
+    the last positions of the episodes, and the first positions of complete episodes, that are
+    before `begin`.
     """
     at = np.searchsorted(details.id, found.episode)
     ended = ~details.open[at] & (found.ordinal == details.length[at])
@@ -261,7 +258,7 @@ def settle_ends(r: Resident, found: Ends, details: Details, begin: int) -> np.nd
 
 
 def load_finals(store: Store, session: Session, r: Resident, details: Details) -> None:
-    """Load the observations after last steps into the rows that were given to them."""
+    """Load final observations into the rows that `settle_ends` assigned to them."""
     placed = np.flatnonzero(details.place >= 0)
     if not len(placed):
         return
@@ -298,12 +295,10 @@ def load_finals(store: Store, session: Session, r: Resident, details: Details) -
 
 
 def link_unordered(store: Store, session: Session, r: Resident) -> None:
-    """Link the steps of episodes that were written out of order, by (step, position).
+    """Link the steps of episodes that were written out of order, sorted by (step, position).
 
-    This is done once all of them are known.
-
-    Where one of them is gone, nobody can say what it stood between, and all of the links are
-    unknown.
+    Call it after all steps of the buffer are loaded. If a step of an episode was evicted or
+    deleted, its place in the order is unknown, so all links of the episode become UNKNOWN.
     """
     for id, known in list(r.unordered.items()):
         if len(known) and known.min() >= r.low:
@@ -337,7 +332,7 @@ def link_unordered(store: Store, session: Session, r: Resident) -> None:
 
 
 def _link_in_order(r: Resident, details: Details, positions: np.ndarray) -> None:
-    """Link all steps of an episode, given in order."""
+    """Link all steps of an episode; `positions` must be in the order of the steps."""
     rows = r.rows(positions)
     r.columns[AFTER][rows[:-1]] = rows[1:]
     r.columns[BEFORE][rows[1:]] = rows[:-1]
@@ -351,7 +346,10 @@ def _link_in_order(r: Resident, details: Details, positions: np.ndarray) -> None
 def _number_what_is_left(
     store: Store, session: Session, r: Resident, id: int, positions: np.ndarray
 ) -> None:
-    """Give the steps that are left of an episode their ordinals, none of them 0."""
+    """Set the ordinals of the remaining steps of an episode to at least 1.
+
+    Ordinal 0 marks the first step of an episode, which may be missing here.
+    """
     written = session.ask(
         "SELECT first, last, ordinal FROM segments WHERE buffer_id = ? AND episode = ?",
         store.id,
@@ -363,7 +361,7 @@ def _number_what_is_left(
 
 
 def terminate(store: Store, session: Session, r: Resident, turned: np.ndarray) -> None:
-    """Take in that steps terminate now, or do not any more."""
+    """Update the links of steps whose `terminated` flag has changed."""
     if not len(turned):
         return
     rows = r.rows(turned)

@@ -1,4 +1,4 @@
-"""Loading new steps into the arrays."""
+"""Load many new steps into the arrays in memory."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ from expdb.storage.store import State, Store
 
 
 def load_more(store: Store, session: Session, r: Resident, state: State) -> Change:
-    """Load the next few thousand steps."""
+    """Load the steps of the next segments, up to `links.SEGMENTS_AT_ONCE` segments."""
     new = Incoming.read(store, session, r.high, state)
     ids = np.unique(new.segments.episode)
     details = Details.read(store, session, ids)
@@ -38,7 +38,7 @@ def load_more(store: Store, session: Session, r: Resident, state: State) -> Chan
         r.reserve(new.end - new.begin, finals, state.capacity)
     _clear_rows(r, new, is_sparse)
     _load_fields(store, session, r, new)
-    if not r.fields:  # no chunk is read for what the table says as well
+    if not r.fields:  # the table has the same values as the chunks, so no chunk is read
         condition = "position BETWEEN ? AND ?"
         overwrite(r, *read_steps(store, session, condition, new.begin, new.end - 1))
     elif state.revised:
@@ -51,7 +51,7 @@ def load_more(store: Store, session: Session, r: Resident, state: State) -> Chan
 
 
 def _clear_rows(r: Resident, new: Incoming, is_sparse: bool) -> None:
-    """Write what the rows of new steps say before their fields and neighbours are known."""
+    """Initialize the rows of new steps, before their fields and links are set."""
     blanks: dict[str, Any] = {WHOLE: 0}
     if not new.is_whole:
         blanks |= {ORDINAL: 0, PRESENT: False, **dict.fromkeys(LINKS, UNKNOWN)}
@@ -62,7 +62,7 @@ def _clear_rows(r: Resident, new: Incoming, is_sparse: bool) -> None:
             r.columns[name][r.rows(new.positions)] = value
         else:
             r.write(name, new.begin, new.end, value)
-    r.extend(new.end, new.is_whole)  # from here on the rows of these positions are known
+    r.extend(new.end, new.is_whole)  # `new.put` below needs rows for these positions
     new.put(r, PRESENT, True)
     new.put(r, "episode", new.of_segments(new.segments.episode))
     new.put(r, ORDINAL, new.ordinals())
@@ -80,7 +80,7 @@ def _load_fields(store: Store, session: Session, r: Resident, new: Incoming) -> 
     bulk, rows = Bulk(chunks, spans), r.rows(new.positions)
     places: list[slice | np.ndarray] = [rows[one] for one in bulk.places]
     if len(places) == 1 and new.is_whole and rows[-1] - rows[0] == len(rows) - 1:
-        places = [slice(rows[0], rows[-1] + 1)]  # written faster than by index
+        places = [slice(rows[0], rows[-1] + 1)]  # faster than an index array
     for name, field in {**SYSTEM, **r.fields}.items():
         pieces = bulk.values(name, field)
         if f"has_{name}" in r.columns:
@@ -94,9 +94,9 @@ def _load_fields(store: Store, session: Session, r: Resident, new: Incoming) -> 
 def _copy_each(
     store: Store, session: Session, r: Resident, spans: Spans, positions: np.ndarray
 ) -> None:
-    """Copy fields into their places chunk by chunk as they are read.
+    """Copy the fields chunk by chunk while reading.
 
-    The memory of one then serves the next.
+    The memory of one chunk can then be reused for the next.
     """
     fields, places = {**SYSTEM, **r.fields}, _places(r, spans, positions)
     listed = store.dialect.as_list(np.array(sorted(places), np.int64))
@@ -136,7 +136,7 @@ def _copy_each(
 def _places(
     r: Resident, spans: Spans, positions: np.ndarray
 ) -> dict[int, list[tuple[int, int, np.ndarray]]]:
-    """Return by chunk its spans and the rows that each is copied to."""
+    """Return a dict from chunk id to the spans of the chunk and the rows that each is copied to."""
     places: dict[int, list[tuple[int, int, np.ndarray]]] = {}
     start = 0
     for c, a, b in spans:
@@ -148,7 +148,7 @@ def _places(
 def read_steps(
     store: Store, session: Session, condition: str, *params: int
 ) -> tuple[np.ndarray, ...]:
-    """Return positions, step numbers, rewards and flags of rows, as the table has them."""
+    """Return positions, step numbers, rewards and flags from the table `steps`."""
     rows = session.ask(
         "SELECT position, step, reward, terminated, truncated FROM steps WHERE buffer_id = ? AND "
         f"{condition}",
@@ -163,7 +163,7 @@ def read_steps(
 
 
 def overwrite(r: Resident, positions: np.ndarray, *values: np.ndarray) -> None:
-    """Write the columns of steps that the table has otherwise than their chunks."""
+    """Overwrite the columns from chunks with the current values from the table `steps`."""
     rows = r.rows(positions)
     for name, column in zip(SYSTEM, values, strict=True):
         r.columns[name][rows] = column

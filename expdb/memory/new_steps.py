@@ -1,10 +1,10 @@
-"""Add a few new steps to the rows in memory, from a commit of this process or a query.
+"""Add a few new steps from a commit of this process or from a query to the rows in memory.
 
 load.py has a high fixed cost and handles large numbers of steps. Both modules produce the same
 rows; `tests/memory/test_new_steps.py` compares them under random histories.
 """
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # NumPy imports its random module at the first access
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from expdb.storage.reading.chunk_values import blank, joined, raw_or_zeros
 from expdb.storage.store import State, Store
 from expdb.storage.stored_json import parse_names
 
-MAX_RANGES = 64  # of steps read from the database; load.py reads more
+MAX_RANGES = 64  # maximum number of step ranges to read here; load.py reads larger numbers
 
 # Each row has one segment, its chunk and the state of its episode. Only the first row of each chunk
 # has the chunk's data.
@@ -43,8 +43,8 @@ Rows = slice | np.ndarray
 class StepRange(NamedTuple):
     """Consecutive steps of one episode."""
 
-    first: int  # position
-    last: int
+    first: int  # position of the first step
+    last: int  # position of the last step
     episode: int
     ordinal: int  # of the first step
 
@@ -71,7 +71,7 @@ class EndedEpisode(NamedTuple):
 class NewSteps:
     """New steps at consecutive positions, and the episodes that ended with them."""
 
-    first: int  # position
+    first: int  # position of the first step
     count: int
     ranges: list[StepRange]
     chunk_rows: list[ChunkRows]
@@ -81,9 +81,9 @@ class NewSteps:
 def build_new_steps(r: Resident, commit: Commit, store: Store) -> NewSteps | None:
     """Build the new steps from a commit of this process; return None if they must be read.
 
-    They must be read if the commit does not directly follow the rows in memory, if the rows lack
-    room, if the fields have changed, if an episode was written out of order, or if steps are
-    evicted while such an episode is in memory.
+    They must be read if the commit does not directly follow the rows in memory, if the ring is too
+    small for them, if the fields have changed, if an episode was written out of order, or if steps
+    are evicted while such an episode is in memory.
     """
     plan, counters, first = commit.plan, commit.counters, commit.first
     assert plan is not None
@@ -214,9 +214,9 @@ def add_new_steps(
     session: Session | None,
     revised: bool = False,
 ) -> None:
-    """Add new steps to the rows in memory, which must have room for them.
+    """Add new steps to the rows in memory. The ring must be large enough for them.
 
-    If `revised` is true, the table may hold newer values than the chunks, so it is queried.
+    If `revised` is true, the table `steps` may have newer values than the chunks, so it is queried.
     """
     first = new_steps.first
     finals = sum([end.final is not None for end in new_steps.ended])
@@ -323,7 +323,7 @@ def _end(r: Resident, end: EndedEpisode, new: int) -> list[int]:
 
 
 def _keep_final(r: Resident, last: int, chunk: Chunk, row: int, names: frozenset[str]) -> None:
-    """Store the observation after a last step in a row behind the ring."""
+    """Store a final observation in a row after the ring, and link the last step to it."""
     if not names <= r.final_fields:
         r.final_fields, r.version = r.final_fields | names, r.version + 1
     place = r.finals.free.pop()

@@ -1,7 +1,7 @@
-"""The narrow columns of every row, side by side.
+"""A struct array that stores the narrow columns of a row side by side.
 
-A row that is drawn is at a random place in memory. Were each of its columns in an array of its own,
-each would be a cache miss; packed into one record of 64 bytes, which is a cache line, they are one.
+Sampled rows are at random places in memory. With one array per column, every column of a row would
+cause a cache miss. In a record of 64 bytes, the size of a cache line, a row causes one cache miss.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import numpy as np
 from expdb.memory.batch_arrays import BatchArrays
 
 LINE = 64  # bytes of a cache line, on all usual machines
-MOST = 4 * LINE  # bytes of a record; what is left out has an array of its own
-# By their size: copied faster than other bytes.
+MOST = 4 * LINE  # maximum bytes of a record; a column that does not fit has an array of its own
+# Number types by size in bytes. NumPy copies them faster than void types of the same size.
 _NUMBERS: Mapping[int, Any] = {8: np.int64, 16: np.complex128}
 _NONE: Mapping[str, np.dtype[Any]] = {}
 
 
 class Packed:
-    """Records of `count` rows, each with the columns that fit, in the order that is given.
+    """A struct array of `count` rows with as many columns as fit, chosen in the given order.
 
-    `columns` are dtype and shape of each; `fillers` are numbers that are added where there is room
-    left. `[name]` is a view of a column, to be read and written by index, never by `take`: that
-    would copy all of it first.
+    `columns` maps names to dtype and shape. `fillers` are scalar columns that are added if they do
+    not make the record larger. `packed[name]` is a view of a column. Read and write it by index,
+    not with `take`, which would first copy the whole column.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Packed:
             if size and _record_size(size + dtype.itemsize) == _record_size(size):
                 chosen.append((name, dtype, (), dtype.itemsize))
                 size += dtype.itemsize
-        # Each at a multiple of its own alignment: the widest numbers first.
+        # Each column starts at a multiple of its alignment, so the widest numbers come first.
         chosen.sort(key=lambda one: -one[1].alignment)
         formats, offsets, at = [], [], 0
         for _, dtype, shape, nbytes in chosen:
@@ -60,24 +60,24 @@ class Packed:
                 "itemsize": _record_size(max(at, 1)),
             }
         )  # fmt: skip
-        # The same, with one item for all numbers of a row: copied number by number, four of 4 bytes
-        # take four times as long.
+        # The same layout with one item per column and row. Copying four numbers of 4 bytes one by
+        # one takes four times as long as copying them as one item.
         items = {
             "formats": [_item(dtype, shape, nbytes) for _, dtype, shape, nbytes in chosen],
             "names": self.dtype.names, "offsets": offsets, "itemsize": self.dtype.itemsize,
         }  # fmt: skip
         self.items = np.dtype(items)  # type: ignore[call-overload]
-        # The type of each column's row, None where its item is that.
+        # The type of one row of each column; None if it is the same as the type of the item.
         self.types = {
             name: np.dtype((dtype, shape)) if shape else None for name, dtype, shape, _ in chosen
         }
-        self.names = frozenset(self.types)  # of the columns that are here
+        self.names = frozenset(self.types)  # names of the columns in the records
         self.records = _aligned(count, self.dtype.itemsize)
         self._fields = self.records.view(self.dtype)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all records."""
+        """Size of all records in bytes."""
         return self.records.nbytes
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -85,14 +85,14 @@ class Packed:
         return column
 
     def take(self, rows: np.ndarray, arrays: BatchArrays) -> Records:
-        """Return copies of the records of rows, of any shape."""
+        """Return copies of the records at `rows`, an index array of any shape."""
         records = Records(self, rows.shape, arrays)
         records.take(rows)
         return records
 
 
 class Records:
-    """Copies of packed records, in room that can be used again, with views of the columns."""
+    """Copies of packed records in reusable memory, with views of the columns."""
 
     def __init__(self, packed: Packed, shape: tuple[int, ...], arrays: BatchArrays):
         self.packed = packed
@@ -100,39 +100,40 @@ class Records:
         self.flat = self.raw.reshape(-1)
 
     def take(self, rows: np.ndarray) -> None:
-        """Copy the records of as many rows as there is room for; none of them is negative."""
+        """Copy the records at `rows`, which must fill the array and must not be negative."""
         self.packed.records.take(rows.reshape(-1), out=self.flat, mode="clip")
 
     @cached_property
     def columns(self) -> dict[str, np.ndarray]:
-        """The columns, read-only."""
+        """Read-only views of the columns."""
         fields = self.raw.view(self.packed.dtype)
         fields.flags.writeable = False
         return {name: fields[name] for name in self.packed.types}
 
     @cached_property
     def items(self) -> dict[str, np.ndarray]:
-        """The columns with one item for all numbers of a row.
+        """Views of the columns with one item per row.
 
-        A copy of one, viewed as the type in `Packed.types` if there is one, is the column.
+        To get a column, copy its view. If `Packed.types` has a type for it, view the copy as this
+        type.
         """
         fields = self.raw.view(self.packed.items)
         return {name: fields[name] for name in self.packed.types}
 
 
 def _item(dtype: np.dtype[Any], shape: tuple[int, ...], nbytes: int) -> np.dtype[Any]:
-    """Return the type of one item that has all numbers of a column's row."""
+    """Return the type of one item that contains all numbers of one row of a column."""
     return np.dtype(_NUMBERS.get(nbytes, (np.void, nbytes))) if shape else dtype
 
 
 def _record_size(used: int) -> int:
-    """Return the size of a record: whole cache lines where that adds little."""
+    """Return the size of a record, rounded up to whole cache lines if that adds little."""
     lines = used + -used % LINE
     return lines if lines == LINE or lines - used <= lines // 8 else used + -used % 8
 
 
 def _aligned(count: int, size: int) -> np.ndarray:
-    """Return records that begin where a cache line does, not written to."""
+    """Return uninitialized records that start at the beginning of a cache line."""
     room = np.empty(count * size + LINE, np.uint8)
     begin = -room.ctypes.data % LINE
     return room[begin : begin + count * size].view(np.dtype((np.void, size)))

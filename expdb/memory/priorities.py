@@ -1,7 +1,7 @@
-"""The priorities of the rows in memory: held from the first use on, changed here, and saved later.
+"""The priorities of the steps in memory.
 
-Columns of the resident: the priority of each step, or what it starts with, as columns.py says, and
-whether the priority is not written yet.
+They are loaded at the first use, changed in memory, and saved later. columns.py describes their
+columns: the priority or initial priority of each step, and whether the priority is not yet saved.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from expdb.storage.store import State, Store
 
 
 def load_priorities(store: Store, session: Session, r: Resident, state: State) -> None:
-    """Take in the priorities that were written since they were read last, by anybody."""
+    """Load the priorities that any process has saved since the last load."""
     if r.priorities is None:
         _hold(r)
     found = []
@@ -30,11 +30,11 @@ def load_priorities(store: Store, session: Session, r: Resident, state: State) -
     if found:
         r.record(Change(r.high, r.high, prioritised=np.concatenate(found)))
     r.priorities = state.priorities
-    r.kept = None  # last of all: an interrupt may come before
+    r.kept = None  # last, so that an interrupt before it loses nothing
 
 
 def _hold(r: Resident) -> None:
-    """Have columns for priorities, and in them what was known before the rows were forgotten."""
+    """Add the columns for priorities, and restore the priorities that `Resident.forget` kept."""
     total = r.total
     r.columns[PRIORITY] = np.full(total, np.nan)
     r.columns[PRIORITY][r.slots :] = 0
@@ -47,35 +47,41 @@ def _hold(r: Resident) -> None:
                 r.rows(kept.positions[known]), kept.unsaved[known], kept.priority[known],
             )  # fmt: skip
             r.columns[UNSAVED][rows] = unsaved
-            # What was written is read again; what others start with is nowhere else.
+            # Saved priorities are read again. Initial priorities (below 0) are stored only here.
             r.columns[PRIORITY][rows] = np.where(unsaved | (priority < 0), priority, np.nan)
         r.started = min(kept.started, r.high)
 
 
 def start_new_steps(r: Resident) -> None:
-    """Note the priority of steps that no draw has seen before and that were given none.
+    """Set the initial priority of steps that no draw by priority has seen, for `initial="max"`.
 
-    That is for initial="max".
+    Steps that have a priority keep it.
     """
     start_steps(r, max(r.started, r.low), r.high)
     r.started = r.high
 
 
 def start_steps(r: Resident, first: int, stop: int) -> None:
-    """Have the steps of these positions that have no priority start with the greatest."""
+    """Set the initial priority of steps without a priority, from `first` up to `stop`.
+
+    It is the greatest priority that was set for any step, or 1.0 if there is none.
+    """
     positions, column = r.positions_from(first), r.columns[PRIORITY]
     rows = r.rows(positions[: positions.searchsorted(stop)])
     column[rows[np.isnan(column[rows])]] = -(r.greatest or 1.0)
 
 
 def of_rows(r: Resident, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the priorities of rows, NaN for none, and what those that have none start with."""
+    """Return the priorities and the initial priorities of rows.
+
+    Each row has at most one of the two; the other is NaN.
+    """
     known = r.columns[PRIORITY].take(rows)
     return _given(known), np.where(known >= 0, np.nan, -known)
 
 
 def set_priorities(r: Resident, rows: np.ndarray, values: np.ndarray) -> None:
-    """Give rows a priority, which is not written yet."""
+    """Set the priorities of rows, and mark them as not yet saved."""
     r.columns[PRIORITY][rows] = values
     r.columns[UNSAVED][rows] = True
     r.greatest = max(r.greatest, float(values.max()))
@@ -86,7 +92,7 @@ def restore(
 ) -> bool:
     """Set the priority of the steps at `positions`; return True if any priority changed.
 
-    `unsaved` says that these are to be written.
+    With `unsaved`, mark the changed priorities as not yet saved.
     """
     held = r.held(positions)
     rows = r.rows(positions[held]) if held.any() else positions[:0]
@@ -99,9 +105,9 @@ def restore(
 
 
 def unsaved(r: Resident) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions of the steps whose priority is not written yet, and the priorities.
+    """Return the positions and the priorities of steps whose priority is not yet saved.
 
-    NaN is for those that have none any more.
+    NaN means that the step no longer has a priority.
     """
     if r.priorities is None:
         if r.kept is None:
@@ -114,12 +120,12 @@ def unsaved(r: Resident) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _given(known: np.ndarray) -> np.ndarray:
-    """Return the priorities that were given, NaN for what steps start with."""
+    """Return the priorities that were set, with NaN in place of initial priorities."""
     return np.where(known >= 0, known, np.nan)
 
 
 def note_saved(r: Resident) -> None:
-    """Take all priorities for written."""
+    """Mark all priorities as saved."""
     if r.priorities is not None:
         r.columns[UNSAVED][:] = False
     elif r.kept is not None:

@@ -1,7 +1,4 @@
-"""Bringing a buffer's rows in memory up to date.
-
-This covers what was evicted, deleted or changed, and what is new.
-"""
+"""Update the rows of a buffer in memory: evicted, deleted, changed and new steps."""
 
 import time
 
@@ -31,21 +28,21 @@ from expdb.storage.store import State, Store
 def refresh(
     store: Store, session: Session, resident: Resident, state: State, seconds: float | None = None
 ) -> None:
-    """Have the resident hold what the session sees.
+    """Update the rows in memory to the state that the session sees.
 
-    With `seconds`, it loads as much as it can in about that time.
-
-    What is loaded is right at any time, `complete` says whether it is all.
+    With `seconds`, stop loading after about this time. The loaded rows are always correct, and
+    `resident.complete` is True if all rows are loaded.
     """
     r, deadline = resident, None if seconds is None else time.perf_counter() + seconds
-    # Where some rows lack a field from now on, nothing says which final observations have it.
+    # A field that every row had is now optional. The rows in memory do not record which final
+    # observations have it, so all rows are loaded again.
     lacking = any(
         name in r.fields and f"has_{name}" not in r.columns for name in store.fields.optional
     )
     if r.changing or lacking or state.oldest > r.high or r.high > state.added:
         r.forget()
     was_complete = r.complete
-    # Where an interrupt leaves it half done, it is known to be, whatever else the interrupt hits.
+    # If an interrupt stops this update, these flags tell the next call that it is unfinished.
     r.changing, r.complete = True, False
     if r.high == r.low == 0:
         r.begin_at(state.oldest)
@@ -92,7 +89,7 @@ def refresh(
 
 
 def _unlink_deleted(store: Store, session: Session, r: Resident) -> None:
-    """Take out the steps that were deleted, and part what they stood between."""
+    """Remove deleted steps, and unlink their neighbours."""
     gone = find_missing(store, session, r.all_positions())
     rows = r.rows(gone)
     before = r.previous_steps(rows)
@@ -117,9 +114,10 @@ def _unlink_deleted(store: Store, session: Session, r: Resident) -> None:
 def _revise(
     store: Store, session: Session, r: Resident, revision: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Take in changed columns.
+    """Load changed columns of steps and episodes.
 
-    Return the positions and the episodes that have changed, and the positions linked anew.
+    Return the changed positions, the ids of the changed episodes, and the positions whose
+    successor or episode status changed.
     """
     changed = read_steps(store, session, "revision > ?", r.revision)
     loaded = r.held(changed[0])

@@ -1,7 +1,7 @@
 """The rows of a buffer in memory: one array per column, with links from steps to their neighbours.
 
-Whatever follows a step is a row: a step, the zero row or a final observation. So a batch is rows
-that are taken. refresh.py fills the arrays, links.py links them.
+The successor of a step is always a row: a step, the zero row or a final observation. A batch is
+therefore a copy of some rows. refresh.py fills the arrays, and links.py links the steps.
 """
 
 import threading
@@ -65,14 +65,17 @@ def _last_run(positions: np.ndarray, high: int) -> int:
 
 
 class RowColumns(ABC):
-    """The columns of rows that units look at, as `Trajectories` describes them."""
+    """The columns that sampling units read; implements part of the protocol `Trajectories`."""
 
     @abstractmethod
     def _of(self, name: str, rows: np.ndarray) -> np.ndarray:
-        """Return a column of rows."""
+        """Return the values of a column at `rows`."""
 
     def successors(self, rows: np.ndarray) -> np.ndarray:
-        """Return the rows of what follows: a step, a final observation, zero; UNKNOWN for none."""
+        """Return the row of the successor of each step, or UNKNOWN if it has none.
+
+        The successor is the next step, a final observation or the zero row.
+        """
         return self._of(AFTER, rows)
 
     def episodes(self, rows: np.ndarray) -> np.ndarray:
@@ -80,28 +83,28 @@ class RowColumns(ABC):
         return self._of("episode", rows)
 
     def ordinals(self, rows: np.ndarray) -> np.ndarray:
-        """Return how many steps of the episode were written before each."""
+        """Return, for each step, the number of steps of its episode that were written before it."""
         return self._of(ORDINAL, rows)
 
     def episode_lengths(self, rows: np.ndarray) -> np.ndarray:
-        """Return the lengths of the complete episodes that begin at rows; 0 for other steps."""
+        """Return the length of the complete episode that begins at each step; 0 for other steps."""
         return self._of(WHOLE, rows)
 
     def rewards(self, rows: np.ndarray) -> np.ndarray:
-        """Return the reward of each step, NaN for none."""
+        """Return the reward of each step; NaN if it has none."""
         return self._of("reward", rows)
 
     def terminated(self, rows: np.ndarray) -> np.ndarray:
-        """Return which steps terminated their episode."""
+        """Return a bool array: whether each step terminated its episode."""
         return self._of("terminated", rows)
 
     def truncated(self, rows: np.ndarray) -> np.ndarray:
-        """Return at which steps their episode was truncated."""
+        """Return a bool array: whether the episode was truncated at each step."""
         return self._of("truncated", rows)
 
 
 class Resident(RowColumns):
-    """What is held in memory of one buffer: positions `low` to `high`. Use it under its lock.
+    """The steps of one buffer in memory, from position `low` up to `high`. Use it under its lock.
 
     The first `slots` rows of every array are a ring. Each position with a row has a place, and its
     row is `place % slots`. Places are consecutive and ascend with positions. A position from `base`
@@ -116,31 +119,31 @@ class Resident(RowColumns):
     def __init__(self, budget: Budget):
         self.lock = threading.RLock()
         self.budget = budget
-        self.arrays = BatchArrays()  # for what is taken of the columns
-        self.field_bytes = 0  # that the budget counts
-        self.greatest = 0.0  # priority that any step was given
-        self.complete = False  # whether everything stored is loaded
-        self.changing = False  # or left in the midst of that
-        self.version = 0  # counts changes of what columns there are
+        self.arrays = BatchArrays()  # memory for copies of the columns
+        self.field_bytes = 0  # memory that counts towards the budget
+        self.greatest = 0.0  # greatest priority that was set for any step
+        self.complete = False  # whether all stored steps are loaded
+        self.changing = False  # whether a change is in progress, or was interrupted
+        self.version = 0  # incremented whenever a column is added or removed
         self.layout_version = 0  # incremented whenever rows move
-        # Version of the priorities, None where they are not held.
+        # Version of the loaded priorities; None if they are not loaded.
         self.priorities: int | None = None
-        self.kept: Priorities | None = None  # until they are held again
+        self.kept: Priorities | None = None  # priorities from before `forget`, until the next load
         # Columns of episodes that are up to date, by name.
         self.owners: Mapping[str, EpisodeColumns] = {}
         self.step_versions: StepColumn | None = None  # policy versions, if they are up to date
-        # Never falls: what follows the rows would take an old state for the present one.
+        # It never decreases; otherwise a follower could mistake an old state for the current one.
         self.epoch = 0
         self.forget()
 
     def forget(self) -> None:
-        """Hold nothing, as at the beginning, but for priorities, which may be nowhere else."""
+        """Reset to the initial state, but keep the priorities, which may not be saved yet."""
         self.changing, self.complete = True, False
         if self.priorities is not None:
             self.kept = self._known_priorities()
             self.priorities = None
         self.size = 0  # number of steps in memory
-        self.gaps = False  # whether some of the positions between hold no step
+        self.gaps = False  # whether some positions from `low` up to `high` hold no step
         self.slots = self.final_rows = 0
         self.begin_at(0)
         self.columns: dict[str, np.ndarray] = {
@@ -148,13 +151,13 @@ class Resident(RowColumns):
             for name, dtype in BATCH_COLUMNS.items()
         }
         self.packed = Packed(0, {})
-        self.fields: dict[str, Field] = {}  # those with an array
+        self.fields: dict[str, Field] = {}  # the fields that have an array
         self.known: Fields | None = None
         self.open: dict[int, OpenEpisode] = {}
-        # Positions of episodes whose steps came out of order.
+        # Positions of the steps of each episode that was written out of order, by episode.
         self.unordered: dict[int, np.ndarray] = {}
         self.finals = FinalRows()
-        self.final_fields: set[str] = set()  # fields that an end() was ever given
+        self.final_fields: set[str] = set()  # fields that any final observation has
         self.revision = self.deleted = 0
         self.started = 0  # position of the first step that no draw by priority has seen
         self.epoch, self.version = self.epoch + 1, self.version + 1
@@ -163,7 +166,7 @@ class Resident(RowColumns):
         self.changing = False
 
     def begin_at(self, position: int) -> None:
-        """Start empty; `position` is the next one to load."""
+        """Start without steps; `position` is the next position to load."""
         self.low = self.high = self.base = position
         self.offset, self.early = 0, NONE
         self._split: tuple[np.ndarray, int] | None = None  # see `split`
@@ -172,12 +175,15 @@ class Resident(RowColumns):
 
     @property
     def zero(self) -> int:
-        """The zero row, which fills in for missing steps."""
+        """The index of the zero row, which replaces missing steps."""
         return self.slots
 
     @property
     def total(self) -> int:
-        """Rows of each array: the ring, the zero row, final observations, and the one for none."""
+        """The number of rows of each array.
+
+        The rows are the ring, the zero row, the final observations and the row for "no step".
+        """
         return self.slots + 1 + self.final_rows + 1
 
     @property
@@ -191,7 +197,7 @@ class Resident(RowColumns):
         return self.high - self.offset
 
     def places(self, positions: np.ndarray) -> np.ndarray:
-        """Return the places of positions in memory; do not write to the result."""
+        """Return the places of positions in memory. Do not write to the result."""
         places = positions - self.offset if self.offset else positions
         if len(self.early) and np.count_nonzero(early := positions < self.base):
             places = places.copy()
@@ -199,7 +205,7 @@ class Resident(RowColumns):
         return places
 
     def rows(self, positions: np.ndarray) -> np.ndarray:
-        """Return the rows of positions that are held; not to be written to."""
+        """Return the rows of positions in memory. Do not write to the result."""
         if self.high <= self.slots and not (self.offset or self.early.size):
             return positions
         return self.places(positions) % self.slots
@@ -211,7 +217,7 @@ class Resident(RowColumns):
         return (self.first_place + int(self.early.searchsorted(position))) % self.slots
 
     def positions(self, rows: np.ndarray) -> np.ndarray:
-        """Return the positions of rows of the ring; not to be written to."""
+        """Return the positions of rows of the ring. Do not write to the result."""
         if self.high <= self.slots and not (self.offset or self.early.size):
             return rows
         first = self.first_place
@@ -223,7 +229,7 @@ class Resident(RowColumns):
         return np.where(rows < 0, UNKNOWN, positions)
 
     def held(self, positions: np.ndarray) -> np.ndarray:
-        """Return which of the positions hold a step, bool."""
+        """Return a bool array: whether each position holds a step."""
         found = (positions >= self.low) & (positions < self.high)
         if not self.gaps:
             return found
@@ -257,7 +263,7 @@ class Resident(RowColumns):
         return positions[positions.searchsorted(first) :]
 
     def all_positions(self) -> np.ndarray:
-        """Return all positions held, ascending."""
+        """Return all positions that hold a step, ascending."""
         positions, rows = self.positions_and_rows()
         if not self.gaps:
             return positions
@@ -278,34 +284,40 @@ class Resident(RowColumns):
         return self._split
 
     def starts(self) -> np.ndarray:
-        """Return the first positions of complete episodes that are held whole, ascending."""
+        """Return the first positions of complete episodes, ascending.
+
+        All steps of these episodes are in memory.
+        """
         rows = np.flatnonzero(self.columns[WHOLE][: self.slots])
         return np.sort(self.positions(rows[self.is_live(rows)]))
 
     def next_steps(self, rows: np.ndarray) -> np.ndarray:
-        """Return the rows of the steps after; UNKNOWN where there is none in the ring."""
+        """Return the row of the next step of each step; UNKNOWN if there is none in the ring."""
         after = self._of(AFTER, rows)
         after[after >= self.slots] = UNKNOWN
         return after
 
     def previous_steps(self, rows: np.ndarray) -> np.ndarray:
-        """Return the rows of the steps before; UNKNOWN where there is none, or it is gone."""
+        """Return the row of the step before each step; UNKNOWN if there is none in memory."""
         flat = rows.reshape(-1)
         before = self._of(BEFORE, flat)
         behind = np.flatnonzero(before >= 0)
         candidates = before[behind]
-        # Its slot may hold another step by now, which does not lead here; or still itself, evicted
-        # and outside.
+        # If the previous step was evicted, its row may hold another step, which does not lead here,
+        # or still hold the evicted step, which is no longer live.
         leads_here = self.columns[AFTER][candidates] == flat[behind]
         before[behind[~(leads_here & self.is_live(candidates))]] = UNKNOWN
         return before.reshape(rows.shape)
 
     def around(self, rows: np.ndarray, offsets: range) -> np.ndarray:
-        """Return the rows at offsets from steps on their episodes; UNKNOWN where there is none."""
+        """Return the rows at `offsets` from steps in their episodes; UNKNOWN if there is none."""
         return layout.around(self, rows, offsets)
 
     def is_live(self, rows: np.ndarray) -> np.ndarray:
-        """Return which rows hold a step that is not evicted; deleted ones may be among them."""
+        """Return a bool array: whether each row belongs to a position that was not evicted.
+
+        The step at this position may have been deleted.
+        """
         first = self.first_place
         found: np.ndarray = (rows - first) % self.slots < self.end_place - first
         return found
@@ -313,11 +325,12 @@ class Resident(RowColumns):
     # -- columns -----------------------------------------------------------------------------------
 
     def _of(self, name: str, rows: np.ndarray) -> np.ndarray:
-        found: np.ndarray = self.columns[name][rows]  # not `take`, which copies what is packed
+        # `take` would first copy the whole column if it is packed.
+        found: np.ndarray = self.columns[name][rows]
         return found
 
     def of_episodes(self, name: str, rows: np.ndarray) -> np.ndarray:
-        """Return a column of the episode of each step, one that a unit or sampler reads."""
+        """Return a column of the episode of each step; a unit or sampler must read the column."""
         if name not in self.owners:
             raise errors.InvalidValue(
                 f"{name!r} is not among the columns of episodes that are read: name it in `reads`"
@@ -337,13 +350,13 @@ class Resident(RowColumns):
         one, unsaved = (self.columns[name][rows] for name in (PRIORITY, UNSAVED))
         return Priorities(positions, one, unsaved, self.started)
 
-    # -- room --------------------------------------------------------------------------------------
+    # -- memory ------------------------------------------------------------------------------------
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays and entries.
+        """Size in bytes of all arrays and entries.
 
-        Rows that were never written take no memory, and do not count.
+        Rows that were never written take no memory and do not count.
         """
         entries = len(self.open) + len(self.unordered)
         entries += len(self.finals.taken) + len(self.finals.free) // 8
@@ -355,18 +368,18 @@ class Resident(RowColumns):
         return arrays + ENTRY_BYTES * entries + self.journal_bytes + self.unordered_bytes
 
     def over(self, rows: int) -> bool:
-        """Return whether the fields of so many rows are more than the budget."""
+        """Return whether the fields of `rows` rows exceed the budget."""
         return rows * self._width() > self.budget.left_for(self)
 
     def _width(self) -> int:
         return sum(one.nbytes + (f"has_{n}" in self.columns) for n, one in self.fields.items())
 
     def settle_fields(self, fields: Fields, rows: int) -> None:
-        """Have arrays for the fields of fixed width, the narrowest first.
+        """Allocate arrays for the fixed-width fields, narrowest first, that fit the budget.
 
-        As many have one as fit the budget with `rows` rows.
+        The budget must suffice for `rows` rows. Arrays of other fields are removed.
         """
-        # A field that was left out stays out: what is loaded has it not.
+        # A field without an array does not get one later, as the loaded rows lack its values.
         left_out = set() if self.known is None else self.known.types.keys() - self.fields.keys()
         chosen = fitting(fields, self.budget.left_for(self) / max(rows, 1), left_out)
         total = self.total
@@ -386,7 +399,7 @@ class Resident(RowColumns):
         self.version += 1
 
     def reserve(self, count: int, finals: int, capacity: int | None) -> None:
-        """Make room for `count` more steps and `finals` more final observations."""
+        """Allocate rows for `count` more steps and `finals` more final observations."""
         span, slots, final_rows = (
             self.end_place - self.first_place + count,
             self.slots,
@@ -448,8 +461,8 @@ class Resident(RowColumns):
         columns = {}
         packed = Packed(total, self._narrow(), {ORDINAL: self.columns[ORDINAL].dtype})
         for name, array in self.columns.items():
-            # Not zeros: rows are written before they are read, and fresh memory is faster in large
-            # pages, which it gets.
+            # `np.empty` instead of zeros: every row is written before it is read, and the first
+            # access to this memory is faster because it gets large pages.
             grown = (
                 packed[name]
                 if name in packed.names
@@ -464,31 +477,31 @@ class Resident(RowColumns):
             grown[new] = values
             grown[slots : slots + 1 + self.final_rows] = array[self.slots : -1]
             grown[-1] = array[-1]
-            if name in LINKS:  # nothing follows what is no step
+            if name in LINKS:  # rows after the ring are not steps, so they have no neighbours
                 grown[slots:] = UNKNOWN
             columns[name] = grown
         self.finals.free = [row + shift for row in self.finals.free] + list(
             range(slots + 1 + self.final_rows, slots + 1 + final_rows)
         )
         self.finals.taken = deque((position, row + shift) for position, row in self.finals.taken)
-        # No interrupt comes in between: what is where stays known.
+        # No function call separates these assignments, so an interrupt cannot split them.
         self.columns, self.packed, self.slots, self.final_rows = columns, packed, slots, final_rows
         self.base, self.early, self.offset = base, early, offset
         self.layout_version += 1
 
     def _narrow(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-        """Return the columns that are packed if they fit: what nearly every batch takes of a row.
+        """Return the columns to pack if they fit: the columns that nearly every batch reads.
 
-        Not those that are looked through from end to end.
+        Columns that are scanned as a whole are not packed.
         """
         fields = [name for one in self.fields for name in (one, f"has_{one}")]
         names = [*PACKED, *(name for name in fields if name in self.columns)]
         return {name: (self.columns[name].dtype, self.columns[name].shape[1:]) for name in names}
 
     def write(self, name: str, first: int, stop: int, values: Any) -> None:
-        """Set a column of the positions from `first` up to `stop`.
+        """Set a column at the positions from `first` up to `stop`.
 
-        `values` has one for each, or is one for all.
+        `values` is an array with one value per position, or one value for all of them.
         """
         begin, column = self.row(first), self.columns[name]
         until = min(stop - first, self.slots - begin)
@@ -502,7 +515,7 @@ class Resident(RowColumns):
             column[: stop - first - until] = values[until:]
 
     def evict(self, low: int) -> np.ndarray:
-        """Let go of the positions before `low`; return those held that followed one of them."""
+        """Evict the positions before `low`; return the remaining positions that followed them."""
         if low <= self.low:
             return NONE
         first = self.first_place
@@ -540,7 +553,7 @@ class Resident(RowColumns):
     # -- followers ---------------------------------------------------------------------------------
 
     def record(self, change: Change) -> None:
-        """Note a change for those who follow."""
+        """Add a change to the journal for the followers."""
         self.epoch += 1
         self.journal.append(change)
         self.journal_bytes += change.nbytes
@@ -548,7 +561,7 @@ class Resident(RowColumns):
             self.journal_bytes -= self.journal.popleft().nbytes
 
     def since(self, epoch: int) -> list[Change] | None:
-        """Return the changes since an epoch, None where they are not known any more."""
+        """Return the changes since an epoch, or None if the journal no longer has all of them."""
         behind = self.epoch - epoch
         if behind > len(self.journal):
             return None

@@ -1,6 +1,6 @@
-"""Which steps the learners of one consumer have leased, and which they may lease."""
+"""Track the steps that the learners of a consumer have leased and the steps they may lease."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # NumPy imports its random module at the first access
 
 from collections import deque
 from collections.abc import Iterator
@@ -12,16 +12,16 @@ from expdb.memory.journal import ENTRY_BYTES, JOURNAL, NONE
 from expdb.memory.resident import Resident
 from expdb.storage.ledger.leases import Lease
 
-UNLIMITED = 2**31  # leases of a step
+UNLIMITED = 2**31  # number of leases of a step that stands for "no limit"
 LEAST = 1024  # minimum number of entries
 
 
 class Usage:
-    """How often each step was leased, and which steps are leased now, according to the ledger.
+    """The number of leases of each step, and the steps that are leased now, as in the ledger.
 
-    An item is identified by the position of a step: an episode by that of its first step. The
-    arrays start with an entry for each position in `_sparse`, which has gaps. Entries for
-    consecutive positions from `_first` follow. The last entry stands for all other positions.
+    An item is identified by the position of a step, and an episode by the position of its first
+    step. The arrays start with an entry for each position in `_sparse`, which has gaps. Entries
+    for consecutive positions from `_first` follow. The last entry stands for all other positions.
     """
 
     def __init__(self, most: int | None, began: int):
@@ -29,16 +29,16 @@ class Usage:
             most,
             began,
         )  # maximum number of leases of a step; None for no limit
-        self.epoch = 0  # counts changes, so that sum trees and lists know which they have not seen
+        self.epoch = 0  # counts changes, so that sum trees and lists can find the changes to apply
         self.forget()
 
     def forget(self) -> None:
-        """Know nothing, as at the beginning."""
-        self.version = -1  # of the consumer, at which all of this is right
-        self.last = -1  # lease that is known
+        """Reset to the initial state, without any lease."""
+        self.version = -1  # version of the consumer at which this object is up to date
+        self.last = -1  # greatest lease id that was read
         self.begun = 0
         self.held: dict[int, Lease] = {}
-        self.returned: dict[int, Lease] = {}  # and not drawn again yet, by number
+        self.returned: dict[int, Lease] = {}  # returned and not leased again yet, by batch number
         self._first, self._sparse = 0, NONE
         self._lease_counts = np.zeros(1, np.int32)  # leases of each step, including open ones
         self._is_held = np.zeros(1, np.bool_)  # whether the step is leased or blocked
@@ -47,17 +47,17 @@ class Usage:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
-        journal = list(self._journal)  # in one step: other threads lease meanwhile
+        """Size in bytes."""
+        journal = list(self._journal)  # an atomic copy, as other threads may lease meanwhile
         entries = sum(array.nbytes + ENTRY_BYTES for array in journal)
         leases = ENTRY_BYTES * (len(self.held) + len(self.returned))
         arrays = self._lease_counts.nbytes + self._is_held.nbytes + self._sparse.nbytes
         return arrays + entries + leases
 
-    # -- leases that are possible ------------------------------------------------------------------
+    # -- available steps ---------------------------------------------------------------------------
 
     def may_be_drawn(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
-        """Return which of the steps may be leased now, bool."""
+        """Return a bool array: whether each step may be leased now."""
         positions = resident.positions(rows)
         if self.most is not None:
             return self.left(positions) > 0
@@ -66,7 +66,7 @@ class Usage:
         return is_available
 
     def left(self, positions: np.ndarray) -> np.ndarray:
-        """Return how often each position may be leased in one batch."""
+        """Return the number of times that each position may be leased in one batch."""
         indices = self._indices(positions)
         most = UNLIMITED if self.most is None else self.most
         remaining: np.ndarray = most - self._lease_counts[indices].astype(np.int64)
@@ -91,7 +91,7 @@ class Usage:
         return np.where(has_entry, candidates, default)
 
     def since(self, epoch: int) -> np.ndarray | None:
-        """Return the positions of which it may have changed since an epoch; None if unknown."""
+        """Return the positions whose leases may have changed since an epoch; None if unknown."""
         if epoch < self._oldest_entry:
             return None
         behind = self.epoch - epoch
@@ -100,10 +100,10 @@ class Usage:
         recent = list(self._journal)[len(self._journal) - behind :]
         return np.unique(np.concatenate([NONE, *recent]))
 
-    # -- what the ledger says --------------------------------------------------------------------
+    # -- updates from the ledger -----------------------------------------------------------------
 
     def begin_at(self, oldest: int) -> None:
-        """Know nothing of positions before `oldest`, which are evicted."""
+        """Reset to the initial state; positions before `oldest` are evicted."""
         self.forget()
         self._first = oldest
 
@@ -196,11 +196,11 @@ class Usage:
         self._first, self._sparse = first, sparse
         self._lease_counts, self._is_held = lease_counts, is_held
 
-    # -- what comes next -------------------------------------------------------------------------
+    # -- next batch ------------------------------------------------------------------------------
 
     @property
     def next_number(self) -> int:
-        """The number of the next batch: that of one given back, or a new one."""
+        """The number of the next batch: the smallest number of a returned lease, or a new one."""
         return min(self.returned, default=self.begun)
 
 

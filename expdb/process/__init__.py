@@ -1,1 +1,1 @@
-"""What concerns the process: locks, forks, exit, other processes."""
+"""Locks, threads, forks, exits, temporary folders and the liveness of processes."""

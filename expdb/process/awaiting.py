@@ -1,7 +1,7 @@
-"""Blocking work for coroutines, each piece in a thread of its own.
+"""Run blocking work for coroutines, each call in a thread of its own.
 
-Not in the threads of the event loop, which are few: some who wait there for long would keep all
-others from what they wait for.
+The thread pool of the event loop has few threads, so calls that wait for a long time would block
+all other calls.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 def in_thread(work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
-    """Start work in a thread, and return what it comes to."""
+    """Start work in a thread, and return a future of its result."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
 
@@ -37,7 +37,7 @@ def in_thread(work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Re
             result = work(*arguments)
         except BaseException as error:
             failed = error
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # if the loop is closed, no coroutine waits for the result
             loop.call_soon_threadsafe(settle, result, failed)
 
     threading.Thread(target=run, daemon=True, name="expdb-await").start()
@@ -49,15 +49,15 @@ async def obtain(
 ) -> Result:
     """Run work in a thread and return its result, or release the result after a cancellation.
 
-    `work` is called with an event that is set by a cancellation. What it obtains later, or has
-    obtained without the caller having received it, is released in a thread: the event loop may
-    have ended by then.
+    `work` is called with an event that a cancellation sets. If the caller does not receive the
+    result because of a cancellation, the result is released in a thread, because the event loop
+    may have ended by then.
     """
     cancelled, lock = threading.Event(), threading.Lock()
     obtained: list[Result] = []
 
     def release_quietly(result: Result) -> None:
-        with suppress(ExpDBError):  # it is released when it expires, or when the process ends
+        with suppress(ExpDBError):  # the result ends when it expires or when the process ends
             release(result)
 
     def keep(result: Result) -> None:
@@ -77,7 +77,7 @@ async def obtain(
     except BaseException:  # a cancellation, or the end of the event loop
         task.add_done_callback(
             lambda done: done.cancelled() or done.exception()
-        )  # else it is logged
+        )  # otherwise asyncio logs an exception that was never retrieved
         locked(lock, cancelled.set)
         for result in obtained:
             threading.Thread(target=release_quietly, args=(result,)).start()

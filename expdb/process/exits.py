@@ -1,6 +1,7 @@
-"""The exit of a process.
+"""Functions that are called when a process exits.
 
-What is done then, also in processes that multiprocessing forked, which never call `atexit`.
+Processes that multiprocessing forked never call `atexit` functions. In these processes,
+`watch_worker` registers the functions with multiprocessing.
 """
 
 import atexit
@@ -13,15 +14,15 @@ _watched: int | None = None  # the worker process whose exit calls the functions
 
 
 def at_exit(function: Callable[[], None]) -> Callable[[], None]:
-    """Have a function called when the process exits, or a worker that calls `watch_worker`."""
+    """Call a function when this process exits, or a worker process that calls `watch_worker`."""
     _functions.append(function)
     return atexit.register(function)
 
 
 def watch_worker() -> None:
-    """In a process that multiprocessing made, have the functions called at its exit.
+    """In a worker process of multiprocessing, call the functions at its exit.
 
-    Cheap to call again.
+    Later calls in the same process have no effect and are cheap.
     """
     global _watched
     if _watched == os.getpid() or "multiprocessing.process" not in sys.modules:

@@ -1,4 +1,4 @@
-"""Objects that are known for as long as somebody else holds them."""
+"""A registry of objects that does not keep them alive."""
 
 import weakref
 from typing import Generic, TypeVar
@@ -7,22 +7,22 @@ Kind = TypeVar("Kind")
 
 
 class Living(Generic[Kind]):
-    """A set that keeps nothing alive, and can be listed while other threads add to it.
+    """A set of weak references that can be listed while other threads add objects.
 
-    A `WeakSet` cannot.
+    A `WeakSet` cannot be listed while another thread adds to it.
     """
 
     def __init__(self) -> None:
         self._known: weakref.WeakValueDictionary[int, Kind] = weakref.WeakValueDictionary()
 
     def add(self, one: Kind) -> None:
-        """Know an object for as long as it lives."""
+        """Add an object. It is removed when it is garbage-collected."""
         self._known[id(one)] = one
 
     def discard(self, one: Kind) -> None:
-        """Know an object no more."""
+        """Remove an object if it is in the set."""
         self._known.pop(id(one), None)
 
     def list(self) -> "list[Kind]":
-        """Return those that live at this moment."""
+        """Return the objects that are alive at this moment."""
         return [one for reference in self._known.valuerefs() if (one := reference()) is not None]

@@ -1,4 +1,4 @@
-"""Work under a lock."""
+"""Call a function while a lock is held."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -10,9 +10,9 @@ Result = TypeVar("Result")
 def locked(
     lock: AbstractContextManager[Any], work: Callable[..., Result], *arguments: Any
 ) -> Result:
-    """Do work while a lock is held.
+    """Return the result of `work(*arguments)`, called while `lock` is held.
 
-    On one line: an interrupt may come at the line where a block of several is left, before the lock
-    is given back, and then nobody ever gets it again (Python 3.11 to 3.13).
+    The `with` statement is on one line. In Python 3.11 to 3.13, an interrupt at the end of a longer
+    block may occur before the lock is released, and the lock would then stay locked forever.
     """
     with lock: return work(*arguments)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Processes by name: which one this is, and whether another one has ended."""
+"""Names of processes, and whether the process of a name has ended."""
 
 import functools
 import os
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def named(serial: int) -> str:
-    """Return a name that no other process has, on this machine or another, with a number of ours.
+    """Return a name that is unique across processes and machines.
 
-    What it is made of: machine, process, when that was started, and the number.
+    It consists of the machine, the process id, the start time of the process and `serial`.
     """
     return _named(os.getpid(), serial)
 
@@ -21,7 +21,10 @@ def _named(pid: int, serial: int) -> str:
 
 
 def _machine() -> str:
-    """Return what process numbers are unique within: this boot, and its namespace of numbers."""
+    """Return the scope in which process ids are unique: host name, boot id and PID namespace.
+
+    On other systems than Linux, it is the host name only.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
         space = os.readlink("/proc/self/ns/pid")[5:-1]
@@ -31,22 +34,22 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> str:
-    """Return when a process started, in the clock ticks of Linux.
+    """Return the start time of a process in clock ticks, as Linux reports it.
 
-    Return nothing where nobody can tell, or where only its exit status is left of it.
+    Return an empty string if it is unknown or if the process is a zombie.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return ""
-    values = stat.rpartition(")")[2].split()  # proc(5): from the third value, the state, on
+    values = stat.rpartition(")")[2].split()  # proc(5): starts with the third value, the state
     return "" if values[0] in "ZX" else values[19]
 
 
 def has_ended(name: str) -> bool:
     """Return whether the process of a name is known to have ended.
 
-    Of one on another machine nobody here knows.
+    The state of a process on another machine is unknown, so the result is False.
     """
     machine, pid, started, *_ = *name.split(" "), "", ""
     if machine != _machine() or not pid.isdigit():
@@ -55,20 +58,20 @@ def has_ended(name: str) -> bool:
         os.kill(int(pid), 0)
     except ProcessLookupError:
         return True
-    except OSError:  # there is one, and it is somebody else's
+    except OSError:  # the process exists and belongs to another user
         return False
     return bool(started) and started != _started(int(pid))
 
 
 class Others:
-    """Other processes, of each of which it is looked once a second whether it is there."""
+    """Check whether other processes have ended, at most once per second for each process."""
 
     def __init__(self) -> None:
         self._ended: set[str] = set()
-        self._look: dict[str, float] = {}  # when to look again
+        self._look: dict[str, float] = {}  # time of the next check, by name
 
     def has_ended(self, name: str) -> bool:
-        """Return whether the process of a name was seen to have ended."""
+        """Return whether a check has found that the process of a name has ended."""
         now = time.monotonic()
         if name not in self._ended and now >= self._look.get(name, now):
             self._look[name] = now + LOOK_SECONDS

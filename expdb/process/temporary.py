@@ -1,6 +1,6 @@
 """Private temporary folders.
 
-One whose program was killed is removed by the next program that makes one.
+If a program is killed, the next program that creates a temporary folder removes the old folder.
 """
 
 import os
@@ -10,25 +10,26 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # not on Windows, where folders of killed programs stay
+except ImportError:  # Windows: folders of killed programs are not removed
     fcntl = None  # type: ignore[assignment]
 
 PREFIX = "expdb-memory-"
-# a file that the folder's program holds locked, whatever its process number means elsewhere
+# The program that owns the folder locks this file. Process ids do not work across PID namespaces.
 LOCK = "expdb.lock"
-# what it holds, so that nobody else's folder is taken for ours
+# Content of the lock file. It prevents the removal of a folder that expdb did not create.
 MARK = b"expdb: a private temporary database\n"
 FILES = ("memory.db", "memory.db-wal", "memory.db-shm", LOCK)
 
 
 class Folder:
-    """A folder of this process; a forked child leaves it to the parent."""
+    """A temporary folder of this process. A forked child process does not remove it."""
 
     def __init__(self) -> None:
         _remove_abandoned()
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
         self._pid = os.getpid()
-        # Locked before it has its name, so that nobody finds the folder without an owner.
+        # The file is locked before it gets its final name, so that no other process takes the
+        # folder for an abandoned one.
         self._lock = os.open(
             self.path / f"{LOCK}.new", os.O_CREAT | os.O_RDWR | getattr(os, "O_CLOEXEC", 0), 0o600
         )
@@ -38,7 +39,7 @@ class Folder:
         os.rename(self.path / f"{LOCK}.new", self.path / LOCK)
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it; twice is once."""
+        """Remove the folder and its contents. Calling it more than once has no effect."""
         if self._pid == os.getpid() and self._lock >= 0:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)
@@ -46,13 +47,13 @@ class Folder:
 
 
 def _remove_abandoned() -> None:
-    """Remove the folders that no process holds."""
+    """Remove the folders whose lock file no process has locked."""
     if fcntl is None:
         return
     for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
         try:
             descriptor = os.open(lock, os.O_RDWR)
-        except OSError:  # somebody else's, or gone just now
+        except OSError:  # it belongs to another user, or was just removed
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -60,7 +61,7 @@ def _remove_abandoned() -> None:
                 for name in FILES:
                     lock.with_name(name).unlink(missing_ok=True)
                 lock.parent.rmdir()
-        except OSError:  # its program runs, or somebody keeps more in it
+        except OSError:  # its program is running, or it contains other files
             continue
         finally:
             os.close(descriptor)

@@ -1,1 +1,1 @@
-"""One sample, step by step: candidates, sampler, unit, arrays."""
+"""The stages of a sample: find candidates, draw, lay out and build the arrays of a batch."""

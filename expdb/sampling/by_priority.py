@@ -1,6 +1,6 @@
-"""Drawing by priority: sum trees that follow the rows in memory.
+"""Draw by priority with sum trees that follow the rows in memory.
 
-It writes changed priorities to the database as well.
+This module also writes changed priorities to the database.
 """
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
@@ -33,25 +33,25 @@ from expdb.sql.session import Session
 from expdb.storage import priorities
 from expdb.storage.store import Store
 
-MANY_UPDATES = 1000  # that a sum tree may lag behind, before it is rebuilt
+MANY_UPDATES = 1000  # pending updates of a sum tree, above which it is rebuilt
 SAVE_SECONDS = 1.0  # after which changed priorities are written
 
 
 class Draws(Follower):
-    """What a prioritized sampler knows of one population: the sum tree.
+    """The sum tree of a prioritized sampler for one population.
 
-    It is a function of the rows, of `priority` and `:start`, whatever came before: it may be
-    forgotten and made again.
+    The tree depends only on the rows, on `priority` and on `:start`, so it can be discarded and
+    rebuilt at any time.
     """
 
     def __init__(self, resident: Resident, sampler: Prioritized):
         super().__init__(resident)
         self.sampler, self.tree = sampler, SumTree(0)
-        self.member = np.zeros(0, np.bool_)  # by row
-        self.used = -1  # epoch of what a consumer has used, at which it is right
-        # Of the rows in memory at the last update.
+        self.member = np.zeros(0, np.bool_)  # by row: whether it may be drawn
+        self.used = -1  # epoch of the consumer's usage that the tree includes
+        # State of the rows in memory at the last update.
         self.layout_version, self.first_place, self.high = -1, 0, 0
-        self.again: list[np.ndarray] = []  # positions given a priority while the tree was behind
+        self.again: list[np.ndarray] = []  # positions prioritized while the tree was outdated
 
     @property
     def nbytes(self) -> int:
@@ -64,18 +64,15 @@ class Draws(Follower):
 
 
 class ByPriority:
-    """The priorities of a buffer's steps as this process has them.
-
-    It has the sum trees that draw by them as well.
-    """
+    """The priorities of a buffer's steps in this process, and the sum trees that use them."""
 
     def __init__(self, store: Store, resident: Resident, candidates: Candidates):
         self._store, self._resident, self._candidates = store, resident, candidates
         self._draws: dict[Any, Draws] = {}
-        self._calls: dict[str, int] = {}  # of samplers that anneal beta
-        self._updates = 0  # how many there were
+        self._calls: dict[str, int] = {}  # calls of samplers that anneal beta, by schedule
+        self._updates = 0  # number of updates so far
         self.is_used = False  # whether anything was drawn by priority, or restored
-        self.unsaved = False  # whether a priority was changed that is not written yet
+        self.unsaved = False  # whether a changed priority is not written yet
         self._saved = time.monotonic()
 
     @property
@@ -90,7 +87,7 @@ class ByPriority:
         sampler: Prioritized,
         rng: np.random.Generator,
     ) -> PriorityTree:
-        """Return the weights that a sampler gives to the steps, brought up to date."""
+        """Return the up-to-date weights that a sampler gives to the steps."""
         r, self.is_used = self._resident, True
         if r.priorities is None:
             assert session is not None
@@ -99,7 +96,7 @@ class ByPriority:
             held.start_new_steps(r)
         draws = remembered(self._draws, _name_of(request, sampler), lambda: Draws(r, sampler))
         if request.asks_priorities:
-            draws.epoch = -1  # whatever was updated since may match or not
+            draws.epoch = -1  # a changed priority may change whether a step matches
         if (draws.epoch, draws.used) != request.epoch(r) or draws.again:
             self._follow(session, request, draws)
         if not draws.tree.total > 0.0:
@@ -109,7 +106,7 @@ class ByPriority:
         return TreeByPosition(draws.tree, r, usage, rng)
 
     def count_call(self, request: SampleRequest, sampler: Prioritized) -> int:
-        """Count a call of a sampler that anneals beta, and return how many there were before."""
+        """Count a call of a sampler that anneals beta; return the number of earlier calls."""
         name = _name_of(request, sampler), sampler.beta, sampler.anneal_steps
         schedule = json.dumps(name, default=repr)
         call = self._calls.get(schedule, 0)
@@ -168,7 +165,7 @@ class ByPriority:
         return True
 
     def _near(self, changes: list[Change], reach: int, lookback: int) -> Iterator[np.ndarray]:
-        """Yield positions from which a unit reaches, or looks back to, what was linked anew."""
+        """Yield the positions from which a unit reaches or looks back to relinked steps."""
         r = self._resident
         relinked = np.unique(np.concatenate([NONE, *[change.relinked for change in changes]]))
         relinked = relinked[r.held(relinked)]
@@ -186,10 +183,7 @@ class ByPriority:
     def _looked_at(
         self, session: Session | None, request: SampleRequest, epoch: int
     ) -> np.ndarray | None:
-        """Return the known positions whose match may have changed since an epoch.
-
-        Returns None where that is not known.
-        """
+        """Return the positions whose match may have changed since an epoch; None if unknown."""
         if request.key is None:
             return NONE
         if isinstance(request.where, np.ndarray):
@@ -199,10 +193,7 @@ class ByPriority:
     def _weigh(
         self, draws: Draws, rows: np.ndarray, chosen: Callable[[np.ndarray], np.ndarray]
     ) -> None:
-        """Give steps that may be drawn now their weight.
-
-        Those that may not be drawn any more lose theirs.
-        """
+        """Set the weights of steps that may be drawn, and set the weights of other steps to 0."""
         if not len(rows):
             return
         is_chosen, was = chosen(rows), draws.member[rows]
@@ -212,12 +203,12 @@ class ByPriority:
         draws.tree.set(rows[gained], self._mass(draws, rows[gained]))
 
     def _mass(self, draws: Draws, rows: np.ndarray) -> np.ndarray:
-        """Return what rows weigh in the draw."""
+        """Return the weights of rows in the draw."""
         r = self._resident
         return draws.sampler.mass(*held.of_rows(r, rows))
 
     def update(self, positions: np.ndarray, values: np.ndarray) -> int:
-        """Set the priority of steps and return how many of the updates met a step that is held."""
+        """Set the priority of steps; return the number of updates that met a stored step."""
         r = self._resident
         if not len(positions):
             return 0
@@ -237,9 +228,9 @@ class ByPriority:
                 draws.tree.set(mine, draws.sampler.mass_of(theirs))
             elif len(draws.again) < MANY_UPDATES:
                 draws.again.append(positions)
-            else:  # a sampler that is not used any more
+            else:  # a sampler that is no longer used
                 draws.epoch, draws.again = -1, []
-        # A signal's handler may have updated others in between, or the same.
+        # A signal handler may have updated the same or other steps in between.
         if self._updates != number:
             for draws in self._draws.values():
                 draws.epoch = -1
@@ -247,24 +238,23 @@ class ByPriority:
         return len(positions)
 
     def save(self, after: float = 0.0, wait: bool = False) -> None:
-        """Write the priorities that have changed.
+        """Write the priorities that have changed, if `after` seconds have passed since the last.
 
-        It does so if the last time was longer ago than `after` seconds.
-
-        Not while somebody else writes, unless it is to `wait`: then they are written the next time.
+        If another process is writing, wait for it with `wait`; otherwise leave the priorities to
+        the next call.
         """
         if self.unsaved and time.monotonic() - self._saved >= after:
             locked(self._resident.lock, self._save, wait)
 
     def save_kept(self) -> None:
-        """Write the priorities of rows that were forgotten, before newer ones are."""
+        """Write the priorities of discarded rows before newer priorities are written."""
         if self._resident.kept is not None:
             self._save(wait=True)
 
     def _save(self, wait: bool) -> None:
         r = self._resident
         positions, values = held.unsaved(r)
-        if len(positions):  # else all of it was evicted
+        if len(positions):  # else all these steps were evicted
             try:
                 with self._store.writing(None if wait else 0.0) as (session, _):
                     version = priorities.write(self._store, session, positions, values)
@@ -273,21 +263,21 @@ class ByPriority:
                     raise
                 return
             if r.priorities is not None and version == r.priorities + 1:
-                r.priorities = version  # else others have written as well, and it is all read again
+                r.priorities = version  # else others have written too, and all are read again
         held.note_saved(r)
         self.unsaved, self._saved = False, time.monotonic()
 
     def forked(self) -> None:
-        """Leave what is unsaved to the parent."""
+        """Leave unsaved priorities to the parent process."""
         held.note_saved(self._resident)
         self.unsaved = False
 
     def save_if_due(self) -> None:
-        """Write what has waited for long enough."""
+        """Write changed priorities if SAVE_SECONDS have passed since the last write."""
         self.save(SAVE_SECONDS)
 
     def state(self) -> dict[str, Any]:
-        """Return priorities, sum trees and call counts as plain JSON values."""
+        """Return priorities, call counts and fields with `next_<field>` as plain JSON values."""
         r, known = self._resident, None
         self.save()
         if r.priorities is not None:
@@ -311,9 +301,9 @@ class ByPriority:
         }
 
     def restore(self, saved: Saved, session: Session | None) -> None:
-        """Go on from a state.
+        """Restore priorities and call counts from a state.
 
-        A session, with the rows up to date, is needed where it has priorities.
+        If the state has priorities, `session` is required and the rows must be up to date.
         """
         r = self._resident
         if saved.has_priorities:
@@ -324,23 +314,23 @@ class ByPriority:
             writable = not self._store.engine.read_only
             differ = held.restore(r, saved.positions, saved.values, saved.starts, writable)
             self.unsaved = self.unsaved or (differ and writable)
-            # Steps that the state does not know start with what is the greatest now.
+            # Steps without a priority that the state lacks start with its greatest priority.
             r.started, r.greatest = min(saved.started, r.high), saved.greatest
             held.start_steps(r, r.low, r.started)
-            r.rearrange(saved.slots)  # sums are added up by row
+            r.rearrange(saved.slots)  # the order of the rows is the order of summation
         r.final_fields, r.version = r.final_fields | saved.ends, r.version + 1
         self._draws.clear()
         self._calls, r.greatest = saved.calls, saved.greatest
 
 
 def _name_of(request: SampleRequest, sampler: Prioritized) -> tuple[Any, ...]:
-    """Return what a tree depends on; not beta, which a caller may change at each sample."""
+    """Return the key of a tree; it omits beta, which a caller may change at each sample."""
     own = () if is_builtin(type(sampler)) else (type(sampler),)
     return (sampler.alpha, sampler.epsilon, sampler.initial, request.key, request.anchor_key, *own)
 
 
 class TreeByPosition:
-    """A sum tree that is drawn from by position."""
+    """A sum tree whose draws are positions instead of rows."""
 
     def __init__(
         self, tree: SumTree, resident: Resident, usage: Usage | None, rng: np.random.Generator
@@ -351,8 +341,7 @@ class TreeByPosition:
     def draw(self, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return positions and weights at shares of the total.
 
-        From the oldest step on, wherever in the ring that is: so that the ring's size decides
-        nothing.
+        The sum begins at the oldest step, so the size of the ring does not change the result.
         """
         r, usage = self._resident, self._usage
         rows, weights = self._tree.find(shares, r.first_place % r.slots)
@@ -363,7 +352,7 @@ class TreeByPosition:
     def _draw_within(
         self, usage: Usage, rows: np.ndarray, weights: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw again, of the others, what comes more often than it may be handed out."""
+        """Replace draws that exceed the limit of their step by draws of other steps."""
         r, tree = self._resident, self._tree
         blocked: list[tuple[np.ndarray, np.ndarray]] = []
         while (again := np.flatnonzero(surplus(usage, r.positions(rows)))).size:
@@ -371,24 +360,24 @@ class TreeByPosition:
             blocked.append((full, tree.weights.take(full)))
             tree.set(full, 0.0)
             if not tree.total > 0.0:
-                break  # what is too much is left out of the batch
+                break  # the surplus is left out of the batch
             rows[again], weights[again] = tree.find(self._rng.random(len(again)))
         for full, before in reversed(blocked):
             tree.set(full, before)
         return r.positions(rows), weights
 
     def minimum(self) -> float:
-        """Return the least weight above 0."""
+        """Return the lowest weight above 0."""
         return self._tree.minimum()
 
 
 @dataclass
 class Saved:
-    """What `ByPriority.state` returned, read again."""
+    """The parsed result of `ByPriority.state`."""
 
     greatest: float
     calls: dict[str, int]
-    ends: set[str]  # fields that an end() was ever given: batches have `next_<field>` of them
+    ends: set[str]  # fields that were passed to any end(); batches have `next_<field>` for them
     has_priorities: bool = False
     positions: np.ndarray = field(default_factory=lambda: NONE)
     values: np.ndarray = field(default_factory=lambda: np.empty(0))  # priorities
@@ -398,7 +387,7 @@ class Saved:
 
     @classmethod
     def of(cls, state: dict[str, Any]) -> Saved:
-        """Return the state as it was; raise KeyError, TypeError or ValueError where it is none."""
+        """Parse a state; raise KeyError, TypeError or ValueError if it is invalid."""
         saved = cls(
             float(state["greatest"]),
             {str(name): int(count) for name, count in state["calls"].items()},
@@ -416,8 +405,8 @@ class Saved:
             if "positions" in given
             else np.arange(first, first + count)
         )
-        # States of earlier versions do not say what steps without a priority weighed: they weigh
-        # what new ones do.
+        # States of earlier versions lack the start of steps without a priority. Such steps start
+        # as new steps do.
         saved.starts = (
             decoded(given["starts"])
             if "starts" in given

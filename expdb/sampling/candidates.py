@@ -1,4 +1,4 @@
-"""Which steps there are to draw from: those that the query matches and the unit may start from."""
+"""Find the steps that a sample may draw: the query matches them and the unit allows them."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -21,13 +21,13 @@ from expdb.sql.session import Session
 from expdb.storage.reading import select
 from expdb.storage.store import Store
 
-REMEMBERED = 16  # queries and the like, each kept up to date when it is used
+REMEMBERED = 16  # entries of each cache; an entry is brought up to date when it is used
 
 Value = TypeVar("Value")
 
 
 def remember(known: dict[Any, Any], name: Any, value: Any) -> None:
-    """Note a value under a name, and forget the one noted first where there are too many."""
+    """Cache a value under a name, and remove the oldest entries if there are too many."""
     known.pop(name, None)
     known[name] = value
     while len(known) > REMEMBERED:
@@ -35,7 +35,7 @@ def remember(known: dict[Any, Any], name: Any, value: Any) -> None:
 
 
 def remembered(known: dict[Any, Value], name: Any, make: Callable[[], Value]) -> Value:
-    """Return the value noted under a name, made where there is none."""
+    """Return the value cached under a name; create it if there is none."""
     found = known.get(name)
     if found is None:
         remember(known, name, make())
@@ -45,10 +45,10 @@ def remembered(known: dict[Any, Value], name: Any, make: Callable[[], Value]) ->
 
 @dataclass(frozen=True)
 class Anchors:
-    """What may be drawn: positions that name it, ascending, and those of all rows it is made of."""
+    """The items that may be drawn: one position that names each, and the positions of its rows."""
 
-    positions: np.ndarray
-    members: np.ndarray | None = None  # [A, n], UNKNOWN for none
+    positions: np.ndarray  # ascending
+    members: np.ndarray | None = None  # [A, n], padded with UNKNOWN
 
     @property
     def nbytes(self) -> int:
@@ -57,30 +57,30 @@ class Anchors:
 
 
 class Candidates:
-    """The steps to draw from, by query and unit; worked out anew when something has changed."""
+    """The steps that may be drawn, by query and unit; they are found again after a change."""
 
     def __init__(self, store: Store, resident: Resident):
         self._store, self._resident = store, resident
         self._conditions: dict[str, Condition | None] = {}
         self._matches: dict[str, Matches] = {}
-        # Epochs, and what was right then.
+        # By name of the request: the epochs of a result, and the result.
         self._lists: dict[Any, tuple[tuple[int, int], Anchors | Grouped]] = {}
         self._owners: dict[tuple[str, ...], Owners] = {}
         self._versions = StepVersions(resident)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the lists, and of what is known of queries and episodes."""
+        """Bytes of the lists, and of the cached data of queries and episodes."""
         known: list[Any] = [found for _, found in self._lists.values()]
         known += [*self._matches.values(), *self._owners.values(), self._versions]
         return sum(one.nbytes for one in known)
 
     def condition(self, key: str, where: Where) -> Condition | None:
-        """Return the compiled query, remembered by its key."""
+        """Return the compiled query, which is cached by its key."""
         return remembered(self._conditions, key, lambda: self._store.compiled(where))
 
     def are_current(self, request: SampleRequest) -> bool:
-        """Return whether what is in memory is enough to draw, without a look at the database."""
+        """Return whether the data in memory suffices to draw without reading the database."""
         r = self._resident
         if request.sampler.asks_database or request.asks_priorities:
             return False
@@ -96,7 +96,7 @@ class Candidates:
         return not reads or (reads in self._owners and self._owners[reads].is_current)
 
     def read_owners(self, session: Session | None, request: SampleRequest) -> None:
-        """Have in memory what unit, sampler and consumer look at beside the columns of a batch."""
+        """Load the episode columns and step versions that unit, sampler and consumer read."""
         reads, r = request.reads, self._resident
         if not reads:
             r.owners = {}
@@ -123,7 +123,7 @@ class Candidates:
     ) -> Positions:
         """Return the positions that the unit may start from and the query matches.
 
-        `fit` says of positions that hold a step from which of them the unit may start.
+        `fit` returns a mask of the stored positions from which the unit may start.
         """
         r, unit = self._resident, request.unit
         if request.key is not None or unit.lists_anchors:
@@ -134,7 +134,7 @@ class Candidates:
         return Interval(low, r.high, allowed, everything, unit.what, early)
 
     def listed(self, session: Session | None, request: SampleRequest) -> Anchors:
-        """Return what may be drawn; worked out anew when something has changed."""
+        """Return the items that may be drawn; find them again after a change."""
         r, unit = self._resident, request.unit
         known = self._lists.get(request.name)
         if known is not None and known[0] == request.epoch(r) and not request.asks_priorities:
@@ -162,7 +162,7 @@ class Candidates:
         return found
 
     def _matching(self, session: Session | None, request: SampleRequest) -> np.ndarray:
-        """Return the positions that match, or the first ones of the episodes that do."""
+        """Return the matching positions, or the first positions of the matching episodes."""
         r = self._resident
         if request.key is None:
             return r.starts() if request.unit.by_episode else r.all_positions()
@@ -178,7 +178,7 @@ class Candidates:
         return starts[np.isin(r.episodes(r.rows(starts)), episodes)] if len(starts) else starts
 
     def _anchors(self, request: SampleRequest, matching: np.ndarray) -> Anchors:
-        """Ask the unit what it draws, given the steps that match."""
+        """Return the items that the unit forms from the matching steps."""
         r, unit = self._resident, request.unit
         rows = r.rows(matching)
         if request.limits is not None:
@@ -198,7 +198,7 @@ class Candidates:
     def rows(
         self, session: Session | None, request: SampleRequest, positions: np.ndarray
     ) -> np.ndarray:
-        """Return the rows of what was drawn by these positions, [B] or [B, n]."""
+        """Return the rows of the items that these positions name, [B] or [B, n]."""
         r = self._resident
         if not request.lists_anchors:
             return r.rows(positions)
@@ -209,9 +209,9 @@ class Candidates:
         return np.where(members >= 0, r.rows(members), members)
 
     def matches(self, session: Session | None, request: SampleRequest) -> Matches:
-        """Return the positions that the query matches, brought up to date.
+        """Return the up-to-date positions that the query matches.
 
-        A session is needed where they are not.
+        If the matches in memory are not up to date, `session` is required.
         """
         assert request.key is not None
         assert request.condition is not None
@@ -225,7 +225,7 @@ class Candidates:
     def grouped(
         self, session: Session | None, request: SampleRequest, over: Literal["episode", "task"]
     ) -> Grouped:
-        """Return the positions to draw from by episode or task."""
+        """Return the positions that may be drawn, grouped by episode or task."""
         r = self._resident
         name = (*request.name, request.unit.what, over)
         known = self._lists.get(name)
@@ -242,7 +242,7 @@ class Candidates:
     def ordered(
         self, session: Session, request: SampleRequest, column: str, descending: bool, size: int
     ) -> np.ndarray:
-        """Return the first positions in an order that the unit may start from."""
+        """Return the first `size` positions, ordered by a column, that the unit may start from."""
         r, unit = self._resident, request.unit
         found = np.empty(0, np.int64)
         offset, limit = 0, size
@@ -272,7 +272,7 @@ class Candidates:
         return found[:size]
 
     def _starts_by_episode(self, session: Session, request: SampleRequest) -> dict[int, int]:
-        """Return the position that names what each episode is drawn with."""
+        """Return for each episode the position that names the item with this episode."""
         r, anchors = self._resident, self.listed(session, request)
         if not len(anchors.positions):
             return {}

@@ -1,4 +1,4 @@
-"""Drawing for a consumer: within its limits, and as much as there is."""
+"""Draw for a consumer within its limits; a batch may be smaller than requested."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -15,17 +15,17 @@ from expdb.replay.samplers import Drawn, Sampler
 from expdb.sampling.request import Limits, SampleRequest
 
 Columns = dict[str, np.ndarray]
-Draw = Callable[[int], Drawn]  # so many
+Draw = Callable[[int], Drawn]  # takes the number of items to draw
 
 
 @dataclass(frozen=True)
 class Given(Sampler):
-    """Stand for the sampler that drew what is made again."""
+    """A placeholder for the sampler that drew a batch which is rebuilt."""
 
     named: tuple[str, ...] = ()
 
     def keys(self) -> tuple[str, ...]:
-        """Return the keys that the batch had of what was drawn."""
+        """Return the names of the sampler's columns in the batch."""
         return self.named
 
 
@@ -35,11 +35,13 @@ def draw_within(
     draw: Draw,
     rows_of: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray, Columns]:
-    """Draw what a consumer may be handed out; return positions, rows, and the sampler's columns.
+    """Draw items that a consumer may lease; return positions, rows, and the sampler's columns.
 
-    Where there is not enough, as many as there are, but `at_least` so many. Nothing is drawn more
-    often than it may be handed out: what was is drawn again, with all blocked that may not be drawn
-    any more, as if one was drawn after another.
+    If there are too few items, draw as many as there are. Fewer than `at_least` raise TooFewRows.
+
+    No step is drawn more often than the limit allows. If a draw exceeds the limit of a step, the
+    surplus is drawn again while the exhausted steps are blocked. The result is distributed as if
+    items were drawn one after another.
     """
     limits = request.limits
     assert limits is not None
@@ -49,7 +51,7 @@ def draw_within(
             f"min_size={limits.min_size}: store more first, or wait for them with wait=seconds"
         )
     usage, size = limits.usage, request.size
-    if usage.most is not None:  # more there cannot be
+    if usage.most is not None:  # there cannot be more
         size = min(size, max(resident.size * usage.most, limits.at_least))
     if usage.most is None and limits.at_least == size:
         positions, columns = draw(size)
@@ -66,7 +68,7 @@ def draw_within(
                     break
                 positions, columns = _most_there_are(draw, limits.at_least, request.size)
                 size = len(positions)
-            # At once: which rows an anchor is made of may be another matter without the blocked.
+            # Look the rows up now: while steps are blocked, an anchor may consist of other rows.
             rows = rows_of(positions)
             full = parts.add(positions, rows, columns)
             if parts.count < size:
@@ -84,9 +86,10 @@ def _too_few(limits: Limits, there: int, what: str) -> TooFewRows:
 
 
 def _most_there_are(draw: Draw, at_least: int, wanted: int) -> Drawn:
-    """Draw as many as a sampler can, fewer than are wanted; raise TooFewRows below `at_least`.
+    """Draw the largest number that a sampler can draw; raise TooFewRows below `at_least`.
 
-    Only the sampler knows of what there are too few: steps, episodes or tasks.
+    Search for the number, because only the sampler knows it: there may be too few steps, episodes
+    or tasks.
     """
     drawn, low, high = draw(at_least), at_least, wanted
     while high - low > 1:
@@ -99,7 +102,7 @@ def _most_there_are(draw: Draw, at_least: int, wanted: int) -> Drawn:
 
 
 def positions_of(resident: Resident, rows: np.ndarray) -> np.ndarray:
-    """Return the positions of rows, UNKNOWN where there is none."""
+    """Return the positions of rows, and UNKNOWN for negative rows."""
     return np.where(rows >= 0, resident.positions(rows), UNKNOWN)
 
 
@@ -109,12 +112,12 @@ class _Parts:
     def __init__(self, usage: Usage, resident: Resident):
         self._usage, self._resident = usage, resident
         self._parts: list[tuple[np.ndarray, np.ndarray, Columns]] = []
-        self._items: list[np.ndarray] = []  # positions that were taken
+        self._items: list[np.ndarray] = []  # positions that were added
         self._blocked: list[np.ndarray] = []
         self.count = 0
 
     def add(self, positions: np.ndarray, rows: np.ndarray, columns: Columns) -> np.ndarray:
-        """Take what fits, and return the positions that may not be drawn once more."""
+        """Add the draws within the limits; return the positions that have reached their limit."""
         items = positions_of(self._resident, rows)
         items = items if items.ndim == 2 else items[:, None]
         fits, full = _within(self._usage, self._items, items)
@@ -125,17 +128,17 @@ class _Parts:
         return full
 
     def block(self, positions: np.ndarray) -> None:
-        """Have positions not drawn again."""
+        """Exclude positions from further draws."""
         self._blocked.append(positions.reshape(-1))
         self._usage.block(self._blocked[-1])
 
     def unblock(self) -> None:
-        """Let all be drawn again that may be."""
+        """Undo all calls of `block`."""
         for positions in self._blocked:
             self._usage.unblock(positions)
 
     def joined(self) -> tuple[np.ndarray, np.ndarray, Columns]:
-        """Return the batch."""
+        """Return the positions, rows and columns of all parts."""
         positions, rows, columns = zip(*self._parts, strict=True)
         if len(positions) == 1:
             return positions[0], rows[0], columns[0]
@@ -144,7 +147,7 @@ class _Parts:
 
 
 def _stacked(parts: tuple[np.ndarray, ...]) -> np.ndarray:
-    """Return the rows of all parts; what has fewer members than another gets UNKNOWN."""
+    """Return the rows of all parts, padded with UNKNOWN to the same number of members."""
     if parts[0].ndim == 1:
         return np.concatenate(parts)
     width = max(part.shape[1] for part in parts)
@@ -157,7 +160,7 @@ def _stacked(parts: tuple[np.ndarray, ...]) -> np.ndarray:
 
 
 def surplus(usage: Usage, positions: np.ndarray) -> np.ndarray:
-    """Return which of the drawn positions come more often than they may be handed out."""
+    """Return a mask of the draws that exceed the limit of their position."""
     fits, _ = _within(usage, [], positions[:, None])
     return ~fits
 
@@ -165,16 +168,16 @@ def surplus(usage: Usage, positions: np.ndarray) -> np.ndarray:
 def _within(
     usage: Usage, before: list[np.ndarray], drawn: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return which of the drawn ones may be handed out after those before.
+    """Return a mask of the draws within the limits, and the positions at their limit.
 
-    Return as well the positions that may not be drawn once more.
+    The draws in `before` count first.
     """
     items = np.concatenate([*before, drawn.reshape(-1)])
     order = np.argsort(items, kind="stable")
     ordered = items[order]
     starts = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))
     counts = np.diff(starts, append=len(ordered))
-    rank = np.empty(len(items), np.int64)  # how often it came before
+    rank = np.empty(len(items), np.int64)  # number of earlier draws of the same position
     rank[order] = np.arange(len(items)) - np.repeat(starts, counts)
     left = np.full(len(items), len(items))
     there = items != UNKNOWN

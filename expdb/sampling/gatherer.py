@@ -1,4 +1,4 @@
-"""Batches: the columns of drawn rows, copied out of memory, and what has to be read for them."""
+"""Build the columns of a batch: copy them from memory, or read them from the database."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -19,13 +19,13 @@ from expdb.storage.reading.chunk_cache import ChunkCache
 from expdb.storage.reading.chunk_values import Empty, as_objects, gather
 from expdb.storage.store import State, Store
 
-# Which rows of a layout a key is of.
+# The attribute of a layout that has the rows of a source.
 _ROWS = {"next": "next_rows", "last": "last_rows", "stack": "stacks", "next_stack": "next_stacks"}
 _PER_ROW = ("probability", "weight", "length", "episode")
 
 
 class Gatherer:
-    """Makes the columns of batches."""
+    """Build the columns of batches."""
 
     def __init__(self, store: Store, resident: Resident):
         self._store, self._resident = store, resident
@@ -42,7 +42,7 @@ class Gatherer:
         state: State | None,
         empty: Empty,
     ) -> dict[str, np.ndarray]:
-        """Return the columns of a batch; what is not in memory needs a session."""
+        """Return the columns of a batch; columns that are not in memory require a session."""
         r = self._resident
         out: dict[str, Any] = keys.keys.copy()
         for source, packed in keys.packed.items():
@@ -88,7 +88,7 @@ class Gatherer:
         return out
 
     def _items_of_layout(self, window: Window, layout: Layout) -> dict[str, np.ndarray]:
-        """Return the packed columns of the rows of a layout."""
+        """Return the record columns of the rows of a layout."""
         if layout.rows is window.rows:
             return window.items
         if layout.mask is None:
@@ -122,7 +122,7 @@ class Gatherer:
         layout: Layout,
         window: Window | None,
     ) -> dict[str, dict[str, np.ndarray]]:
-        """Read what is not in memory, by source."""
+        """Read the columns that are not in memory, by source."""
         found: dict[str, dict[str, np.ndarray]] = {}
         if keys.stored:
             flat = _rows("row", window, layout).reshape(-1)
@@ -146,7 +146,7 @@ class Gatherer:
         return found
 
     def _episodes(self, positions: np.ndarray, layout: Layout) -> np.ndarray:
-        """Return the episode of each row that stands for one, -1 for none."""
+        """Return the episode of each first row in the layout, or -1 if there is none."""
         r, firsts = self._resident, layout.firsts
         if firsts is None:
             return r.episodes(r.rows(positions))
@@ -160,7 +160,10 @@ class Gatherer:
         positions: np.ndarray,
         layout: Layout,
     ) -> dict[str, np.ndarray]:
-        """Read columns of episodes, a value for each row that stands for one; nothing for none."""
+        """Read columns of episodes, with one value for each first row in the layout.
+
+        If there is no row, the value is NaN for floating-point columns, else zero or None.
+        """
         firsts = layout.firsts
         if firsts is None:
             return fetch.steps(self._store, session, state, positions, names)
@@ -177,17 +180,14 @@ class Gatherer:
     def _frames(
         self, session: Session, state: State, names: list[str], layout: Layout
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Read the frames of stacks, each once.
-
-        Puts together the stacks of steps and of what follows them.
-        """
+        """Read each frame once, and return the stacks of steps and of the rows that follow them."""
         stacks, following = layout.stacks, layout.next_stacks
         assert stacks is not None
         wanted = stacks if following is None else np.concatenate((stacks, following), 1)
         rows, place = np.unique(wanted, return_inverse=True)
         place = place.reshape(wanted.shape)
         before = np.empty(len(rows), np.int64)
-        # Any of the steps that want a row: a stack stays in its episode.
+        # Any step whose stack has the row will do: a stack stays in its episode.
         before[place] = layout.rows[:, None]
         found = self._read_rows(session, state, names, rows, before)
         width = stacks.shape[1]
@@ -205,7 +205,7 @@ class Gatherer:
         flat: np.ndarray,
         mask: np.ndarray | None,
     ) -> dict[str, np.ndarray]:
-        """Read what is not in memory, for steps; nothing where there is none."""
+        """Read columns of steps from the database; masked entries are zero or None."""
         there = np.arange(len(flat)) if mask is None else np.flatnonzero(mask.reshape(-1))
         positions = self._resident.positions(flat[there])
         found = self._fetched(session, state, positions, names)
@@ -226,9 +226,9 @@ class Gatherer:
     def _stored_after(
         self, session: Session, state: State, names: list[str], layout: Layout
     ) -> dict[str, np.ndarray]:
-        """Read what is not in memory, for what follows steps.
+        """Read fields of the rows that follow steps from the database.
 
-        These are other steps, or the final observations of episodes.
+        These rows are other steps, or the final observations of episodes.
         """
         rows = layout.next_rows
         assert rows is not None
@@ -239,7 +239,8 @@ class Gatherer:
     ) -> dict[str, np.ndarray]:
         """Read fields of rows.
 
-        A row is a step, the final observation of the episode of the step `before`, or nothing.
+        A row is a step, the final observation of the episode of the step in `before`, or the zero
+        row.
         """
         r = self._resident
         steps, finals = np.flatnonzero(rows < r.slots), np.flatnonzero(rows > r.slots)
@@ -264,16 +265,13 @@ class Gatherer:
 
 
 def _rows(source: str, window: Window | None, layout: Layout) -> np.ndarray:
-    """Return the rows of one kind, the zero row where there is no step."""
+    """Return the rows of a source, with the zero row where there is no step."""
     rows: np.ndarray = layout.rows if source == "row" else getattr(layout, _ROWS[source])
     return window.filled if window is not None and rows is window.rows else rows
 
 
 def _spread(array: np.ndarray, places: np.ndarray, count: int) -> np.ndarray:
-    """Return an array of `count` entries with some values at their places.
-
-    Elsewhere it has zeros, or None.
-    """
+    """Return an array of `count` entries: values at the given indices, zero or None elsewhere."""
     out = (
         np.full((count, *array.shape[1:]), None)
         if array.dtype == object
@@ -288,7 +286,7 @@ def _spread(array: np.ndarray, places: np.ndarray, count: int) -> np.ndarray:
 
 
 def _copied(array: np.ndarray, empty: Empty) -> np.ndarray:
-    """Return an array of the caller's own making; raise InvalidValue for one of another kind."""
+    """Return a copy in an array that `empty` allocates; raise InvalidValue if it is unsuitable."""
     out = empty(array.shape, array.dtype)
     if (
         not isinstance(out, np.ndarray)
@@ -305,7 +303,7 @@ def _copied(array: np.ndarray, empty: Empty) -> np.ndarray:
 
 
 def _make_ragged(out: dict[str, np.ndarray], lengths: np.ndarray, mask: np.ndarray) -> None:
-    """Give each row of a batch arrays of its own length."""
+    """Replace padded arrays with one array of the actual length for each row of a batch."""
     for key, array in out.items():
         if array.ndim > 1 and array.shape[:2] == mask.shape and key not in _PER_ROW:
             out[key] = as_objects(

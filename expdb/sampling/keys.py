@@ -1,4 +1,4 @@
-"""Which keys a batch has, and where each comes from."""
+"""Find the keys of a batch and the source of each key."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -23,26 +23,27 @@ from expdb.storage.store import Store
 
 @dataclass(frozen=True)
 class KeySources:
-    """Where the keys of a batch come from."""
+    """The keys of a batch, by source."""
 
-    keys: dict[str, None]  # in their order
+    keys: dict[str, None]  # all keys, in their order
     stored: list[str]  # read from the database, one value per step
     of_episodes: list[str]  # read from the database, one value per drawn step
-    following: list[str]  # fields of what follows that are read from the database
-    last: list[str]  # fields of the last step taken that are read from the database
+    following: list[str]  # fields of the following rows that are read from the database
+    last: list[str]  # fields of a unit's last step that are read from the database
     frames: list[str]  # fields of stacks that are read from the database
-    # The same, of columns that are packed and of others, by source; and what comes from elsewhere.
+    # Keys in memory by source, in the record array (`packed`) or in arrays of their own (`alone`),
+    # and all other keys (`others`).
     packed: dict[str, list[tuple[str, str, np.dtype[Any] | None]]]
     alone: dict[str, list[tuple[str, str]]]
     others: list[tuple[str, str, str]]
 
     @cached_property
     def in_memory(self) -> bool:
-        """Whether nothing has to be read."""
+        """Whether no key is read from the database."""
         return not (self.stored or self.of_episodes or self.following or self.last or self.frames)
 
 
-# Where in the database lies what a source lacks in memory.
+# The source in the database of the fields that a source does not have in memory.
 _STORED = {
     "row": "stored",
     "next": "next_stored",
@@ -55,10 +56,10 @@ _STORED = {
 def key_sources(
     store: Store, r: Resident, fields: tuple[str, ...] | None, unit: Unit, sampler: Sampler
 ) -> KeySources:
-    """Return where the keys of a batch come from.
+    """Return the keys of a batch by source.
 
-    `fields` None means all fields, the columns of a batch, and the keys of unit and sampler. Raises
-    QueryError for a key that there is not.
+    If `fields` is None, the keys are the columns of a batch, all fields, and the keys of the unit
+    and the sampler. Raises QueryError for an unknown key.
     """
     types, optional = store.fields.types, store.fields.optional
     own = dict.fromkeys(unit.keys(), "unit") | dict.fromkeys(sampler.keys(), "sampler")
@@ -124,7 +125,7 @@ def key_sources(
 
 
 def _warn_of_missing_successors(store: Store, unit: NStep, fields: tuple[str, ...] | None) -> None:
-    """Warn where what follows is taken as it was stored, which it was with some steps only."""
+    """Warn if a batch takes a `next_<field>` as stored, and only some steps were stored with it."""
     for name in store.fields.types:
         following = f"next_{name}"
         is_taken = unit.next_fields is None and (fields is None or following in fields)

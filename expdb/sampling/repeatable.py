@@ -1,4 +1,4 @@
-"""What makes a batch the same when it is drawn or made again."""
+"""Random generators and checksums that make the batches of a consumer reproducible."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -16,10 +16,10 @@ from expdb.storage.store import Store
 
 
 class Philox:
-    """The random generator of each batch of a consumer: the same whoever draws it, and whenever.
+    """The random generators of a consumer's batches, which are the same in every process.
 
-    Counter-based (Salmon et al. 2011, doi:10.1145/2063384.2063405), so that one seed gives as many
-    that do not meet as there are batches.
+    Philox is counter-based (Salmon et al. 2011, doi:10.1145/2063384.2063405), so one seed gives
+    each batch a stream that does not overlap with the streams of other batches.
     """
 
     def __init__(self, seed: int, part: int):
@@ -29,7 +29,7 @@ class Philox:
         self._state["state"]["counter"][3] = part
 
     def of_batch(self, number: int, attempt: int = 0) -> np.random.Generator:
-        """Return the generator of a batch, until that of the next one is asked for."""
+        """Return the generator of a batch, which is valid until the next call."""
         counter = self._state["state"]["counter"]
         counter[1], counter[2] = attempt, number
         self._bits.state = self._state
@@ -37,7 +37,7 @@ class Philox:
 
 
 def least_position(resident: Resident, layout: Layout) -> int:
-    """Return the least position of the rows that a layout puts together, `high` of none."""
+    """Return the lowest position of the steps in a layout, or `high` if it has none."""
     parts = (
         layout.rows, layout.next_rows, layout.last_rows, layout.stacks, layout.next_stacks,
         layout.firsts,
@@ -48,10 +48,10 @@ def least_position(resident: Resident, layout: Layout) -> int:
 
 
 def rows_crc(resident: Resident, layout: Layout) -> int:
-    """Return a checksum of which steps a layout puts together, wherever in memory they are."""
+    """Return a checksum of the steps in a layout, which does not depend on their rows."""
     parts = []
     for rows in (
-        None if layout.mask is None else layout.rows,  # else those that were drawn
+        None if layout.mask is None else layout.rows,  # without a mask, these are the drawn rows
         layout.next_rows,
         layout.last_rows,
         layout.stacks,
@@ -59,7 +59,8 @@ def rows_crc(resident: Resident, layout: Layout) -> int:
         layout.firsts,
     ):
         if rows is not None:
-            # The zero row and final observations lie behind the ring, and follow a step for ever.
+            # The zero row and final observations lie behind the ring. A final observation always
+            # follows the same step, so one number for all of them is sufficient.
             behind = resident.zero - rows
             known = np.where(behind > 0, resident.positions(rows), np.sign(behind) - 2)
             parts.append(np.where(rows < 0, UNKNOWN, known).tobytes())
@@ -68,15 +69,15 @@ def rows_crc(resident: Resident, layout: Layout) -> int:
     return zlib.crc32(b"|".join(parts))
 
 
-# Marks a checksum of the values of text columns. Those of expdb before schema 0008 covered the
-# addresses of two-dimensional text columns in memory, so they cannot be compared.
+# Marks a checksum that covers the values of text columns. Before schema 0008, checksums covered the
+# memory addresses of two-dimensional text columns, so they cannot be compared.
 OF_VALUES = 1 << 32
 
 
 def checksum(batch: Batch, store: Store, rows: int) -> int:
-    """Return a checksum of a batch: of which rows it is made, and of what may change in them.
+    """Return a checksum of the rows of a batch and of the columns that may change.
 
-    The fields of a row never do.
+    The fields of a step never change, so the checksum does not cover them.
     """
     parts: list[bytes] = []
     for array in _changing(batch, store):
@@ -88,7 +89,7 @@ def checksum(batch: Batch, store: Store, rows: int) -> int:
 
 
 def matches(batch: Batch, store: Store, rows: int, stored: int) -> bool:
-    """Return whether a batch that was made again has the checksum of the ledger."""
+    """Return whether a rebuilt batch has the checksum that the ledger has stored."""
     if stored & OF_VALUES:
         return checksum(batch, store, rows) == stored
     if any(array.dtype == object and array.ndim > 1 for array in _changing(batch, store)):

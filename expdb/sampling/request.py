@@ -24,29 +24,29 @@ from expdb.sql.query import QueryBuilder, Where, plain_where
 
 @dataclass(frozen=True)
 class Limits:
-    """What a consumer may be handed out of what the query and the unit allow."""
+    """The limits of a consumer on the items that it may lease."""
 
     consumer: str
     usage: Usage
     min_size: int
-    at_least: int  # rows, where there are fewer than asked for
-    oldest_version: int | None  # of the policy, that is not too stale
-    by_episode: bool  # whether episodes are handed out, which are as old as their oldest step
+    at_least: int  # smallest number of items in a batch
+    oldest_version: int | None  # oldest policy version that is not too stale
+    by_episode: bool  # whether items are episodes, which are as old as their oldest step
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The columns of episodes that it looks at."""
+        """The columns of episodes that the limits read."""
         if self.oldest_version is None:
             return ()
         return ("first_policy_version" if self.by_episode else "policy_version",)
 
     @property
     def reads_versions(self) -> bool:
-        """Whether it looks at the versions that steps have of their own."""
+        """Whether the limits read the policy versions of single steps."""
         return self.oldest_version is not None and not self.by_episode
 
     def allow(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
-        """Return which of the steps may be handed out now, bool."""
+        """Return a mask of the steps that may be leased now."""
         found = self.usage.may_be_drawn(resident, rows)
         if self.oldest_version is None:
             return found
@@ -58,7 +58,7 @@ class Limits:
         return np.asarray(found & (versions >= self.oldest_version))
 
     def explained(self, new_only: bool) -> str:
-        """Return what the consumer has to do with there being too little."""
+        """Return the limits that exclude items, as a part of an error message."""
         held, most, oldest = sorted(self.usage.held), self.usage.most, self.oldest_version
         said = []
         if held:
@@ -76,10 +76,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """What a sample asks for."""
+    """The checked arguments of a sample."""
 
     size: int
-    key: str | None  # of the query, None for every step
+    key: str | None  # key of the query; None selects every step
     where: Where = field(compare=False)
     condition: Condition | None = field(compare=False)
     sampler: Sampler
@@ -90,17 +90,17 @@ class SampleRequest:
 
     @cached_property
     def unit_is_checked(self) -> bool:
-        """Whether what the unit returns is checked: it is not one of expdb's."""
+        """Whether the results of the unit are checked, because it is not part of expdb."""
         return not is_builtin(type(self.unit))
 
     @cached_property
     def sampler_is_checked(self) -> bool:
-        """Whether what the sampler returns is checked: it is not one of expdb's."""
+        """Whether the results of the sampler are checked, because it is not part of expdb."""
         return not is_builtin(type(self.sampler))
 
     @cached_property
     def anchor_key(self) -> tuple[Any, ...]:
-        """What decides, beside the query, which steps may be drawn; `()` for all of them."""
+        """Key of all restrictions on drawable steps except the query; `()` for none."""
         key = _anchor_key(self.unit)
         if self.shard is not None:
             key = (*key, "shard", *self.shard)
@@ -110,36 +110,36 @@ class SampleRequest:
 
     @cached_property
     def name(self) -> tuple[Any, ...]:
-        """What decides which steps may be drawn."""
+        """Key of all restrictions on the steps that may be drawn."""
         return self.key, self.anchor_key
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
-        """The columns of episodes that the unit, the sampler and the consumer look at."""
+        """The columns of episodes that the unit, the sampler and the consumer read."""
         limits = () if self.limits is None else self.limits.reads
         return tuple(sorted({*self.unit.reads, *self.sampler.reads, *limits}))
 
     @cached_property
     def lists_anchors(self) -> bool:
-        """Whether which steps may be drawn depends on all that match, not on each alone."""
+        """Whether the unit forms items from all matching steps instead of testing each step."""
         return self.unit.lists_anchors
 
     @cached_property
     def asks_priorities(self) -> bool:
-        """Whether the query asks for priorities, which no list of positions follows."""
+        """Whether the query reads priorities; cached lists do not follow their changes."""
         return self.condition is not None and "priority" in self.condition.names
 
     @cached_property
     def asks_database(self) -> bool:
-        """Whether the query or the sampler asks for what may be stored only in the database."""
+        """Whether the query or the sampler reads data that may be stored only in the database."""
         return self.asks_priorities or self.sampler.asks_database
 
     def may_start(
         self, resident: Resident, rows: np.ndarray, trajectories: Trajectories | None = None
     ) -> np.ndarray:
-        """Return which of the steps may be drawn, each by itself.
+        """Return a mask of the steps that may be drawn; each step is tested by itself.
 
-        `trajectories` may have the rows around them at hand.
+        `trajectories` may have the rows around the steps in memory already.
         """
         around = resident if trajectories is None else trajectories
         if self.unit_is_checked:
@@ -153,15 +153,15 @@ class SampleRequest:
 
     @cached_property
     def only_unit_decides(self) -> bool:
-        """Whether the unit alone says which steps may be drawn, and is not checked."""
+        """Whether only the unit restricts the steps, and its results are not checked."""
         return self.limits is None and self.shard is None and not self.unit_is_checked
 
     def epoch(self, resident: Resident) -> tuple[int, int]:
-        """Return what counts the changes of the steps that may be drawn."""
+        """Return the counters that change with the steps that may be drawn."""
         return resident.epoch, 0 if self.limits is None else self.limits.usage.epoch
 
     def in_shard(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
-        """Return which of the steps are of the episodes that are drawn from."""
+        """Return a mask of the steps whose episodes belong to the shard."""
         if self.shard is None:
             return np.ones(len(rows), np.bool_)
         index, count = self.shard
@@ -170,7 +170,7 @@ class SampleRequest:
 
 
 def _anchor_key(unit: Unit) -> tuple[Any, ...]:
-    """Return what decides which steps a unit may start from, across all units."""
+    """Return a key, distinct among all units, of the steps that a unit may start from."""
     key = () if unit.starts_anywhere else unit.anchor_key
     if not key or key == (unit,):
         return key
@@ -180,7 +180,7 @@ def _anchor_key(unit: Unit) -> tuple[Any, ...]:
 
 
 def check_instances(sampler: Any, unit: Any) -> None:
-    """Raise InvalidValue for what is no sampler, or no unit."""
+    """Raise InvalidValue unless the arguments are a Sampler and a Unit."""
     if not isinstance(unit, Unit):
         raise InvalidValue(f"unit must be a Unit such as expdb.Step(), got {unit!r}")
     if not isinstance(sampler, Sampler):
@@ -188,7 +188,7 @@ def check_instances(sampler: Any, unit: Any) -> None:
 
 
 def check_empty(empty: Any) -> None:
-    """Raise InvalidValue for what makes no arrays."""
+    """Raise InvalidValue unless `empty` is callable."""
     if not callable(empty):
         raise InvalidValue(
             f"empty is {empty!r}: give a function of a shape and a dtype, such as numpy.empty"
@@ -196,7 +196,7 @@ def check_empty(empty: Any) -> None:
 
 
 def field_names(given: Any) -> tuple[str, ...]:
-    """Return the names of fields; one by itself is taken."""
+    """Return the names of fields; accept a single name, too."""
     names = (given,) if isinstance(given, str) else given
     found = tuple(names) if isinstance(names, Iterable) else (names,)
     if not all(isinstance(name, str) for name in found):
@@ -204,7 +204,7 @@ def field_names(given: Any) -> tuple[str, ...]:
     return found
 
 
-# -- as the ledger keeps it ------------------------------------------------------------------------
+# -- JSON form for the ledger ----------------------------------------------------------------------
 
 
 def as_text(
@@ -214,7 +214,7 @@ def as_text(
     names: tuple[str, ...] | None,
     columns: Mapping[str, Any],
 ) -> str:
-    """Return what the ledger says of a request; `columns` describes those of the sampler."""
+    """Return the JSON text of a request for the ledger; `columns` describes sampler columns."""
     said = {
         "unit": settings_of(unit),
         "sampler": settings_of(sampler),
@@ -226,7 +226,7 @@ def as_text(
 
 
 def told(where: Where) -> Any:
-    """Return a query as plain JSON values; of a list of positions only how many these are."""
+    """Return a query as plain JSON values; an array of positions becomes only its length."""
     plain = plain_where(where)
     if isinstance(plain, np.ndarray):
         return f"{len(plain)} positions"
@@ -234,7 +234,7 @@ def told(where: Where) -> Any:
 
 
 def settings_of(one: Sampler | Unit) -> dict[str, Any]:
-    """Return the public name of the class and its settings; those that are units likewise."""
+    """Return the public name of the class and its settings, including those of nested units."""
     settings: dict[str, Any] = {"name": public_name(type(one))}
     for name in _names_of_fields(one):
         value = getattr(one, name)
@@ -257,9 +257,9 @@ def have_same_settings(one: Sampler | Unit, other: Sampler | Unit) -> bool:
 
 
 def _are_same(one: Any, other: Any) -> bool:
-    """Return whether two settings are identical, or plain values of one type that look the same.
+    """Return whether two settings are identical, or plain values of the same type and repr.
 
-    0.0 and -0.0 are equal and look different; of other objects nobody knows what `==` compares.
+    0.0 and -0.0 are equal but have different reprs. Other objects may define `==` in any way.
     """
     if one is other:
         return True
@@ -273,11 +273,11 @@ def _are_same(one: Any, other: Any) -> bool:
 
 
 def public_name(kind: type) -> str:
-    """Return the name of a class of expdb, or the module and name of another one."""
+    """Return the name of a class of expdb, or the module and name of any other class."""
     return kind.__name__ if is_builtin(kind) else f"{kind.__module__}.{kind.__qualname__}"
 
 
-REPR = "repr"  # the key of a value that JSON cannot hold
+REPR = "repr"  # the JSON key for the repr of a value that JSON cannot represent
 
 
 def _plain(value: Any) -> Any:

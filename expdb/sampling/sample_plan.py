@@ -1,4 +1,4 @@
-"""A sample: settled once for a request, and drawn from as often as it is wanted."""
+"""A prepared sample request, which draws any number of batches."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -43,18 +43,18 @@ MOST_ROWS_KEPT = 4096  # windows with more rows are not reused: reading dominate
 
 @dataclass(frozen=True)
 class Recorded:
-    """A batch, and what the ledger says of it."""
+    """A batch with the data that the ledger records about it."""
 
     batch: Batch
     drawn: Drawn
-    rows_crc: int  # of which rows it is made of
-    least: int | None  # position of any of these, where it was wanted
+    rows_crc: int  # checksum of the rows that make up the batch
+    least: int | None  # lowest position of these rows; None if it was not requested
 
 
 class SamplePlan:
-    """How the batches of a request are made, as long as memory has the same columns.
+    """Draw and build the batches of one request.
 
-    Draw from it under the lock of the rows in memory, once these are up to date.
+    Before you draw, take the lock of the rows in memory and bring the rows up to date.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class SamplePlan:
         # Version and records of the resident for which `_keys` was built.
         self._version, self._packed = -1, resident.packed
         window = request.unit.window
-        # Always with offset 0, even if the unit's window is without it.
         self.is_checked = request.unit_is_checked or request.sampler_is_checked
+        # The offsets always include 0, even if the unit's window does not.
         self._offsets = None if window is None else range(min(window.start, 0), max(window.stop, 1))
         # Drawable positions, and the epoch for which they are valid.
         self._positions: Positions | None = None
@@ -82,7 +82,7 @@ class SamplePlan:
         self._window: Window | None = None
         self._loaded: Window | None = None
         self._most_rows_kept = MOST_ROWS_KEPT if request.limits is None else 0
-        # Whether it depends on the rows of steps only: not on queries, episodes or priorities.
+        # Whether a draw needs only the rows of steps: no queries, episode columns or priorities.
         self._needs_steps_alone = (
             request.key is None
             and not request.reads
@@ -100,9 +100,10 @@ class SamplePlan:
         )
 
     def serves(self, sampler: Sampler, unit: Unit) -> bool:
-        """Return whether a sampler and a unit that are equal to those of the request act as they.
+        """Return whether the plan can serve a call with an equal sampler and an equal unit.
 
-        Classes of users may have settings that are not compared, or are equal but of other types.
+        Users' classes may have settings that `==` does not compare, or equal settings of different
+        types.
         """
         r = self.request
         return (not r.unit_is_checked or have_same_settings(r.unit, unit)) and (
@@ -111,7 +112,7 @@ class SamplePlan:
 
     @property
     def keys(self) -> KeySources:
-        """Where the keys of a batch come from; raise QueryError for one that there is not."""
+        """The sources of the keys of a batch; raises QueryError for an unknown key."""
         if self._version != self.resident.version or self._packed is not self.resident.packed:
             self._set_keys()
         return self._keys
@@ -123,7 +124,7 @@ class SamplePlan:
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether a batch can be drawn without a look at the database."""
+        """Whether a batch can be drawn without reading the database."""
         r = self.resident
         if not (r.complete and r.size):
             return False
@@ -142,7 +143,7 @@ class SamplePlan:
         session: Session | None = None,
         state: State | None = None,
     ) -> Batch:
-        """Draw a batch; what is not in memory needs a session."""
+        """Draw a batch; data that is not in memory is read through `session`."""
         if state is not None and not self.resident.complete:
             assert session is not None
             return self._draw_stored(rng, session, state)
@@ -169,7 +170,7 @@ class SamplePlan:
     def draw_given(
         self, drawn: Drawn, layout_rng: np.random.Generator, session: Session, state: State
     ) -> Recorded:
-        """Rebuild a batch from recorded positions; raise Evicted if any of them is gone."""
+        """Rebuild a batch from recorded positions; raise Evicted if a step is no longer stored."""
         r, items = self.resident, drawn.items
         if not (held := r.held(items)).all():
             raise evicted(np.unique(items[~held]))
@@ -233,14 +234,14 @@ class SamplePlan:
         fields = self.request.fields
         return Batch(fetch.steps(store, session, state, positions, fields, last=True), size)
 
-    # -- what is drawn -----------------------------------------------------------------------------
+    # -- drawing positions -------------------------------------------------------------------------
 
     def _choose(
         self, rng: np.random.Generator, session: Session | None, number: int | None = None
     ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-        """Draw with the sampler; return positions, rows of each, and the sampler's columns.
+        """Draw with the sampler; return positions, their rows, and the sampler's columns.
 
-        For a consumer, `number` is the number of its batch, and its limits apply.
+        For a consumer, `number` is the number of the batch, and the consumer's limits apply.
         """
         request = self.request
         if request.reads or self.resident.owners:
@@ -281,7 +282,7 @@ class SamplePlan:
         return self._positions
 
     def _fit(self, positions: np.ndarray) -> np.ndarray:
-        """Return which positions the unit may start from, and keep the window around them."""
+        """Return a mask of the positions that the unit may start from; keep their window."""
         r, request, offsets = self.resident, self.request, self._offsets
         if self._loaded is not None:
             self._window, self._loaded = self._loaded, None
@@ -293,7 +294,7 @@ class SamplePlan:
             fit = request.unit.may_start(window, window.drawn)
         else:
             fit = request.may_start(r, window.drawn, window)
-        self._loaded = window  # not before: a signal's handler may draw while the unit looks at it
+        self._loaded = window  # set last: a signal handler may draw while the unit reads the window
         return fit
 
     def _load(self, offsets: range, positions: np.ndarray, rows: np.ndarray) -> Window:
@@ -304,12 +305,12 @@ class SamplePlan:
         window.load(positions, read_only(rows) if self.request.unit_is_checked else rows)
         return window
 
-    # -- what it becomes ---------------------------------------------------------------------------
+    # -- building the batch ------------------------------------------------------------------------
 
     def _lay_out(
         self, positions: np.ndarray, rows: np.ndarray, rng: np.random.Generator
     ) -> tuple[Layout, Window | None]:
-        """Return what the unit makes of drawn rows, and the window that it looked at."""
+        """Return the layout of drawn rows, and the window that the unit has read."""
         r, unit = self.resident, self.request.unit
         window, self._loaded = self._loaded, None
         if window is None or window.positions_drawn is not positions:
@@ -328,7 +329,7 @@ class SamplePlan:
         return layout, window
 
     def _checked(self, rows: np.ndarray, window: Window | None, rng: np.random.Generator) -> Layout:
-        """Return what a unit of a user makes of drawn rows, if it can be."""
+        """Return the layout that a user's unit makes of drawn rows, after checking it."""
         r, unit = self.resident, self.request.unit
         if window is None:
             return checked_layout(unit, unit.layout(r, read_only(rows), rng), rows, r, None)
@@ -346,7 +347,7 @@ class SamplePlan:
         session: Session | None,
         state: State | None,
     ) -> Batch:
-        """Make a batch of what was drawn."""
+        """Build a batch from drawn positions and their layout."""
         if layout.kept is not None:
             positions = positions[layout.kept]
             columns = {name: array[layout.kept] for name, array in columns.items()}
@@ -382,7 +383,7 @@ STEP_COLUMNS = ("episode", "step", "reward", "terminated", "truncated")
 
 
 class MatchingPopulation:
-    """The steps that one sample draws from, as replay/samplers.py describes a `Population`."""
+    """The steps that one sample draws from; implements `Population` of replay/samplers.py."""
 
     __slots__ = ("_number", "_plan", "_rng", "_session")
 
@@ -405,11 +406,11 @@ class MatchingPopulation:
 
     @property
     def size(self) -> int:
-        """How many positions there are."""
+        """Number of positions."""
         return self._known().count()
 
     def at(self, places: np.ndarray) -> np.ndarray:
-        """Return the positions at places, counted from 0, the oldest."""
+        """Return the positions at indices; index 0 is the oldest position."""
         known, places = self._known(), np.asarray(places)
         if places.size and not 0 <= places.min() <= places.max() < known.count():
             raise InvalidValue(
@@ -419,25 +420,25 @@ class MatchingPopulation:
         return known.at(places)
 
     def holds(self, positions: np.ndarray) -> np.ndarray:
-        """Return which of some positions may be drawn."""
+        """Return a mask of the positions that may be drawn."""
         return self._known().holds(np.asarray(positions))
 
     def uniform(self, size: int, rng: np.random.Generator, replace: bool = True) -> np.ndarray:
-        """Return positions, each as likely as every other."""
+        """Return `size` positions that are drawn uniformly."""
         return self._plan.drawable(self._session).draw(size, replace, rng)
 
     def newest(self, k: int) -> Listed:
-        """Return the newest positions."""
+        """Return the newest `k` positions."""
         checks.whole(k, "k", 1)
         return self._known().newest(k)
 
     def by(self, over: Literal["episode", "task"]) -> Grouped:
-        """Return the positions by episode or task."""
+        """Return the positions, grouped by episode or task."""
         checks.choice(over, "over", "episode", "task")
         return self._plan.candidates.grouped(self._session, self._plan.request, over)
 
     def column(self, name: str) -> np.ndarray:
-        """Return a column of each position's step or episode."""
+        """Return a column of steps or episodes, with one value for each position."""
         positions, r = self.positions, self._plan.resident
         rows = r.rows(positions) if len(positions) else positions
         if name in STEP_COLUMNS:
@@ -447,7 +448,7 @@ class MatchingPopulation:
         return read_only(r.of_episodes(name, rows))
 
     def ordered(self, column: str, descending: bool, size: int) -> np.ndarray:
-        """Return the first positions in the order of a column of the view."""
+        """Return the first `size` positions in the order of a column of the view."""
         if not self._plan.request.sampler.asks_database:
             raise InvalidValue("ordered() reads the database; set asks_database = True")
         assert self._session is not None
@@ -462,9 +463,9 @@ class MatchingPopulation:
         return self._plan.by_priority.tree(self._session, self._plan.request, sampler, self._rng)
 
     def calls(self, sampler: Prioritized) -> int:
-        """Count a call of a sampler, and return how many there were before.
+        """Count a call of a sampler, and return the number of earlier calls.
 
-        Those of a consumer are its batches, so that one that is drawn again is the same.
+        For a consumer, return the number of the batch, so that a redrawn batch is the same.
         """
         if self._number is not None:
             return self._number

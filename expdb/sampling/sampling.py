@@ -1,4 +1,4 @@
-"""What a process holds to sample one buffer: rows in memory, plans, priorities."""
+"""Sample one buffer in one process: rows in memory, sample plans and priorities."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -48,22 +48,19 @@ from expdb.storage.store import State, Store
 
 Result = TypeVar("Result")
 
-FILL_SECONDS = 0.01  # of loading at each sample that can do without what is not loaded yet
+FILL_SECONDS = 0.01  # of loading during a sample that does not need the rows in memory
 
 
 class Sampling:
-    """What a process holds to sample one buffer.
-
-    These are its rows in memory, and what was worked out from them.
-    """
+    """The rows of one buffer in the memory of one process, and the data derived from them."""
 
     def __init__(self, store: Store, budget: Budget):
         self._store, self._budget = store, budget
-        self._held: threading.RLock | None = None  # by the thread that forks
+        self._held: threading.RLock | None = None  # the lock that the forking thread holds
         self.start_anew()
 
     def start_anew(self) -> None:
-        """Hold nothing, as at the beginning."""
+        """Discard the rows in memory and all derived data."""
         self.resident = Resident(self._budget)
         self._candidates = Candidates(self._store, self.resident)
         self._by_priority = ByPriority(self._store, self.resident, self._candidates)
@@ -71,43 +68,44 @@ class Sampling:
         self._plans: dict[Any, SamplePlan] = {}  # by the arguments of `_plan`
         self._seen: object = None
         self._rng = np.random.default_rng(0)  # passed to units that draw no random numbers
-        # A program that draws one sample of a large file does not wait until that is loaded.
+        # A program that draws one sample of a large file does not wait until the file is loaded.
         self._loads_rows = False
 
-    # -- forks: a child goes on with the rows that its parent has in memory, of which it shares the
+    # -- forks: a child process continues with the rows that its parent has in memory --------------
 
     def before_fork(self, deadline: float) -> None:
-        """Wait until no thread is at the rows, or until `deadline` on the monotonic clock."""
+        """Take the lock of the rows; give up at `deadline` on the monotonic clock."""
         lock = self.resident.lock  # another thread may close the handle meanwhile
         got = lock.acquire(timeout=max(deadline - time.monotonic(), 0.0))
         self._held = lock if got else None
 
     def after_fork(self) -> None:
-        """Go on, in the parent."""
+        """Release the lock of the rows in the parent process."""
         lock, self._held = self._held, None
         if lock is not None:
             lock.release()
 
     def forked(self) -> None:
-        """Go on, in the child: with the same rows, unless a thread of the parent was at them."""
+        """Prepare the child process: keep the rows if `before_fork` took their lock."""
         if self._held is not self.resident.lock:
             self.start_anew()
             return
         self.resident.lock = threading.RLock()
-        self._seen = None  # the child asks by connections of its own
+        self._seen = None  # the child opens its own connections
         self._by_priority.forked()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what is held in memory.
+        """Bytes of memory that sampling uses.
 
-        It counts columns, links, sum trees, lists of positions, chunks, and the memory of batches.
+        They include columns, links, sum trees, lists of positions, cached chunks, and the memory of
+        batches.
         """
         return self._nbytes + self._gatherer.cache.nbytes + self.resident.arrays.nbytes
 
     @property
     def _nbytes(self) -> int:
-        """Bytes beside the chunks, that the budget is for."""
+        """Bytes that the budget limits, without cached chunks and the memory of batches."""
         return self.resident.nbytes + self._by_priority.nbytes + self._candidates.nbytes
 
     def sample(
@@ -121,7 +119,7 @@ class Sampling:
         rng: np.random.Generator,
         empty: Empty,
     ) -> Batch:
-        """Draw a batch from what is stored at this moment; the arguments are those of a user.
+        """Draw a batch from the steps that are stored now, and check the user's arguments.
 
         If reading from the database fails with an ExpDBError, the state of `rng` is restored.
         """
@@ -138,10 +136,10 @@ class Sampling:
         session: Session | None,
         wants_least: bool,
     ) -> Recorded:
-        """Draw the batch of a consumer that has a number, and what the ledger says of it.
+        """Draw batch `number` of a consumer, with the data that the ledger records.
 
-        `asked` are the arguments of `_plan`. A session that is given sees one snapshot, and is
-        asked in place of another one.
+        `asked` has the arguments of `_plan`. If `session` is not None, its snapshot is used instead
+        of a new session.
         """
         arguments = asked, rng, layout_rng, number, empty, session, wants_least
         with self.resident.lock: return self._safely(self._sample_for, *arguments)  # fmt: skip
@@ -153,7 +151,7 @@ class Sampling:
         fields: tuple[str, ...] | None,
         rng: np.random.Generator,
     ) -> Recorded:
-        """Return the batch of what was drawn before; raise Evicted where some of that is gone."""
+        """Rebuild the batch of a recorded draw; raise Evicted if a step is no longer stored."""
         asked = drawn, unit, fields, rng
         with self.resident.lock: return self._safely(self._again, *asked)  # fmt: skip
 
@@ -255,7 +253,7 @@ class Sampling:
         return plan.build_batch(np.concatenate(parts), rng, empty, session, state), stop, skipped
 
     def get(self, positions: np.ndarray, fields: Any) -> Batch | None:
-        """Return steps by position from memory; None if the database must be queried."""
+        """Return steps by position from memory, or None if the database must be read."""
         if not self._loads_rows or not len(positions):
             return None
         with self.resident.lock: return self._safely(self._get, positions, fields)  # fmt: skip
@@ -279,7 +277,7 @@ class Sampling:
         limits: Limits | None = None,
         known: dict[Any, SamplePlan] | None = None,
     ) -> SamplePlan:
-        """Return the plan of a request, made where none of its kind is in `known`."""
+        """Return the plan of a request; create it if `known` has no plan for the request."""
         if type(size) is not int:
             size = checks.rows(size, "the size of a sample")
         known = self._plans if known is None else known
@@ -292,7 +290,7 @@ class Sampling:
         asked: Any = size, key, sampler, unit, names, part, limits
         try:
             plan = known.get(asked)
-        except TypeError:  # something that cannot be remembered by its value
+        except TypeError:  # an argument is not hashable
             plan = asked = None
         if (
             plan is None
@@ -321,9 +319,10 @@ class Sampling:
         )
 
     def _safely(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        """Do something to the rows.
+        """Call `work`, which reads or changes the rows in memory.
 
-        Where an interrupt or a bug leaves it half done, the rows are forgotten and read again.
+        An interrupt or a bug may leave the rows inconsistent. In that case, discard them, so that
+        the next call reads them again.
         """
         try:
             return work(*arguments)
@@ -339,7 +338,7 @@ class Sampling:
             if self._by_priority.unsaved:
                 self._save_for(plan)
             changed: object = None
-            if self._loads_rows or not plan.needs_no_rows:  # else no commit is watched for yet
+            if self._loads_rows or not plan.needs_no_rows:  # else commits are not tracked yet
                 changed = self._look_for_changes()
                 if changed is None and plan.is_in_memory:
                     return plan.draw(rng, empty)
@@ -373,7 +372,7 @@ class Sampling:
             raise
 
     def _save_for(self, plan: SamplePlan) -> None:
-        """Write changed priorities: all that the database is asked for, or if it is time."""
+        """Write changed priorities now if the plan reads them from the database, else if due."""
         fields = plan.request.fields or ()
         asks = self.resident.priorities is None and "priority" in fields
         if plan.request.asks_database or asks:
@@ -414,22 +413,23 @@ class Sampling:
         plan = self._planned(
             SampleRequest(1, None, None, None, Given(tuple(drawn.columns)), unit, fields)
         )
-        changed = self._look_for_changes()  # before what is read: else it
-        with self._store.engine.reading() as session:  # may tell of later commits
+        # Look for changes first: a later look could report commits that the session does not see.
+        changed = self._look_for_changes()
+        with self._store.engine.reading() as session:
             state = self._prepared(session, plan, changed)
             return plan.draw_given(drawn, rng, session, state)
 
     def _prepared(self, session: Session, plan: SamplePlan, changed: object) -> State:
-        """Bring the rows up to date with a session, for a plan."""
+        """Bring the rows up to date with a session, and prepare the chunk cache for a plan."""
         state = self._store.state(session)
         self._refresh(session, state, changed)
         self._make_room(plan, state)
         return state
 
     def _make_room(self, plan: SamplePlan, state: State) -> None:
-        """Keep chunks in as much memory as is left, if the plan reads some."""
+        """Limit the chunk cache to the memory that is left, if the plan reads chunks."""
         r = self.resident
-        # Before fields are asked for that nobody has stored yet.
+        # Check the size before `plan.keys`, which fails for fields that are not stored yet.
         check_size(state.size, 1, plan.request.unit.what, replace=True)
         if not plan.keys.in_memory:
             self._gatherer.cache.evict(r.low)
@@ -442,7 +442,7 @@ class Sampling:
         try:
             refresh(self._store, session, self.resident, state, seconds)
         except BaseException:
-            self.resident.forget()  # it may be half of something
+            self.resident.forget()  # the rows may be inconsistent
             raise
         if changed is not None and self.resident.complete:
             self._seen = changed
@@ -476,7 +476,7 @@ class Sampling:
             return self._store.state(session).revision
 
     def load(self) -> None:
-        """Have the rows in memory, so that nobody waits for that under a lock."""
+        """Load the rows into memory before a caller needs them while it holds a lock."""
         locked(self.resident.lock, self._safely, self._load)
 
     def _load(self) -> None:
@@ -488,7 +488,7 @@ class Sampling:
     # -- priorities --------------------------------------------------------------------------------
 
     def update_priorities(self, positions: np.ndarray, values: np.ndarray) -> int:
-        """Set the priority of steps and return how many of the updates met a step that is held."""
+        """Set the priority of steps; return the number of updates that met a stored step."""
         update = self._update_priorities
         count: int = locked(self.resident.lock, self._safely, update, positions, values)
         return count
@@ -505,16 +505,16 @@ class Sampling:
             if changed is not None:
                 with store.engine.reading() as session:
                     self._refresh(session, store.state(session), changed)
-        # Nothing here draws by them, or the rows were forgotten.
+        # This process does not draw by priority, or the rows were discarded.
         if r.priorities is None or not self._by_priority.is_used:
-            self._by_priority.save_kept()  # those that are older
+            self._by_priority.save_kept()  # older updates must be written first
             return priorities.update(store, positions, values)
         return self._by_priority.update(positions, values)
 
     def save(self, wait: bool = False) -> None:
         """Write the priorities that have changed.
 
-        It does not while somebody else writes, unless it is to `wait`.
+        If another process is writing, wait for it with `wait`; otherwise return without writing.
         """
         self._by_priority.save(wait=wait)
 
@@ -523,9 +523,9 @@ class Sampling:
         return locked(self.resident.lock, self._safely, self._by_priority.state)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state.
+        """Restore priorities and call counts from a state.
 
-        Raises KeyError, TypeError or ValueError, and changes nothing, where it is none.
+        If the state is invalid, raise KeyError, TypeError or ValueError and change nothing.
         """
         saved = Saved.of(state)
         locked(self.resident.lock, self._safely, self._restore, saved)
@@ -543,7 +543,7 @@ class Sampling:
 def explained(
     store: Store, session: Session, condition: Condition | None, error: errors.TooFewRows
 ) -> errors.TooFewRows:
-    """Return an error that also says what a buffer holds, what matches and what is missing."""
+    """Return an error that also counts the stored steps, the matches and the open episodes."""
     state = store.state(session)
     if not state.added:
         other = nearest(store.name, [name for name in list_buffers(session) if name != store.name])

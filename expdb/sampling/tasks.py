@@ -1,4 +1,4 @@
-"""Whole tasks: which are drawn, and their steps."""
+"""Draw whole tasks and read their steps."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -24,7 +24,7 @@ def sample_tasks(
     fields: Sequence[str] | None,
     rng: np.random.Generator,
 ) -> dict[str, Batch]:
-    """Return the steps of `n` tasks, all of them or only the matching ones, by task."""
+    """Return the steps of `n` tasks by task: all steps with `whole`, else the matching steps."""
     with store.engine.reading() as session:
         state = store.state(session)
         try:
@@ -55,14 +55,13 @@ def sample_tasks(
 def draw_tasks(
     store: Store, session: Session, n: int, condition: Condition | None, rng: np.random.Generator
 ) -> list[str]:
-    """Return `n` tasks, uniformly among those with a matching step.
+    """Return `n` tasks, drawn uniformly from the tasks with a matching step.
 
-    What is read follows `n`, not all that is held.
+    The amount of data that is read depends on `n`, not on the size of the buffer.
 
-    Tasks are tried in a uniformly random order, and the first `n` that match are taken. The order
-    comes from random episodes, where only the first episode of a task stands for it; where the
-    query leaves few tasks by its conditions on episodes, or few match at all, they are listed
-    instead.
+    Tasks are tried in a uniformly random order, and the first `n` matching tasks are returned. The
+    order comes from random episodes: only the first episode of a task counts. If the query's
+    conditions on episodes leave few tasks, or if few tasks match, the tasks are listed instead.
     """
     low, high = select.episode_ids(store, session)
     listed = select.tasks_required(

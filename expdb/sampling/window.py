@@ -1,4 +1,4 @@
-"""The rows around drawn steps, and their records: read once, for the unit and for the batch."""
+"""The rows around drawn steps and their records, read once for the unit and the batch."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -34,9 +34,9 @@ class Window(RowColumns):
         self._steps = np.arange(offsets.start, offsets.stop)
         self._rows = np.empty((size, len(offsets)), np.int64)
         self.rows = read_only(self._rows)
-        # Where a step is not followed by the one beside it, and where the window ends.
+        # True where the next row does not follow, and at the end of the window.
         self._breaks = np.ones((size, len(offsets)), np.bool_)
-        # Of the steps before the drawn one, the nearest first.
+        # The same for the steps before the drawn one, nearest first.
         self._breaks_before = np.ones((size, self._before + 1), np.bool_)
         self._records = Records(self.packed, self._rows.shape, resident.arrays)
         self._take, self._flat = self.packed.records.take, self._records.flat
@@ -52,19 +52,19 @@ class Window(RowColumns):
 
     @cached_property
     def items(self) -> dict[str, np.ndarray]:
-        """The packed columns of all rows, as `Records.items`."""
+        """The record columns of all rows, as in `Records.items`."""
         return self._records.items
 
     @cached_property
     def of_drawn(self) -> dict[str, np.ndarray]:
-        """The packed columns of the drawn rows, as `Records.items`."""
+        """The record columns of the drawn rows, as in `Records.items`."""
         return {name: column[:, self._before] for name, column in self.items.items()}
 
     def load(self, positions: np.ndarray, rows: np.ndarray) -> None:
-        """Take the records around steps, given by position and by row."""
+        """Read the records around steps, which are given by position and by row."""
         self.positions_drawn, self.drawn = positions, rows
-        self.is_whole = self._is_beside = True  # there is a step at every place; all side by side
-        self._parts: list[tuple[np.ndarray, slice]] = []  # of the rows, that a unit has
+        self.is_whole = self._is_beside = True  # every offset has a step; all rows are adjacent
+        self._parts: list[tuple[np.ndarray, slice]] = []  # parts of the rows that a unit has read
         if not self._ahead and not self._before:
             self.rows = rows[:, None]
             self._take(rows, 0, self._flat, "clip")
@@ -86,10 +86,10 @@ class Window(RowColumns):
             self._mask_missing(broken, last[broken], None)
 
     def _find_ends(self) -> None:
-        """Find where an episode has no step, before the drawn one or after it."""
+        """Find the offsets, before and after the drawn step, at which the episode has no step."""
         before, ends, r = self._before, self._breaks, self._resident
         places, first = r.places(self.positions_drawn), r.first_place
-        if places[places.argmin()] - before < first:  # evicted, still linked
+        if places[places.argmin()] - before < first:  # evicted steps are still linked
             ends[:, :before] |= places[:, None] + self._steps[:before] < first
         self._breaks_before[:, :before] = ends[:, before - 1 :: -1]
         ahead, behind = ends[:, before:].argmax(1), self._breaks_before.argmax(1)
@@ -114,7 +114,7 @@ class Window(RowColumns):
             goes_on &= ahead < self._ahead
             goes_on |= (behind < before) & (first != 0)
         rows[missing] = UNKNOWN
-        if np.count_nonzero(goes_on):  # elsewhere, or from what is gone
+        if np.count_nonzero(goes_on):  # the episode continues in rows that are not adjacent
             self._is_beside = False
             rows[goes_on] = r.around(self.drawn[broken[goes_on]], self._offsets)
         self._rows[broken], self.is_whole = rows, False
@@ -123,12 +123,12 @@ class Window(RowColumns):
 
     @property
     def filled(self) -> np.ndarray:
-        """The rows, the zero row where there is no step."""
+        """The rows, with the zero row where there is no step."""
         rows = self.rows
         return rows if self.is_whole else np.where(rows < 0, self._resident.zero, rows)
 
     def items_of(self, rows: np.ndarray, source: str) -> dict[str, np.ndarray]:
-        """Return the packed columns of rows of a batch: of a part of its own, or taken now."""
+        """Return the record columns of rows; they are read only if the window lacks them."""
         if rows is self.rows:
             return self.items
         for known, part in self._parts:
@@ -146,7 +146,7 @@ class Window(RowColumns):
         return getattr(self._resident, name)
 
     def around(self, rows: np.ndarray, offsets: range) -> np.ndarray:
-        """Return the rows at offsets from steps on their episodes."""
+        """Return the rows at offsets from steps within their episodes."""
         mine = self._offsets
         is_part = mine.start <= offsets.start <= offsets.stop <= mine.stop and offsets.step == 1
         if rows is not self.drawn or not is_part:
@@ -172,7 +172,7 @@ class Window(RowColumns):
         return found
 
     def successors(self, rows: np.ndarray) -> np.ndarray:
-        """Return the rows of what follows."""
+        """Return the row that follows each row."""
         return self._of_drawn[AFTER] if rows is self.drawn else self._of(AFTER, rows)
 
     def positions(self, rows: np.ndarray) -> np.ndarray:

@@ -1,7 +1,6 @@
 """The faces that people meet: command line, demo, examples, README."""
 
 import ast
-import importlib.util
 import json
 import os
 import random
@@ -251,59 +250,6 @@ def test_examples_run_again_and_stay_short(name, tmp_path):
     with expdb.open(tmp_path / "example.db") as db:
         assert db.check() == []
         assert db.buffers()
-
-
-PAGES_WITH_CODE = [
-    "README.md",
-    "docs/coming_from_di_engine.md",
-    "docs/coming_from_memmap.md",
-    "docs/coming_from_minestudio.md",
-    "docs/coming_from_rllib.md",
-    "docs/coming_from_stable_baselines3.md",
-    "docs/consumption.md",
-    "docs/eviction.md",
-    "docs/extending.md",
-    "docs/other_programs.md",
-    "docs/reading.md",
-    "docs/sampling.md",
-    "docs/training.md",
-    "docs/writing.md",
-]
-
-
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, marks=() if page == "README.md" else pytest.mark.slow)
-        for page in PAGES_WITH_CODE
-    ],
-)
-def test_the_code_of_the_pages_runs_and_runs_again(page, tmp_path, monkeypatch):
-    """Each block as a program of its own.
-
-    Under the start method of processes that asks for the most: spawn.
-    """
-    monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
-    assert blocks
-    for module, option in (("stable_baselines3", "--torch"), ("ray", "--ecosystems")):
-        if f"from {module}" in "".join(blocks) and not importlib.util.find_spec(module):
-            pytest.skip(f"{module} is not installed: run `python3 dev.py test {option}`")
-    for number, block in enumerate(blocks):
-        if "torch" in block and not importlib.util.find_spec("torch"):
-            continue
-        program = tmp_path / f"block_{number}.py"
-        program.write_text(
-            "import multiprocessing\nmultiprocessing.set_start_method('spawn', "
-            f"force=True)\n{block}"
-        )
-        foreign = "coming_from" in page  # the framework may warn as it likes
-        for _ in range(1 if "torch" in block else 2):  # which takes seconds to import
-            done = subprocess.run(
-                [sys.executable, "-W", "default" if foreign else "error", program],
-                capture_output=True, text=True,
-            )  # fmt: skip
-            assert done.returncode == 0, f"{page}, block {number}: {done.stderr}"
 
 
 def test_the_columns_of_the_page_about_sql_are_those_of_the_view():

@@ -1,11 +1,11 @@
-"""AWorld's replay buffer, on an experience database.
+"""A replay buffer with AWorld's API that stores its rows in an experience database.
 
-Change the import, and what was in memory is in SQL.
+To use it, change the import:
 
     from aworld.replay_buffer import ReplayBuffer, DataRow, ExpMeta, Experience      # before
     from expdb.integrations.aworld import ReplayBuffer, DataRow, ExpMeta, Experience         # after
 
-`docs/coming_from_aworld.md` says of every name what is the same, what is better and what is
+`docs/coming_from_aworld.md` describes for every name what is the same, what is better and what is
 refused.
 """
 

@@ -1,4 +1,4 @@
-"""AWorld's ReplayBuffer: stores rows, samples tasks."""
+"""A ReplayBuffer with AWorld's API: it stores rows and samples tasks."""
 
 import logging
 from collections.abc import Sequence
@@ -19,9 +19,12 @@ logger = logging.getLogger(__name__)
 
 
 class ReplayBuffer:
-    """Keeps rows in a storage and samples them by task.
+    """Store rows in a storage and sample them by task.
 
-    Alone, it has a private database of its own.
+    Parameters
+    ----------
+    storage : Storage, optional
+        The storage of the rows; by default an `InMemoryStorage`, a private temporary database.
     """
 
     def __init__(self, storage: Storage | None = None):
@@ -29,17 +32,36 @@ class ReplayBuffer:
 
     @property
     def storage(self) -> Storage:
-        """Where the rows are."""
+        """The storage of the rows."""
         return self._storage
 
     def store(self, data: DataRow) -> None:
-        """Store a row; it is durable when this returns. Raises ValueError for none."""
+        """Store a row.
+
+        With the storages of expdb, the row is durable when the method returns.
+
+        Parameters
+        ----------
+        data : DataRow
+            The row to store.
+
+        Raises
+        ------
+        ValueError
+            If `data` is None.
+        """
         if not data:
             raise ValueError("data is required: give a DataRow")
         self._storage.add(data)
 
     def store_batch(self, data_batch: Sequence[DataRow]) -> None:
-        """Store rows, all or none of them."""
+        """Store rows: all of them or none.
+
+        Parameters
+        ----------
+        data_batch : sequence of DataRow
+            The rows to store. An empty sequence only logs a warning.
+        """
         if not data_batch:
             logger.warning("store_batch was given no rows")
             return
@@ -52,9 +74,23 @@ class ReplayBuffer:
         converter: Converter | None = None,
         batch_size: int = 1000,
     ) -> list[Any]:
-        """Return what the converter makes of the rows of each of up to `batch_size` tasks.
+        """Sample tasks, and convert the rows of each task.
 
-        In order of step.
+        Parameters
+        ----------
+        sampler : TaskSampler, optional
+            Chooses the tasks; by default `RandomTaskSample`.
+        query_condition : dict, optional
+            Selects the tasks that have a matching row. By default, all tasks.
+        converter : Converter, optional
+            Converts the rows of each task; by default it returns them unchanged.
+        batch_size : int
+            Maximum number of tasks.
+
+        Returns
+        -------
+        list
+            The converted rows of each task. The rows are in order of step and time.
         """
         sampler, converter = sampler or RandomTaskSample(), converter or DefaultConverter()
         return [
@@ -69,6 +105,24 @@ class ReplayBuffer:
         converter: Converter | None = None,
         batch_size: int = 1000,
     ) -> Any:
-        """Return what the converter makes of a sample: by default a dict of rows by task id."""
+        """Sample rows, and convert the whole sample.
+
+        Parameters
+        ----------
+        sampler : Sampler, optional
+            Chooses the rows; by default `RandomTaskSample`.
+        query_condition : dict, optional
+            The condition that is passed to the sampler.
+        converter : Converter, optional
+            Converts the sample; by default it returns the sample unchanged.
+        batch_size : int
+            The size that is passed to the sampler; `RandomTaskSample` takes it as the maximum
+            number of tasks.
+
+        Returns
+        -------
+        object
+            The converted sample; by default a dict of lists of rows by task id.
+        """
         sampler, converter = sampler or RandomTaskSample(), converter or DefaultConverter()
         return converter.to_dataset_row(sampler.sample(self._storage, batch_size, query_condition))

@@ -1,11 +1,11 @@
-"""The storage of AWorld 0.3, blocks of items, in an experience database.
+"""A storage for AWorld 0.3 that keeps blocks of items in an experience database.
 
     from aworld.core.storage.inmemory_store import InmemoryConfig, InmemoryStorage         # before
     from expdb.integrations.aworld.current import ExperienceConfig, ExperienceStorage      # after
 
     storage = ExperienceStorage(ExperienceConfig(location="runs.db"))
 
-It goes wherever AWorld takes a `storage=`. `docs/coming_from_aworld.md` says what is different.
+Use it wherever AWorld takes a `storage=`. `docs/coming_from_aworld.md` describes the differences.
 """
 
 from __future__ import annotations
@@ -33,11 +33,21 @@ __all__ = ["ExperienceConfig", "ExperienceStorage"]
 
 
 class ExperienceConfig(StorageConfig):
-    """Where the items are, and how many are kept.
+    """The settings of an ExperienceStorage.
 
-    `location` is a path or a PostgreSQL URL, `buffer` a name in it. `max_capacity` bounds the
-    blocks, `max_items_per_block` the items of each, 0 for any number; the oldest go first, or with
-    `eviction_policy="lru"` those that were not written for the longest time.
+    Parameters
+    ----------
+    location : str
+        A path or a PostgreSQL URL; by default a private temporary database.
+    buffer : str
+        Name of the buffer in the database.
+    max_capacity : int
+        Maximum number of blocks; the oldest blocks are deleted first.
+    max_items_per_block : int
+        Maximum number of items in a block; 0 for no limit.
+    eviction_policy : {"fifo", "lru"}
+        With "fifo", the oldest items of a block are deleted first. With "lru", the items that were
+        written least recently are deleted first.
     """
 
     name: str = "expdb"
@@ -49,10 +59,17 @@ class ExperienceConfig(StorageConfig):
 
 
 class ExperienceStorage(Storage[Any]):
-    """Blocks of items, each of which is a step: its task is the block, its tag `id` is the item's.
+    """Store blocks of items in a buffer.
 
-    What a method has returned is durable, and visible to every process. Items are AWorld's `Data`,
-    or pydantic models with an `id`; values are models or plain JSON, and others raise InvalidValue.
+    An item is a step: the task of the step is the block, and its tag `id` is the id of the item.
+    When a method returns, its changes are durable and visible to every process. Items are AWorld's
+    `Data`, or pydantic models with an `id`. Values are pydantic models or plain JSON; other values
+    raise InvalidValue.
+
+    Parameters
+    ----------
+    conf : ExperienceConfig, optional
+        The settings; by default `ExperienceConfig()`.
     """
 
     def __init__(self, conf: ExperienceConfig | None = None):
@@ -65,17 +82,17 @@ class ExperienceStorage(Storage[Any]):
         self.buffer.index("tags.id")
 
     def backend(self) -> expdb.ReplayBuffer:
-        """Return the buffer that the items are in."""
+        """Return the buffer of the items."""
         return self.buffer
 
     def close(self) -> None:
-        """Close the database; the items stay."""
+        """Close the database; the items remain stored."""
         self.database.close()
 
     # -- blocks --------------------------------------------------------------------------------
 
     async def create_block(self, block_id: str, overwrite: bool = True) -> bool:
-        """Make a block; False where it is there and may not be overwritten."""
+        """Create a block; return False if it exists and `overwrite` is False."""
         there = self._blocks.count({"task_id": str(block_id)}) > 0
         if there and not overwrite:
             return False
@@ -93,7 +110,7 @@ class ExperienceStorage(Storage[Any]):
                 self._delete_block(block_id)
 
     async def delete_block(self, block_id: str, exists: bool = False) -> bool:
-        """Delete a block with its items; False where there is none."""
+        """Delete a block with its items; return False if there is no such block."""
         return self._delete_block(str(block_id))
 
     def _delete_block(self, block_id: str) -> bool:
@@ -101,7 +118,7 @@ class ExperienceStorage(Storage[Any]):
         return self._blocks.delete({"task_id": block_id}) > 0
 
     async def get_block(self, block_id: str) -> DataBlock | None:
-        """Return a block, None where there is none."""
+        """Return a block, or None if there is no such block."""
         found = self._blocks.page(1, 1, {"task_id": str(block_id)})
         if not found:
             return None
@@ -112,7 +129,27 @@ class ExperienceStorage(Storage[Any]):
     async def create_data(
         self, data: Any, block_id: str | None = None, overwrite: bool = True
     ) -> bool:
-        """Store an item in its block, which is made if need be; False where it may not replace."""
+        """Store an item in its block, which is created if necessary.
+
+        Parameters
+        ----------
+        data : Data, pydantic model, list or tuple
+            The item, or several items.
+        block_id : str, optional
+            The block; it is used if the item has no `block_id`.
+        overwrite : bool
+            Whether to replace an item with the same id.
+
+        Returns
+        -------
+        bool
+            False if an item exists and `overwrite` is False.
+
+        Raises
+        ------
+        InvalidValue
+            If a value is neither a pydantic model nor plain JSON.
+        """
         if isinstance(data, (list, tuple)):
             return all([await self.create_data(one, block_id, overwrite) for one in data])
         block, id = _block_of(data, block_id), _id_of(data)
@@ -127,7 +164,10 @@ class ExperienceStorage(Storage[Any]):
         return True
 
     def _write(self, block: str, id: str, stored: Any, before: list[dict[str, Any]]) -> None:
-        """Store an item, and then delete what it replaces, in whose place it is."""
+        """Store an item, and then delete the item that it replaces.
+
+        With the "fifo" policy, the new item has the step number of the replaced item.
+        """
         step = None
         if before and self.conf.eviction_policy == "fifo":
             step = before[0]["step"]
@@ -150,7 +190,7 @@ class ExperienceStorage(Storage[Any]):
         return self._items(expdb.QueryBuilder().eq("task_id", block).and_().eq("tags.id", id))
 
     def _items(self, where: Any) -> list[dict[str, Any]]:
-        """Return the newest of each id, in the order they were first written."""
+        """Return the newest item of each id, in order of step and position."""
         newest: dict[tuple[str, str], dict[str, Any]] = {}
         fields = ["position", "step", "task_id", "tags", "item"]
         for batch in self.buffer.scan(where, fields=fields):
@@ -161,7 +201,27 @@ class ExperienceStorage(Storage[Any]):
     async def update_data(
         self, data: Any, block_id: str | None = None, exists: bool = False
     ) -> bool:
-        """Replace an item; where there is none, do nothing, or return False with `exists`."""
+        """Replace an item.
+
+        Parameters
+        ----------
+        data : Data or pydantic model
+            The new item, whose id names the item to replace.
+        block_id : str, optional
+            The block; it is used if the item has no `block_id`.
+        exists : bool
+            Whether a missing item is a failure.
+
+        Returns
+        -------
+        bool
+            False if there is no such item and `exists` is True.
+
+        Raises
+        ------
+        InvalidValue
+            If a value is neither a pydantic model nor plain JSON.
+        """
         block, id = _block_of(data, block_id), _id_of(data)
         before = self._find(block, id)
         if before:
@@ -175,7 +235,24 @@ class ExperienceStorage(Storage[Any]):
         block_id: str | None = None,
         exists: bool = False,
     ) -> bool:
-        """Delete an item; False where there is none and `exists` is given."""
+        """Delete an item.
+
+        Parameters
+        ----------
+        data_id : str, optional
+            The id of the item.
+        data : Data or pydantic model, optional
+            The item, if `data_id` is not given.
+        block_id : str, optional
+            The block; it is used if `data` has no `block_id`.
+        exists : bool
+            Whether a missing item is a failure.
+
+        Returns
+        -------
+        bool
+            False if there is no such item and `exists` is True.
+        """
         block = _block_of(data, block_id)
         id = data_id if data is None or data_id else _id_of(data)
         before = self._find(block, str(id))
@@ -183,7 +260,23 @@ class ExperienceStorage(Storage[Any]):
         return bool(before) or not exists
 
     async def select_data(self, condition: Any = None) -> list[Any]:
-        """Return the items whose values match, of all blocks, oldest first."""
+        """Return the items of all blocks whose values match, oldest first.
+
+        Parameters
+        ----------
+        condition : mapping, optional
+            A condition on the values, with dotted paths as fields. By default, return all items.
+
+        Returns
+        -------
+        list
+            The items.
+
+        Raises
+        ------
+        InvalidValue
+            If a comparison is unknown.
+        """
         found = [_item(one["item"]) for one in self._items(None)]
         return [one for one in found if not condition or _matches(one, condition)]
 
@@ -192,7 +285,7 @@ class ExperienceStorage(Storage[Any]):
         return [_item(one["item"]) for one in self._items({"task_id": str(block_id)})]
 
     async def size(self, condition: Any = None) -> int:
-        """Return how many items match."""
+        """Return the number of matching items."""
         return len(await self.select_data(condition))
 
     async def delete_all(self) -> None:
@@ -213,7 +306,7 @@ def _id_of(data: Any) -> str:
 
 
 def _stored(data: Any) -> dict[str, Any]:
-    """Return an item as JSON; raise InvalidValue for what would not come back as it is."""
+    """Return an item as JSON; raise InvalidValue if JSON cannot represent it exactly."""
     if type(data) is Data:
         told = {name: getattr(data, name) for name in _TOLD}
         return {"data": _json(told, "the item"), "value": _json(data.value, "value")}
@@ -240,7 +333,7 @@ def _json(value: Any, path: str) -> Any:
 
 
 def _plain(stored: Any) -> Any:
-    """Return what `_json` was given; models whose module is not imported come back as dicts."""
+    """Return the value that `_json` was given; models of modules not imported become dicts."""
     if isinstance(stored, list):
         return [_plain(one) for one in stored]
     if not isinstance(stored, Mapping):
@@ -278,7 +371,10 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def _matches(item: Any, condition: Mapping[str, Any]) -> bool:
-    """Return whether the value of an item matches; comparisons with None match nothing."""
+    """Return whether the value of an item matches.
+
+    Comparisons with None do not match, except with `eq`, `ne`, `is_null` and `is_not_null`.
+    """
     for join, every in (("and_", all), ("or_", any)):
         if join in condition:
             return every(_matches(item, one) for one in condition[join])

@@ -1,6 +1,6 @@
-"""Conditions on rows: built as in expdb.
+"""Conditions on rows, which are built with expdb's QueryBuilder.
 
-Checked against rows in Python where SQL does not know the field.
+A condition is checked in Python if SQL does not know its field.
 """
 
 import operator
@@ -20,11 +20,16 @@ _ORDER: dict[str, Callable[[Any, Any], Any]] = {
 
 
 class QueryFilter:
-    """Check rows against what `QueryBuilder.build()` returned; None matches every row.
+    """Check rows in Python against a condition.
 
-    Fields are dotted paths such as "exp_meta.task_id"; one that a row lacks is None. Comparisons
-    with None match nothing, but `ne`, `not_in` and `not_like` do. `like` is "contains", without
-    wildcards.
+    Fields are dotted paths such as "exp_meta.task_id". A field that a row lacks is None. `gt`,
+    `gte`, `lt`, `lte` and `like` do not match None; `ne`, `not_in` and `not_like` do. `like` tests
+    whether a string contains the value, without wildcards.
+
+    Parameters
+    ----------
+    query_condition : dict or None
+        The result of `QueryBuilder.build()`; None matches every row.
     """
 
     def __init__(self, query_condition: Mapping[str, Any] | None):
@@ -37,7 +42,20 @@ class QueryFilter:
     def filter(
         self, rows: Iterable[Any], query_condition: Mapping[str, Any] | None = None
     ) -> list[Any]:
-        """Return the rows that meet the condition."""
+        """Return the rows that meet the condition.
+
+        Parameters
+        ----------
+        rows : iterable of DataRow
+            The rows to check.
+        query_condition : dict, optional
+            A condition to use instead of the condition of the filter.
+
+        Returns
+        -------
+        list of DataRow
+            The matching rows, in their order.
+        """
         condition = self.query_condition if query_condition is None else query_condition
         return [row for row in rows if not condition or _holds(row, condition)]
 

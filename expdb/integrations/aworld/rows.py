@@ -1,4 +1,4 @@
-"""What AWorld keeps of a step: where and when it was, and what was seen, done and earned."""
+"""AWorld's classes for a step and its metadata."""
 
 import uuid
 from dataclasses import InitVar, dataclass, field
@@ -7,9 +7,20 @@ from typing import Any
 
 @dataclass
 class ExpMeta:
-    """Where and when a step was.
+    """The metadata of a step.
 
-    Task, agent, number, Unix seconds, and the agent that acted before.
+    Parameters
+    ----------
+    task_id, task_name : str
+        The task of the step.
+    agent_id : str
+        The agent that acted.
+    step : int
+        Number of the step.
+    execute_time : float
+        Time of the step in Unix seconds.
+    pre_agent : str, optional
+        The agent that acted before.
     """
 
     task_id: str
@@ -26,10 +37,27 @@ class ExpMeta:
 
 @dataclass
 class Experience:
-    """What a step saw, did and earned.
+    """The state, the actions and the reward of a step.
 
-    `state` and each of `actions` may be any pydantic model, or any JSON value. `action=` is a list
-    of one.
+    Parameters
+    ----------
+    state : pydantic model or JSON value
+        The state that the agent saw.
+    actions : list, optional
+        The actions; each is a pydantic model or a JSON value.
+    reward_t : float, optional
+        The reward.
+    adv_t, v_t : object, optional
+        The advantage and the value.
+    messages : list of dict, optional
+        The messages of the step.
+    action : object, optional
+        A single action, or a list or tuple of actions; an alternative to `actions`.
+
+    Raises
+    ------
+    ValueError
+        If both `action` and `actions` are given.
     """
 
     state: Any
@@ -47,13 +75,23 @@ class Experience:
             self.actions = list(action) if isinstance(action, (list, tuple)) else [action]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict, models as what they dump to."""
+        """Return the fields as a dict; pydantic models are dumped to JSON values."""
         return {name: _plain(value) for name, value in vars(self).items()}
 
 
 @dataclass
 class DataRow:
-    """A step of an agent: an `ExpMeta`, an `Experience` and an id, by default a new uuid."""
+    """A step of an agent.
+
+    Parameters
+    ----------
+    exp_meta : ExpMeta
+        The metadata of the step.
+    exp_data : Experience
+        The state, the actions and the reward of the step.
+    id : str, optional
+        The id of the row; by default a new UUID.
+    """
 
     exp_meta: ExpMeta
     exp_data: Experience

@@ -1,4 +1,4 @@
-"""Which tasks a sample has, and what becomes of their rows."""
+"""Samplers, which choose tasks, and converters, which convert the rows of a sample."""
 
 import random
 from abc import ABC, abstractmethod
@@ -11,17 +11,17 @@ Condition = dict[str, Any] | None
 
 
 class Sampler(ABC):
-    """Chooses rows of a storage."""
+    """Base class of samplers, which choose rows of a storage."""
 
     @abstractmethod
     def sample(self, storage: Storage, batch_size: int, query_condition: Condition = None) -> Any:
-        """Return a sample."""
+        """Return a sample of the rows of a storage."""
 
 
 class TaskSampler(Sampler):
-    """Chooses tasks; `sample_task_ids` says which.
+    """Base class of samplers of whole tasks, which `sample_task_ids` chooses.
 
-    A condition selects tasks: all rows of those tasks come.
+    A condition selects tasks. A sample has all rows of the chosen tasks.
     """
 
     @abstractmethod
@@ -50,32 +50,29 @@ class TaskSampler(Sampler):
 
 
 class RandomTaskSample(TaskSampler):
-    """Chooses tasks uniformly among those that have a matching row.
+    """Choose tasks uniformly among the tasks that have a matching row.
 
-    It chooses all of them where there are fewer than asked for.
+    If there are fewer than `batch_size` such tasks, choose all of them.
     """
 
     def sample_task_ids(
         self, storage: Storage, batch_size: int, query_condition: Condition = None
     ) -> list[str]:
-        """Return the ids of up to `batch_size` distinct tasks that have a matching row.
-
-        In random order.
-        """
+        """Return the ids of up to `batch_size` matching tasks, distinct and in random order."""
         tasks = storage.get_task_ids(query_condition)
         return random.sample(tasks, min(batch_size, len(tasks)))
 
 
 class Converter(ABC):
-    """Makes of the rows of a sample what a trainer wants."""
+    """Base class of converters, which convert the rows of a sample for a trainer."""
 
     @abstractmethod
     def to_dataset_row(self, rows: Any) -> Any:
-        """Return what the rows become."""
+        """Return the converted rows."""
 
 
 class DefaultConverter(Converter):
-    """Leaves rows as they are."""
+    """Return rows unchanged."""
 
     def to_dataset_row(self, rows: Any) -> Any:
         """Return the rows."""

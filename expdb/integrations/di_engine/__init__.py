@@ -1,13 +1,13 @@
-"""DI-engine's replay buffers, of both generations, in an experience database.
+"""Replay buffers for DI-engine that store items in an expdb database.
 
-Change the import, and what was lost at the end of the program is in SQL.
+Change the import, and items stay in a database after the program has ended.
 
     from ding.worker.replay_buffer import AdvancedReplayBuffer             # before
     from ding.data.buffer import DequeBuffer
     from expdb.integrations.di_engine import AdvancedReplayBuffer, DequeBuffer          # after
 
-It works without DI-engine. `docs/coming_from_di_engine.md` says of every name and option what is
-the same, what is better and what is refused.
+DI-engine need not be installed. `docs/coming_from_di_engine.md` compares every class and option of
+both generations of DI-engine's buffers with the original.
 """
 
 from expdb.integrations.di_engine.advanced import AdvancedReplayBuffer

@@ -1,4 +1,4 @@
-"""DI-engine's prioritized buffer, with limits to use, age and the ratio of what is drawn."""
+"""DI-engine's prioritized buffer, which limits use, staleness and the push to sample ratio."""
 
 from __future__ import annotations
 
@@ -19,16 +19,39 @@ from expdb.integrations.di_engine.monitors import (
 from expdb.integrations.di_engine.naive import NaiveReplayBuffer
 from expdb.integrations.di_engine.saved import load
 
-EPSILON = 1e-5  # DI-engine adds it to priorities that are updated
+EPSILON = 1e-5  # DI-engine adds it to updated priorities
 
 
 class AdvancedReplayBuffer(NaiveReplayBuffer):
-    """Draw by priority, stratified (Schaul et al. 2016, arXiv:1511.05952).
+    """Draw items in proportion to their priority, with stratified sampling.
 
-    The config's keys are DI-engine's, and `location`. Items are dicts; those that are drawn have
-    `priority`, `IS`, `use`, `staleness`, `replay_unique_id` and `replay_buffer_idx` too, and
-    nothing is written into the caller's dicts. `max_use` is a hard bound, within a sample and over
-    restarts; an item is removed where `cur_learner_iter - collect_iter >= max_staleness`.
+    Items are dicts. Pushed dicts are not modified. Sampled items are copies that also have
+    `priority`, `IS`, `use`, `staleness`, `replay_unique_id` and `replay_buffer_idx`. An item is
+    never sampled more than `max_use` times, also within a sample and after a restart. An item is
+    removed if `cur_learner_iter - collect_iter >= max_staleness`.
+
+    Parameters
+    ----------
+    cfg : mapping
+        Configuration with the keys of DI-engine, and `location`, a path or PostgreSQL URL. By
+        default, the location is `replay.db` in the folder `exp_name`.
+    *args, **options
+        Further arguments of `NaiveReplayBuffer`.
+
+    Raises
+    ------
+    ValueError
+        If a key of `cfg` is unknown, or `push_sample_rate_limit` is invalid.
+    AssertionError
+        If `alpha` or `beta` is not from 0 to 1, or `sample_min_limit_ratio` is below 1.
+    CapacityMismatch
+        If the stored buffer is larger than `replay_buffer_size`.
+    ConsumerMismatch
+        If the stored buffer has another `max_use`.
+
+    References
+    ----------
+    Schaul et al. (2016), *Prioritized Experience Replay*, arXiv:1511.05952.
     """
 
     config: ClassVar[dict[str, Any]] = {
@@ -62,7 +85,7 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
         self._beta_step = (1 - self._beta) / anneal if anneal else 0.0
         self._max_use, self._max_staleness = self._cfg.max_use, self._cfg.max_staleness
         self._max_priority = 1.0
-        self._uses: dict[int, int] = {}  # by position, of what this process has drawn
+        self._uses: dict[int, int] = {}  # by position: number of samples in this process
         limits = self._cfg.thruput_controller
         rate = limits.push_sample_rate_limit
         limited = rate["max"] != float("inf") or rate["min"] != 0
@@ -80,17 +103,32 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
 
     @property
     def beta(self) -> float:
-        """How much of the bias of the draw the weights `IS` correct; it grows to 1."""
+        """The exponent of the importance weights `IS`, a float; it grows to 1."""
         return self._beta
 
     @beta.setter
     def beta(self, beta: float) -> None:
         self._beta = beta
 
-    # -- in ------------------------------------------------------------------------------------
+    # -- adding --------------------------------------------------------------------------------
 
     def push(self, data: Any, cur_collector_envstep: int = -1) -> None:
-        """Add one item, or a list of items; what is no dict is left out, with a log line."""
+        """Add one item or a list of items.
+
+        If the push would exceed `push_sample_rate_limit`, log a message and add nothing.
+
+        Parameters
+        ----------
+        data : dict or list of dict
+            An item or a list of items. Items that are not dicts are skipped and logged.
+        cur_collector_envstep : int
+            Ignored.
+
+        Raises
+        ------
+        InvalidValue
+            If an item cannot be stored exactly.
+        """
         items = data if isinstance(data, list) else [data]
         if self._controller is not None:
             may, why = self._controller.can_push(len(items))
@@ -115,12 +153,33 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
             policy_version=None if collected is None else math.floor(collected),
         )
 
-    # -- out -----------------------------------------------------------------------------------
+    # -- sampling ------------------------------------------------------------------------------
 
     def sample(  # type: ignore[override]
         self, size: int, cur_learner_iter: int, sample_range: slice | None = None
     ) -> list[dict[str, Any]] | None:
-        """Return `size` items by priority, or None where that is refused: see the log."""
+        """Draw items in proportion to their priority.
+
+        Parameters
+        ----------
+        size : int
+            Number of items.
+        cur_learner_iter : int
+            Iteration of the learner, for the staleness of items.
+        sample_range : slice, optional
+            Slice of the items to draw from; 0 is the oldest item.
+
+        Returns
+        -------
+        list of dict or None
+            Copies of the items, or None if there are too few or a limit is reached. The log has the
+            reason.
+
+        Raises
+        ------
+        ValueError
+            If `sample_range` is given and the config has a finite `max_use`.
+        """
         if size == 0:
             return []
         with self.items.lock:
@@ -174,7 +233,7 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
         return True
 
     def _tell(self, items: list[dict[str, Any]], batch: Any, now: int) -> None:
-        """Add what is known of the items that were drawn."""
+        """Set the entries that describe each sampled item, such as `IS` and `use`."""
         size, uses = self._replay_buffer_size, self._uses
         positions = batch["position"].tolist()
         columns = positions, batch["priority"].tolist(), batch["weight"].tolist()
@@ -220,12 +279,21 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
         if removed:
             self._monitor.count("remove", removed)
 
-    # -- back ----------------------------------------------------------------------------------
+    # -- updates and states --------------------------------------------------------------------
 
     def update(self, info: Mapping[str, Any]) -> None:
-        """Set the priorities of items that were drawn; those that are gone are left out.
+        """Set the priorities of sampled items. Items that are no longer stored are ignored.
 
-        `info` has the lists `replay_unique_id`, `replay_buffer_idx` and `priority`.
+        Parameters
+        ----------
+        info : mapping
+            The lists `replay_unique_id` and `priority`. Without `priority`, nothing changes. Ids of
+            other buffers, and the list `replay_buffer_idx`, are ignored.
+
+        Raises
+        ------
+        AssertionError
+            If a priority is negative.
         """
         if "priority" not in info:
             return
@@ -243,18 +311,24 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
             self._max_priority = max(self._max_priority, float(priorities[ours].max()))
 
     def clear(self) -> None:
-        """Delete all items, and start from the greatest priority of 1."""
+        """Delete all items and reset the greatest priority to 1."""
         super().clear()
         self._max_priority = 1.0
         self._uses.clear()
 
     def load_data(self, file_name: str | os.PathLike[str]) -> None:
-        """Push the items of a file that `save_data` has written, with their priorities."""
+        """Push the items of a file that `save_data` wrote, with their priorities.
+
+        Parameters
+        ----------
+        file_name : str or path-like
+            Path of the file.
+        """
         stored = load(file_name)
         self.push([{**value, "priority": told["priority"]} for value, told in stored], 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of the items with their priorities, and what the buffer knows."""
+        """Return copies of the items with their priorities, and the state of the buffer."""
         items, told = self.items.all("priority")
         data = [
             {**item, "priority": one["priority"]} for item, one in zip(items, told, strict=True)
@@ -267,7 +341,17 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
         }  # fmt: skip
 
     def load_state_dict(self, _state_dict: dict[str, Any], deepcopy: bool = False) -> None:
-        """Hold what `state_dict` returned; with "data" alone, its items are added."""
+        """Replace the items and the state of the buffer with those of a state.
+
+        If the only key is "data", add its items to the stored items instead.
+
+        Parameters
+        ----------
+        _state_dict : dict
+            A state that `state_dict` returned.
+        deepcopy : bool
+            Ignored.
+        """
         super().load_state_dict(_state_dict)
         self._beta = _state_dict.get("beta", self._beta)
         self._max_priority = _state_dict.get("max_priority", self._max_priority)
@@ -278,7 +362,7 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
 
 
 def _collected(item: Mapping[str, Any]) -> Any:
-    """Return the learner iteration at which an item was collected, None where it says none."""
+    """Return the learner iteration at which an item was collected, or None if unknown."""
     found = item.get("collect_iter")
     return min(found) if isinstance(found, list) else found
 

@@ -1,4 +1,4 @@
-"""DI-engine's newer buffer: items with an index and a meta dict, behind a chain of middleware."""
+"""DI-engine's newer buffer, whose items have an index and a meta dict, with middleware."""
 
 from __future__ import annotations
 
@@ -27,9 +27,19 @@ from expdb.integrations.positions import At, Places
 
 
 def apply_middleware(func_name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Have a method of a buffer called through its middleware, the first one used outermost.
+    """Decorate a method of a buffer so that calls pass through the buffer's middleware.
 
-    A middleware is a callable `(action, chain, *args, **kwargs)`.
+    The middleware that was added first is the outermost.
+
+    Parameters
+    ----------
+    func_name : str
+        Name of the action. Each middleware is called as `(action, chain, *args, **kwargs)`.
+
+    Returns
+    -------
+    callable
+        The decorator.
     """
 
     def decorate(base: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,27 +62,55 @@ def apply_middleware(func_name: str) -> Callable[[Callable[..., Any]], Callable[
 
 
 class Buffer(BufferBase):
-    """The base of buffers with middleware; one of your own writes what `DequeBuffer` does."""
+    """Base of buffers with middleware; implement the methods of `DequeBuffer` in a subclass.
+
+    Parameters
+    ----------
+    size : int
+        Largest number of items.
+    """
 
     def __init__(self, size: int):
         self._middleware: list[Any] = []
         self.size = size
 
     def use(self, func: Callable[..., Any]) -> Any:
-        """Add a middleware, inside of those before; return the buffer."""
+        """Add a middleware inside the existing ones.
+
+        Parameters
+        ----------
+        func : callable
+            Middleware, called as `(action, chain, *args, **kwargs)`.
+
+        Returns
+        -------
+        Buffer
+            This buffer.
+        """
         self._middleware.append(func)
         return self
 
     def view(self) -> Any:
-        """Return a buffer that shares the items, and has no middleware yet."""
+        """Return a buffer that shares the items and has no middleware."""
         raise NotImplementedError
 
     def count(self) -> int:
-        """Return how many items are held."""
+        """Return the number of stored items."""
         raise NotImplementedError
 
     def get(self, idx: int) -> BufferedData:
-        """Return an item by its place, from 0, the oldest."""
+        """Return an item by its index in push order; 0 is the oldest.
+
+        Parameters
+        ----------
+        idx : int
+            Index of the item.
+
+        Returns
+        -------
+        BufferedData
+            The item.
+        """
         raise NotImplementedError
 
     def __len__(self) -> int:
@@ -83,7 +121,7 @@ class Buffer(BufferBase):
 
 
 class Indices:
-    """Offsets of items from the oldest, by item index, like DI-engine's `BufferIndex`."""
+    """Map item indices to offsets from the oldest item, like DI-engine's `BufferIndex`."""
 
     def __init__(self, indices: Iterable[str]):
         self._places = {index: place for place, index in enumerate(indices)}
@@ -101,12 +139,26 @@ class Indices:
 
 
 class DequeBuffer(Buffer):
-    """Hold the newest `size` items, in a database.
+    """Store the newest `size` items in a database, as DI-engine's `DequeBuffer`.
 
-    `location` is a path or a PostgreSQL URL, `name` a buffer there; what it holds is gone on with.
-    Without a location the items are in a private temporary database. `data` is anything that
-    `Records` keeps, `meta` a dict of plain JSON values: the tags of the step in SQL. Items that are
-    sampled are copies.
+    Sampled items are copies. In SQL, an item is a step, and its meta dict is the tags of the step.
+
+    Parameters
+    ----------
+    size : int
+        Largest number of items.
+    sliced : bool
+        Whether windows of `unroll_len` items start at multiples of `unroll_len`. The last window
+        may start earlier.
+    location : str or path-like
+        Path of a database or PostgreSQL URL. By default, the database is private and temporary.
+    name : str
+        Name of the buffer in the database. An existing buffer is continued.
+
+    Raises
+    ------
+    CapacityMismatch
+        If the stored buffer is larger than `size`.
     """
 
     def __init__(
@@ -125,7 +177,7 @@ class DequeBuffer(Buffer):
         self._meta_keys: dict[Any, None] = {}
 
     def view(self) -> DequeBuffer:
-        """Return a buffer that shares the items, and has no middleware yet."""
+        """Return a buffer that shares the items and has no middleware."""
         other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._middleware = []
@@ -134,24 +186,41 @@ class DequeBuffer(Buffer):
     __copy__ = view
 
     def close(self) -> None:
-        """Flush, and close the database; the items stay."""
+        """Write all pushed items and close the database. A private database is then deleted."""
         self.items.close()
 
-    # -- in ------------------------------------------------------------------------------------
+    # -- adding --------------------------------------------------------------------------------
 
     @apply_middleware("push")
     def push(
         self, data: Any, meta: Mapping[str, Any] | None = None, *, priority: float | None = None
     ) -> BufferedData:
-        """Add an item and return it with its index.
+        """Add an item.
 
-        Raises InvalidValue for data, or a meta dict, that could not come back as it is.
+        Parameters
+        ----------
+        data : object
+            Data such as numbers, text, arrays and tensors, or dicts, lists and tuples of them.
+        meta : mapping, optional
+            Plain JSON values by text keys.
+        priority : float, optional
+            Priority of the item.
+
+        Returns
+        -------
+        BufferedData
+            The item with its index.
+
+        Raises
+        ------
+        InvalidValue
+            If `data` or `meta` cannot be stored exactly.
         """
         index, meta = uuid.uuid1().hex, dict(meta or {})
         self.items.push(data, tags={**plain(meta), INDEX: index}, priority=priority)
         return BufferedData(data, index, meta)
 
-    # -- out -----------------------------------------------------------------------------------
+    # -- sampling ------------------------------------------------------------------------------
 
     @apply_middleware("sample")
     def sample(
@@ -167,12 +236,43 @@ class DequeBuffer(Buffer):
         sampler: expdb.Sampler | None = None,
         consumer: expdb.Consumer | None = None,
     ) -> list[Any]:
-        """Return items, uniformly drawn, or those of `indices`, or of groups of a key of the meta.
+        """Draw items or groups of items uniformly, or return the items of `indices`.
 
-        With `groupby` `size` lists of the items of as many groups are returned, in the order they
-        were pushed, with `unroll_len` windows of so many. `sample_range` counts by age. Where there
-        are too few, ValueError is raised, or [] returned with `ignore_insufficient`. With a
-        `sampler` of expdb it draws, with a `consumer` within its limits.
+        Parameters
+        ----------
+        size : int, optional
+            Number of items, or of groups with `groupby`.
+        indices : list of str, optional
+            Indices of the items to return.
+        replace : bool
+            Whether an item or group may be drawn more than once.
+        sample_range : slice, optional
+            Slice of the items to draw from; 0 is the oldest item.
+        ignore_insufficient : bool
+            Whether to return an empty list if there are too few items.
+        groupby : str, optional
+            Key of the meta dict. Items with equal values form a group.
+        unroll_len : int, optional
+            Number of consecutive items to return from each group. Smaller groups are not drawn.
+        sampler : expdb.Sampler, optional
+            Sampler that draws the items. The default is `expdb.Uniform`.
+        consumer : expdb.Consumer, optional
+            Consumer that limits how often items are drawn.
+
+        Returns
+        -------
+        list
+            Items as `BufferedData`. With `groupby`, a list of items in push order for each group.
+
+        Raises
+        ------
+        ValueError
+            If there are too few items or groups, or if `sample_range` is passed with a sampler
+            other than `expdb.Uniform`.
+        KeyError
+            If an item of `indices` is no longer stored.
+        AssertionError
+            If the arguments contradict each other.
         """
         assert size or indices, "One of size and indices must not be empty."
         assert not (indices and groupby), "Cannot use groupby and indices at the same time."
@@ -245,7 +345,7 @@ class DequeBuffer(Buffer):
         return ordered
 
     def _at(self, places: np.ndarray) -> expdb.Sampler:
-        """Return a sampler of the items at some places, counted by age from 0, the oldest."""
+        """Return a sampler of the items at `places` in push order; 0 is the oldest."""
         order = self._order()
         return Places(places) if order is None else At(order[places])
 
@@ -254,7 +354,7 @@ class DequeBuffer(Buffer):
         found = {item.index: item for item in self._matching(where)}
         if missing := set(indices) - found.keys():
             raise KeyError(f"no items of the indices {sorted(missing)[:3]}")
-        # one of its own for each time that it is asked for
+        # read a repeated index again, so that its items share no memory
         return [
             found.pop(index) if index in found else self._by_index([index])[0] for index in indices
         ]
@@ -294,7 +394,23 @@ class DequeBuffer(Buffer):
         return positions[random.randrange(len(positions) - length + 1) :][:length]
 
     def get(self, idx: int) -> BufferedData:
-        """Return an item by its place, from 0, the oldest; negative from the newest."""
+        """Return an item by its index in push order.
+
+        Parameters
+        ----------
+        idx : int
+            Index of the item; 0 is the oldest, -1 the newest.
+
+        Returns
+        -------
+        BufferedData
+            A copy of the item.
+
+        Raises
+        ------
+        IndexError
+            If `idx` is out of range.
+        """
         held = self.count()
         if not -held <= idx < held:
             raise IndexError(f"item {idx} of {held}")
@@ -302,7 +418,23 @@ class DequeBuffer(Buffer):
         return buffered(*self.items.draw(1, self._at(place), LABEL, "priority"))[0]
 
     def get_by_index(self, index: str) -> BufferedData:
-        """Return an item by its index; raises KeyError where it is gone."""
+        """Return the item with a unique index.
+
+        Parameters
+        ----------
+        index : str
+            Unique index of the item.
+
+        Returns
+        -------
+        BufferedData
+            A copy of the item.
+
+        Raises
+        ------
+        KeyError
+            If the item is not stored.
+        """
         return self._by_index([index])[0]
 
     def __iter__(self) -> Iterator[BufferedData]:
@@ -315,12 +447,12 @@ class DequeBuffer(Buffer):
 
     @property
     def storage(self) -> list[BufferedData]:
-        """All items, oldest first, as copies."""
+        """Copies of all items, a list, oldest first."""
         return list(self)
 
     @property
     def indices(self) -> Indices:
-        """Offsets of all items from the oldest, by item index."""
+        """The offset of each item from the oldest one, by its index."""
         return Indices(item.index for item in self)
 
     @property
@@ -337,19 +469,38 @@ class DequeBuffer(Buffer):
         self._meta_keys = dict.fromkeys(keys)
 
     def count(self) -> int:
-        """Return how many items are held."""
+        """Return the number of stored items."""
         return len(self.items)
 
-    # -- changes -------------------------------------------------------------------------------
+    # -- changing ------------------------------------------------------------------------------
 
     @apply_middleware("update")
     def update(
         self, index: str, data: Any | None = None, meta: Mapping[str, Any] | None = None
     ) -> bool:
-        """Replace the data of an item, or merge into its meta dict; False where it is gone.
+        """Replace the data of an item, or merge entries into its meta dict.
 
         Items keep their order. If its data changes, an item is stored again at a new position, so
         it is evicted later.
+
+        Parameters
+        ----------
+        index : str
+            Unique index of the item.
+        data : object, optional
+            New data.
+        meta : mapping, optional
+            Entries to set in the meta dict.
+
+        Returns
+        -------
+        bool
+            Whether the item is stored.
+
+        Raises
+        ------
+        InvalidValue
+            If `data` or `meta` cannot be stored exactly.
         """
         where = expdb.QueryBuilder().eq(f"tags.{INDEX}", index)
         with self.items.lock:
@@ -360,7 +511,7 @@ class DequeBuffer(Buffer):
             old = [one.meta["priority_idx"] for one in found]
             try:
                 batch = self.items.buffer.get(old, fields=("position", "tags"))
-            except expdb.Evicted:  # after it was read
+            except expdb.Evicted:  # evicted after it was read
                 return False
             order = int(push_order_keys(batch)[0])
             if order != old[0]:
@@ -374,7 +525,13 @@ class DequeBuffer(Buffer):
 
     @apply_middleware("delete")
     def delete(self, indices: str | Iterable[str]) -> None:
-        """Delete the items of an index, or of several; those that are gone are left out."""
+        """Delete items. Items that are not stored are ignored.
+
+        Parameters
+        ----------
+        indices : str or iterable of str
+            Unique indices of the items.
+        """
         wanted = [indices] if isinstance(indices, str) else list(indices)
         with self.items.lock:
             self.items.flush()
@@ -388,13 +545,24 @@ class DequeBuffer(Buffer):
         self._groups.clear()
 
     def save_data(self, file_name: str | os.PathLike[str]) -> None:
-        """Save the items in a database file of their own: see `saved.save`."""
+        """Save the items to a separate database file; see `saved.save`.
+
+        Parameters
+        ----------
+        file_name : str or path-like
+            Path of the file.
+        """
         save(self.items, file_name)
 
     def load_data(self, file_name: str | os.PathLike[str]) -> None:
-        """Hold the items of a file that `save_data` has written, in place of those held.
+        """Replace the items with those of a file that `save_data` wrote; see `saved.load`.
 
-        Those held are deleted when the others are stored: see `saved.load`.
+        The old items are deleted after the new items are stored.
+
+        Parameters
+        ----------
+        file_name : str or path-like
+            Path of the file.
         """
         with self.items.lock:
             old = [one["position"] for one in self.items.all()[1]]

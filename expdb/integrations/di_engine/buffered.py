@@ -1,4 +1,4 @@
-"""Items with an index and a meta dict, and the groups that they are in."""
+"""Items with an index and a meta dict, and groups of such items."""
 
 from __future__ import annotations
 
@@ -17,7 +17,17 @@ from expdb.integrations.records import is_json
 
 @dataclass
 class BufferedData(BufferedDataBase):
-    """An item of a buffer: its data, its index, and its meta dict."""
+    """An item of a buffer.
+
+    Parameters
+    ----------
+    data : object
+        The data that was pushed.
+    index : str
+        Unique index of the item.
+    meta : dict
+        Meta dict of the item.
+    """
 
     data: Any
     index: Any
@@ -25,7 +35,7 @@ class BufferedData(BufferedDataBase):
 
 
 class Groups:
-    """The positions of items by what their meta dicts have for a key."""
+    """Group the positions of items by the value of a key in their meta dicts."""
 
     def __init__(self, items: Items, key: str):
         self._items, self._key = items, key
@@ -35,7 +45,7 @@ class Groups:
         self._revision = -1
 
     def current(self, sample_range: slice | None) -> dict[Any, np.ndarray]:
-        """Return the positions of each group, ascending, of items that are held now."""
+        """Return the positions of the stored items of each group, in push order."""
         revision = self._items.buffer.revision
         if revision != self._revision:  # tags may have changed, also by other processes
             self._positions, self._names = np.empty(0, np.int64), []
@@ -59,9 +69,9 @@ class Groups:
 
 
 def plain(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a meta dict as JSON keeps it; raise InvalidValue for what it would change.
+    """Return a meta dict without its priority, which the database stores separately.
 
-    Without the priority, which the database keeps by itself.
+    Raise InvalidValue if JSON cannot store a key or value exactly, or if a key is reserved.
     """
     for key, value in meta.items():
         if key not in _PRIORITY and (
@@ -87,7 +97,7 @@ def buffered(values: list[Any], columns: Mapping[str, Any]) -> list[BufferedData
         meta = deep_copy(meta) if meta else {}
         if position >= 0:  # -1 marks an unwritten item
             meta["priority_idx"] = position
-        if priority == priority:  # it was given one
+        if priority == priority:  # NaN means that no priority was set
             meta["priority"] = priority
         found.append(BufferedData(value, index, meta))
     if "weight" in columns:

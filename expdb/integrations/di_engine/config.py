@@ -1,4 +1,4 @@
-"""Configurations, as EasyDict has them, whether it is installed or not."""
+"""Configurations with attribute access, like those of EasyDict, which is not required."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 
 class Config(dict[str, Any]):
-    """A dict whose keys are attributes too, as those of `EasyDict`."""
+    """A dict with attribute access to its keys, like `EasyDict`."""
 
     def __init__(self, *given: Any, **more: Any):
         super().__init__()
@@ -26,18 +26,18 @@ class Config(dict[str, Any]):
 
 
 class Configured:
-    """What has a default config."""
+    """Base of the classes that have a default config."""
 
     config: ClassVar[dict[str, Any]] = {}
 
     @classmethod
     def default_config(cls) -> Any:
-        """Return a copy of the default config, whose keys are attributes too."""
+        """Return a copy of the default config, with attribute access to its keys."""
         return Config(cls.config, cfg_type=f"{cls.__name__}Dict")
 
 
 def merged(default: Mapping[str, Any], given: Mapping[str, Any], path: str = "") -> Config:
-    """Return a config with what is left out filled in; refuse keys that mean nothing."""
+    """Return `given` with defaults for missing keys; raise ValueError for an unknown key."""
     known = {*default, "type", "cfg_type", "import_names"}
     if unknown := given.keys() - known:
         raise ValueError(
@@ -53,7 +53,10 @@ def merged(default: Mapping[str, Any], given: Mapping[str, Any], path: str = "")
 
 
 def location_of(cfg: Mapping[str, Any], exp_name: str | None) -> str:
-    """Return where the database is: as the config says, or in the folder of the experiment."""
+    """Return the `location` of a config, or by default `replay.db` in the folder `exp_name`.
+
+    Create the folder if it does not exist.
+    """
     given = cfg.get("location")
     if given is not None:
         return str(given)

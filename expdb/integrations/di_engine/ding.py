@@ -1,4 +1,4 @@
-"""What of DI-engine itself is there: its classes to derive from, and the types that items have."""
+"""Base classes and item types of DI-engine and its dependencies, if they are installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from expdb.integrations.records import Kind
 
-# Its pipelines ask isinstance of its own classes.
+# DI-engine's pipelines check `isinstance` against its own classes.
 BufferBase: Any = object
 BufferedDataBase: Any = object
 PriorityBase: Any = object
@@ -21,7 +21,7 @@ with suppress(ImportError):
 
 
 def kinds() -> tuple[Kind, ...]:
-    """Return how the dicts of tensors are kept that DI-engine's pipelines push."""
+    """Return the conversions of the dict classes that DI-engine's pipelines push."""
     found: list[Kind] = []
     with suppress(ImportError):
         from easydict import EasyDict
@@ -31,7 +31,7 @@ def kinds() -> tuple[Kind, ...]:
         import treetensor.torch as ttorch
         import treevalue
 
-        # Not by calling it, which makes text of every tensor.
+        # Calling `ttorch.Tensor` would convert every tensor to text.
         make = functools.partial(treevalue.unflatten, return_type=ttorch.Tensor)
         together = lambda tree: make(list(_leaves(tree)))  # noqa: E731
         found.append(Kind("treetensor", ttorch.Tensor, _plain, together))
@@ -43,7 +43,7 @@ def _plain(tree: Any) -> Any:
 
 
 def _leaves(tree: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[Any, Any]]:
-    """Yield the leaves of a tree, and the way to each."""
+    """Yield the path and the value of each leaf of a tree."""
     for key, value in tree.items():
         if isinstance(value, dict):
             yield from _leaves(value, (*path, key))

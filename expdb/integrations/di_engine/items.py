@@ -1,4 +1,4 @@
-"""The items of a DI-engine buffer: one step of a database each, whatever they are made of."""
+"""Store the items of a DI-engine buffer. Each item is one step in the database."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from expdb.integrations.prioritized import PrioritizedWriter
 from expdb.integrations.records import Kind, Records
 
 FLUSH_STEPS, FLUSH_SECONDS = 256, 5.0
-UPDATE_SECONDS = 2.0  # after which the process that replaces an item is taken for killed
-UPDATED = "updated"  # agent_id that marks items that replaced others
+UPDATE_SECONDS = 2.0  # after which a process that replaces an item counts as killed
+UPDATED = "updated"  # agent_id of items that replaced another item
 
 
 def push_order_keys(batch: expdb.Batch) -> np.ndarray:
@@ -29,7 +29,7 @@ def push_order_keys(batch: expdb.Batch) -> np.ndarray:
     return np.array([(tags or {}).get(ORDER, position) for tags, position in rows], np.int64)
 
 
-# Keys of columns that no field can have: data may have fields called "label" or "unwritten".
+# Names that no field can have: data may have fields called "label" or "unwritten".
 LABEL, UNWRITTEN = "=label", "=unwritten"
 
 
@@ -98,9 +98,10 @@ class Items:
         self._unwritten: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
     def _await_update(self, size: int) -> int | None:
-        """Return the capacity, once no item is being replaced; repair what a killed process left.
+        """Wait while another process replaces an item, and return the capacity.
 
-        A full buffer has room for one item more while an item is replaced.
+        The capacity of a full buffer is greater by 1 while an item is replaced. If a killed process
+        left it so, delete replaced items and reset the capacity.
         """
         buffer = self.database.buffer(self.name, create=False)
         until = time.monotonic() + UPDATE_SECONDS
@@ -112,7 +113,7 @@ class Items:
         return buffer.capacity
 
     def _delete_replaced(self, buffer: expdb.ReplayBuffer) -> None:
-        """Delete items whose replacement is stored, too."""
+        """Delete items whose replacement is also stored."""
         newest: dict[int, int] = {}
         old = []
         for batch in buffer.scan(fields=("position", "tags")):
@@ -137,7 +138,7 @@ class Items:
         tags: Mapping[str, Any] | None = None,
         agent_id: str = "agent",
     ) -> None:
-        """Add an item; raises InvalidValue for what could not come back as it is."""
+        """Add an item; raise InvalidValue if it cannot be stored exactly."""
         with self.lock:
             if self._writer.unwritten != self.unwritten:
                 self.flush()
@@ -171,7 +172,7 @@ class Items:
             ) from None
 
     def flush(self) -> None:
-        """Have what was pushed durable, and visible to other processes."""
+        """Write all pushed items, so that they are durable and visible to other processes."""
         with self.lock:
             self._flushed_at = time.monotonic()
             if self._writer.is_flushed:
@@ -245,7 +246,7 @@ class Items:
         if len(names) < len(keys):
             try:
                 columns[LABEL] = self._labels.at(columns["position"].tolist())
-            except expdb.Evicted:  # after they were drawn
+            except expdb.Evicted:  # evicted after they were drawn
                 columns = dict(draw(fields=self.fields(*names, "tags")))
                 columns[LABEL] = [label_of(tags) for tags in columns["tags"].tolist()]
         return columns
@@ -253,7 +254,10 @@ class Items:
     def lease(
         self, consumer: expdb.Consumer, size: int, sampler: expdb.Sampler, *keys: str
     ) -> tuple[list[Any], expdb.Batch]:
-        """Return items drawn within a consumer's limits, which count as used."""
+        """Draw items within a consumer's limits and acknowledge their lease.
+
+        Return the values of the items, and their batch.
+        """
         with self.lock:
             self.flush()
             lease = consumer.lease(size, sampler=sampler, fields=self.fields(*keys))
@@ -262,11 +266,11 @@ class Items:
             return values, lease.batch
 
     def fields(self, *keys: str) -> tuple[str, ...]:
-        """Return the names that a batch needs for the items, and `keys`."""
+        """Return `keys` and the names of the columns that a batch needs for the items."""
         return ("position", "reward", *self.records.fields, *keys)
 
     def all(self, *keys: str) -> tuple[list[Any], list[dict[str, Any]]]:
-        """Return all items, oldest first, and `keys` of each."""
+        """Return the values of all items, oldest first, and the position and `keys` of each."""
         values: list[Any] = []
         told: list[dict[str, Any]] = []
         with self.lock:
@@ -286,7 +290,7 @@ class Items:
         return one.keys() == two.keys() and all(_equal(one[key], two[key]) for key in one)
 
     def replace(self, old: list[int], value: Any, tags: Mapping[str, Any]) -> None:
-        """Add an item, and delete those that it stands for; no others are evicted for it."""
+        """Replace the items at the positions `old` by a new item, without evicting other items."""
         with self.lock:
             self.flush()
             is_full = len(self) >= self.size
@@ -312,7 +316,7 @@ class Items:
             self.buffer.clear()
 
     def close(self) -> None:
-        """Flush, and close the database; the items stay."""
+        """Write all pushed items and close the database. A private database is then deleted."""
         with self.lock:
             if self._writer.is_open:
                 self._writer.close()

@@ -14,7 +14,7 @@ Label = tuple[Any, dict[str, Any]]  # the index of an item, and its meta dict
 
 
 class LabelCache:
-    """A cache of the labels of at most `size` items that this process read or wrote.
+    """Cache the labels of at most `size` items that this process read or wrote.
 
     Fields are sampled from memory, but tags are read from the database. Without the cache, reading
     tags would take most of the time of a sample. Every change to tags increases the revision of

@@ -1,4 +1,4 @@
-"""The middleware of DI-engine's newer buffer."""
+"""Middleware for `DequeBuffer`, as in DI-engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _flat(found: list[Any]) -> list[BufferedData]:
 
 
 def clone_object() -> Middleware:
-    """Have the buffer keep copies: it does anyway."""
+    """Return a middleware that does nothing, because the buffer always stores copies."""
 
     def clone(action: str, chain: Middleware, *args: Any, **kwargs: Any) -> Any:
         return chain(*args, **kwargs)
@@ -32,10 +32,29 @@ def clone_object() -> Middleware:
 
 
 def use_time_check(buffer_: Any, max_use: float = float("inf")) -> Middleware:
-    """Count in `meta["use_count"]` how often an item was sampled, `max_use` times at most.
+    """Return a middleware that limits how often each item is sampled.
 
-    The bound holds within a sample, among processes and over restarts; for samples by `indices` or
-    `groupby` it is this process that counts, after the sample. Items that are used up are deleted.
+    It sets `meta["use_count"]` of sampled items to the number of samples in this process. The limit
+    holds within a sample, among processes and after a restart. For samples with `indices`,
+    `groupby` or `sample_range`, only this process checks the limit, after the sample. An item that
+    this process has sampled `max_use` times is deleted.
+
+    Parameters
+    ----------
+    buffer_ : DequeBuffer
+        The buffer that uses the middleware.
+    max_use : float
+        Largest number of samples of an item.
+
+    Returns
+    -------
+    callable
+        The middleware.
+
+    Raises
+    ------
+    ConsumerMismatch
+        If the stored buffer has another limit.
     """
     uses: dict[str, int] = {}
     consumer = None
@@ -66,10 +85,22 @@ def use_time_check(buffer_: Any, max_use: float = float("inf")) -> Middleware:
 
 
 def staleness_check(buffer_: Any, max_staleness: float = float("inf")) -> Middleware:
-    """Delete items before a sample whose staleness is greater than `max_staleness`.
+    """Return a middleware that deletes stale items before each sample.
 
-    Items are pushed with `meta={"train_iter_data_collected": i}`, and sampled with
-    `train_iter_sample_data=j`; `meta["staleness"]` is j - i.
+    Push items with `meta={"train_iter_data_collected": i}` and sample them with
+    `train_iter_sample_data=j`. The middleware sets `meta["staleness"]` to `j - i`.
+
+    Parameters
+    ----------
+    buffer_ : DequeBuffer
+        The buffer that uses the middleware.
+    max_staleness : float
+        Largest staleness of an item.
+
+    Returns
+    -------
+    callable
+        The middleware.
     """
     key = "train_iter_data_collected"
 
@@ -95,9 +126,26 @@ def staleness_check(buffer_: Any, max_staleness: float = float("inf")) -> Middle
 
 
 def sample_range_view(buffer_: Any, start: int | None = None, end: int | None = None) -> Middleware:
-    """Sample only items from place `start` up to, not including, `end`, counted by age.
+    """Return a middleware that restricts samples to a range of the items in push order.
 
-    Negative places count from the newest.
+    Parameters
+    ----------
+    buffer_ : DequeBuffer
+        The buffer that uses the middleware.
+    start : int, optional
+        Index of the first item; 0 is the oldest, -1 the newest.
+    end : int, optional
+        Index after the last item.
+
+    Returns
+    -------
+    callable
+        The middleware.
+
+    Raises
+    ------
+    AssertionError
+        If both `start` and `end` are None.
     """
     assert start is not None or end is not None
     within = slice(start, end)
@@ -113,7 +161,22 @@ def sample_range_view(buffer_: Any, start: int | None = None, end: int | None = 
 def group_sample(
     size_in_group: int, ordered_in_group: bool = True, max_use_in_group: bool = True
 ) -> Middleware:
-    """Take `size_in_group` items of each group of a sample with `groupby`: a window, or any."""
+    """Return a middleware that takes a part of each group of a sample with `groupby`.
+
+    Parameters
+    ----------
+    size_in_group : int
+        Number of items to take from each group.
+    ordered_in_group : bool
+        Whether to take consecutive items. If False, take random items.
+    max_use_in_group : bool
+        Whether consecutive items start early enough to be `size_in_group` items.
+
+    Returns
+    -------
+    callable
+        The middleware. It raises ValueError for samples without `groupby`.
+    """
 
     def take(action: str, chain: Middleware, *args: Any, **kwargs: Any) -> Any:
         if action != "sample":
@@ -134,7 +197,23 @@ def group_sample(
 
 
 def padding(policy: str = "random") -> Middleware:
-    """Pad groups to the longest, by random copies or, with "none", by items of None."""
+    """Return a middleware that pads the groups of a sample to the length of the longest.
+
+    Parameters
+    ----------
+    policy : {"random", "none"}
+        Pad with copies of random items of the group, or with items whose data is None.
+
+    Returns
+    -------
+    callable
+        The middleware.
+
+    Raises
+    ------
+    ValueError
+        If `policy` is unknown.
+    """
     if policy not in ("random", "none"):
         raise ValueError(f"policy is {policy!r}: give 'random' or 'none'")
 
@@ -154,11 +233,25 @@ def padding(policy: str = "random") -> Middleware:
 
 
 class PriorityExperienceReplay(PriorityBase):
-    """Sample by priority, stratified, with importance weights in `meta` and `data`.
+    """Sample items in proportion to their priority, as a middleware.
 
-    Priorities are in the database, and the same for all processes. A new item has the one in its
-    meta dict, or its data, or the greatest so far. `update(index, meta={"priority": p, ...})` sets
-    that of an item that was sampled; those that are gone are left out.
+    Sampling is stratified. Priorities are stored in the database, and all processes share them. The
+    priority of a new item is that in its meta dict or its data, or else the greatest so far.
+    `update(index, meta={"priority": p, ...})` sets the priority of a sampled item. It ignores items
+    that are no longer stored.
+
+    Parameters
+    ----------
+    buffer : DequeBuffer
+        The buffer that uses the middleware.
+    IS_weight : bool
+        Whether `meta` and `data` of sampled items have the importance weight, `priority_IS`.
+    priority_power_factor : float
+        Exponent of the priorities.
+    IS_weight_power_factor : float
+        Exponent of the importance weights in the first sample.
+    IS_weight_anneal_train_iter : int
+        Number of samples over which this exponent grows linearly to 1.
     """
 
     def __init__(
@@ -175,17 +268,17 @@ class PriorityExperienceReplay(PriorityBase):
         self.IS_weight_anneal_train_iter = IS_weight_anneal_train_iter
         self.delta_anneal = (1 - IS_weight_power_factor) / IS_weight_anneal_train_iter
         self.max_priority = 1.0
-        self._changed: dict[int, float] = {}  # by position; set all at once
-        self._meta: dict[str, dict[str, Any]] = {}  # of the last sample
+        self._changed: dict[int, float] = {}  # by position; written by the next sample
+        self._meta: dict[str, dict[str, Any]] = {}  # meta dicts of the last sample
         self._moved: dict[str, int] = {}  # positions of items whose data was updated since
 
     @property
     def buffer_idx(self) -> dict[int, str]:
-        """The index of each item by its place, counted from 0, the oldest."""
+        """The indices of the items by their offsets from the oldest, a dict."""
         return dict(enumerate(item.index for item in self.buffer))
 
     def __call__(self, action: str, chain: Middleware, *args: Any, **kwargs: Any) -> Any:
-        """Do what this middleware does for an action."""
+        """Call the method of this middleware for an action."""
         if action in ("push", "sample", "update", "delete", "clear"):
             return getattr(self, action)(chain, *args, **kwargs)
         return chain(*args, **kwargs)
@@ -202,7 +295,7 @@ class PriorityExperienceReplay(PriorityBase):
         return chain(data, *args, meta=meta, priority=priority, **kwargs)
 
     def sample(self, chain: Middleware, size: int | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Sample by priority; items of `indices` come as they are, and groups are refused."""
+        """Sample by priority, or return the items of `indices`; raise ValueError for `groupby`."""
         self._set_changed()
         if kwargs.get("groupby"):
             raise ValueError("groupby and priorities cannot be honoured together: leave one out")
@@ -227,7 +320,7 @@ class PriorityExperienceReplay(PriorityBase):
     def update(
         self, chain: Middleware, index: str, data: Any = None, meta: Any = None, **kwargs: Any
     ) -> bool:
-        """Set the priority of an item, and what else changes."""
+        """Set the priority of an item, and update its data and meta dict if they change."""
         assert meta is not None, "Please indicate dict-type meta in priority update"
         if "priority" not in meta:
             raise ValueError(
@@ -249,7 +342,7 @@ class PriorityExperienceReplay(PriorityBase):
             except KeyError:
                 return False
         if position < self.buffer.items.pushed - self.buffer.size:
-            return False  # it is evicted
+            return False  # the item is evicted
         self._changed[position] = priority
         self.max_priority = max(self.max_priority, priority)
         return True
@@ -265,12 +358,12 @@ class PriorityExperienceReplay(PriorityBase):
         return chain(*args, **kwargs)
 
     def clear(self, chain: Middleware) -> Any:
-        """Delete all items, and start from the greatest priority of 1."""
+        """Delete all items and reset the greatest priority to 1."""
         self.max_priority, self._changed, self._moved = 1.0, {}, {}
         return chain()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is not in the database."""
+        """Return the state that is not in the database."""
         self._set_changed()
         return {
             "max_priority": self.max_priority,
@@ -278,7 +371,15 @@ class PriorityExperienceReplay(PriorityBase):
         }
 
     def load_state_dict(self, _state_dict: dict[str, Any], deepcopy: bool = False) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore a state that `state_dict` returned.
+
+        Parameters
+        ----------
+        _state_dict : dict
+            A state that `state_dict` returned.
+        deepcopy : bool
+            Ignored.
+        """
         self.max_priority = _state_dict["max_priority"]
         self.IS_weight_power_factor = _state_dict["IS_weight_power_factor"]
 
@@ -287,12 +388,12 @@ _BOOKKEEPING = ("priority", "priority_idx", "priority_IS", "use_count", "stalene
 
 
 def _own(meta: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of a meta dict that the user gave."""
+    """Return a meta dict without the entries that expdb sets."""
     return {key: one for key, one in meta.items() if key not in _BOOKKEEPING}
 
 
 def _set(data: Any, name: str, value: float) -> None:
-    """Write a weight into an item, as a tensor of one number."""
+    """Set a number in the data of an item, as a tensor with one element."""
     import torch
 
     data[name] = torch.tensor([value], dtype=torch.float32)

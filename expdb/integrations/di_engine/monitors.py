@@ -1,4 +1,4 @@
-"""What DI-engine's buffers watch: how much goes in and out, and what is drawn."""
+"""Monitors of DI-engine's buffers, and limits to their ratio of pushes and samples."""
 
 from __future__ import annotations
 
@@ -17,25 +17,38 @@ logger = logging.getLogger("expdb.di_engine")
 
 
 def generate_id(name: str, data_id: int) -> str:
-    """Return the unique id of an item: the name of its buffer, and a number."""
+    """Return the unique id of an item, `<name>_<data_id>`.
+
+    Parameters
+    ----------
+    name : str
+        Name of the buffer.
+    data_id : int
+        Number of the item.
+
+    Returns
+    -------
+    str
+        The id.
+    """
     return f"{name}_{data_id}"
 
 
 class UsedDataRemover:
-    """Remove the files of items that were removed: those that their `data_id` names."""
+    """Remove the files of removed items. The `data_id` of an item is the path of its file."""
 
     def __init__(self) -> None:
         self._paths: Queue[str | None] = Queue()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Remove files from now on, in a thread."""
+        """Start the thread that removes files."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, daemon=True)
             self._thread.start()
 
     def close(self) -> None:
-        """Remove the files that are left, and end the thread."""
+        """Remove the remaining files and end the thread."""
         self.start()
         thread, self._thread = self._thread, None
         self._paths.put(None)
@@ -43,7 +56,18 @@ class UsedDataRemover:
         thread.join()
 
     def add_used_data(self, data: Any) -> None:
-        """Have the file of an item removed; raises ValueError where it names none."""
+        """Schedule the file of an item for removal.
+
+        Parameters
+        ----------
+        data : mapping
+            The item. Its `data_id` is the path of the file.
+
+        Raises
+        ------
+        ValueError
+            If the item has no `data_id`.
+        """
         if not isinstance(data, Mapping) or "data_id" not in data:
             raise ValueError("an item with a 'data_id', the path of its file, is needed")
         self._paths.put(str(data["data_id"]))
@@ -55,10 +79,18 @@ class UsedDataRemover:
 
 
 class SampledDataAttrMonitor:
-    """Averages and extremes of what was drawn in the last `expire` samples.
+    """Compute averages and extremes over the last samples.
 
-    `use_max`, `use_avg`, `priority_max`, `priority_avg`, `priority_min`, `staleness_max` and
-    `staleness_avg` are set for each sample; `avg`, `max` and `min` give them over the last ones.
+    Each sample has the statistics `use_max`, `use_avg`, `priority_max`, `priority_avg`,
+    `priority_min`, `staleness_max` and `staleness_avg`. `avg`, `max` and `min` combine those of the
+    last samples.
+
+    Parameters
+    ----------
+    time_ : object, optional
+        Stored as the attribute `time`, but not used.
+    expire : int
+        Number of samples to cover.
     """
 
     def __init__(self, time_: Any = None, expire: int = 5):
@@ -66,14 +98,26 @@ class SampledDataAttrMonitor:
         self._seen: dict[str, deque[float]] = {}
 
     def add(self, **values: float) -> None:
-        """Note the figures of a sample."""
+        """Add the statistics of a sample.
+
+        Parameters
+        ----------
+        **values : float
+            Statistics by name.
+        """
         for name, value in values.items():
             self._seen.setdefault(name, deque(maxlen=self.expire)).append(float(value))
 
     def add_sample(
         self, uses: Iterable[float], priorities: Iterable[float], staleness: Iterable[float]
     ) -> None:
-        """Note what was drawn."""
+        """Add the statistics of the items of a sample.
+
+        Parameters
+        ----------
+        uses, priorities, staleness : iterable of float
+            Use counts, priorities and staleness of the items.
+        """
         use, priority, stale = list(uses), list(priorities), list(staleness)
         self.add(
             use_max=max(use), use_avg=sum(use) / len(use),
@@ -87,7 +131,7 @@ class SampledDataAttrMonitor:
 
     @property
     def avg(self) -> dict[str, float]:
-        """The averages of use, priority and staleness."""
+        """The averages of use, priority and staleness, a dict."""
         return {
             what: sum(seen) / len(seen) if (seen := self._over(f"{what}_avg")) else 0.0
             for what in ("use", "priority", "staleness")
@@ -95,7 +139,7 @@ class SampledDataAttrMonitor:
 
     @property
     def max(self) -> dict[str, float]:
-        """The greatest use, priority and staleness."""
+        """The maxima of use, priority and staleness, a dict."""
         return {
             what: max(self._over(f"{what}_max"), default=0.0)
             for what in ("use", "priority", "staleness")
@@ -103,14 +147,27 @@ class SampledDataAttrMonitor:
 
     @property
     def min(self) -> dict[str, float]:
-        """The least priority."""
+        """The minimum of priority, a dict."""
         return {"priority": min(self._over("priority_min"), default=0.0)}
 
 
 class PeriodicThruputMonitor:
-    """Log, every `cfg.seconds`, how many items were pushed, drawn and removed, and are held.
+    """Log the numbers of pushed, sampled, removed and stored items periodically.
 
-    There is no thread: it is looked at when something is counted.
+    No thread is used: `count` logs if `cfg["seconds"]` have passed since the last log.
+
+    Parameters
+    ----------
+    name : str
+        Name of the buffer.
+    cfg : mapping
+        `seconds` is the length of a period.
+    logger : logging.Logger
+        Logger for the messages.
+    tb_logger : SummaryWriter, optional
+        TensorBoard logger.
+    held : callable
+        Function that returns the number of stored items.
     """
 
     def __init__(
@@ -129,11 +186,19 @@ class PeriodicThruputMonitor:
 
     @property
     def valid_count(self) -> int:
-        """How many items are held."""
+        """The number of stored items, an int."""
         return self._held()
 
     def count(self, what: str, number: int) -> None:
-        """Count `number` more."""
+        """Add to a count, and log the counts if the period is over.
+
+        Parameters
+        ----------
+        what : {"push", "sample", "remove"}
+            The count.
+        number : int
+            Number to add.
+        """
         self._counts[what] += number
         passed = time.monotonic() - self._begin
         if passed >= self._seconds:
@@ -141,17 +206,17 @@ class PeriodicThruputMonitor:
 
     @property
     def push_data_count(self) -> int:
-        """Items that were pushed in this period."""
+        """The number of items pushed in this period, an int."""
         return self._counts["push"]
 
     @property
     def sample_data_count(self) -> int:
-        """Items that were drawn in this period."""
+        """The number of items sampled in this period, an int."""
         return self._counts["sample"]
 
     @property
     def remove_data_count(self) -> int:
-        """Items that were removed in this period."""
+        """The number of items removed in this period, an int."""
         return self._counts["remove"]
 
     def _tell(self, passed: float) -> None:
@@ -168,16 +233,25 @@ class PeriodicThruputMonitor:
         self._counts = dict.fromkeys(self._counts, 0)
 
     def close(self) -> None:
-        """Log what was counted since."""
+        """Log the counts of the current period, if any."""
         if any(self._counts.values()):
             self._tell(time.monotonic() - self._begin)
 
 
 class ThruputController:
-    """Refuse pushes and samples whose ratio, over a window of time, is out of bounds.
+    """Check pushes and samples against limits of the ratio of pushed to sampled items.
 
-    The ratio is that of items pushed to items drawn; counts decay to a hundredth in
-    `cfg.window_seconds`.
+    The counts decay exponentially, to a hundredth within `window_seconds`.
+
+    Parameters
+    ----------
+    cfg : mapping
+        `push_sample_rate_limit` has the limits `min` and `max`; `window_seconds` is the window.
+
+    Raises
+    ------
+    ValueError
+        If the limits are not `0 <= min <= max`.
     """
 
     def __init__(self, cfg: Any):
@@ -194,7 +268,18 @@ class ThruputController:
         self._pushed, self._drawn, self._seen = self._pushed * factor, self._drawn * factor, now
 
     def can_push(self, push_size: int) -> tuple[bool, str]:
-        """Return whether so many may be pushed, and why."""
+        """Return whether items may be pushed.
+
+        Parameters
+        ----------
+        push_size : int
+            Number of items.
+
+        Returns
+        -------
+        tuple of bool and str
+            Whether the items may be pushed, and the reason.
+        """
         self._now()
         if self._drawn < 1e-5:
             return True, "Can push: nothing was sampled."
@@ -206,7 +291,18 @@ class ThruputController:
         return True, "Can push."
 
     def can_sample(self, sample_size: int) -> tuple[bool, str]:
-        """Return whether so many may be drawn, and why."""
+        """Return whether items may be sampled.
+
+        Parameters
+        ----------
+        sample_size : int
+            Number of items.
+
+        Returns
+        -------
+        tuple of bool and str
+            Whether the items may be sampled, and the reason.
+        """
         self._now()
         if self._pushed / (self._drawn + sample_size) < self._limit["min"]:
             return False, (
@@ -217,7 +313,7 @@ class ThruputController:
 
     @property
     def history_push_count(self) -> float:
-        """How many were pushed in the window."""
+        """The decayed number of pushed items, a float."""
         self._now()
         return self._pushed
 
@@ -228,7 +324,7 @@ class ThruputController:
 
     @property
     def history_sample_count(self) -> float:
-        """How many were drawn in the window."""
+        """The decayed number of sampled items, a float."""
         self._now()
         return self._drawn
 
@@ -238,4 +334,4 @@ class ThruputController:
         self._drawn = count
 
     def close(self) -> None:
-        """Do nothing: there is no thread."""
+        """Do nothing, because no thread is used."""

@@ -1,4 +1,4 @@
-"""DI-engine's uniform buffers: naive, elastic, sequence, episode."""
+"""DI-engine's uniform buffers: naive, elastic, sequence and episode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from expdb.integrations.positions import Places
 
 
 class IBuffer(Configured, ABC):
-    """What DI-engine's older pipelines ask of a buffer."""
+    """The interface of buffers in DI-engine's older pipelines."""
 
     @abstractmethod
     def push(self, data: Any, cur_collector_envstep: int) -> None:
@@ -26,11 +26,11 @@ class IBuffer(Configured, ABC):
 
     @abstractmethod
     def update(self, info: Any) -> None:
-        """Take what the learner tells of items."""
+        """Process information from the learner, such as new priorities."""
 
     @abstractmethod
     def sample(self, size: int, cur_learner_iter: int) -> list[Any] | None:
-        """Draw items; None where there are too few."""
+        """Draw items; return None if there are too few."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -38,31 +38,48 @@ class IBuffer(Configured, ABC):
 
     @abstractmethod
     def count(self) -> int:
-        """Return how many items are held."""
+        """Return the number of stored items."""
 
     @abstractmethod
     def save_data(self, file_name: str) -> None:
-        """Save the items in a file of their own."""
+        """Save the items to a separate file."""
 
     @abstractmethod
     def load_data(self, file_name: str) -> None:
-        """Push the items of a file that `save_data` has written."""
+        """Push the items of a file that `save_data` wrote."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return the items, and what the buffer knows of them."""
+        """Return the items and the state of the buffer."""
 
     @abstractmethod
     def load_state_dict(self, _state_dict: dict[str, Any]) -> None:
-        """Hold what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
 
 
 class NaiveReplayBuffer(IBuffer):
-    """Hold the newest `replay_buffer_size` items, and draw uniformly.
+    """Store the newest `replay_buffer_size` items and draw uniformly.
 
-    The config's keys are DI-engine's, and `location`, a path or a PostgreSQL URL (default: in the
-    folder `exp_name`). The buffer in the database is called `instance_name`, and what it holds is
-    gone on with. `deepcopy` is as good as always True. Raises ValueError for an unknown key.
+    Sampled items are always copies, whatever `deepcopy` is.
+
+    Parameters
+    ----------
+    cfg : mapping
+        Configuration with the keys of DI-engine, and `location`, a path or PostgreSQL URL. By
+        default, the location is `replay.db` in the folder `exp_name`.
+    tb_logger : SummaryWriter, optional
+        TensorBoard logger.
+    exp_name : str, optional
+        Name of the experiment.
+    instance_name : str
+        Name of the buffer in the database. An existing buffer is continued.
+
+    Raises
+    ------
+    ValueError
+        If a key of `cfg` is unknown.
+    CapacityMismatch
+        If the stored buffer is larger than `replay_buffer_size`.
     """
 
     config: ClassVar[dict[str, Any]] = {
@@ -98,21 +115,21 @@ class NaiveReplayBuffer(IBuffer):
 
     @property
     def replay_buffer_size(self) -> int:
-        """How many items are held at most."""
+        """The largest number of items, an int."""
         return self._replay_buffer_size
 
     @property
     def push_count(self) -> int:
-        """How many items were ever pushed, by anybody."""
+        """The number of items pushed by this object and before it opened the buffer, an int."""
         return self.items.pushed
 
     def start(self) -> None:
-        """Begin to remove files, with `enable_track_used_data`."""
+        """Start to remove the files of removed items, if `enable_track_used_data` is set."""
         if self._remover is not None:
             self._remover.start()
 
     def close(self) -> None:
-        """Flush and close; the items stay in the database."""
+        """Write all pushed items and close the database. A private database is then deleted."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -128,7 +145,21 @@ class NaiveReplayBuffer(IBuffer):
         self.close()
 
     def push(self, data: Any, cur_collector_envstep: int = -1) -> None:
-        """Add one item, or a list of items; any values that `Records` keeps."""
+        """Add one item or a list of items.
+
+        Parameters
+        ----------
+        data : object or list
+            An item or a list of items. Items are built from values such as numbers,
+            text, arrays, tensors, dicts, lists and tuples.
+        cur_collector_envstep : int
+            Ignored.
+
+        Raises
+        ------
+        InvalidValue
+            If an item cannot be stored exactly.
+        """
         items = data if isinstance(data, list) else [data]
         with self.items.lock:
             self._track_evicted(len(items))
@@ -140,7 +171,7 @@ class NaiveReplayBuffer(IBuffer):
         self.items.push(item)
 
     def _track_evicted(self, count: int) -> None:
-        """Have the files of those items removed that make room for new ones."""
+        """Schedule the removal of the files of items that `count` new items will evict."""
         if self._remover is None:
             return
         over = len(self.items) + count - self._replay_buffer_size
@@ -157,9 +188,24 @@ class NaiveReplayBuffer(IBuffer):
         sample_range: slice | None = None,
         replace: bool = False,
     ) -> list[Any] | None:
-        """Return `size` items, None where there are too few.
+        """Draw items uniformly.
 
-        `sample_range` counts by age: slice(-10, None) are the ten newest.
+        Parameters
+        ----------
+        size : int
+            Number of items.
+        cur_learner_iter : int
+            Ignored.
+        sample_range : slice, optional
+            Slice of the items to draw from; 0 is the oldest item, and `slice(-10, None)` the ten
+            newest items.
+        replace : bool
+            Whether an item may be drawn more than once.
+
+        Returns
+        -------
+        list or None
+            Copies of the items, or None if there are too few.
         """
         if size == 0:
             return []
@@ -184,11 +230,17 @@ class NaiveReplayBuffer(IBuffer):
         return False
 
     def update(self, info: Any) -> None:
-        """Do nothing but say so: a uniform buffer has no priorities."""
+        """Log a warning: a uniform buffer has no priorities to update.
+
+        Parameters
+        ----------
+        info : object
+            Ignored.
+        """
         logger.warning("%s has nothing to update", type(self).__name__)
 
     def clear(self) -> None:
-        """Delete all items; `push_count` counts on."""
+        """Delete all items. `push_count` keeps its value."""
         with self.items.lock:
             if self._remover is not None:
                 for item in self.items.all()[0]:
@@ -196,31 +248,64 @@ class NaiveReplayBuffer(IBuffer):
             self.items.clear()
 
     def count(self) -> int:
-        """Return how many items are held."""
+        """Return the number of stored items."""
         return len(self.items)
 
     def save_data(self, file_name: str | os.PathLike[str]) -> None:
-        """Save the items in a database file of their own: see `saved.save`."""
+        """Save the items to a separate database file; see `saved.save`.
+
+        Parameters
+        ----------
+        file_name : str or path-like
+            Path of the file.
+        """
         save(self.items, file_name)
 
     def load_data(self, file_name: str | os.PathLike[str]) -> None:
-        """Push the items of a file that `save_data` has written: see `saved.load`."""
+        """Push the items of a file that `save_data` wrote; see `saved.load`.
+
+        Parameters
+        ----------
+        file_name : str or path-like
+            Path of the file.
+        """
         self.push([value for value, _ in load(file_name)], 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of the items, oldest first, and the counts."""
+        """Return copies of the items, oldest first, and the counts."""
         items = self.items.all()[0]
         return {"data": items, "valid_count": len(items), "push_count": self.push_count}
 
     def load_state_dict(self, _state_dict: dict[str, Any]) -> None:
-        """Hold what `state_dict` returned; with "data" alone, its items are added."""
+        """Replace the items with those of a state.
+
+        If the only key is "data", add its items to the stored items instead.
+
+        Parameters
+        ----------
+        _state_dict : dict
+            A state that `state_dict` returned.
+        """
         if set(_state_dict) != {"data"}:
             self.clear()
         self.push([item for item in _state_dict["data"] if item is not None], 0)
 
 
 class ElasticReplayBuffer(NaiveReplayBuffer):
-    """Draw from the newest `set_buffer_size(envstep)` items; that function is in the config."""
+    """Draw uniformly from the newest `set_buffer_size(envstep)` items.
+
+    Parameters
+    ----------
+    cfg : mapping
+        Configuration of `NaiveReplayBuffer`, and the function `set_buffer_size`.
+    *args, **options
+        Further arguments of `NaiveReplayBuffer`.
+
+    Raises
+    ------
+    ValueError
+        If `set_buffer_size` is not a function, or a key of `cfg` is unknown.
+    """
 
     config: ClassVar[dict[str, Any]] = {
         **NaiveReplayBuffer.config, "type": "elastic", "set_buffer_size": None,
@@ -240,19 +325,53 @@ class ElasticReplayBuffer(NaiveReplayBuffer):
         sample_range: slice | None = None,
         replace: bool = False,
     ) -> list[Any] | None:
-        """Return `size` of the newest items, None where there are too few."""
+        """Draw uniformly from the newest items.
+
+        Parameters
+        ----------
+        size : int
+            Number of items.
+        cur_learner_iter : int
+            Ignored.
+        sample_range : slice, optional
+            Must be None.
+        replace : bool
+            Whether an item may be drawn more than once.
+
+        Returns
+        -------
+        list or None
+            Copies of the items, or None if there are too few.
+
+        Raises
+        ------
+        ValueError
+            If `sample_range` is given.
+        """
         if sample_range is not None:
             raise ValueError("an elastic buffer has a range of its own: leave sample_range out")
         newest = slice(-self._current_buffer_size, None)
         return super().sample(size, cur_learner_iter, newest, replace)
 
     def update(self, envstep: int) -> None:
-        """Draw from so many of the newest items as `set_buffer_size` says from now on."""
+        """Set the number of newest items to draw from to `set_buffer_size(envstep)`.
+
+        Parameters
+        ----------
+        envstep : int
+            Step of the environment.
+        """
         self._current_buffer_size = self._set_buffer_size(envstep)
 
 
 class SequenceReplayBuffer(NaiveReplayBuffer):
-    """Draw windows of items that were pushed one after another."""
+    """Draw windows of consecutive items.
+
+    Parameters
+    ----------
+    cfg, tb_logger, exp_name, instance_name
+        Arguments of `NaiveReplayBuffer`.
+    """
 
     config: ClassVar[dict[str, Any]] = {**NaiveReplayBuffer.config, "type": "sequence"}
 
@@ -264,7 +383,31 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
         sample_range: slice | None = None,
         replace: bool = False,
     ) -> list[list[Any]] | None:
-        """Return `batch` lists of `sequence` neighbours, None where there are too few."""
+        """Draw windows of consecutive items.
+
+        Parameters
+        ----------
+        batch : int
+            Number of windows.
+        sequence : int
+            Number of items of a window.
+        cur_learner_iter : int
+            Ignored.
+        sample_range : slice, optional
+            Must be None.
+        replace : bool
+            Whether the buffer may have fewer than `batch * sequence` items.
+
+        Returns
+        -------
+        list of list or None
+            The windows, or None if there are too few items.
+
+        Raises
+        ------
+        ValueError
+            If `sample_range` is given.
+        """
         if sample_range is not None:
             raise ValueError("sample_range cannot be honoured for windows: leave it out")
         if batch == 0:
@@ -281,19 +424,30 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
 
 
 class EpisodeReplayBuffer(NaiveReplayBuffer):
-    """Hold whole episodes, each a list of steps, and draw them whole.
+    """Store and draw whole episodes. Each episode is one item, a list of steps.
 
-    A list of dicts is one episode, a list of lists several.
+    Parameters
+    ----------
+    cfg, tb_logger, exp_name, instance_name
+        Arguments of `NaiveReplayBuffer`.
     """
 
     config: ClassVar[dict[str, Any]] = {**NaiveReplayBuffer.config, "type": "episode"}
 
     def push(self, data: Any, cur_collector_envstep: int = -1) -> None:
-        """Add one episode, or a list of episodes."""
+        """Add one episode or a list of episodes.
+
+        Parameters
+        ----------
+        data : list
+            A list of dicts is one episode; a list of lists is several episodes.
+        cur_collector_envstep : int
+            Ignored.
+        """
         several = isinstance(data, list) and all(isinstance(one, list) for one in data)
         super().push(data if several else [data], cur_collector_envstep)
 
     @property
     def episode_len(self) -> list[int]:
-        """The lengths of the episodes, oldest first."""
+        """The lengths of the episodes, a list, oldest first."""
         return [len(episode) for episode in self.items.all()[0]]

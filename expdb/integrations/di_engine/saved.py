@@ -1,4 +1,4 @@
-"""Items in a database file of their own: what `save_data` writes, and `load_data` reads."""
+"""Save items to a separate database file, and load them: `save_data` and `load_data`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,31 @@ from expdb.integrations.records import Kind, Records
 NAME = "saved_items"
 KEYS = ("tags", "priority")
 
-Stored = tuple[Any, dict[str, Any]]  # a value, and with what it was pushed
+Stored = tuple[Any, dict[str, Any]]  # a value, and the other arguments of its push
 
 
 def save(items: Items, file_name: str | os.PathLike[str]) -> None:
-    """Write all items to a file, in place of what was saved there before.
+    """Write all items to a database file, which replaces a file of saved items.
 
-    An interrupt leaves the file as it was. Raises TargetExists, and writes nothing, where the file
-    is a database of anything else, and NotAnExperienceDatabase where it is another kind of file.
+    If saving is interrupted, an existing file is unchanged.
+
+    Parameters
+    ----------
+    items : Items
+        The items of a buffer.
+    file_name : str or path-like
+        Path of the file. Missing folders are created.
+
+    Raises
+    ------
+    TargetExists
+        If the file is a database with another buffer. Nothing is written.
+    NotAnExperienceDatabase
+        If the file is not an expdb database.
+    DatabaseBusy
+        If the file is open elsewhere.
+    InvalidValue
+        If `file_name` is a URL or `":memory:"`.
     """
     target = _path(file_name)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -40,10 +57,31 @@ def save(items: Items, file_name: str | os.PathLike[str]) -> None:
 
 
 def load(file_name: str | os.PathLike[str], kinds: tuple[Kind, ...] = ()) -> Iterator[Stored]:
-    """Yield the items of a file that `save` has written, oldest first.
+    """Yield the items of a file that `save` wrote, oldest first.
 
-    Raises NotAnExperienceDatabase for another file: what DI-engine saves with hickle is unpickled
-    when it is read, which runs what is in it.
+    Files that DI-engine saved with hickle are not supported, because reading them unpickles their
+    contents, which can execute code.
+
+    Parameters
+    ----------
+    file_name : str or path-like
+        Path of the file.
+    kinds : tuple of Kind
+        Conversions of further classes.
+
+    Yields
+    ------
+    tuple
+        The value of an item, and its `tags` and `priority` in a dict.
+
+    Raises
+    ------
+    NotAnExperienceDatabase
+        If the file is not an expdb database.
+    UnknownBuffer
+        If the database has no saved items.
+    InvalidValue
+        If `file_name` is a URL or `":memory:"`.
     """
     with expdb.open(_path(file_name), create=False) as database:
         if NAME not in database.buffers():
@@ -61,7 +99,7 @@ def _path(file_name: str | os.PathLike[str]) -> Path:
 
 
 def _check_replaceable(target: Path) -> None:
-    # Opened to write: what a killed process left in the log is in the file when this is closed.
+    # A writing handle checkpoints the WAL of a killed process when it is closed.
     with expdb.open(target, create=False) as database:
         held = set(database.buffers())
     if held - {NAME, f"{NAME}.structures"}:

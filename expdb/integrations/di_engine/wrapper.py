@@ -1,4 +1,4 @@
-"""The newer buffer with the older one's interface, and buffers by the name of their type."""
+"""A `DequeBuffer` with the interface of the older buffers, and buffers by type name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,27 @@ from expdb.integrations.di_engine.naive import (
 
 
 class DequeBufferWrapper(Configured):
-    """A `DequeBuffer` for DI-engine's older pipelines; its config has `location` as well."""
+    """Use a `DequeBuffer` in DI-engine's older pipelines.
+
+    Parameters
+    ----------
+    cfg : mapping
+        Configuration with the keys of DI-engine, and `location`, a path or PostgreSQL URL. By
+        default, the location is `replay.db` in the folder `exp_name`.
+    tb_logger : SummaryWriter, optional
+        TensorBoard logger.
+    exp_name : str, optional
+        Name of the experiment.
+    instance_name : str
+        Name of the buffer in the database.
+
+    Raises
+    ------
+    ValueError
+        If a key of `cfg` is unknown.
+    CapacityMismatch
+        If the stored buffer is larger than `replay_buffer_size`.
+    """
 
     config: ClassVar[dict[str, Any]] = {
         "type": "deque",
@@ -62,7 +82,21 @@ class DequeBufferWrapper(Configured):
             )  # fmt: skip
 
     def sample(self, size: int, train_iter: int = 0) -> list[Any] | None:
-        """Return `size` items, or None where there are too few."""
+        """Draw items.
+
+        Parameters
+        ----------
+        size : int
+            Number of items.
+        train_iter : int
+            Training iteration, for the log.
+
+        Returns
+        -------
+        list or None
+            The data of the items, or None if there are too few. With `priority_IS_weight`, each
+            item has its importance weight as `IS`.
+        """
         found = self.buffer.sample(size=size, ignore_insufficient=True)
         if not found:
             return None
@@ -88,7 +122,15 @@ class DequeBufferWrapper(Configured):
             self.tb_logger.add_scalar(f"{self.name}/{key}", value, train_iter)
 
     def push(self, data: list[Any], cur_collector_envstep: int = -1) -> None:
-        """Add a list of items."""
+        """Add a list of items.
+
+        Parameters
+        ----------
+        data : list
+            The items. With `cfg.priority`, the key `priority` of an item sets its priority.
+        cur_collector_envstep : int
+            Ignored.
+        """
         for one in data:
             meta = {}
             if self.cfg.priority and "priority" in one:
@@ -97,7 +139,15 @@ class DequeBufferWrapper(Configured):
             self.buffer.push(one, meta=meta)
 
     def update(self, meta: Mapping[str, Any]) -> None:
-        """Set the priorities of the items of the last sample."""
+        """Set the priorities of the last sample.
+
+        Do nothing unless `cfg.priority` is set.
+
+        Parameters
+        ----------
+        meta : mapping
+            `priority` is a list of the priorities. They are limited to `priority_max_limit`.
+        """
         if not self.cfg.priority:
             return
         for item, priority in zip(self._last, meta["priority"], strict=True):
@@ -106,7 +156,7 @@ class DequeBufferWrapper(Configured):
         self._last = []
 
     def count(self) -> int:
-        """Return how many items are held."""
+        """Return the number of stored items."""
         return self.buffer.count()
 
     def clear(self) -> None:
@@ -114,15 +164,27 @@ class DequeBufferWrapper(Configured):
         self.buffer.clear()
 
     def save_data(self, file_name: str) -> None:
-        """Save the items in a new database file."""
+        """Save the items to a separate database file; see `saved.save`.
+
+        Parameters
+        ----------
+        file_name : str or path-like
+            Path of the file.
+        """
         self.buffer.save_data(file_name)
 
     def load_data(self, file_name: str) -> None:
-        """Hold the items of a file that `save_data` has written."""
+        """Replace the items with those of a file that `save_data` wrote; see `saved.load`.
+
+        Parameters
+        ----------
+        file_name : str or path-like
+            Path of the file.
+        """
         self.buffer.load_data(file_name)
 
     def close(self) -> None:
-        """Flush, and close the database."""
+        """Write all pushed items and close the database."""
         self.buffer.close()
 
 
@@ -137,7 +199,25 @@ BUFFERS: dict[str, type[Any]] = {
 
 
 def get_buffer_cls(cfg: Mapping[str, Any]) -> type[Any]:
-    """Return the class of a config's `type`."""
+    """Return the buffer class of a config.
+
+    Parameters
+    ----------
+    cfg : mapping
+        Configuration. Its `type` is a key of `BUFFERS`.
+
+    Returns
+    -------
+    type
+        The class.
+
+    Raises
+    ------
+    KeyError
+        If the type is unknown.
+    ValueError
+        If `cfg` has `import_names`. Import these modules in your program instead.
+    """
     if cfg.get("import_names"):
         raise ValueError("import_names cannot be honoured: import the modules in your program")
     try:
@@ -149,5 +229,25 @@ def get_buffer_cls(cfg: Mapping[str, Any]) -> type[Any]:
 
 
 def create_buffer(cfg: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-    """Return a buffer by its config."""
+    """Create a buffer of the type that its config names.
+
+    Parameters
+    ----------
+    cfg : mapping
+        Configuration of the buffer; see `get_buffer_cls`.
+    *args, **kwargs
+        Further arguments of the class.
+
+    Returns
+    -------
+    IBuffer or DequeBufferWrapper
+        The buffer.
+
+    Raises
+    ------
+    KeyError
+        If the type is unknown.
+    ValueError
+        If `cfg` has `import_names` or an unknown key.
+    """
     return get_buffer_cls(cfg)(cfg, *args, **kwargs)

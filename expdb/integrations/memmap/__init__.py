@@ -1,11 +1,11 @@
-"""memmap-replay-buffer, in an experience database.
+"""A replay buffer with the API of memmap-replay-buffer that uses an experience database.
 
-Change the import, and episodes are in SQL.
+To use it, change the import:
 
     from memmap_replay_buffer import ReplayBuffer           # before
     from expdb.integrations.memmap import ReplayBuffer      # after
 
-`docs/coming_from_memmap.md` says of every name what is the same, what is better and what is
+`docs/coming_from_memmap.md` describes for every name what is the same, what is better and what is
 refused. `import_folder` reads a folder that memmap-replay-buffer has written.
 """
 

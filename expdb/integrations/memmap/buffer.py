@@ -1,4 +1,4 @@
-"""memmap-replay-buffer's ReplayBuffer: episodes of one length at most, in the slots of a ring."""
+"""The ReplayBuffer of memmap-replay-buffer: episodes of limited length in the slots of a ring."""
 
 from __future__ import annotations
 
@@ -17,22 +17,61 @@ from expdb.integrations.memmap.specs import Spec, as_array
 
 
 class ReplayBuffer(Loading):
-    """Hold episodes of declared fields; every argument is memmap-replay-buffer's.
+    """Store episodes of declared fields, with the arguments of memmap-replay-buffer.
 
-    `folder` is where the database file is, or a PostgreSQL URL; `name` is the buffer in it. What is
-    there is gone on with, unless `overwrite=True` says that it is to be deleted. `max_timesteps`
-    bounds the length of an episode and costs nothing.
+    If the buffer exists, it is opened with its episodes.
 
-    Raises ValueError where what is stored was declared otherwise.
+    Parameters
+    ----------
+    folder : str or path
+        The folder of the database file, or a PostgreSQL URL.
+    max_episodes : int
+        Maximum number of episodes.
+    max_timesteps : int
+        Maximum length of an episode. It does not reserve space.
+    fields, meta_fields : mapping
+        The declared fields of steps and of episodes: `"float"`, `("int", 2)` or
+        `("float", (3, 16, 16), 0.)`.
+    circular : bool
+        Whether new episodes replace the oldest when the buffer is full.
+    overwrite : bool
+        Whether to delete an existing buffer first.
+    read_only : bool
+        Whether to open an existing buffer for reading only.
+    flush_every_store_step : int
+        Number of stored steps after which they are written; 0 leaves this to the writer, which
+        collects up to 1,024 steps.
+    name : str
+        Name of the buffer in the database.
+
+    Raises
+    ------
+    ValueError
+        If the existing buffer has a different configuration.
     """
 
     # -- step by step --------------------------------------------------------------------------
 
     def store(self, **data: Any) -> Any:
-        """Store a step of the episode under way; fields that are left out get their default.
+        """Store a step of the current episode.
 
-        It is durable when this returns, or every `flush_every_store_step` steps. Raises ValueError
-        for a name that is no field, and past `max_timesteps`.
+        With `flush_every_store_step=1`, the step is durable when the method returns. With a greater
+        number N, the stored steps are durable after every N steps.
+
+        Parameters
+        ----------
+        **data
+            Values of fields; a field that is left out gets its default.
+
+        Returns
+        -------
+        namedtuple
+            The stored values, with defaults.
+
+        Raises
+        ------
+        ValueError
+            If a name is not a field, or the episode already has `max_timesteps` steps.
         """
         self._check_writable("store")
         self._check_names(data, self.fields, "field")
@@ -44,14 +83,14 @@ class ReplayBuffer(Loading):
         return self.memory_namedtuple(**values)
 
     def store_batch(self, **data: Any) -> None:
-        """Store a step of several episodes that run beside each other: arrays are [B, ...]."""
+        """Store a step of each of several parallel episodes, from arrays [B, ...]."""
         self._check_writable("store_batch")
         values = self._batch(data, self.fields, "store_batch")
         defaults = {name: spec.full() for name, spec in self.fields.items()}
         self._append([{**defaults, **one} for one in values])
 
     def store_meta_batch(self, **data: Any) -> None:
-        """Set meta fields of several episodes that run beside each other: arrays are [B, ...]."""
+        """Set meta fields of several parallel episodes, from arrays [B, ...]."""
         self._check_writable("store_meta_batch")
         values = self._batch(data, self.meta_fields, "store_meta_batch")
         self._begin(len(values))
@@ -69,7 +108,7 @@ class ReplayBuffer(Loading):
         if len(set(sizes.values())) > 1:
             raise ValueError(f"All data in batch must have the same batch size: {sizes}")
         rows = [dict(zip(arrays, row, strict=True)) for row in zip(*arrays.values(), strict=True)]
-        if self.circular or len(rows) <= len(self._open):  # room for those was found before
+        if self.circular or len(rows) <= len(self._open):  # the limit was checked before
             return rows
         room = self.max_episodes - self.num_episodes
         if room <= 0:
@@ -101,7 +140,7 @@ class ReplayBuffer(Loading):
             self._writer.flush()
 
     def _begin(self, count: int) -> None:
-        """Have as many episodes under way."""
+        """Begin episodes until `count` episodes are open."""
         if count > len(self._open):
             self._check_room(count)
             number = self._open[-1].number + 1 if self._open else self._next_number()
@@ -110,7 +149,7 @@ class ReplayBuffer(Loading):
                 self._open.append(Held(-1, uuid.uuid4().hex, number + k, 0, 0, True, meta))
 
     def _pad(self, one: Held) -> None:
-        """Store defaults for the steps that an episode lacks."""
+        """Store default values for the steps that an episode lacks."""
         assert self._writer is not None
         while one.length < self._timestep:
             values = {name: spec.full() for name, spec in self.fields.items()}
@@ -118,13 +157,13 @@ class ReplayBuffer(Loading):
             one.length += 1
 
     def advance_episode(self, batch_size: int = 1) -> None:
-        """End the episodes under way; does nothing where no step was stored."""
+        """End the current episodes; with `batch_size=1`, do nothing if no step was stored."""
         self._check_writable("advance_episode")
         if self._timestep == 0 and batch_size == 1:
-            self._open = []  # no step of it was stored: it is none
+            self._open = []  # without a stored step, there is no episode
             return
         self._begin(batch_size)
-        self._timestep = max(self._timestep, 1)  # an episode without steps is none
+        self._timestep = max(self._timestep, 1)  # an episode has at least one step
         for one in self._open:
             self._pad(one)
         self.flush()
@@ -134,22 +173,35 @@ class ReplayBuffer(Loading):
         self._evict()
 
     def _evict(self) -> None:
-        """Delete the episodes whose slots were taken, the oldest first."""
-        if self.circular:  # else there was room for them
+        """Delete the oldest episodes, whose slots newer episodes have taken."""
+        if self.circular:  # else `_check_room` has limited the number of episodes
             self.rows.delete([one.episode_id for one in self.others()[: -self.max_episodes]])
 
     @contextmanager
     def one_episode(self, **meta: Any) -> Iterator[dict[str, Any]]:
-        """Store one episode; yields a dict for meta fields that are known at its end.
+        """Store one episode: a context manager that begins and ends it.
 
-        An exception in the block takes the episode back.
+        An exception in the block deletes the episode.
+
+        Parameters
+        ----------
+        **meta
+            Meta fields that are known at the beginning.
+
+        Yields
+        ------
+        dict
+            A dict to fill with meta fields that are known only at the end.
         """
         with self._episodes(1, {name: [value] for name, value in meta.items()}) as last:
             yield last
 
     @contextmanager
     def batched_episode(self, batch_size: int, **meta: Any) -> Iterator[None]:
-        """Store several episodes that run beside each other; meta fields are [batch_size, ...]."""
+        """Store several parallel episodes; meta fields are arrays [batch_size, ...].
+
+        An exception in the block deletes the episodes.
+        """
         with self._episodes(batch_size, meta):
             yield
 
@@ -186,7 +238,19 @@ class ReplayBuffer(Loading):
     # -- whole episodes, and changes -----------------------------------------------------------
 
     def store_episode(self, **data: Any) -> None:
-        """Store a whole episode in one transaction: fields are [T, ...], meta fields [...]."""
+        """Store a whole episode in one transaction.
+
+        Parameters
+        ----------
+        **data
+            Fields as arrays [T, ...], and meta fields as arrays [...].
+
+        Raises
+        ------
+        ValueError
+            If a name is unknown, no field is given, the lengths differ or exceed `max_timesteps`,
+            or the buffer is full.
+        """
         self._check_writable("store_episode")
         if not data:
             raise ValueError("No data provided to `store_episode`")
@@ -218,10 +282,23 @@ class ReplayBuffer(Loading):
         self._evict()
 
     def update(self, indices: Any = None, **data: Any) -> None:
-        """Set fields [E, T, ...], a prefix of their steps, or meta fields [E, ...] of episodes.
+        """Set fields or meta fields of stored episodes.
 
-        Each episode is written anew in one transaction; its steps get new positions. `indices` are
-        slots: a number, several, a slice, None for all.
+        If fields are set, each episode is written again in one transaction, and its steps get new
+        positions.
+
+        Parameters
+        ----------
+        indices : int, sequence of int, slice or None
+            The slots of the episodes; None for all.
+        **data
+            Fields as arrays [E, T, ...], which set the first T steps, and meta fields as arrays
+            [E, ...].
+
+        Raises
+        ------
+        ValueError
+            If a name is unknown, a slot is empty, or the episode has not ended.
         """
         self._check_writable("update")
         if not data:
@@ -275,7 +352,26 @@ class ReplayBuffer(Loading):
     def store_datapoint(
         self, episode_index: int, timestep_index: int, name: str, datapoint: Any
     ) -> None:
-        """Set a field of one step of an episode that has ended."""
+        """Set a field of one step of an episode that has ended.
+
+        The episode is written again, so its steps get new positions.
+
+        Parameters
+        ----------
+        episode_index : int
+            The slot of the episode.
+        timestep_index : int
+            The index of the step in the episode.
+        name : str
+            The field.
+        datapoint : array_like
+            The new value.
+
+        Raises
+        ------
+        ValueError
+            If the slot, the step or the field does not exist, or the value does not fit.
+        """
         self._check_slot(episode_index)
         slots = {self.slot_of(one): one for one in self.held()}
         self._check_names({name: datapoint}, self.fields, "field")
@@ -287,7 +383,22 @@ class ReplayBuffer(Loading):
         self.update(episode_index, **{name: whole})
 
     def store_meta_datapoint(self, episode_index: int, name: str, datapoint: Any) -> None:
-        """Set a meta field of an episode."""
+        """Set a meta field of an episode.
+
+        Parameters
+        ----------
+        episode_index : int
+            The slot of the episode.
+        name : str
+            The meta field.
+        datapoint : array_like
+            The new value.
+
+        Raises
+        ------
+        ValueError
+            If the slot or the meta field does not exist, or the value does not fit.
+        """
         self._check_slot(episode_index)
         self._check_names({name: datapoint}, self.meta_fields, "meta field")
         self.update(episode_index, **{name: self.meta_fields[name].checked(datapoint)})
@@ -320,7 +431,7 @@ class ReplayBuffer(Loading):
 
 
 def _broadcast(spec: Spec, value: Any) -> np.ndarray:
-    """Return a value of a field; a number stands for an array of it."""
+    """Return the array of a field's value; a single number fills the whole array."""
     array = as_array(value)
     return spec.checked(
         np.broadcast_to(array, spec.shape) if array.ndim == 0 and spec.shape else array
@@ -328,7 +439,7 @@ def _broadcast(spec: Spec, value: Any) -> np.ndarray:
 
 
 def _slots(indices: Any, count: int, held: Mapping[int, Held]) -> list[int]:
-    """Return the slots that `indices` names."""
+    """Return the slots that `indices` selects."""
     if indices is None:
         return sorted(held)
     if isinstance(indices, slice):

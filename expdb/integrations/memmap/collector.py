@@ -1,4 +1,4 @@
-"""Rollouts of environments that run beside each other, gathered until they are stored."""
+"""Collect rollouts of parallel environments in memory until they are stored."""
 
 from __future__ import annotations
 
@@ -11,10 +11,21 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 class EpisodeCollector:
-    """Gather steps of `num_groups` environments, and store one episode for each.
+    """Collect the steps of `num_groups` environments, and store one episode for each.
 
-    `append` takes one step, [groups, ...] or [groups, 1, ...]; `extend` whole trajectories,
-    time-major, [time, groups, ...]. `env_major` and `time_major` read them back.
+    `append` adds one step, and `extend` adds whole trajectories. `env_major` and `time_major`
+    return the collected arrays.
+
+    Parameters
+    ----------
+    replay_buffer : ReplayBuffer
+        The buffer that stores the episodes.
+    num_groups : int
+        Number of environments.
+    fieldnames, meta_fieldnames : tuple of str, optional
+        The fields to accept; by default all fields of the buffer.
+    strict : bool
+        Whether an unknown name raises KeyError; otherwise it is ignored.
     """
 
     def __init__(
@@ -34,7 +45,7 @@ class EpisodeCollector:
         return self.step_count
 
     def clear(self) -> None:
-        """Forget what was gathered."""
+        """Discard the collected steps."""
         self.episode_data: dict[str, list[list[Any]]] = {}
         self.meta: dict[str, Any] = {}
         self.step_count = 0
@@ -52,7 +63,14 @@ class EpisodeCollector:
         return False
 
     def append(self, **data: Any) -> None:
-        """Add one step of every environment; a meta field is given once for all."""
+        """Add one step of every environment.
+
+        Parameters
+        ----------
+        **data
+            Fields as arrays [groups, ...] or [groups, 1, ...]. The value of a meta field applies to
+            all environments.
+        """
         for name, value in data.items():
             if not self._knows(name):
                 continue
@@ -76,7 +94,13 @@ class EpisodeCollector:
         self.step_count += 1
 
     def extend(self, **trajectories: Any) -> None:
-        """Add whole trajectories, time-major: [time, groups, ...]."""
+        """Add whole trajectories, time-major.
+
+        Parameters
+        ----------
+        **trajectories
+            Fields as arrays [time, groups, ...].
+        """
         for name, value in trajectories.items():
             if not self._knows(name):
                 continue
@@ -100,7 +124,7 @@ class EpisodeCollector:
         return self.episode_data.setdefault(name, [[] for _ in range(self.num_groups)])
 
     def groups(self, name: str) -> list[Any]:
-        """Return a field as one tensor, or array, for each environment."""
+        """Return a field as a list of tensors or arrays, one for each environment."""
         if name in self.meta_fieldnames:
             return list(self.meta[name])
         return [_stack(group) for group in self.episode_data[name]]
@@ -115,7 +139,7 @@ class EpisodeCollector:
         return found if name in self.meta_fieldnames else found.swapaxes(0, 1)
 
     def all_data(self, fields: Any = None, device: Any = None) -> dict[str, Any]:
-        """Return the fields that were gathered, [groups, time, ...]."""
+        """Return the collected fields as tensors or arrays [groups, time, ...]."""
         if not len(self):
             raise ValueError("collector is empty")
         found = {name: self.env_major(name) for name in fields or self.episode_data}
@@ -133,7 +157,35 @@ class EpisodeCollector:
         device: Any = None,
         **options: Any,
     ) -> DataLoader[Any]:
-        """Return a loader of the steps that were gathered; nothing has to be stored."""
+        """Return a loader of the collected steps, which need not be stored.
+
+        Parameters
+        ----------
+        batch_size : int
+            Steps per batch.
+        fields : sequence of str, optional
+            The fields of a batch; all by default.
+        filter_fields : mapping, optional
+            Values that the fields of a step must have.
+        to_named_tuple : sequence of str, optional
+            Return named tuples of these fields instead of dicts.
+        shuffle : bool
+            Whether to shuffle the steps.
+        device : torch.device or str, optional
+            The device of the tensors.
+        **options
+            Further arguments for `torch.utils.data.DataLoader`.
+
+        Returns
+        -------
+        DataLoader
+            A loader of dicts of tensors, or of named tuples.
+
+        Raises
+        ------
+        ValueError
+            If no step was collected, or a field is unknown.
+        """
         data = {
             name: torch.as_tensor(one).reshape(-1, *one.shape[2:])
             for name, one in self.all_data().items()
@@ -156,7 +208,13 @@ class EpisodeCollector:
         )  # fmt: skip
 
     def store(self, **meta: Any) -> None:
-        """Store one episode for each environment; meta fields are for all, or [groups, ...]."""
+        """Store one episode for each environment, and discard the collected steps.
+
+        Parameters
+        ----------
+        **meta
+            Meta fields: a sequence with one value for each environment, or one value for all.
+        """
         for name, value in meta.items():
             if self._knows(name):
                 many = hasattr(value, "__len__") and len(value) == self.num_groups

@@ -1,4 +1,4 @@
-"""Several buffers, read as one."""
+"""Read several buffers as one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,18 @@ from expdb.integrations.memmap.loading import Collate, Loading
 
 
 class ConcatReplayBuffer:
-    """The episodes of several folders, which must have the same fields; for reading only."""
+    """Read the episodes of several folders, which must have the same fields.
+
+    Parameters
+    ----------
+    folders : sequence of str or path
+        The folders; they are opened read-only.
+
+    Raises
+    ------
+    ValueError
+        If there are no folders, or their fields differ.
+    """
 
     def __init__(self, folders: Sequence[str | os.PathLike[str]]):
         if not folders:
@@ -36,30 +47,30 @@ class ConcatReplayBuffer:
 
     @property
     def num_episodes(self) -> int:
-        """How many episodes are held that have ended."""
+        """Number of stored episodes that have ended."""
         return sum(one.num_episodes for one in self.buffers)
 
     @property
     def max_episodes(self) -> int:
-        """How many episodes there is room for."""
+        """Maximum number of episodes of all buffers together."""
         return sum(one.max_episodes for one in self.buffers)
 
     @property
     def max_timesteps(self) -> int:
-        """The greatest length that an episode may have."""
+        """The greatest maximum length of an episode among the buffers."""
         return int(max(one.max_timesteps for one in self.buffers))
 
     def __len__(self) -> int:
         return sum(len(one) for one in self.buffers)
 
     def dataset(self, **options: Any) -> Dataset[Any]:
-        """Return a dataset of all; options are those of `ReplayBuffer.dataset`."""
+        """Return a dataset of all buffers; the options are those of `ReplayBuffer.dataset`."""
         if not len(self):
             raise ValueError("replay buffer is empty")
         return ConcatDataset([one.dataset(**options) for one in self.buffers if len(one)])
 
     def dataloader(self, *args: Any, **options: Any) -> DataLoader[Any]:
-        """Return a loader of all; options are those of `ReplayBuffer.dataloader`."""
+        """Return a loader of all buffers; the options are those of `ReplayBuffer.dataloader`."""
         return Loading.dataloader(self, *args, **options)  # type: ignore[arg-type]
 
     def get_all_data(self, **options: Any) -> dict[str, torch.Tensor]:
@@ -76,7 +87,7 @@ class ConcatReplayBuffer:
         return joined
 
     def flush(self) -> None:
-        """Do nothing: it only reads."""
+        """Do nothing, because the buffers are read-only."""
 
     def close(self) -> None:
         """Close the databases."""

@@ -1,7 +1,7 @@
-"""Datasets: whole trajectories, windows of them, timesteps, and n-step transitions.
+"""Datasets of whole trajectories, windows of trajectories, timesteps and n-step transitions.
 
-They gather a batch at once (`__getitems__`, which PyTorch's loader asks for), from memory where the
-steps fit there.
+They gather a whole batch at once in `__getitems__`, which PyTorch's loader calls. If the steps fit
+into memory, they are gathered from memory.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from expdb.integrations.memmap.state import State
 
 
 class Rows(Sequence[dict[str, torch.Tensor]]):
-    """Items of a batch: dicts of tensors, and the batch that they are rows of.
+    """The items of a batch as a sequence of dicts; `tensors` has the whole batch.
 
-    Those named in `padded` are as long in an item as `lengths` says.
+    In an item, the tensors named in `padded` are cut to the length in `lengths`.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Rows(Sequence[dict[str, torch.Tensor]]):
 
 
 class ReplayDatasetBase(Dataset[dict[str, torch.Tensor]]):
-    """The episodes that match, as of when it is made."""
+    """Base class of datasets, which list the matching episodes when they are created."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class ReplayDatasetBase(Dataset[dict[str, torch.Tensor]]):
             raise ValueError(f"invalid field names {unknown} - must be a subset of {set(known)}")
 
     def _positions(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the positions of the steps of all episodes, and where those of each begin."""
+        """Return the positions of all steps, and the first index and length of each episode."""
         positions, owners = self.replay_buffer.rows.positions()
         order = np.argsort(owners, kind="stable")
         owners, positions = owners[order], positions[order]
@@ -105,7 +105,7 @@ class ReplayDatasetBase(Dataset[dict[str, torch.Tensor]]):
         return (self[k] for k in range(len(self)))
 
     def out_name(self, name: str) -> str:
-        """Return what a field is called in the batches."""
+        """Return the name of a field in the batches."""
         return self.fieldname_map.get(name, name)
 
     def __getitem__(self, index: Any) -> dict[str, torch.Tensor]:
@@ -115,11 +115,11 @@ class ReplayDatasetBase(Dataset[dict[str, torch.Tensor]]):
         return item
 
     def __getitems__(self, indices: list[int]) -> Any:
-        """Return several items at once."""
+        """Return several items in one batch."""
         raise NotImplementedError
 
     def _gather(self, rows: np.ndarray, names: Any) -> dict[str, np.ndarray]:
-        """Return fields at some steps, of any shape."""
+        """Return fields of steps in the shape of `rows`."""
         flat: dict[str, np.ndarray] = self.replay_buffer.rows.gather(
             self._steps[rows.reshape(-1)], names
         )
@@ -131,7 +131,7 @@ class ReplayDatasetBase(Dataset[dict[str, torch.Tensor]]):
     def _sequences(
         self, first: np.ndarray, lengths: np.ndarray, longest: int, names: Any
     ) -> dict[str, np.ndarray]:
-        """Return steps from `first` on, [B, longest, ...], zeros after their lengths."""
+        """Return sequences of steps from `first` on, [B, longest, ...], padded with zeros."""
         there = np.arange(longest) < lengths[:, None]
         if there.all():
             return self._gather(first[:, None] + np.arange(longest), names)
@@ -147,7 +147,7 @@ class ReplayDatasetBase(Dataset[dict[str, torch.Tensor]]):
         return {name: torch.from_numpy(np.asarray(one)) for name, one in arrays.items()}
 
     def _timepoints(self, horizon: int) -> np.ndarray:
-        """Return (episode, timestep) of all steps that have `horizon` - 1 more, [N, 2]."""
+        """Return (episode, timestep) of all steps with `horizon` - 1 steps after them, [N, 2]."""
         counts = np.maximum(self._lengths - horizon + 1, 0)
         episodes = np.repeat(np.arange(len(counts)), counts)
         begin = np.repeat(np.cumsum(counts) - counts, counts)
@@ -162,7 +162,10 @@ class ReplayDatasetBase(Dataset[dict[str, torch.Tensor]]):
 
 
 class ReplayDatasetTrajectory(ReplayDatasetBase):
-    """Whole episodes; items have as many steps as the episode, batches are padded with zeros."""
+    """A dataset of whole episodes.
+
+    An item has as many steps as its episode; a batch is padded with zeros.
+    """
 
     def __init__(
         self,
@@ -211,7 +214,7 @@ ReplayDataset = ReplayDatasetTrajectory
 
 
 class ReplayDatasetTimeWindow(ReplayDatasetBase):
-    """A random window of each episode, padded with zeros to `window_length` steps."""
+    """A dataset with a random window of each episode, padded with zeros to `window_length`."""
 
     def __init__(self, replay_buffer: Any, window_length: int, *args: Any, **options: Any):
         super().__init__(replay_buffer, *args, **options)
@@ -234,7 +237,7 @@ class ReplayDatasetTimeWindow(ReplayDatasetBase):
 
 
 class ReplayDatasetTimestep(ReplayDatasetBase):
-    """Single steps, with the meta fields of their episodes."""
+    """A dataset of single steps with the meta fields of their episodes."""
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
@@ -264,7 +267,12 @@ class ReplayDatasetTimestep(ReplayDatasetBase):
 
 
 class ReplayDatasetNStep(ReplayDatasetTimestep):
-    """Transitions: fields of a step, of the one n steps later, and of those in between."""
+    """A dataset of n-step transitions.
+
+    A transition has the `current_fields` of a step and the `next_fields` of the step `n_steps`
+    later. If the episode ends earlier, its last step is the later step. The `sequence_fields` are
+    those of the first step and of the steps before the later step.
+    """
 
     def __init__(
         self,
@@ -307,14 +315,14 @@ class ReplayDatasetNStep(ReplayDatasetTimestep):
 
 
 def padded(array: np.ndarray, length: int, spec: Spec) -> np.ndarray:
-    """Return steps with the default of their field behind them."""
+    """Return steps, padded with the default of their field."""
     found = spec.full(length)
     found[: len(array)] = array
     return found
 
 
 def _equal(value: Any, wanted: Any) -> Any:
-    """Return whether a value is the wanted one; with True and False, whether it is not 0."""
+    """Return whether a value equals `wanted`; a bool is compared with the value's truth."""
     if isinstance(wanted, bool):
         return np.asarray(value, np.bool_) == wanted
     found = np.asarray(value) == np.asarray(wanted)

@@ -1,4 +1,4 @@
-"""Which episodes a buffer holds, and in which slot each is."""
+"""The stored episodes of a buffer and their numbers, which determine their slots."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import expdb
 
 @dataclass
 class Held:
-    """An episode: what its tags say, and how many steps it has.
+    """A stored episode: its tags and its number of steps.
 
-    Episodes are numbered in the order in which they are begun, and the slot is the number modulo
+    Episodes are numbered in the order in which they begin, and the slot is the number modulo
     `max_episodes`, as in a ring. An episode that `update` has written again has a greater revision.
     """
 
@@ -31,11 +31,11 @@ class Held:
 
 
 def held(buffer: expdb.ReplayBuffer) -> list[Held]:
-    """Return the episodes by number.
+    """Return the stored episodes in order of their numbers.
 
-    Where two processes have given one number, the later episode takes the next one. Where an
-    episode was written again, and its process killed before it deleted the old one, the new one
-    counts.
+    If two processes have used the same number, the later episode takes the next free number. If a
+    process was killed after it wrote an episode again and before it deleted the old revision, the
+    greater revision counts.
     """
     found: dict[int, Held] = {}
     table = buffer.episodes().select(["episode", "episode_id", "length", "status", "episode_tags"])

@@ -1,4 +1,4 @@
-"""Folders that memmap-replay-buffer has written, read without unpickling anything."""
+"""Import folders that memmap-replay-buffer has written, without unpickling anything."""
 
 from __future__ import annotations
 
@@ -24,11 +24,34 @@ def import_folder(
     defaults: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> ReplayBuffer:
-    """Return a new buffer in `into`, with the episodes of a folder in their order.
+    """Copy the episodes of a folder of memmap-replay-buffer into a new buffer, in their order.
 
-    The arrays say their names, types and shapes. What only the pickled `metadata.pkl` says has to
-    be given: whether the buffer is `circular`, and the `defaults` of fields. Raises ValueError
-    where the folder is none of memmap-replay-buffer's, or `into` holds a buffer already.
+    Names, types and shapes of the fields come from the arrays in the folder. The pickled
+    `metadata.pkl` is not read, so you must pass the settings that only this file contains:
+    `circular` and `defaults`.
+
+    Parameters
+    ----------
+    folder : str or path
+        The folder to import.
+    into : str or path
+        The folder, or the PostgreSQL URL, of the new buffer.
+    circular : bool
+        Whether the buffer is circular.
+    defaults : mapping, optional
+        The defaults of fields and meta fields by name.
+    **options
+        Other arguments of `ReplayBuffer`.
+
+    Returns
+    -------
+    ReplayBuffer
+        The new buffer.
+
+    Raises
+    ------
+    ValueError
+        If the folder was not written by memmap-replay-buffer, or `into` already has episodes.
     """
     source = Path(folder)
     fields = _arrays(source, ".data.npy")

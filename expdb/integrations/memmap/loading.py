@@ -1,4 +1,4 @@
-"""Reading: arrays of everything, datasets and loaders."""
+"""The reading methods of a buffer: arrays of all episodes, datasets and loaders."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from expdb.integrations.memmap.state import State
 
 
 class Loading(State):
-    """The part of a buffer that reads."""
+    """The reading methods of a buffer."""
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """The fields as arrays [max_episodes, max_timesteps, ...], read when they are indexed."""
+        """The fields as arrays [max_episodes, max_timesteps, ...], which are read when indexed."""
         return {name: _Track(self, name) for name in self.fields}
 
     def get_all_data(
@@ -35,7 +35,21 @@ class Loading(State):
         meta_fields: tuple[str, ...] | None = None,
         device: torch.device | str | None = None,
     ) -> dict[str, torch.Tensor]:
-        """Return all ended episodes as tensors [E, T, ...], padded with zeros, and meta fields."""
+        """Return all ended episodes as tensors, padded with zeros.
+
+        Parameters
+        ----------
+        fields, meta_fields : tuple of str, optional
+            The fields and meta fields to return. If both are None, return all of them and
+            `episode_lens`.
+        device : torch.device or str, optional
+            The device of the tensors.
+
+        Returns
+        -------
+        dict of str to torch.Tensor
+            Fields [E, T, ...] and meta fields [E, ...]; empty if no episode has ended.
+        """
         ended = [one for one in self.held() if not one.is_open]
         if not ended:
             return {}
@@ -70,7 +84,40 @@ class Loading(State):
     ) -> Dataset[Any]:
         """Return a dataset of trajectories, of timesteps, or of n-step transitions.
 
-        It lists the episodes that are held now: what is stored later needs another one.
+        The dataset has the episodes that are stored now. Create another dataset to include episodes
+        that are stored later.
+
+        Parameters
+        ----------
+        n_steps : int, optional
+            Return n-step transitions with this number of steps.
+        fields : tuple of str, optional
+            The fields of trajectories or timesteps; all by default.
+        current_fields, next_fields, sequence_fields : tuple of str, optional
+            The fields of transitions: of the first step, of the step `n_steps` later, and of all
+            steps before the later step.
+        timestep_level : bool
+            Return single steps instead of trajectories.
+        filter_meta, filter_fields : mapping, optional
+            Values that the meta fields of episodes, or the fields of steps, must have.
+        fieldname_map : mapping, optional
+            Names of the fields in the batches.
+        slice_by_episode_len : bool
+            Whether items of trajectories have the length of their episode.
+        return_episode_lens : bool
+            Whether items of trajectories have `_lens`.
+        **options
+            Other arguments of the dataset, such as `return_indices`.
+
+        Returns
+        -------
+        Dataset
+            A dataset for a PyTorch loader.
+
+        Raises
+        ------
+        ValueError
+            If the buffer is empty, or both `n_steps` and `timestep_level` are given.
         """
         if not len(self):
             raise ValueError("replay buffer is empty")
@@ -115,7 +162,41 @@ class Loading(State):
         dataset_kwargs: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> DataLoader[Any]:
-        """Return a PyTorch loader of batches: dicts of tensors, or named tuples."""
+        """Return a PyTorch loader of batches.
+
+        Parameters
+        ----------
+        batch_size : int
+            Items per batch.
+        dataset : Dataset, optional
+            The dataset to load; by default `self.dataset` with the arguments of this method.
+        n_steps, fields, current_fields, next_fields, sequence_fields, timestep_level
+            As for `dataset`.
+        filter_meta, filter_fields, fieldname_map, return_indices
+            As for `dataset`.
+        return_mask : bool
+            Whether batches of trajectories have `_mask`, which is True at steps of the episode.
+        to_named_tuple : tuple of str, optional
+            Return named tuples of these fields instead of dicts.
+        shuffle : bool
+            Whether to shuffle the items.
+        device : torch.device or str, optional
+            The device of the tensors.
+        dataset_kwargs : mapping, optional
+            Further arguments for `dataset`.
+        **options
+            Further arguments for `torch.utils.data.DataLoader`.
+
+        Returns
+        -------
+        DataLoader
+            A loader of dicts of tensors, or of named tuples.
+
+        Raises
+        ------
+        ValueError
+            If the buffer is empty, or the arguments contradict each other.
+        """
         if not len(self):
             raise ValueError("replay buffer is empty")
         if to_named_tuple is not None and fields is not None:
@@ -145,14 +226,14 @@ class Loading(State):
         meta_fieldnames: tuple[str, ...] | None = None,
         **options: Any,
     ) -> EpisodeCollector:
-        """Return a collector of the episodes of environments that run beside each other."""
+        """Return a collector of the episodes of parallel environments."""
         return EpisodeCollector(self, num_groups, fieldnames, meta_fieldnames, **options)
 
     create_rollout_collector = create_collector
 
 
 class Collate:
-    """Make batches of items: pad, mask, name."""
+    """Build batches from items: pad them, add a mask, and convert them to named tuples."""
 
     def __init__(
         self,
@@ -166,7 +247,7 @@ class Collate:
         )  # fmt: skip
 
     def __call__(self, items: Any) -> Any:
-        """Return the batch of some items."""
+        """Return the batch of items."""
         batch = dict(items.tensors) if isinstance(items, Rows) else self._joined(items)
         if self._mask:
             lengths = batch["_lens"]
@@ -184,7 +265,7 @@ class Collate:
         return kind(*[batch[name] for name in self._names])
 
     def _joined(self, items: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-        """Join items of a dataset that gives them one by one, such as a `ConcatDataset`."""
+        """Join the items of a dataset that returns them one by one, such as a `ConcatDataset`."""
         batch = {}
         for name in items[0]:
             tensors = [item[name] for item in items]
@@ -196,7 +277,7 @@ class Collate:
 
 
 class _Track:
-    """A field of all slots, as memmap-replay-buffer's array of it, but to be read only."""
+    """A read-only view of a field of all slots, like the array of memmap-replay-buffer."""
 
     def __init__(self, buffer: Any, name: str):
         self._buffer, self._spec = buffer, buffer.fields[name]

@@ -1,4 +1,4 @@
-"""Steps of declared fields in a buffer of a database."""
+"""Write and read the steps of declared fields in a buffer of a database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from expdb.integrations.positions import At
 
 
 class Rows:
-    """Write, read and delete the steps of episodes; `names` are their columns and fields."""
+    """Write, read and delete the steps of episodes; `names` maps declared fields to stored ones."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Rows:
         self.names = {one.name: self._declared(database, one, read_only) for one in specs.values()}
 
     def _declared(self, database: expdb.ExperienceDB, spec: Spec, read_only: bool) -> str:
-        """Return the column or the field that holds a field; one of another name, if need be."""
+        """Return the column or field that stores a declared field, under another name if needed."""
         if spec.name == "reward" and spec.kind == "float" and not spec.shape:
             return "reward"
         for name in (spec.name, f"item.{spec.name}"):
@@ -45,7 +45,7 @@ class Rows:
         raise ValueError(f"no field can be called {spec.name!r}: rename it")
 
     def step(self, one: Held, values: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Return the arguments with which a step is stored."""
+        """Return the arguments of `append` that store a step."""
         step: dict[str, Any] = {self.names[name]: value for name, value in values.items()}
         if "reward" in step:
             step["reward"] = float(step["reward"])
@@ -64,7 +64,7 @@ class Rows:
             episode.extend(columns)
 
     def set_tags(self, one: Held) -> None:
-        """Set the tags of an episode, of which a step is stored."""
+        """Set the tags of an episode that has a stored step."""
         self.buffer.update(
             {"episode_id": one.episode_id}, episode_tags=one.tags(), replace_tags=True
         )
@@ -75,9 +75,9 @@ class Rows:
             self.buffer.delete(expdb.QueryBuilder().in_("episode_id", ids))
 
     def positions(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the positions of all steps, and the episode of each, as the database numbers it.
+        """Return the positions of all steps, and the database's episode number of each step.
 
-        Within an episode they ascend in the order of its steps.
+        Within an episode, the positions ascend in the order of the steps.
         """
         found = [
             (batch["position"], batch["episode"])
@@ -88,7 +88,7 @@ class Rows:
         return np.concatenate(positions), np.concatenate(episodes)
 
     def gather(self, positions: np.ndarray, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Return fields of the steps at some positions, in their order; from memory if they fit."""
+        """Return fields of steps in the order of `positions`, from memory if the steps fit."""
         wanted = list(names)
         fields = [self.names[name] for name in wanted]
         if not len(positions):

@@ -1,4 +1,4 @@
-"""What fields are declared as: `'float'`, `('int', 2)` or `('float', (3, 16, 16), 0.)`."""
+"""Declarations of fields: `'float'`, `('int', 2)` or `('float', (3, 16, 16), 0.)`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DTYPES = {"int": np.int32, "float": np.float32, "bool": np.bool_, "uint8": np.ui
 
 @dataclass(frozen=True)
 class Spec:
-    """What a field or a meta field holds."""
+    """The type, the shape and the default of a field or a meta field."""
 
     name: str
     kind: str
@@ -26,11 +26,11 @@ class Spec:
         return np.dtype(DTYPES[self.kind])
 
     def full(self, *leading: int) -> np.ndarray:
-        """Return an array of the default, or zeros."""
+        """Return an array filled with the default; the default is 0 unless one is declared."""
         return np.full((*leading, *self.shape), self.default or 0, self.dtype)
 
     def checked(self, value: Any, leading: int = 0) -> np.ndarray:
-        """Return a value as an array of the field, or raise ValueError where it does not fit."""
+        """Return a value as an array of the field; raise ValueError if it does not fit."""
         array = as_array(value)
         if self.shape == () and array.shape[leading:] == (1,):
             array = array[..., 0]
@@ -57,7 +57,7 @@ def as_array(value: Any) -> np.ndarray:
 
 
 def parsed(declared: Mapping[str, Any]) -> dict[str, Spec]:
-    """Return the specs of fields; raise ValueError for what is none."""
+    """Return the specs of declared fields; raise ValueError for an unknown type."""
     specs = {}
     for name, spec in declared.items():
         parts: tuple[Any, ...] = (spec,) if isinstance(spec, str) else tuple(spec)
@@ -72,5 +72,5 @@ def parsed(declared: Mapping[str, Any]) -> dict[str, Spec]:
 
 
 def as_json(specs: Mapping[str, Spec]) -> dict[str, Any]:
-    """Return specs as JSON keeps them."""
+    """Return specs as JSON values."""
     return {name: [one.kind, list(one.shape), one.default] for name, one in specs.items()}

@@ -1,4 +1,4 @@
-"""What a buffer was declared as, and which episodes it holds."""
+"""The configuration of a buffer and its stored episodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILE = "experience.db"
 
 
 class State:
-    """A buffer of a database, and the episodes that this process has under way."""
+    """A buffer of a database, and the open episodes of this process."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class State:
             self.database.close()
             raise
         self.buffer = self.rows.buffer
-        self._open: list[Held] = []  # under way, all of one length
+        self._open: list[Held] = []  # open episodes, all of the same length
         self._timestep = self._stored_steps = 0
         self._writer = None if read_only else self.buffer.writer(flush_steps=1024)
 
@@ -66,7 +66,7 @@ class State:
         return _reopened, (type(self), self.folder, self.name)
 
     def flush(self) -> None:
-        """Have all steps that were stored durable."""
+        """Write all stored steps, so that they are durable."""
         if self._writer is not None and self._writer.unwritten:
             self._writer.flush()
 
@@ -79,7 +79,22 @@ class State:
     def from_folder(
         cls, folder: str | os.PathLike[str], read_only: bool = False, *, name: str = "replay"
     ) -> Any:
-        """Open a buffer that is there, as it was declared."""
+        """Open an existing buffer with its stored configuration.
+
+        Parameters
+        ----------
+        folder : str or path
+            The folder of the database file, or a PostgreSQL URL.
+        read_only : bool
+            Whether to open the buffer for reading only.
+        name : str
+            Name of the buffer in the database.
+
+        Raises
+        ------
+        ValueError
+            If the folder or the buffer does not exist.
+        """
         if "://" not in str(folder) and not (Path(folder) / FILE).exists():
             hint = ": import_folder() reads it" if (Path(folder) / "metadata.pkl").exists() else ""
             raise ValueError(f"{FILE} not found in {folder} (nor is metadata.pkl read{hint})")
@@ -92,9 +107,9 @@ class State:
     # -- state ---------------------------------------------------------------------------------
 
     def held(self) -> list[Held]:
-        """Return the episodes that are held, one per slot, in order of the slots.
+        """Return the stored episodes, one per slot, in order of the slots.
 
-        What is under way takes the slot of an old episode when it has ended, not before.
+        An open episode takes the slot of an older episode only after it has ended.
         """
         self.flush()
         slots: dict[int, Held] = {}
@@ -113,29 +128,29 @@ class State:
 
     @property
     def num_episodes(self) -> int:
-        """How many episodes are held that have ended."""
+        """Number of stored episodes that have ended."""
         return sum(not one.is_open for one in self.held())
 
     @property
     def episode_index(self) -> int:
-        """The slot that is written next, or now."""
+        """The slot of the current episode, or of the next one if no episode is open."""
         if self._open:
             return self.slot_of(self._open[0])
         return self._next_number() % self.max_episodes
 
     @property
     def timestep_index(self) -> int:
-        """How many steps the episodes under way have."""
+        """Number of steps of the current episodes."""
         return self._timestep
 
     @property
     def is_new_episode(self) -> bool:
-        """Whether no step of an episode under way was stored."""
+        """Whether no step of a current episode is stored."""
         return self._timestep == 0
 
     @property
     def episode_lens(self) -> np.ndarray:
-        """The lengths of the episodes by slot, int32 [max_episodes], 0 for free ones."""
+        """Lengths of the episodes by slot, int32 [max_episodes]; 0 for free slots."""
         lengths = np.zeros(self.max_episodes, np.int32)
         for one in self.held():
             lengths[self.slot_of(one)] = one.length
@@ -146,7 +161,7 @@ class State:
         return found[-1].number + 1 if found else 0
 
     def others(self) -> list[Held]:
-        """Return all episodes but those that this process has under way, oldest first."""
+        """Return all episodes except the open episodes of this process, oldest first."""
         mine = {one.episode_id for one in self._open}
         return [one for one in held(self.buffer) if one.episode_id not in mine]
 
@@ -202,7 +217,7 @@ def open_database(folder: str | os.PathLike[str], read_only: bool) -> expdb.Expe
 
 
 def stored_config(database: expdb.ExperienceDB, name: str) -> dict[str, Any] | None:
-    """Return what a buffer was declared as, None where there is none."""
+    """Return the stored configuration of a buffer, or None if there is none."""
     if f"{name}.config" not in database.buffers():
         return None
     page = database.buffer(f"{name}.config", create=False).page(1, 1)
@@ -210,5 +225,5 @@ def stored_config(database: expdb.ExperienceDB, name: str) -> dict[str, Any] | N
 
 
 def _reopened(kind: type[State], folder: str, name: str) -> Any:
-    """Return a buffer in another process: a loader's worker, which only reads."""
+    """Return a read-only buffer in another process, such as the worker of a loader."""
     return kind.from_folder(folder, read_only=True, name=name)

@@ -1,10 +1,12 @@
-"""MineStudio's online replay buffer, in an experience database.
+"""A replay buffer with the API of MineStudio's online buffer that uses an experience database.
+
+To use it, change the import:
 
     from minestudio.online.rollout.replay_buffer.interface import ReplayBufferInterface    # before
     from expdb.integrations.minestudio import ReplayBufferInterface                         # after
 
-It works with Ray and without. `docs/coming_from_minestudio.md` says of every name and option what
-is the same, what is better and what is refused.
+It works with and without Ray. `docs/coming_from_minestudio.md` describes for every name and option
+what is the same, what is better and what is refused.
 """
 
 from expdb.integrations.minestudio.datatypes import (

@@ -1,4 +1,4 @@
-"""Fragments of rollouts, what identifies them, and what is told of them."""
+"""Fragments of rollouts, their indices and their metadata."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger("expdb.minestudio")
 
 @dataclass(frozen=True)
 class FragmentIndex:
-    """What identifies a fragment: its worker, and its number among those of the worker."""
+    """The identity of a fragment: its worker, and its number among the worker's fragments."""
 
     worker_uuid: str
     fid_in_worker: int
@@ -24,7 +24,7 @@ class FragmentIndex:
 
 @dataclass(frozen=True)
 class FragmentMetadata:
-    """What is known of a fragment: of its first step, the model's version and the session."""
+    """The metadata of a fragment, with the model version and the session of its first step."""
 
     model_version: int
     session_id: str
@@ -34,10 +34,10 @@ class FragmentMetadata:
 
 @dataclass
 class SampleFragment:
-    """Some steps of a worker, one after another, which may span the ends of episodes.
+    """Consecutive steps of a worker, which may include the ends of episodes.
 
-    `obs`, `action`, `next_done`, `reward`, `first` and `episode_uuids` are [T, ...]; `in_state` is
-    the recurrent state before the first step, `next_obs` what was seen after the last.
+    `obs`, `action`, `next_done`, `reward`, `first` and `episode_uuids` are [T, ...]. `in_state` is
+    the recurrent state before the first step, and `next_obs` is the observation after the last.
     """
 
     obs: Any
@@ -53,20 +53,33 @@ class SampleFragment:
 
     @property
     def index(self) -> FragmentIndex:
-        """What identifies the fragment."""
+        """The index of the fragment."""
         return FragmentIndex(self.worker_uuid, self.fid_in_worker)
 
     def print(self) -> None:
-        """Log what is in the fragment."""
+        """Log the contents of the fragment."""
         for field in fields(self):
             logger.info("%s, %s: %s", self.index, field.name, getattr(self, field.name))
 
 
 class FragmentDataDict(dict[FragmentIndex, Any]):
-    """What was computed for fragments, such as advantages, by their index."""
+    """Data computed for fragments, such as advantages, by the index of the fragment."""
 
     def format_batch(self, fragments: Sequence[Any], device: Any = None) -> Any:
-        """Return the data of some fragments as one batch, as tensors on a device."""
+        """Return the data of fragments as one batch of tensors on a device.
+
+        Parameters
+        ----------
+        fragments : sequence of SampleFragment or FragmentIndex
+            The fragments, in the order of the batch.
+        device : torch.device or str, optional
+            The device of the tensors.
+
+        Returns
+        -------
+        object
+            The stacked data, with the structure of the data of one fragment.
+        """
         return _stacked([self[_index(fragment)] for fragment in fragments], device)
 
 
@@ -75,7 +88,7 @@ def _index(fragment: Any) -> FragmentIndex:
 
 
 def _stacked(values: list[Any], device: Any) -> Any:
-    """Return values of one shape as one, their dicts and lists part by part."""
+    """Stack values of the same structure; dicts and lists are stacked part by part."""
     import torch
 
     first = values[0]
@@ -94,7 +107,7 @@ NAMES = tuple(field.name for field in fields(SampleFragment))
 
 
 def kinds(fragment: Any = None) -> tuple[Kind, ...]:
-    """Return how fragments are kept: those of this module, and of the class of `fragment`."""
+    """Return how to store fragments of this module, and those of the class of `fragment`."""
     types = {SampleFragment} | ({type(fragment)} if fragment is not None else set())
     return tuple(Kind("SampleFragment", one, _apart, _together) for one in types)
 

@@ -1,4 +1,4 @@
-"""MineStudio's ReplayBufferInterface: a database in place of an actor and a cache of pickles."""
+"""MineStudio's ReplayBufferInterface, with a database instead of an actor and pickled files."""
 
 from __future__ import annotations
 
@@ -15,22 +15,45 @@ LEASE_SECONDS = 3600.0
 
 
 class ReplayBufferInterface(Sessions):
-    """Add fragments as a worker, fetch them as a trainer.
+    """Add fragments as a worker, and fetch them as a trainer.
 
-    With a `config` it makes the replay buffer, in the folder `config["database_config"]["path"]` or
-    at that PostgreSQL URL; without one it attaches to the buffer in `location`, by default the one
-    that this process, or its parent, has made. What a killed trainer has left is gone on with.
+    After a trainer was killed, the next one continues with the stored fragments.
 
-    Raises ValueError where another process has the buffer already, or nobody has made one.
+    Parameters
+    ----------
+    config : mapping, optional
+        MineStudio's config, which creates the replay buffer. `config["database_config"]["path"]` is
+        a folder or a PostgreSQL URL. Without a config, attach to an existing buffer.
+    location : str or path, optional
+        The buffer to attach to; by default the buffer that this process or its parent has created.
+
+    Raises
+    ------
+    ValueError
+        If the config is invalid, if another process or handle already has the buffer of the config,
+        or if the buffer to attach to does not exist.
     """
 
-    # -- in ------------------------------------------------------------------------------------
+    # -- adding fragments ----------------------------------------------------------------------
 
     def add_fragment(self, fragment: Any, metadata: Any) -> None:
-        """Add a fragment; it is durable when this returns.
+        """Add a fragment; the fragment is durable when the method returns.
 
-        One of another session, or too stale, is left out. `fragments_per_chunk` fragments of a
-        worker that follow each other make a chunk; where one is missing, the chunk begins anew.
+        A fragment of another session, or one that is too stale, is ignored. A chunk consists of
+        `fragments_per_chunk` consecutive fragments of a worker. If a fragment is missing, the
+        fragments of the incomplete chunk are deleted and a new chunk begins.
+
+        Parameters
+        ----------
+        fragment : SampleFragment
+            The fragment to add.
+        metadata : FragmentMetadata
+            Its metadata.
+
+        Raises
+        ------
+        ValueError
+            If the metadata is that of another fragment.
         """
         session, version = self._now()
         stale = version - metadata.model_version > self._config["max_staleness"]
@@ -63,7 +86,7 @@ class ReplayBufferInterface(Sessions):
             policy_version=int(metadata.model_version), truncated=is_last,
             **self.records.step(fragment),
         )  # fmt: skip
-        # Only now: a fragment that is refused changes nothing.
+        # Update the chunk after the write: a fragment that is refused changes nothing.
         chunk.count, chunk.last = chunk.count + 1, number
         if is_last:
             self._open.pop(worker, None)
@@ -76,7 +99,7 @@ class ReplayBufferInterface(Sessions):
         self._report()
 
     def _make_room(self) -> None:
-        """Delete the oldest chunks beyond `max_chunks`, but those of the last fetch."""
+        """Delete the oldest chunks beyond `max_chunks`, except the chunks of the last fetch."""
         size, most = int(self._config["fragments_per_chunk"]), int(self._config["max_chunks"])
         if len(self.buffer) <= most * size:
             return
@@ -95,13 +118,30 @@ class ReplayBufferInterface(Sessions):
         if every and self._added % every == 0:
             logger.info("%d fragments added, %d held", self._added, len(self.buffer))
 
-    # -- out -----------------------------------------------------------------------------------
+    # -- fetching fragments --------------------------------------------------------------------
 
     def fetch_fragments(self, num_fragments: int, *, timeout: float | None = None) -> Prepared:
-        """Wait for enough chunks, draw some of them without replacement, and return their ids.
+        """Wait for enough chunks, and draw chunks without replacement.
 
-        No chunk is drawn more than `max_reuse` times, nor when it is staler than `max_staleness`.
-        The fragments can be loaded until the next fetch. Raises TooFewRows after `timeout` seconds.
+        No chunk is drawn more than `max_reuse` times, or if it is staler than `max_staleness`. The
+        fragments can be loaded until the next fetch.
+
+        Parameters
+        ----------
+        num_fragments : int
+            Number of fragments, a multiple of `fragments_per_chunk`.
+        timeout : float, optional
+            Seconds to wait for enough chunks; by default, there is no limit.
+
+        Returns
+        -------
+        list of (FragmentIndex, str)
+            The index and the id of each fragment.
+
+        Raises
+        ------
+        TooFewRows
+            If there are not enough chunks after `timeout` seconds.
         """
         size = int(self._config["fragments_per_chunk"])
         assert num_fragments % size == 0, f"{num_fragments} is not a multiple of {size}"
@@ -112,7 +152,7 @@ class ReplayBufferInterface(Sessions):
         last, self._lease = self._lease, None
         assert self._session_id is not None
         if last is not None:
-            # Nobody is to load what may be deleted from now on.
+            # No rank may load fragments that may be deleted from now on.
             self._plan.keep(self._session_id, [], self._uses)
             last.acknowledge()
             self._delete_done(last)
@@ -127,7 +167,7 @@ class ReplayBufferInterface(Sessions):
         return found
 
     def _fragments(self, batch: expdb.Batch) -> Prepared:
-        """Return the fragments of drawn chunks, and the ids that they can be loaded by."""
+        """Return the fragments of drawn chunks with their ids for `load_fragment`."""
         columns = batch["agent_id"].tolist(), batch["step"].tolist(), batch["position"].tolist()
         return [
             (FragmentIndex(worker, number), f"{self._session_id}/{position}")
@@ -154,9 +194,9 @@ class ReplayBufferInterface(Sessions):
             ) from None
 
     def _delete_done(self, lease: expdb.Lease) -> None:
-        """Delete the chunks that are used up, and those of a fetch that have become stale.
+        """Delete chunks that were used `max_reuse` times, and stale chunks of the last fetch.
 
-        No others have been kept beyond their time.
+        Only the chunks of the last fetch can be stale, because others are deleted immediately.
         """
         gone = {id for id, uses in self._uses.items() if uses >= self._config["max_reuse"]}
         stale = (self.buffer.policy_version or 0) - int(self._config["max_staleness"])
@@ -169,11 +209,27 @@ class ReplayBufferInterface(Sessions):
         self._make_room()
 
     def prepared_fragments(self) -> Prepared:
-        """Return what the last fetch has returned, of whichever process: for all ranks."""
+        """Return the result of the last fetch of any process, so that all ranks can load it."""
         return self._plan.fragments(self._session_id)
 
     def load_fragment(self, fragment_id: str) -> SampleFragment:
-        """Return a fragment by its id; raises KeyError where it is gone."""
+        """Return a fragment by its id.
+
+        Parameters
+        ----------
+        fragment_id : str
+            An id that `fetch_fragments` or `prepared_fragments` returned.
+
+        Returns
+        -------
+        SampleFragment
+            The fragment.
+
+        Raises
+        ------
+        KeyError
+            If the fragment belongs to another session or is no longer stored.
+        """
         session, _, position = fragment_id.rpartition("/")
         if session != self._session_id:
             self._enter(self._current()[0])
@@ -188,15 +244,15 @@ class ReplayBufferInterface(Sessions):
         return fragment
 
     def get_disk_space(self) -> int:
-        """Return the room that the database takes, in bytes."""
+        """Return the size of the database in bytes."""
         return self.database.nbytes
 
     def close(self) -> None:
-        """Close the database; the fragments stay, and another process may have the buffer."""
+        """Close the database; fragments remain stored, and another process may take the buffer."""
         lease, self._lease = self._lease, None
         try:
             if lease is not None:
-                with suppress(expdb.UnknownBuffer, expdb.UnknownConsumer):  # of an old session
+                with suppress(expdb.UnknownBuffer, expdb.UnknownConsumer):  # session was deleted
                     lease.acknowledge()
                     self._delete_done(lease)
                     if self._session_id is not None:

@@ -1,4 +1,4 @@
-"""Where MineStudio's replay buffer is, what it was made with, and which process has made it."""
+"""The location, the stored config and the owner process of MineStudio's replay buffer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OPTIONAL = ("fragments_per_report",)
 
 
 def check_config(config: Mapping[str, Any]) -> None:
-    """Raise ValueError for a config that lacks an option, or has one that means nothing."""
+    """Raise ValueError for a config with a missing, unknown or invalid option."""
     if missing := [key for key in _REQUIRED if key not in config]:
         raise ValueError(f"the config lacks {', '.join(missing)}")
     if unknown := [key for key in config if key not in (*_REQUIRED, *_OPTIONAL)]:
@@ -29,12 +29,12 @@ def check_config(config: Mapping[str, Any]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return what JSON keeps of a part of a config, such as omegaconf's."""
+    """Return a part of a config, such as one of omegaconf, with plain dicts for JSON."""
     return {key: plain(value[key]) for key in value} if hasattr(value, "keys") else value
 
 
 def location_of(config: Mapping[str, Any] | None, location: str | os.PathLike[str] | None) -> str:
-    """Return where the buffer of a config is, or the one that is named, or that of the parent."""
+    """Return the location from the config, from `location`, or from the environment."""
     if config is not None:
         given = config.get("database_config", {}).get("path")
         if given is None:
@@ -52,7 +52,7 @@ def location_of(config: Mapping[str, Any] | None, location: str | os.PathLike[st
 
 
 def file_of(where: str) -> str:
-    """Return where the database is, and make its folder."""
+    """Return the path or URL of the database, and create its folder."""
     if "://" in where:
         return where
     Path(where).mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def file_of(where: str) -> str:
 
 
 def stored_config(where: str) -> dict[str, Any]:
-    """Return the config that a buffer was made with; raise ValueError where there is none."""
+    """Return the stored config of a buffer; raise ValueError if there is none."""
     if "://" not in where and not (Path(where) / FILE).exists():
         raise ValueError(f"Replay buffer not initialized: there is no {FILE} in {where}")
     with expdb.open(file_of(where)) as database:
@@ -76,9 +76,10 @@ def stored_config(where: str) -> dict[str, Any]:
 
 
 class Owner:
-    """Says that this process has made the buffer, until it is closed, dropped, or the process ends.
+    """Mark this process as the owner of the buffer with a file lock.
 
-    Raises ValueError where another process or handle says so.
+    The lock is released when the object is closed or garbage-collected, or the process ends. On
+    PostgreSQL, there is no lock. Raises ValueError if another process or handle is the owner.
     """
 
     def __init__(self, where: str):
@@ -98,7 +99,7 @@ class Owner:
         _owners.add(self)
 
     def close(self) -> None:
-        """Let another one have the buffer."""
+        """Release the lock, so that another process or handle can own the buffer."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)

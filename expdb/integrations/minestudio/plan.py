@@ -1,4 +1,4 @@
-"""What the last fetch has returned, for all ranks, and how often chunks were used."""
+"""The result of the last fetch, for all ranks, and the number of uses of each chunk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Prepared: TypeAlias = "list[tuple[FragmentIndex, str]]"
 
 
 class Plan:
-    """One row of a database: the fragments of the last fetch, of its session alone."""
+    """Store the fragments of the last fetch of a session as one step in the database."""
 
     def __init__(self, database: expdb.ExperienceDB):
         self._buffer = database.buffer(
@@ -19,9 +19,9 @@ class Plan:
         )
 
     def keep(self, session: str, fragments: Prepared, uses: dict[int, int]) -> None:
-        """Have other processes, and those that come later, know of a fetch.
+        """Store the result of a fetch for other processes, including processes that start later.
 
-        `uses` says how often chunks were fetched, by their episode.
+        `uses` is the number of fetches of each chunk, by episode.
         """
         self._buffer.store(
             plan={
@@ -32,16 +32,16 @@ class Plan:
         )
 
     def clear(self) -> None:
-        """Have no plan: what it names is gone, or may go."""
+        """Delete the plan, because its fragments are deleted or may be deleted."""
         self._buffer.clear()
 
     def fragments(self, session: str | None) -> Prepared:
-        """Return what was fetched last."""
+        """Return the fragments of the last fetch."""
         found = self._read(session).get("fragments", [])
         return [(FragmentIndex(worker, number), id) for worker, number, id in found]
 
     def uses(self, session: str | None) -> dict[int, int]:
-        """Return how often chunks were fetched, by their episode."""
+        """Return the number of fetches of each chunk, by episode."""
         return dict(self._read(session).get("uses", []))
 
     def _read(self, session: str | None) -> dict[str, Any]:

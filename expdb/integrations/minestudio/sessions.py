@@ -1,4 +1,4 @@
-"""The training session that a buffer works with, and the version of its model."""
+"""The training session of a buffer and its model version."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from expdb.integrations.minestudio.locating import (
 from expdb.integrations.minestudio.plan import Plan
 from expdb.integrations.records import Records
 
-VERSION = "first_policy_version"  # of a chunk
+VERSION = "first_policy_version"  # the column with the version of a chunk
 
 
 @dataclass
 class Chunk:
-    """Fragments of a worker, one after another, on their way to a chunk."""
+    """An incomplete chunk: consecutive fragments of a worker."""
 
     episode_id: str
-    version: int  # of its first fragment, which is that of the chunk
+    version: int  # model version of the first fragment, which is the version of the chunk
     count: int
     last: int
 
 
 class Sessions:
-    """A database of fragments: each session has a buffer of its own there, and all but one go."""
+    """A database of fragments with one buffer per session; old sessions are deleted."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Sessions:
 
     def _open_database(self, where: str, is_owner: bool) -> None:
         self.location, self.database_config = where, self._config["database_config"]
-        # Nothing is kept in memory: fragments are read by id, once or twice.
+        # Do not keep rows in memory: fragments are read by id, once or twice.
         self.database = expdb.open(file_of(where), resident_bytes=0)
         self._state = self.database.buffer(
             "replay_buffer.state", capacity=1, fields={"state": expdb.Field("json")}
@@ -74,7 +74,7 @@ class Sessions:
             self._state.store(state={**self._kept(session, version), "config": self._config})
         self._plan = Plan(self.database)
         self._open: dict[str, Chunk] = {}
-        self._uses: dict[int, int] = {}  # how often chunks were fetched, by episode
+        self._uses: dict[int, int] = {}  # number of fetches of each chunk, by episode
         self._lease: expdb.Lease | None = None
         self._session_id: str | None = None
         self._added = 0
@@ -82,7 +82,7 @@ class Sessions:
         self._uses |= self._plan.uses(self._session_id)
 
     def _check_chunks(self) -> None:
-        """Raise ValueError where chunks of another size are stored: no fetch could use them."""
+        """Raise ValueError if chunks of another size are stored, which no fetch could use."""
         page = self._state.page(1, 1)
         stored = page[0]["state"]["config"]["fragments_per_chunk"] if page else None
         given = self._config["fragments_per_chunk"]
@@ -93,7 +93,7 @@ class Sessions:
             )
 
     def get_database_config(self) -> dict[str, Any]:
-        """Return the `database_config`."""
+        """Return a copy of the `database_config`."""
         return dict(self.database_config)
 
     def update_training_session(self) -> None:
@@ -102,13 +102,13 @@ class Sessions:
     # -- the session, and the version of the model -------------------------------------------
 
     def _current(self) -> tuple[str, int]:
-        """Return the session and the model's version that the trainer has told."""
+        """Return the session and the model version that the trainer has stored."""
         page = self._state.page(1, 1)
         state = page[0]["state"] if page else {}
         return state.get("session_id", ""), state.get("model_version", -1)
 
     def _now(self) -> tuple[str, int]:
-        """Return the session and the model's version, and work with that session."""
+        """Return the current session and model version, and switch to this session."""
         assert self._session_id is not None
         try:
             version = self.buffer.policy_version
@@ -124,12 +124,12 @@ class Sessions:
         return {"session_id": session, "model_version": version, "config": self._config}
 
     def _enter(self, session: str) -> None:
-        """Work with the fragments of a session."""
+        """Switch to the fragments of a session."""
         if session == self._session_id:
             return
         lease, self._lease = self._lease, None
         if lease is not None:
-            with suppress(expdb.ExpDBError):  # its session may be gone, and all that it held
+            with suppress(expdb.ExpDBError):  # the session may be deleted, and the lease with it
                 lease.give_back()
         self._session_id = session
         name = f"replay_buffer.session.{session}" if session else "replay_buffer.session"
@@ -144,9 +144,21 @@ class Sessions:
         self._uses.clear()
 
     def update_model_version(self, session_id: str, model_version: int) -> None:
-        """Tell the version of the model that is trained now, and the session.
+        """Set the session and the version of the model in training.
 
-        Fragments of another session, and those that are too stale, are deleted.
+        Fragments of other sessions, and fragments that are too stale, are deleted.
+
+        Parameters
+        ----------
+        session_id : str
+            The training session.
+        model_version : int
+            The version of the model.
+
+        Raises
+        ------
+        ValueError
+            If the version is lower than before in the same session.
         """
         session, version = self._current()
         if session_id == session and model_version < version:
@@ -169,7 +181,7 @@ class Sessions:
         )
 
     def _delete(self, episode_ids: Iterable[str]) -> None:
-        """Delete chunks, but those of the last fetch: they can be loaded until the next one."""
+        """Delete chunks, except the chunks of the last fetch, which must remain loadable."""
         if found := list(episode_ids):
             where = expdb.QueryBuilder().in_("episode_id", found)
             self.buffer.delete(where, keep_pinned=True)

@@ -1,10 +1,11 @@
-"""Python values of other libraries as fields of steps, and back as exactly what they were.
+"""Store Python values of other libraries as fields of steps, and restore them exactly.
 
-A value is taken apart into its leaves: tensors, arrays, numbers, text. Each becomes a field, named
-by the way to it, such as `obs` or `obs.image`, so that SQL and samplers know it. What is left is
-its structure: which dicts, lists, tuples and named tuples hold the leaves, and what each leaf was.
-Structures are few. They are steps of a second buffer, `<name>.structures`, and the step has the
-position there. Nothing that is stored makes Python import or call anything.
+A value is flattened into its leaves: tensors, arrays, numbers and text. Each leaf becomes a field
+that is named by its path, such as `obs` or `obs.image`, so that SQL and samplers can use it. The
+remaining part of the value is its structure: the dicts, lists, tuples and named tuples that contain
+the leaves, and the type of each leaf. There are only few different structures. They are stored as
+steps of a second buffer, `<name>.structures`, and each step stores the position of its structure.
+Stored data never makes Python import or call anything.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from expdb.integrations.records.together import Putting, names_of
 
 __all__ = ["STRUCTURE", "Kind", "Records", "is_json"]
 
-STRUCTURE = "structure"  # the field that has the position of the structure
+STRUCTURE = "structure"  # the field with the position of the structure
 MANY = 4096
 ORDERED = Kind("collections.OrderedDict", OrderedDict, dict, OrderedDict)
 NUMBERS = ("array", "scalar", "bool", "int", "float")
 
 
 class Records:
-    """The values that a buffer holds, one per step. Threads may share it."""
+    """Store and restore the values of a buffer, one value per step; threads may share it."""
 
     def __init__(self, database: expdb.ExperienceDB, buffer: expdb.ReplayBuffer, *kinds: Kind):
         self._database, self._buffer = database, buffer
@@ -41,25 +42,25 @@ class Records:
             database.buffer(buffer.name, fields={STRUCTURE: expdb.Field("int32")})
         kinds = (ORDERED, *kinds)
         self._taking, self._putting = Taking(kinds), Putting(kinds)
-        self._codes: dict[Any, tuple[int, list[str]]] = {}  # by what was taken apart
-        self._plans: dict[tuple[Any, ...], Plan] = {}  # of the last dict with these keys
+        self._codes: dict[Any, tuple[int, list[str]]] = {}  # by structure of flattened values
+        self._plans: dict[tuple[Any, ...], Plan] = {}  # by keys: the plan of the last such dict
         self._texts: dict[str, int] = {}
         self._nodes: dict[int, Any] = {}
-        self._names: dict[int, frozenset[str]] = {}  # of the fields of each
-        # the keys and fields of dicts of arrays and numbers
+        self._names: dict[int, frozenset[str]] = {}  # names of the fields of each structure
+        # By structure: the keys and fields of a dict of arrays and numbers, None for others.
         self._flat: dict[int, list[tuple[Any, str]] | None] = {}
         self._fields: dict[str, None] = {STRUCTURE: None}
         self._read_structures()
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields of the structures that are known, which a batch should have for `values`."""
+        """The fields of all known structures; a batch for `values` should have them."""
         return tuple(self._fields)
 
     def step(self, value: Any) -> dict[str, Any]:
-        """Return the arguments with which `store` keeps a value.
+        """Return the arguments of `store` that store a value.
 
-        Raises InvalidValue, naming it, for what could not come back as it is.
+        If a part of the value cannot be restored exactly, raise InvalidValue with its name.
         """
         leaves: list[Any] = []
         if type(value) is dict and (plan := self._plans.get(tuple(value))) is not None:
@@ -71,7 +72,7 @@ class Records:
         shape = self._taking.apart(value, "", leaves)
         known = self._codes.get(shape)
         if known is None:
-            if len(self._codes) >= MANY:  # shapes that differ from step to step
+            if len(self._codes) >= MANY:  # the structures differ from step to step
                 self._codes.clear()
                 self._plans.clear()
             known = self._codes[shape] = self._settle(shape)
@@ -83,7 +84,7 @@ class Records:
         return step
 
     def values(self, batch: Mapping[str, Any]) -> list[Any]:
-        """Return the values of the steps of a batch, in order; no two share memory."""
+        """Return the values of the steps of a batch, in order; no two values share memory."""
         codes = batch[STRUCTURE]
         if not len(codes):
             return []
@@ -100,7 +101,7 @@ class Records:
         return values
 
     def value(self, step: Mapping[str, Any]) -> Any:
-        """Return the value of one `step`, the inverse of `step()`; it shares memory with it."""
+        """Return the value of the result of `step()`; the value shares memory with the step."""
         code = step[STRUCTURE]
         if code not in self._nodes:
             self._read_structures()
@@ -108,9 +109,9 @@ class Records:
         return self._putting.together(self._nodes[code], columns, 1)[0]
 
     def table(self, batch: expdb.Batch) -> dict[Any, np.ndarray] | None:
-        """Return dicts of arrays and numbers as one dict of arrays [B, ...]; None for others.
+        """Return dicts of arrays and numbers as one dict of arrays [B, ...], else None.
 
-        That is what stacking the values would give, and much faster.
+        The result equals the stacked values, and is much faster to build.
         """
         codes = batch[STRUCTURE]
         if not len(codes) or (codes != codes[0]).any():
@@ -123,7 +124,7 @@ class Records:
             return None
         try:
             return {key: batch[name] for key, name in columns}
-        except KeyError:  # another process has stored the first ones of it
+        except KeyError:  # another process has stored the first values of this structure
             return None
 
     def _values(self, code: int, batch: Mapping[str, Any], places: np.ndarray) -> list[Any]:
@@ -131,7 +132,7 @@ class Records:
             self._read_structures()
         node = self._nodes[code]
         names = self._names[code]
-        if not names <= batch.keys():  # another process has stored the first ones of it
+        if not names <= batch.keys():  # another process has stored the first values of it
             positions = batch["position"][places]
             columns = dict(self._buffer.get(positions, fields=list(names)))
         elif len(places) == len(batch[STRUCTURE]):
@@ -141,7 +142,7 @@ class Records:
         return self._putting.together(node, columns, len(places))
 
     def _settle(self, shape: Any) -> tuple[int, list[str]]:
-        """Find a field for each leaf of a new structure, and the position of the structure."""
+        """Return the position of a new structure, and the field of each of its leaves."""
         names: list[str] = []
         text = json.dumps(self._named(shape, names))
         code = self._texts.get(text)
@@ -155,9 +156,9 @@ class Records:
         return code, names
 
     def _named(self, shape: Any, names: list[str], outer: tuple[int, ...] = ()) -> Any:
-        """Return the structure as JSON has it, with the names of fields for the ways to leaves.
+        """Return the structure as JSON values, with names of fields instead of paths of leaves.
 
-        `outer` are the lengths of the lists that a leaf is stacked in.
+        `outer` has the lengths of the lists in which a leaf is stacked.
         """
         kind = shape[0]
         if kind == "none":
@@ -178,17 +179,17 @@ class Records:
             names.append("reward")
         else:
             names.append(self._field(path, expdb.Field(dtype, (*outer, *dimensions)), names))
-        # Not the shape of other fields: they have it, and there would be a structure for each.
+        # Omit the shape of other leaves: the field has it, and each shape would be a structure.
         return [kind, names[-1], list(dimensions) if dtype == "reward" else bool(dimensions)]
 
     def _field(self, path: str, field: expdb.Field, taken: list[str]) -> str:
-        """Return the name of a field that holds what is at a path; declare it if it is new."""
+        """Return the name of a field for the leaf at a path; declare the field if it is new."""
         plain = "".join(one if one.isalnum() or one in "._" else "_" for one in path.strip("."))
         plain = ".".join(part or "_" for part in plain.split("."))
-        # Of another dtype, or of shapes that differ from step to step.
+        # A field for another dtype, or for shapes that differ from step to step.
         other = f"{plain}_{field.dtype}_{len(field.shape)}d"
         varying = expdb.Field(field.dtype, (None,) * len(field.shape))
-        for prefix in ("", "item.", "item_2."):  # for names that columns, or other leaves, have
+        for prefix in ("", "item.", "item_2."):  # columns or other leaves may have the name
             for name, one in ((prefix + plain, field), (prefix + other, varying)):
                 if name in taken or name == STRUCTURE:
                     continue
@@ -198,7 +199,7 @@ class Records:
         raise expdb.InvalidValue(f"no field can hold {called(path)}, of {field}: rename it")
 
     def _read_structures(self) -> None:
-        """Learn the structures that anybody has stored since."""
+        """Read the structures that any process has stored since the last call."""
         for batch in self._structures.scan(after=max(self._nodes, default=-1)):
             for code, text in zip(batch["position"].tolist(), batch["text"].tolist(), strict=True):
                 self._texts.setdefault(text, code)

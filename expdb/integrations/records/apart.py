@@ -1,4 +1,4 @@
-"""Take values apart: into leaves, which are fields, and what holds them."""
+"""Flatten values into leaves, which become fields, and a structure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 import expdb
 
-LARGEST_REWARD = 1e300  # greater ones, infinity and NaN are kept as a field
+LARGEST_REWARD = 1e300  # greater rewards, infinity and NaN are stored as a field
 
 _NUMBERS: dict[type, str] = {bool: "bool", int: "int64", float: "float64"}
 _TEXTS: dict[type, str] = {str: "text", bytes: "bytes"}
@@ -20,7 +20,7 @@ _TEXTS: dict[type, str] = {str: "text", bytes: "bytes"}
 
 @dataclass(frozen=True)
 class Kind:
-    """Say how values of a class are kept: as a plain value, from which they are made again."""
+    """Convert values of a class: `apart` returns a plain value, and `together` restores it."""
 
     name: str
     of: type
@@ -28,7 +28,7 @@ class Kind:
     together: Callable[[Any], Any]
 
 
-# Leaves that a `Plan` knows.
+# Kinds of leaves that a `Plan` supports.
 FLAT = frozenset(
     (
         "array",
@@ -45,11 +45,11 @@ FLAT = frozenset(
 
 
 class Plan:
-    """How the last dict with some keys was taken apart, for those that are just like it."""
+    """The leaves of the last dict with certain keys: a fast path for dicts of the same form."""
 
     def __init__(self, shape: Any, code: int, names: list[str], values: list[Any]):
         self.code, self.names = code, names
-        self._keys = [type(key) for key, _ in shape[1]]  # True is as good a key as 1
+        self._keys = [type(key) for key, _ in shape[1]]  # True and 1 are equal keys
         self._leaves = []
         for value, (_, leaf) in zip(values, shape[1], strict=True):
             dtype, dimensions, is_reward = None, (), leaf[2:3] == ("reward",)
@@ -59,7 +59,7 @@ class Plan:
             self._leaves.append((type(value), dtype, dimensions, is_reward))
 
     def take(self, value: dict[Any, Any], leaves: list[Any]) -> bool:
-        """Add the leaves of a value, and return whether it is like the last one."""
+        """Add the leaves of a value; return whether it has the same form as the last dict."""
         if [*map(type, value)] != self._keys:
             return False
         for one, (kind, dtype, shape, is_reward) in zip(value.values(), self._leaves, strict=True):
@@ -83,13 +83,13 @@ class Plan:
 
 
 class Taking:
-    """Take values apart, those of some classes as their `Kind` says."""
+    """Flatten values; a `Kind` converts values of other classes."""
 
     def __init__(self, kinds: tuple[Kind, ...]):
         self._by_type = {kind.of: kind for kind in kinds}
 
     def apart(self, value: Any, path: str, leaves: list[Any]) -> Any:
-        """Add the leaves of a value; return its structure, as something that can be hashed."""
+        """Add the leaves of a value, and return its structure as a hashable object."""
         kind = type(value)
         if kind is dict:
             return "dict", tuple(
@@ -113,14 +113,14 @@ class Taking:
         return self._rare(value, path, leaves)
 
     def _sequence(self, value: Any, path: str, leaves: list[Any]) -> Any:
-        """Add the leaves of a list or tuple: those of its items together, if these are alike.
+        """Add the leaves of a list or tuple; leaves of items with the same structure are stacked.
 
-        An episode is a few arrays then, and not some fields for each of its steps.
+        A list of the steps of an episode thus becomes a few arrays, not several fields per step.
         """
         if set(map(type, value)) == {str} and type(value) is list:  # text is never stacked
             leaves.append(value)
             return "json", path, "json", ()
-        # Each is taken apart once only: lists in lists would take twice as long at each level.
+        # Flatten each item only once: otherwise, each level of nested lists would double the time.
         items: list[list[Any]] = [[] for _ in value]
         shapes = [
             self.apart(one, f"{path}.each", mine) for one, mine in zip(value, items, strict=True)
@@ -206,7 +206,7 @@ def _checked_key(key: Any, path: str) -> Any:
 
 
 def called(path: str) -> str:
-    """Name what is at a path, for people."""
+    """Return the name of a path for error messages."""
     return repr(path.strip(".")) if path else "the value"
 
 
@@ -215,7 +215,7 @@ def _can_be_stacked(leaves: list[Any]) -> bool:
 
 
 def _moved(shape: Any, at: int, name: str) -> Any:
-    """Return a structure whose leaves are called `name` in place of "each" at a place."""
+    """Return a structure whose paths have `name` instead of "each" at index `at`."""
     kind = shape[0]
     if kind == "none":
         return shape
@@ -234,7 +234,7 @@ def _moved(shape: Any, at: int, name: str) -> Any:
 
 
 def is_json(value: Any) -> bool:
-    """Return whether JSON gives a value back exactly."""
+    """Return whether JSON can represent a value exactly."""
     kind = type(value)
     if kind is list:
         return all(map(is_json, value))
@@ -247,7 +247,7 @@ _names: dict[np.dtype[Any], str] = {}
 
 
 def _dtype_name(array: np.ndarray | np.generic, path: str) -> str:
-    """Return the name of the dtype of an array that can be kept, or raise."""
+    """Return the name of an array's dtype; raise InvalidValue if it cannot be stored."""
     dtype = array.dtype
     name = _names.get(dtype)
     if name is None:

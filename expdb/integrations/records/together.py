@@ -1,4 +1,4 @@
-"""Put values together again, of leaves and what held them."""
+"""Rebuild values from leaves and structures."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def names_of(node: Any) -> Iterator[str]:
 
 
 class Putting:
-    """Put values together, those of some classes as their `Kind` says."""
+    """Rebuild values; a `Kind` restores values of other classes."""
 
     def __init__(self, kinds: tuple[Kind, ...]):
         self._by_name = {kind.name: kind for kind in kinds}
 
     def together(self, node: Any, batch: Batch, count: int) -> list[Any]:
-        """Return what a node of a structure is in each of `count` steps."""
+        """Return the value of a node of a structure in each of `count` steps."""
         kind = node[0]
         if kind == "none":
             return [None] * count
@@ -62,7 +62,7 @@ class Putting:
         return _leaves(node, batch[node[1]])
 
     def _unstacked(self, node: Any, batch: Batch) -> list[Any]:
-        """Return lists, or tuples, of items whose leaves are stacked."""
+        """Return lists or tuples of items whose leaves are stacked."""
         names = dict.fromkeys(names_of(node))
         lengths = [len(one) for one in batch[next(iter(names))]]
         flat = {name: _flat(batch[name]) for name in names}
@@ -72,7 +72,7 @@ class Putting:
 
 
 def _flat(stacks: np.ndarray) -> np.ndarray:
-    """Return the items of all stacks, as an array of objects where their shapes differ."""
+    """Return the items of all stacks; if their shapes differ, return an array of objects."""
     if stacks.dtype != object or len({one.shape[1:] for one in stacks}) == 1:
         return np.concatenate(list(stacks))
     items = [one for stack in stacks for one in stack]
@@ -98,7 +98,7 @@ def _maker(node: Any) -> Callable[[Any], Any]:
 
 
 def _leaves(node: Any, array: np.ndarray) -> list[Any]:
-    """Return a leaf of each step, as what it was."""
+    """Return a leaf of each step in its original type."""
     kind, _, shape = node
     if kind in ("text", "bytes", "bool", "int", "float", "json"):
         values: list[Any] = array.tolist()
@@ -109,7 +109,7 @@ def _leaves(node: Any, array: np.ndarray) -> list[Any]:
         return list(array) if shape else [np.asarray(one) for one in array]
     import torch
 
-    if kind.startswith("tensor:"):  # of the column `reward`
+    if kind.startswith("tensor:"):  # stored in the column `reward`
         array = array.astype(kind.partition(":")[2]).reshape(len(array), *shape)
     if array.dtype == object:
         tensors = [torch.from_numpy(np.array(one)) for one in array]

@@ -1,4 +1,4 @@
-"""RLlib's replay buffers, in an experience database.
+"""Replay buffers for RLlib that store items and episodes in an expdb database.
 
     config = DQNConfig().training(
         replay_buffer_config={
@@ -7,8 +7,10 @@
         },
     )
 
-An algorithm that is stopped and started again goes on with its buffer.
-`docs/coming_from_rllib.md` says of every name and option what becomes of it.
+Each class replaces the RLlib class of the same name.
+
+If you stop an algorithm and start it again, it continues with the stored experience.
+`docs/coming_from_rllib.md` compares every class and option with the original.
 """
 
 import expdb

@@ -15,15 +15,40 @@ import expdb
 from expdb.integrations.rllib.stored_episodes import Stored
 
 FIELDS = "obs", "next_obs", "action"
-ATTEMPTS = 10  # to read what other processes may evict
+ATTEMPTS = 10  # calls of a read that fails because another process evicted steps
 
 
 class EpisodeReplayBuffer(Stored):
-    """RLlib's `EpisodeReplayBuffer` in a database.
+    """Store the episodes of RLlib's `EpisodeReplayBuffer` in a database.
 
-    Arguments are RLlib's, and `location`, a path or a PostgreSQL URL (default: a private temporary
-    database), `name`, a buffer there, which is gone on with, `infos`, whether infos are kept, and
-    `seed`. Unknown options raise ValueError.
+    Parameters
+    ----------
+    capacity : int
+        Largest number of timesteps.
+    batch_size_B : int
+        Default number of items of a sample.
+    batch_length_T : int
+        Default number of timesteps of a row.
+    location : str or path-like
+        Path of a database or PostgreSQL URL. By default, the database is private and temporary.
+    name : str
+        Name of the buffer in the database. An existing buffer is continued.
+    infos : bool
+        Whether to store infos.
+    seed : int, optional
+        Seed of the samples.
+    state_includes_data : bool
+        Whether `get_state` also returns the episodes. For a private database, it always does.
+    **options
+        `metrics_num_episodes_for_smoothing`, and options that RLlib passes to every buffer, such as
+        `type`, which are ignored.
+
+    Raises
+    ------
+    ValueError
+        If an option is unknown.
+    CapacityMismatch
+        If `capacity` would evict stored episodes.
     """
 
     def sample(
@@ -43,11 +68,53 @@ class EpisodeReplayBuffer(Stored):
         min_batch_length_T: int = 0,
         **options: Any,
     ) -> Any:
-        """Return a batch [B, T], or with `sample_episodes` a list of episodes.
+        """Draw rows [B, T] of timesteps, slices of episodes, or transitions.
 
-        Rows of a batch begin at a random step and go on with other episodes from their starts.
-        Episodes are slices of `batch_length_T` steps, or transitions over `n_step` steps. Raises
-        ValueError where there are none.
+        By default, each row starts at a random step. If its episode ends within the row, other
+        episodes follow from their starts. With `sample_episodes=True` and `batch_length_T`, return
+        slices of episodes; without `batch_length_T`, return transitions over `n_step` steps.
+
+        Parameters
+        ----------
+        num_items, batch_size_B : int, optional
+            Number of rows or transitions, or least number of timesteps of all slices. Pass at most
+            one of them. The default is that of the buffer.
+        batch_length_T : int, optional
+            Number of timesteps of a row, or largest number of timesteps of a slice.
+        n_step : int or tuple of int, optional
+            Number of steps of a transition. For `(low, high)`, it is random; `high` is excluded.
+            Required with `sample_episodes=True`, and 1 for slices.
+        beta : float
+            Ignored, because the sample is uniform.
+        gamma : float
+            Discount factor of the rewards of a transition.
+        include_infos : bool
+            Whether episodes have infos.
+        include_extra_model_outputs : bool
+            Whether transitions have the extra model outputs of their first step.
+        sample_episodes : bool
+            Whether to return episodes.
+        to_numpy : bool
+            Whether to convert episodes to NumPy arrays.
+        lookback : int
+            Largest number of earlier steps that precede a slice.
+        min_batch_length_T : int
+            Least number of steps in the episode after the first step of a slice.
+        **options
+            Other arguments, which are ignored.
+
+        Returns
+        -------
+        dict of str to ndarray or list of SingleAgentEpisode
+            Rows have `obs`, `actions`, `rewards`, `is_first`, `is_last`, `is_terminated` and
+            `is_truncated`. Episodes have the extra model outputs `weights` and `n_step`.
+
+        Raises
+        ------
+        ValueError
+            If the buffer is empty, or no episode is long enough.
+        AssertionError
+            If the arguments contradict each other.
         """
         assert num_items is None or batch_size_B is None, (
             "Cannot call `sample()` with both `num_items` and `batch_size_B` provided! Use either "
@@ -75,7 +142,7 @@ class EpisodeReplayBuffer(Stored):
         return found
 
     def _retry(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Call `work` again if another process evicts an episode that it was to read."""
+        """Call `work`, and call it again if another process evicts an episode that it reads."""
         for _ in range(ATTEMPTS - 1):
             with suppress(expdb.Evicted):
                 return work(*arguments)
@@ -106,7 +173,7 @@ class EpisodeReplayBuffer(Stored):
         return draw
 
     def _rows(self, size: int, length: int) -> dict[str, np.ndarray]:
-        """Return rows of observations, filled up with other episodes; see RLlib's docstring."""
+        """Return rows of timesteps, filled up with other episodes; see RLlib's docstring."""
         shape, ids = (size, length), []
         steps = np.empty(shape, np.int64)  # position of the step that gives each action
         before = np.empty(shape, np.int64)  # position of the previous step; -1 if there is none
@@ -156,7 +223,7 @@ class EpisodeReplayBuffer(Stored):
     def _slices(
         self, size: int, length: int, lookback: int, least: int, infos: bool, to_numpy: bool
     ) -> list[SingleAgentEpisode]:
-        """Return slices of episodes of `size` timesteps in all, with the steps before each."""
+        """Return slices of at least `size` timesteps in total, each with its lookback."""
         self._stored.flush()
         found: list[SingleAgentEpisode] = []
         count, draw = 0, self._start_drawer(least)
@@ -179,11 +246,26 @@ class EpisodeReplayBuffer(Stored):
 
 
 class PrioritizedEpisodeReplayBuffer(Stored, rllib_prioritized.PrioritizedEpisodeReplayBuffer):
-    """RLlib's `PrioritizedEpisodeReplayBuffer` in a database: transitions are drawn by priority.
+    """Store the episodes of RLlib's `PrioritizedEpisodeReplayBuffer` and sample by priority.
 
-    Arguments are RLlib's, and those of `EpisodeReplayBuffer` here. Priorities are in the database,
-    and are the same for all processes. A transition over more steps than its episode has is never
-    drawn.
+    Priorities are stored in the database, and all processes share them. A step with fewer than
+    `n_step` steps to the end of its episode is never drawn.
+
+    Parameters
+    ----------
+    capacity, batch_size_B, batch_length_T
+        Arguments of `EpisodeReplayBuffer`.
+    alpha : float
+        Exponent of the priorities.
+    **options
+        Further arguments of `EpisodeReplayBuffer`.
+
+    Raises
+    ------
+    ValueError
+        If an option is unknown.
+    CapacityMismatch
+        If `capacity` would evict stored episodes.
     """
 
     def __init__(
@@ -222,9 +304,41 @@ class PrioritizedEpisodeReplayBuffer(Stored, rllib_prioritized.PrioritizedEpisod
         to_numpy: bool = False,
         **options: Any,
     ) -> list[SingleAgentEpisode]:
-        """Return transitions as episodes of one step, with `weights` and `n_step`.
+        """Draw transitions by priority, and return them as episodes of one step.
 
-        Of `n_step=(low, high)` each takes a random number of steps, `high` excluded.
+        Parameters
+        ----------
+        num_items, batch_size_B : int, optional
+            Number of transitions. Pass at most one of them. The default is that of the buffer.
+        batch_length_T : int, optional
+            Ignored.
+        n_step : int or tuple of int, optional
+            Number of steps of a transition, by default 1. For `(low, high)`, it is random; `high`
+            is excluded.
+        beta : float, optional
+            Exponent of the importance weights; a value above 1 counts as 1.
+        gamma : float
+            Discount factor of the rewards of a transition.
+        include_infos : bool
+            Whether episodes have infos.
+        include_extra_model_outputs : bool
+            Whether transitions have the extra model outputs of their first step.
+        to_numpy : bool
+            Whether to convert episodes to NumPy arrays.
+        **options
+            Other arguments, which are ignored.
+
+        Returns
+        -------
+        list of SingleAgentEpisode
+            Transitions, with the extra model outputs `weights` and `n_step`.
+
+        Raises
+        ------
+        ValueError
+            If there is no transition over `n_step` steps.
+        AssertionError
+            If `beta` is negative, or both `num_items` and `batch_size_B` are given.
         """
         beta = 0.0 if beta is None else beta
         assert beta >= 0.0
@@ -244,7 +358,21 @@ class PrioritizedEpisodeReplayBuffer(Stored, rllib_prioritized.PrioritizedEpisod
     def update_priorities(
         self, priorities: Sequence[float] | np.ndarray, module_id: Any = None
     ) -> None:
-        """Set the priorities of the last sample; steps that are gone meanwhile are left out."""
+        """Set the priorities of the last sample. Steps that are no longer stored are ignored.
+
+        Parameters
+        ----------
+        priorities : array_like of float
+            One priority for each transition of the sample. The least priority is 1e-12.
+        module_id : object, optional
+            Ignored.
+
+        Raises
+        ------
+        AssertionError
+            If the number of priorities differs from that of the last sample. Update the priorities
+            once per sample.
+        """
         positions = np.concatenate(self._last) if self._last else np.empty(0, np.int64)
         values = np.maximum(np.asarray(priorities, np.float64), 1e-12)
         assert len(values) == len(positions), (
@@ -255,10 +383,10 @@ class PrioritizedEpisodeReplayBuffer(Stored, rllib_prioritized.PrioritizedEpisod
         self._last = []
 
     def get_state(self) -> dict[str, Any]:
-        """Return where the buffer is, and the greatest priority so far."""
+        """Return the state of the buffer, including the greatest priority so far."""
         return {**super().get_state(), "max_priority": self._max_priority}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from a state of this buffer."""
+        """Restore a state that `get_state` returned."""
         super().set_state(state)
         self._max_priority = state["max_priority"]

@@ -1,4 +1,4 @@
-"""Steps of RLlib's episodes in a buffer of a database."""
+"""Store the steps of RLlib's episodes in a buffer."""
 
 from __future__ import annotations
 
@@ -20,31 +20,32 @@ from expdb.integrations.prioritized import PrioritizedWriter
 from expdb.integrations.records import Records
 
 FLUSH_STEPS = 256
-EXTRA = "extra."  # before the names of extra model outputs
-NUMBERED = "extra_key."  # before names that are not text, as JSON
+EXTRA = "extra."  # prefix of the names of extra model outputs
+NUMBERED = "extra_key."  # prefix of names that are numbers, as JSON
 EPISODE_COLUMNS = "episode_id", "task_id", "agent_id", "group_id"  # constant within an episode
 SPARE_CACHED_EPISODES = 4096
 
 
 @dataclass(frozen=True)
 class NextSteps(expdb.NStep):
-    """A step with exactly `n` steps to come, this one included, and what the last one led to.
+    """A transition over `n` steps, whose last step provides the next observation.
 
-    The next observation of each step is stored, so that the episode may be under way. Steps with
-    fewer than `n` to come are never drawn; of a range, as many are taken as fit.
+    The episode may be unfinished, because the next observation of every step is stored. A step is
+    never drawn if fewer than `n` steps are stored from it on. If `n` is a range, its lower bound
+    decides, and a transition over too many steps is shortened to the stored steps.
     """
 
     def keys(self) -> tuple[str, ...]:
-        """Return the keys that a batch has of it."""
+        """Return the names of the columns that `layout` adds to a batch."""
         return (*super().keys(), "last_position")
 
     @property
     def reach(self) -> int:
-        """A step may be drawn or not by what follows it, so far."""
+        """The number of steps, up to the newest, that a new step can make drawable, an int."""
         return self.bounds[0]
 
     def may_start(self, trajectories: expdb.Trajectories, rows: np.ndarray) -> np.ndarray:
-        """Return which steps have as many to come."""
+        """Return a bool for each step: whether enough steps are stored from it on."""
         if self.bounds[0] == 1:
             return np.ones(len(rows), np.bool_)
         found: np.ndarray = _walked(trajectories, rows, self.bounds[0])[1] == self.bounds[0]
@@ -53,7 +54,7 @@ class NextSteps(expdb.NStep):
     def layout(
         self, trajectories: expdb.Trajectories, rows: np.ndarray, rng: np.random.Generator
     ) -> expdb.Layout:
-        """Return each step, its discounted reward, and the last step that is taken."""
+        """Return each step, its discounted reward, and the last step of its transition."""
         low, high = self.bounds
         path, there = _walked(trajectories, rows, high)
         taken = np.minimum(there, rng.integers(low, high + 1, len(rows)) if low < high else low)
@@ -73,7 +74,7 @@ class NextSteps(expdb.NStep):
 def _walked(
     trajectories: expdb.Trajectories, rows: np.ndarray, steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of up to `steps` steps from each one on, [B, steps], and how many."""
+    """Return the rows of up to `steps` steps from each row on, [B, steps], and their number."""
     path = np.empty((len(rows), steps), np.int64)
     path[:, 0] = rows
     there = np.ones(len(rows), np.int64)
@@ -85,9 +86,9 @@ def _walked(
 
 
 class Episodes:
-    """Add, draw and evict episodes, which are evicted whole, the oldest first."""
+    """Add, draw and evict episodes. The oldest episodes are evicted first, as a whole."""
 
-    # What is known of every step without reading its fields; the first says whose step it is.
+    # Columns of all steps that are kept in memory; the first one identifies the episode.
     KNOWN: tuple[str, ...] = ("episode_id",)
 
     def __init__(self, location: str | os.PathLike[str], name: str, capacity: int, infos: bool):
@@ -117,7 +118,7 @@ class Episodes:
         self.added = int(self.buffer.stats()["added"])
 
     def reopen(self, replace: Callable[[], None]) -> None:
-        """Replace the buffer by calling `replace`, and read which episodes the new one holds."""
+        """Replace the buffer by calling `replace`, and read the episodes of the new buffer."""
         self._writer.close()
         replace()
         self._open_buffer()
@@ -131,21 +132,21 @@ class Episodes:
 
     @property
     def timesteps(self) -> int:
-        """How many timesteps are held, of which `capacity` is the most."""
+        """The number of stored timesteps, an int. `capacity` limits it."""
         return len(self)
 
     def length(self, id: str) -> int:
-        """Return how many timesteps an episode has that are known."""
+        """Return the number of known timesteps of an episode."""
         return len(self._positions[id])
 
     def flush(self) -> None:
-        """Have all steps durable, and know where they are."""
+        """Write all added steps and record their positions."""
         if not self._writer.is_flushed:
             rows, self._unwritten = self._unwritten, []
             positions = self._writer.flush()
             if (
                 0 < len(rows) == len(positions) and int(positions[0]) == self._after + 1
-            ):  # nobody else has written in between
+            ):  # no other process has written in between
                 known = [_objects(one) for one in zip(*rows, strict=True)]
                 self._know(positions, *known)
                 if self.KNOWN == ("episode_id",):
@@ -153,13 +154,13 @@ class Episodes:
         self.learn()
 
     def learn(self) -> None:
-        """Learn which steps of which episodes others have written since."""
+        """Read the changes that other processes have made since the last call."""
         revision = self.buffer.revision
         if len(self.buffer) == self._known and revision == self._revision:
             return
         self._revision = revision
         self._learn_added()
-        if len(self.buffer) < self._known:  # others have evicted, too
+        if len(self.buffer) < self._known:  # other processes have evicted steps
             self._forget()
             self._learn_added()
 
@@ -192,12 +193,12 @@ class Episodes:
 
     @property
     def ids(self) -> list[str]:
-        """The ids of the episodes that are held, oldest first."""
+        """The ids of the stored episodes, oldest first."""
         unwritten = {row[0]: None for row in self._unwritten}
         return [*self._positions, *(id for id in unwritten if id not in self._positions)]
 
     def positions(self, id: str) -> np.ndarray:
-        """Return the positions of the steps of an episode, in order; raise Evicted for none."""
+        """Return the positions of the steps of an episode; raise Evicted if there are none."""
         if id not in self._positions:  # unknown if another process just wrote it
             self.learn()
         if id not in self._positions:
@@ -205,7 +206,7 @@ class Episodes:
         return self._positions[id]
 
     def add(self, episode: Any, weight: float | None) -> int:
-        """Add an episode, or the next part of one, and return how many steps it has."""
+        """Add an episode, or the next part of one, and return the number of added steps."""
         steps = self._steps(episode)
         self._append(steps, weight, [(str(episode.id_),)] * len(steps))
         self.added += len(steps)
@@ -223,9 +224,9 @@ class Episodes:
     def _steps(
         self, episode: Any, more: Callable[[int], dict[str, Any]] | None = None, **columns: Any
     ) -> list[dict[str, Any]]:
-        """Return the steps of a single-agent episode, or raise: all or none of them are added.
+        """Return the steps of a single-agent episode as arguments of the writer.
 
-        They have `columns`, and the fields that `more` gives for each.
+        Each step has `columns` and the fields that `more` returns for its index.
         """
         length = len(episode)
         id = str(episode.id_)
@@ -258,7 +259,7 @@ class Episodes:
         return steps
 
     def evict(self) -> list[tuple[str, int]]:
-        """Evict the oldest episodes beyond the capacity; return which, and their lengths."""
+        """Evict the oldest episodes beyond the capacity; return their ids and lengths."""
         if self.timesteps <= self._capacity:
             return []
         self.flush()
@@ -284,7 +285,7 @@ class Episodes:
         *keys: str,
         where: Any = None,
     ) -> tuple[list[Any], expdb.Batch]:
-        """Return what is stored of drawn steps, and the batch with `keys`."""
+        """Draw steps; return their values and the batch with `keys`."""
         batch = self.draw(size, sampler, unit, rng, *keys, where=where)
         return [_step(value) for value in self.records.values(batch)], batch
 
@@ -297,7 +298,7 @@ class Episodes:
         *keys: str,
         where: Any = None,
     ) -> expdb.Batch:
-        """Return a batch of drawn steps, with `keys` and the fields that `records` needs."""
+        """Draw steps; return a batch with `keys` and the fields that `records` needs."""
         self.flush()
         usual = ("position", "episode", "reward", "terminated", "truncated", *self.records.fields)
         draw = partial(self.buffer.sample, size, where, sampler=sampler, unit=unit, rng=rng)
@@ -305,7 +306,7 @@ class Episodes:
         try:
             texts = self._episode_columns_of(batch, [key for key in keys if key in EPISODE_COLUMNS])
             batch = expdb.Batch({**batch, **texts}, batch.size)
-        except expdb.Evicted:  # after the batch was drawn
+        except expdb.Evicted:  # evicted after the batch was drawn
             batch = draw(fields=(*usual, *keys))
         return batch
 
@@ -314,7 +315,7 @@ class Episodes:
         if not names:
             return {}
         episodes, known = batch["episode"].tolist(), self._episode_columns
-        # Most entries are then of evicted episodes.
+        # Most entries then belong to evicted episodes.
         if len(known) > 2 * len(self._positions) + SPARE_CACHED_EPISODES:
             known.clear()
         positions = dict(zip(episodes, batch["position"].tolist(), strict=True))
@@ -331,7 +332,7 @@ class Episodes:
         return {name: _objects(tuple([known[one][name] for one in episodes])) for name in names}
 
     def at(self, positions: np.ndarray, *keys: str) -> tuple[list[Any], expdb.Batch]:
-        """Return what is stored of the steps at some positions."""
+        """Return the values of the steps at `positions`, and their batch."""
         rng = np.random.default_rng(0)
         return self.sample(len(positions), At(positions), expdb.Step(), rng, "step", *keys)
 
@@ -341,14 +342,14 @@ class Episodes:
         return self.draw(len(positions), At(positions), expdb.Step(), rng)
 
     def close(self) -> None:
-        """Flush, and close the database; what it holds stays."""
+        """Write all added steps and close the database. A private database is then deleted."""
         if self._writer.is_open:
             self._writer.close()
             self.database.close()
 
 
 def _step(value: dict[str, Any]) -> dict[str, Any]:
-    """Return a stored step with its extra model outputs together, and infos of which none is."""
+    """Collect the extra model outputs of a stored step, and set missing infos to {}."""
     extra: dict[Any, Any] = {}
     for key in list(value):
         if key.startswith(EXTRA):
@@ -364,7 +365,7 @@ def _step(value: dict[str, Any]) -> dict[str, Any]:
 def _extra_key(name: Any) -> str:
     if isinstance(name, str):
         return EXTRA + name
-    if isinstance(name, (int, float)):  # json.dumps would write other keys in another way
+    if isinstance(name, (int, float)):  # json.dumps would change keys of other types
         return NUMBERED + json.dumps(name)
     raise expdb.InvalidValue(
         f"key {name!r} of extra_model_outputs must be text or a number; rename it"
@@ -378,7 +379,7 @@ def _objects(values: tuple[Any, ...]) -> np.ndarray:
 
 
 def _item(values: Any, k: int) -> Any:
-    """Return the k-th of values that may be a list, an array, or a tree of arrays."""
+    """Return element `k` of a list, an array, or every array of a tree."""
     if isinstance(values, (list, np.ndarray)):
         return values[k]
     if isinstance(values, dict):

@@ -1,4 +1,4 @@
-"""Items of RLlib's sample batches: how they are stored, and made again."""
+"""Convert RLlib's sample batches to values that `Records` stores, and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from expdb.integrations.records import Kind
 
 
 def kinds() -> tuple[Kind, ...]:
-    """Return how the batches of RLlib are kept."""
+    """Return the conversions of RLlib's batch classes."""
     return (
         Kind("SampleBatch", SampleBatch, _apart, _together),
         Kind(
@@ -37,7 +37,7 @@ def _together(plain: dict[str, Any]) -> SampleBatch:
 
 
 def sum_of_rewards(item: Any) -> float | None:
-    """Return the reward of the step that an item is stored as, None where it has none."""
+    """Return the sum of the rewards of an item, or None if it has no float rewards."""
     rewards = item.get("rewards") if hasattr(item, "get") else None
     if isinstance(rewards, (np.ndarray, np.floating)) and rewards.dtype.kind == "f":
         return float(rewards.sum())
@@ -45,7 +45,10 @@ def sum_of_rewards(item: Any) -> float | None:
 
 
 def rows_of(batch: Any) -> Iterator[dict[str, Any]] | None:
-    """Return each step of a batch as `one_step` does; None where it has other than arrays."""
+    """Return an iterator over the steps of a batch, each in the format of `one_step`.
+
+    Return None if the batch has `seq_lens`, columns that are not arrays, or unequal lengths.
+    """
     if type(batch) is not SampleBatch or "seq_lens" in batch:
         return None
     columns = list(batch.values())
@@ -56,7 +59,10 @@ def rows_of(batch: Any) -> Iterator[dict[str, Any]] | None:
 
 
 def one_step(batch: Any) -> Any:
-    """Return the columns of a batch of one step, each without its axis of one."""
+    """Return the columns of a batch of one step without their first axis.
+
+    A column that is not an array becomes a list of one element. Return other items unchanged.
+    """
     if not isinstance(batch, SampleBatch) or "seq_lens" in batch:
         return batch
     return {
@@ -66,7 +72,7 @@ def one_step(batch: Any) -> Any:
 
 
 def step_of(value: Any) -> Any:
-    """Return a batch of one step of what `one_step` made."""
+    """Return the batch of one step that `one_step` converted."""
     if not isinstance(value, dict) or isinstance(value, SampleBatch):
         return value
     return SampleBatch(

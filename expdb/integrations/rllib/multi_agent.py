@@ -1,4 +1,4 @@
-"""RLlib's buffers of multi-agent batches: a buffer of the database for each policy."""
+"""RLlib's buffers of multi-agent batches, with one buffer in the database for each policy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from expdb.integrations.rllib.sample_batches import (
 
 
 class _Policies(dict[str, Stored]):
-    """The buffer of each policy, made when it is first asked for; those stored are there."""
+    """Map each policy to its buffer; create a missing buffer when it is first accessed."""
 
     def __init__(self, make: Callable[[str], Stored]):
         super().__init__()
@@ -36,7 +36,7 @@ class _Policies(dict[str, Stored]):
 
 
 class _MultiAgent(rllib.MultiAgentReplayBuffer):
-    """What they have in common: RLlib splits batches by policy, and each policy is stored."""
+    """Base of the multi-agent buffers: RLlib splits batches by policy, expdb stores each part."""
 
     def _store(
         self,
@@ -46,10 +46,10 @@ class _MultiAgent(rllib.MultiAgentReplayBuffer):
         capacity: int,
         state_includes_data: bool,
     ) -> None:
-        """Keep the items of each policy in the buffer `<name>.<policy>` of one database."""
+        """Store the items of each policy in the buffer `<name>.<policy>`; open stored policies."""
         self.location, self.name = absolute(location), name
         is_private = self.location == PRIVATE
-        self._database = expdb.open(location)  # a private one is deleted when this is closed
+        self._database = expdb.open(location)  # if private, closing it deletes it
         kind = self._kind(config)
         options = {"capacity": capacity, **(config or {})}
         for key in ("type", "beta"):
@@ -66,7 +66,7 @@ class _MultiAgent(rllib.MultiAgentReplayBuffer):
                 state_includes_data=state_includes_data,
                 **options,
             )
-            buffer.is_private, buffer.splits = is_private, False  # batches arrive cut into items
+            buffer.is_private, buffer.splits = is_private, False  # RLlib has split the batches
             return buffer
 
         self.replay_buffers = _Policies(make)
@@ -92,23 +92,38 @@ class _MultiAgent(rllib.MultiAgentReplayBuffer):
         return sum(len(one) for one in self.replay_buffers.values())
 
     def flush(self) -> None:
-        """Have everything that was added durable, and visible to other processes."""
+        """Write all added items, so that they are durable and visible to other processes."""
         for one in self.replay_buffers.values():
             one.flush()
 
     def close(self) -> None:
-        """Flush, and close the databases; what they hold stays."""
+        """Write all added items and close the database. A private database is then deleted."""
         for one in self.replay_buffers.values():
             one.close()
         self._database.close()
 
 
 class MultiAgentReplayBuffer(_MultiAgent):
-    """RLlib's `MultiAgentReplayBuffer` in a database.
+    """Store the items of RLlib's `MultiAgentReplayBuffer` in a database.
 
-    Takes the arguments of RLlib and three more. `location` is a path or a PostgreSQL URL (default:
-    a private temporary database). `name` is the prefix of the buffers: the items of a policy are in
-    `<name>.<policy>`. With `state_includes_data=True`, `get_state` also returns the items.
+    Parameters
+    ----------
+    *args, **options
+        Arguments of RLlib's buffer.
+    location : str or path-like
+        Path of a database or PostgreSQL URL. By default, the database is private and temporary.
+    name : str
+        Prefix of the buffer names. The items of a policy are in the buffer `<name>.<policy>`.
+    underlying_buffer_config : dict, optional
+        Configuration of the buffer of each policy. Its `"type"` is `ReplayBuffer` (the default) or
+        `PrioritizedReplayBuffer` of this package.
+    state_includes_data : bool
+        Whether `get_state` also returns the items. For a private database, it always does.
+
+    Raises
+    ------
+    ValueError
+        If `underlying_buffer_config` has another type.
     """
 
     def __init__(
@@ -130,7 +145,23 @@ class MultiAgentReplayBuffer(_MultiAgent):
 class MultiAgentPrioritizedReplayBuffer(
     _MultiAgent, multi_agent_prioritized_replay_buffer.MultiAgentPrioritizedReplayBuffer
 ):
-    """RLlib's `MultiAgentPrioritizedReplayBuffer` in a database, as `MultiAgentReplayBuffer`."""
+    """Store the items of RLlib's `MultiAgentPrioritizedReplayBuffer` in a database.
+
+    Parameters
+    ----------
+    *args, prioritized_replay_alpha, prioritized_replay_beta, prioritized_replay_eps, **options
+        Arguments of RLlib's buffer.
+    location, name, state_includes_data
+        Arguments of `MultiAgentReplayBuffer`.
+    underlying_buffer_config : dict, optional
+        Configuration of the buffer of each policy. By default, it is a `PrioritizedReplayBuffer`
+        with `alpha=prioritized_replay_alpha`.
+
+    Raises
+    ------
+    ValueError
+        If `underlying_buffer_config` has a type that is not a buffer of this package.
+    """
 
     def __init__(
         self,
@@ -161,9 +192,17 @@ class MultiAgentPrioritizedReplayBuffer(
 class MultiAgentMixInReplayBuffer(
     _MultiAgent, multi_agent_mixin_replay_buffer.MultiAgentMixInReplayBuffer
 ):
-    """RLlib's `MultiAgentMixInReplayBuffer` in a database, as `MultiAgentReplayBuffer`.
+    """Store the items of RLlib's `MultiAgentMixInReplayBuffer` in a database.
 
-    New batches that were not sampled yet are stored, and are old ones after a restart.
+    Batches that were added but not sampled yet are stored. After a restart, they count as old
+    batches.
+
+    Parameters
+    ----------
+    *args, **options
+        Arguments of RLlib's buffer.
+    location, name, state_includes_data
+        Arguments of `MultiAgentReplayBuffer`.
     """
 
     def __init__(
@@ -178,6 +217,6 @@ class MultiAgentMixInReplayBuffer(
         self._store(location, name, None, self.capacity, state_includes_data)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from a state of this buffer."""
+        """Restore a state that `get_state` returned."""
         self.last_added_batches = state["last_added_batches"]
         rllib.MultiAgentReplayBuffer.set_state(self, state)

@@ -20,12 +20,24 @@ from expdb.integrations.rllib.synchronized import synchronized
 
 
 class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer):
-    """RLlib's `MultiAgentEpisodeReplayBuffer` in a database.
+    """Store the episodes of RLlib's `MultiAgentEpisodeReplayBuffer` in a database.
 
-    Arguments are those of `EpisodeReplayBuffer` here. Capacity and figures without a module count
-    the environment's timesteps. In SQL a step's task is its module, and its group the multi-agent
-    episode. Figures of what was added and sampled count what this handle has done, those of its
-    state included; what is held is counted in the database.
+    The capacity, and counts without a module id, are timesteps of the environment. In SQL, the task
+    of a step is its module, and its group is the multi-agent episode. Counts of stored steps cover
+    the database. Counts by module of added, evicted and sampled steps cover this handle and the
+    state that it restored.
+
+    Parameters
+    ----------
+    capacity, batch_size_B, batch_length_T, **options
+        Arguments of `EpisodeReplayBuffer`.
+
+    Raises
+    ------
+    ValueError
+        If an option is unknown.
+    CapacityMismatch
+        If `capacity` would evict stored episodes.
     """
 
     _episodes = MultiAgentEpisodes
@@ -44,18 +56,31 @@ class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer)
             capacity, batch_size_B=batch_size_B, batch_length_T=batch_length_T, **options
         )
         self._spaces_of: dict[Any, tuple[Any, Any]] = {}
-        self._agents: dict[str, Any] = {}  # as RLlib calls them
+        self._agents: dict[str, Any] = {}  # RLlib's agent ids, by their text
         self._added: Counter[str] = Counter()  # agents' steps, by module
         self._evicted: Counter[str] = Counter()  # agents' episodes, by module
         self.sampled_timesteps_per_module: Counter[str] = Counter()
 
-    # -- in ------------------------------------------------------------------------------------
+    # -- adding --------------------------------------------------------------------------------
 
     def add(self, episodes: Any, weight: Any = None) -> None:
-        """Add multi-agent episodes, or the next parts of those that are held; evict the oldest.
+        """Add multi-agent episodes, or the next parts of stored ones; evict the oldest episodes.
 
-        Episodes beyond the capacity go whole; one of its own may be longer. Values that could not
-        come back as they are raise InvalidValue, and nothing of their episode is added.
+        Whole episodes are evicted until the buffer fits its capacity. The last episode is kept,
+        even if it is longer than the capacity.
+
+        Parameters
+        ----------
+        episodes : MultiAgentEpisode or list of MultiAgentEpisode
+            Episodes, or parts of episodes.
+        weight : float or dict of str to float, optional
+            Priority of the new steps in a prioritized buffer, or the priority for each module.
+
+        Raises
+        ------
+        InvalidValue
+            If an item is not a MultiAgentEpisode, a value cannot be stored exactly, or a reward is
+            not finite. Nothing of this episode is added.
         """
         held, before = set(self._stored.ids), self._stored.added
         new: list[tuple[Any, str]] = []
@@ -99,10 +124,10 @@ class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer)
         )  # fmt: skip
 
     def _weight_of(self, module: str, weight: Any) -> float | None:
-        """Return the priority that new steps of a module get."""
+        """Return the priority of new steps of a module."""
         return None
 
-    # -- out -----------------------------------------------------------------------------------
+    # -- sampling ------------------------------------------------------------------------------
 
     def sample(
         self,
@@ -119,12 +144,47 @@ class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer)
         to_numpy: bool = False,
         **options: Any,
     ) -> Any:
-        """Return transitions over `n_step` steps, drawn for each module on its own.
+        """Draw transitions for each module.
 
-        They are episodes of one step of one agent, as many for each module. With `replay_mode`
-        "synchronized" a dict of arrays [B, ...] for each module: what all agents did from one
-        timestep of an environment to `n_step` later, for those that acted at the one and observed
-        something at the other. Raises ValueError where a module has none.
+        Parameters
+        ----------
+        num_items, batch_size_B : int, optional
+            Number of transitions of each module, or number of timesteps with
+            `replay_mode="synchronized"`. Pass at most one of them. The default is that of the
+            buffer.
+        batch_length_T : int, optional
+            Ignored.
+        n_step : int or tuple of int, optional
+            Number of steps of a transition. For `(low, high)`, it is random; `high` is excluded.
+        gamma : float
+            Discount factor of the rewards of a transition.
+        include_infos : bool
+            Whether the sample has infos.
+        include_extra_model_outputs : bool
+            Whether episodes have the extra model outputs of their first step.
+        replay_mode : {"independent", "synchronized"}
+            With `"independent"`, draw the transitions of each module separately. With
+            `"synchronized"`, draw timesteps of environments, and return the transition of every
+            agent that acts at the timestep and observes `n_step` timesteps later.
+        modules_to_sample : iterable of str, optional
+            Modules to sample, by default all.
+        to_numpy : bool
+            Whether to convert episodes to NumPy arrays.
+        **options
+            `beta`, the exponent of the importance weights in a prioritized buffer.
+
+        Returns
+        -------
+        list of SingleAgentEpisode or dict
+            Episodes of one step of one agent. With `replay_mode="synchronized"`, a dict of arrays
+            [B, ...] for each module.
+
+        Raises
+        ------
+        ValueError
+            If the buffer is empty, a module has no such transitions, or `replay_mode` is unknown.
+        AssertionError
+            If both `num_items` and `batch_size_B` are given.
         """
         size = self._size(num_items, batch_size_B)
         known = self.get_module_ids()
@@ -174,7 +234,7 @@ class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer)
         return found
 
     def _count(self, batches: Mapping[str, expdb.Batch]) -> None:
-        """Tell RLlib's metrics of a sample, and count what was drawn."""
+        """Update RLlib's metrics and the counts of sampled timesteps."""
         rows = [
             (module, *row)
             for module, batch in batches.items()
@@ -204,59 +264,62 @@ class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer)
             self.sampled_timesteps += len(columns["weights"])
         return found
 
-    # -- figures and states --------------------------------------------------------------------
+    # -- counts and states ---------------------------------------------------------------------
 
     def __len__(self) -> int:
         self._stored.learn()
         return self._stored.timesteps
 
     def get_module_ids(self) -> list[str]:
-        """Return the modules that have steps here."""
+        """Return the ids of the modules with stored steps."""
         return [module for module, steps in self._stored.by_module().items() if steps]
 
     def get_num_episodes(self, module_id: Any = None) -> int:
-        """Return how many episodes are held: multi-agent ones, or of agents of a module."""
+        """Return the number of stored multi-agent episodes, or of the episodes of a module."""
         if module_id is None:
             self._stored.learn()
             return len(self._stored.ids)
         return sum(module == module_id for one in self._stored.known() for _, module in _pairs(one))
 
     def get_num_episodes_evicted(self, module_id: Any = None) -> int:
-        """Return how many episodes this handle has evicted."""
+        """Return the number of episodes that this handle has evicted."""
         return self._stored.evicted if module_id is None else self._evicted[module_id]
 
     def get_num_timesteps(self, module_id: Any = None) -> int:
-        """Return how many timesteps are held: of environments, or of agents of a module."""
+        """Return the number of stored timesteps of environments, or of agent steps of a module."""
         return len(self) if module_id is None else self._stored.by_module()[module_id]
 
     def get_num_agent_timesteps(self) -> int:
-        """Return how many timesteps of agents are held."""
+        """Return the number of stored agent steps."""
         return len(self._stored)
 
     def get_added_timesteps(self, module_id: Any = None) -> int:
-        """Return how many timesteps were added, those held when it was opened included."""
+        """Return the number of timesteps added by this handle.
+
+        Without `module_id`, it includes the timesteps that were stored when the handle was opened.
+        """
         return self._stored.added if module_id is None else self._added[module_id]
 
     def get_added_agent_timesteps(self) -> int:
-        """Return how many timesteps of agents were ever added, by anybody."""
+        """Return the number of agent steps that any process has ever added."""
         self._stored.flush()
         return int(self.buffer.stats()["added"])
 
     def get_sampled_timesteps(self, module_id: Any = None) -> int:
-        """Return how many timesteps were sampled."""
+        """Return the number of sampled timesteps, of all modules or of one."""
         if module_id is None:
             return int(self.sampled_timesteps)
         return int(self.sampled_timesteps_per_module[module_id])
 
     def get_state(self) -> dict[str, Any]:
-        """Return where the buffer is, and the figures of this handle."""
+        """Return the state of the buffer, including the counts of this handle."""
         return {
             **super().get_state(), "added": dict(self._added), "evicted": dict(self._evicted),
             "sampled_of_modules": dict(self.sampled_timesteps_per_module),
         }  # fmt: skip
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from a state of this buffer; raises ValueError for one of another buffer."""
+        """Restore a state; raise ValueError if it belongs to another buffer."""
         Stored.set_state(self, state)
         self._added, self._evicted = Counter(state["added"]), Counter(state["evicted"])
         self.sampled_timesteps_per_module = Counter(state["sampled_of_modules"])
@@ -265,10 +328,26 @@ class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer)
 class MultiAgentPrioritizedEpisodeReplayBuffer(
     MultiAgentEpisodeReplayBuffer, prioritized.MultiAgentPrioritizedEpisodeReplayBuffer
 ):
-    """RLlib's `MultiAgentPrioritizedEpisodeReplayBuffer` in a database.
+    """Store the episodes of RLlib's `MultiAgentPrioritizedEpisodeReplayBuffer` in a database.
 
-    Each module's transitions are drawn by their own priorities, which are in the database.
-    Synchronized samples are uniform, as RLlib's.
+    The transitions of each module are drawn by their priorities, which are stored in the database.
+    Synchronized samples are uniform, as in RLlib.
+
+    Parameters
+    ----------
+    capacity : int
+        Largest number of timesteps of environments.
+    alpha : float
+        Exponent of the priorities.
+    **options
+        Further arguments of `EpisodeReplayBuffer`.
+
+    Raises
+    ------
+    ValueError
+        If an option is unknown.
+    CapacityMismatch
+        If `capacity` would evict stored episodes.
     """
 
     def __init__(self, capacity: int = 10000, *, alpha: float = 1.0, **options: Any):
@@ -297,7 +376,21 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(
     def update_priorities(
         self, priorities: Sequence[float] | np.ndarray, module_id: Any = None
     ) -> None:
-        """Set the priorities of a module's part of the last sample; what is gone is left out."""
+        """Set the priorities of the last sample of a module. Evicted steps are ignored.
+
+        Parameters
+        ----------
+        priorities : array_like of float
+            One priority for each transition of the module. The least priority is 1e-12.
+        module_id : str, optional
+            The module, by default the first of `get_module_ids()`.
+
+        Raises
+        ------
+        AssertionError
+            If the number of priorities differs from that of the last sample. Update the priorities
+            once per sample.
+        """
         module = self.get_module_ids()[0] if module_id is None else module_id
         positions = self._last.get(module, np.empty(0, np.int64))
         values = np.maximum(np.asarray(priorities, np.float64), 1e-12)
@@ -311,11 +404,11 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(
         self._max_priorities[module] = max(known, float(values.max(initial=0.0)))
 
     def get_state(self) -> dict[str, Any]:
-        """Return where the buffer is, and the greatest priorities so far."""
+        """Return the state of the buffer, including the greatest priority of each module."""
         return {**super().get_state(), "max_priorities": dict(self._max_priorities)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from a state of this buffer."""
+        """Restore a state that `get_state` returned."""
         super().set_state(state)
         self._max_priorities = dict(state["max_priorities"])
 
@@ -326,7 +419,7 @@ def _steps(known: Known) -> list[tuple[str, str]]:
 
 
 def _pairs(known: Known) -> list[tuple[str, str]]:
-    """Return the agents of an episode with their modules."""
+    """Return the agent and the module of each agent's episode."""
     return list(dict.fromkeys(_steps(known)))
 
 
@@ -338,7 +431,7 @@ def _by(rows: Iterable[tuple[Any, tuple[Any, ...]]]) -> dict[Any, list[tuple[Any
 
 
 def _figures(whose: str, rows: Mapping[Any, list[tuple[Any, ...]]]) -> dict[str, dict[Any, Any]]:
-    """Return RLlib's metrics of a sample for each agent, or module."""
+    """Return RLlib's metrics of a sample, grouped by agent or module."""
     return {
         f"{whose}_to_num_steps_sampled": {key: len(one) for key, one in rows.items()},
         f"{whose}_to_num_episodes_per_sample":

@@ -1,4 +1,4 @@
-"""Steps of the agents of RLlib's multi-agent episodes in a buffer of a database."""
+"""Store the steps of RLlib's multi-agent episodes in a buffer."""
 
 from __future__ import annotations
 
@@ -17,38 +17,39 @@ from expdb.integrations.rllib.episodes import Episodes
 
 @dataclass
 class Known:
-    """What is known of the steps of one multi-agent episode, aligned."""
+    """The stored steps of one multi-agent episode; element i of each array is step i."""
 
     modules: np.ndarray
     agents: np.ndarray
-    begun: np.ndarray  # the environment's timestep of the observation
-    ended: np.ndarray  # that of the next one, which is later where the agent had to wait
+    begun: np.ndarray  # timestep of the environment at the observation
+    ended: np.ndarray  # timestep at the next observation, later if the agent had to wait
 
 
 class MultiAgentEpisodes(Episodes):
-    """Add, draw and evict multi-agent episodes, each of which is a group of its agents' episodes.
+    """Add, draw and evict multi-agent episodes. Each is stored as a group of episodes.
 
-    A step's task is the module, its agent the agent, its group the multi-agent episode. Timesteps
-    are the environment's, from the first step of an agent to the end of the last one.
+    The task of a step is its module, its agent is the agent, and its group is the multi-agent
+    episode. Timesteps are those of the environment, from the first step of any agent to the end of
+    the last step.
     """
 
     KNOWN = ("group_id", "task_id", "agent_id", "env_t", "env_t_after")
 
     def __init__(self, *args: Any):
         self._steps_of: dict[str, Known] = {}
-        self._spans: dict[str, tuple[int, int]] = {}  # of the environment's timesteps
-        self.gone: list[Known] = []  # of the last eviction
-        self._by_module: Counter[str] = Counter()  # those that are known
+        self._spans: dict[str, tuple[int, int]] = {}  # first and last timestep of the environment
+        self.gone: list[Known] = []  # episodes of the last eviction
+        self._by_module: Counter[str] = Counter()  # number of known steps
         super().__init__(*args)
         self.added = self.timesteps
 
     @property
     def timesteps(self) -> int:
-        """How many timesteps of environments are held."""
+        """The number of stored timesteps of environments, an int."""
         return sum(last - first for first, last in self._spans.values())
 
     def length(self, id: str) -> int:
-        """Return how many timesteps of its environment an episode has."""
+        """Return the number of timesteps of the environment in an episode."""
         first, last = self._spans[id]
         return last - first
 
@@ -79,13 +80,13 @@ class MultiAgentEpisodes(Episodes):
             self._widen(id, begun, ended)
 
     def add_parts(self, episode: Any, weights: Mapping[str, float | None]) -> int:
-        """Add an episode, or its next part; return how many timesteps of the environment it has.
+        """Add an episode, or its next part; return the number of timesteps that the episode gains.
 
-        `weights` are the priorities of its steps by module.
+        `weights` maps each module to the priority of its new steps.
         """
         id = str(episode.id_)
         before = self.length(id) if id in self._spans else 0
-        parts = []  # all or none of them
+        parts = []  # built before any is appended, so that an error adds nothing
         for agent, single in episode.agent_episodes.items():
             if not len(single):
                 continue
@@ -110,14 +111,14 @@ class MultiAgentEpisodes(Episodes):
         columns: dict[str, Any] = {
             "task_id": module, "agent_id": str(agent), "group_id": str(episode.id_)
         }  # fmt: skip
-        if type(agent) is not str:  # RLlib's examples count their agents
+        if type(agent) is not str:  # for example the numbers in RLlib's examples
             columns["tags"] = {"agent": agent}
         return self._steps(
             single, lambda k: {"env_t": int(times[k]), "env_t_after": int(times[k + 1])}, **columns
         )
 
     def evict(self) -> list[tuple[str, int]]:
-        """Evict the oldest episodes beyond the capacity; return which, and their lengths."""
+        """Evict the oldest episodes beyond the capacity; return their ids and lengths."""
         gone = super().evict()
         self.gone = [self._steps_of.pop(id) for id, _ in gone]
         for id, _ in gone:
@@ -127,17 +128,17 @@ class MultiAgentEpisodes(Episodes):
         return gone
 
     def by_module(self) -> Counter[str]:
-        """Return how many steps each module has."""
+        """Return the number of stored steps of each module."""
         self.flush()
         return self._by_module
 
     def known(self) -> list[Known]:
-        """Return what is known of each episode, oldest first."""
+        """Return the `Known` columns of each episode, oldest first."""
         self.flush()
         return list(self._steps_of.values())
 
     def build_episode_arguments(self, id: str) -> dict[str, Any]:
-        """Return an episode as the arguments of RLlib's `MultiAgentEpisode`."""
+        """Return the arguments of RLlib's `MultiAgentEpisode` for a stored episode."""
         known = self._steps_of[id]
         values, batch = self.at(self._positions[id], "terminated", "truncated", "tags")
         first, last = self._spans[id]
@@ -173,9 +174,9 @@ class MultiAgentEpisodes(Episodes):
     def transitions_at(
         self, id: str, first: int, n_step: int, modules: list[str]
     ) -> list[np.ndarray]:
-        """Return the positions of the steps of each agent from a timestep to `n_step` later.
+        """Return, for each agent, the positions of its steps from `first` to `first + n_step`.
 
-        Agents that do not act at the one, or observe nothing at the other, are left out.
+        Agents that do not act at the first timestep or do not observe at the last are omitted.
         """
         known, positions = self._steps_of[id], self._positions[id]
         found = []
@@ -194,9 +195,9 @@ class MultiAgentEpisodes(Episodes):
 
 
 def _times(episode: Any, agent: Any, steps: int) -> np.ndarray:
-    """Return the environment's timesteps of the `steps` + 1 observations of an agent.
+    """Return the timesteps of the environment at the `steps` + 1 observations of an agent.
 
-    Counted from the end: RLlib fills up the front of what an agent has that comes later.
+    Count from the end, because RLlib pads the front for an agent that starts later.
     """
     data = episode.env_t_to_agent_t[agent].data
     first = episode.env_t - len(data) + 1

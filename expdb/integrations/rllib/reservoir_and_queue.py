@@ -1,4 +1,4 @@
-"""RLlib's reservoir of sample batches, and its queue of them."""
+"""RLlib's reservoir and FIFO buffers of sample batches."""
 
 from __future__ import annotations
 
@@ -15,9 +15,20 @@ from expdb.integrations.rllib.sample_batches import StorageUnit, Stored
 
 
 class ReservoirReplayBuffer(Stored, reservoir_replay_buffer.ReservoirReplayBuffer):
-    """RLlib's `ReservoirReplayBuffer` in a database: a uniform sample of all items ever added.
+    """Store the items of RLlib's `ReservoirReplayBuffer`, a uniform sample of all added items.
 
-    This is algorithm R of Vitter (1985), over the items.
+    Parameters
+    ----------
+    capacity : int
+        Largest number of timesteps.
+    storage_unit : str or StorageUnit
+        What an item is: `"timesteps"`, `"sequences"`, `"episodes"` or `"fragments"`.
+    **options
+        Further arguments of `ReplayBuffer`.
+
+    References
+    ----------
+    Vitter (1985), *Random Sampling with a Reservoir*, algorithm R.
     """
 
     def __init__(
@@ -38,7 +49,7 @@ class ReservoirReplayBuffer(Stored, reservoir_replay_buffer.ReservoirReplayBuffe
         self._num_add_calls = self._kept = page[0]["add_calls"] if page else 0
 
     def _add_item(self, value: Any, timesteps: int, weight: float | None) -> None:
-        """Add an item in place of a random one, or leave it out, once the buffer is full."""
+        """Add an item; if the buffer is full, replace a random item or skip the new one."""
         self._num_add_calls += 1
         full = len(self) if self.storage_unit == StorageUnit.TIMESTEPS else self._timesteps()
         if full + timesteps <= self.capacity:
@@ -57,7 +68,7 @@ class ReservoirReplayBuffer(Stored, reservoir_replay_buffer.ReservoirReplayBuffe
         return None
 
     def flush(self) -> None:
-        """Have everything that was added durable, and how many items were offered."""
+        """Write all added items and the number of offered items, including skipped ones."""
         super().flush()
         if self._kept != self._num_add_calls:
             self._offered.store(add_calls=self._num_add_calls)
@@ -68,30 +79,38 @@ class ReservoirReplayBuffer(Stored, reservoir_replay_buffer.ReservoirReplayBuffe
         return sum(count for _, count in self._held)
 
     def stats(self, debug: bool = False) -> dict[str, Any]:
-        """Return what RLlib's buffer tells, of the database."""
+        """Return the statistics that RLlib's buffer returns."""
         return {
             **Stored.stats(self, debug),
             "num_evicted": self._num_evicted, "num_add_calls": self._num_add_calls,
         }  # fmt: skip
 
     def get_state(self) -> dict[str, Any]:
-        """Return where the buffer is, and how many items were offered to it."""
+        """Return the state of the buffer, including its numbers of offered and evicted items."""
         return {
             **Stored.get_state(self),
             "num_evicted": self._num_evicted, "num_add_calls": self._num_add_calls,
         }  # fmt: skip
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from a state of this buffer."""
+        """Restore a state that `get_state` returned."""
         Stored.set_state(self, state)
         self._num_evicted = state["num_evicted"]
         self._num_add_calls = state["num_add_calls"]
 
 
 class FifoReplayBuffer(Stored, fifo_replay_buffer.FifoReplayBuffer):
-    """RLlib's `FifoReplayBuffer` in a database: each batch is handed out once, the oldest first.
+    """Store the batches of RLlib's `FifoReplayBuffer` and sample each once, the oldest first.
 
-    Among all processes, and over restarts.
+    A batch is sampled once among all processes that share the buffer, also after a restart. The
+    buffer evicts nothing.
+
+    Parameters
+    ----------
+    *args
+        Arguments of RLlib's buffer, which are ignored.
+    **options
+        `location`, `name` and `state_includes_data` as in `ReplayBuffer`.
     """
 
     def __init__(self, *args: Any, **options: Any):
@@ -108,14 +127,25 @@ class FifoReplayBuffer(Stored, fifo_replay_buffer.FifoReplayBuffer):
         return len(self.buffer) + self._writer.unwritten
 
     def _learn(self) -> None:
-        """Learn nothing: each batch is deleted when it is handed out, not to make room."""
+        """Do nothing: each batch is deleted when it is sampled, so no batch is evicted."""
 
     def add(self, batch: Any, **options: Any) -> None:
         """Add a batch."""
         Stored._add_single_batch(self, batch)
 
     def sample(self, *args: Any, **options: Any) -> Any:
-        """Return the oldest batch, and delete it; an empty one where there is none."""
+        """Return the oldest batch and delete it.
+
+        Parameters
+        ----------
+        *args, **options
+            Arguments of RLlib's method, which are ignored.
+
+        Returns
+        -------
+        SampleBatch or MultiAgentBatch
+            The batch, with a column `weights` of ones. If the buffer is empty, the batch is empty.
+        """
         self.flush()
         fields = ["position", "reward", *self._records.fields]
         try:
@@ -130,4 +160,4 @@ class FifoReplayBuffer(Stored, fifo_replay_buffer.FifoReplayBuffer):
         return batch
 
     def update_priorities(self, *args: Any, **options: Any) -> None:
-        """Do nothing: there are none."""
+        """Do nothing, because the buffer has no priorities."""

@@ -1,4 +1,4 @@
-"""RLlib's SAC, whose configuration takes the buffers of this package."""
+"""A configuration of RLlib's SAC that accepts the buffers of this package."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from ray.rllib.algorithms import sac
 
 
 class SACConfig(sac.SACConfig):
-    """RLlib's `SACConfig`, which takes a buffer of this package as its `"type"` too.
+    """Extend RLlib's `SACConfig` to accept a buffer of this package as its `"type"`.
 
-    RLlib's own compares the name with a list of its four buffers, and refuses any other
-    (`sac.py` of RLlib 2.60); its DQN takes any.
+    The original compares the name with a list of four buffers and rejects any other (`sac.py` of
+    RLlib 2.60). RLlib's DQN accepts any buffer.
     """
 
     def validate(self) -> None:
-        """Validate everything as RLlib does, the buffer as the one that it stands for."""
+        """Validate the configuration as RLlib does, with the original buffer of the same name."""
         given: dict[str, Any] = self.replay_buffer_config  # type: ignore[has-type]
         name = str(given["type"])
         if name.startswith(f"{__package__}."):

@@ -30,13 +30,13 @@ from expdb.integrations.rllib.states import (
 StorageUnit: Any = rllib.StorageUnit
 FLUSH_STEPS = 256
 
-# The counters of RLlib's ring of items.
+# The attributes that count the items of RLlib's ring buffer.
 _COUNTERS = (
     "_num_timesteps_added", "_num_timesteps_added_wrap", "_next_idx", "_most_items",
     "_eviction_started",
 )  # fmt: skip
 
-# What RLlib's algorithms hand to any buffer, and what has no meaning here.
+# Options that RLlib's algorithms pass to every buffer, and that have no effect here.
 _IGNORED = frozenset(
     (
         "type", "prioritized_replay_alpha", "prioritized_replay_beta", "prioritized_replay_eps",
@@ -46,9 +46,9 @@ _IGNORED = frozenset(
 
 
 class Stored(rllib.ReplayBuffer):
-    """What all of them have in common: an item is a step of a database, of whatever length."""
+    """Base of the buffers: each item is one step in the database, whatever its storage unit."""
 
-    splits = True  # whether `add` cuts batches into items
+    splits = True  # whether `add` splits batches into items
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Stored(rllib.ReplayBuffer):
                 f"{min(unknown)} is not an option of this buffer: there are capacity, "
                 "storage_unit, location, name and state_includes_data"
             )
-        # Of arrays for the capacity there is no need.
+        # RLlib would allocate for the capacity, but the items are in the database.
         rllib.ReplayBuffer.__init__(self, min(capacity, 1), storage_unit)
         self.capacity = capacity
         self.location, self.name = absolute(location), name
@@ -85,8 +85,8 @@ class Stored(rllib.ReplayBuffer):
         self._held: deque[tuple[int, int]] = deque()  # positions and timesteps, oldest first
         self._after = -1
         added = int(self.buffer.stats()["added"])
-        # The counters of RLlib's ring of items, which begins again when a round has added the
-        # capacity: the ring has as many items as the longest round so far.
+        # RLlib's ring buffer starts its next round when a round has added `capacity` timesteps. It
+        # holds as many items as the longest round so far.
         self._num_timesteps_added = self._num_timesteps_added_wrap = self._next_idx = 0
         self._most_items, self._eviction_started = 0, False
         if is_steps:
@@ -130,15 +130,28 @@ class Stored(rllib.ReplayBuffer):
         self._open_buffer()
 
     def _more(self) -> dict[str, Any]:
-        """Return the options that a subclass has."""
+        """Return the options that only a subclass has."""
         return {}
 
-    # -- in ------------------------------------------------------------------------------------
+    # -- adding --------------------------------------------------------------------------------
 
     def add(self, batch: Any, **options: Any) -> None:
-        """Add a batch, cut into items as the storage unit says."""
+        """Split a batch into items of the storage unit and add them.
+
+        Parameters
+        ----------
+        batch : SampleBatch or MultiAgentBatch
+            The timesteps to add.
+        **options
+            `weight` is the priority of the new items in a prioritized buffer.
+
+        Raises
+        ------
+        InvalidValue
+            If a value cannot be stored exactly, or a column is called `timesteps`.
+        """
         if not self.splits:
-            if batch.count:  # RLlib cuts an empty batch from the front of some
+            if batch.count:  # RLlib may split off an empty batch
                 self._add_single_batch(batch, **options)
             return
         rows = None
@@ -148,11 +161,11 @@ class Stored(rllib.ReplayBuffer):
         if rows is None:
             rllib.ReplayBuffer.add(self, batch, **options)
             return
-        for row in rows:  # RLlib would make a batch of each, which takes most of its time
+        for row in rows:  # building a batch of each step, as RLlib does, would be slow
             self._add_item(row, 1, options.get("weight"))
 
     def _add_single_batch(self, item: Any, **options: Any) -> None:
-        """Add an item: some timesteps, a sequence, an episode or a fragment."""
+        """Add an item, which is a timestep, a sequence, an episode or a fragment."""
         is_step = self.storage_unit == StorageUnit.TIMESTEPS and item.count == 1
         value = one_step(item) if is_step else item
         self._add_item(value, item.count, options.get("weight"))
@@ -171,11 +184,11 @@ class Stored(rllib.ReplayBuffer):
             self.flush()
 
     def _weight(self, weight: float | None) -> float | None:
-        """Return the priority that a new item gets."""
+        """Return the priority of a new item."""
         return None
 
     def flush(self) -> None:
-        """Have everything that was added durable, and visible to other processes."""
+        """Write all added items, so that they are durable and visible to other processes."""
         self._flushed = self._num_timesteps_added
         if not self._writer.is_flushed:
             self._writer.flush()
@@ -183,12 +196,12 @@ class Stored(rllib.ReplayBuffer):
             try:
                 self._learn()
                 self._evict()
-            except BaseException:  # it may be half of something: all is learned anew
+            except BaseException:  # `_held` may be incomplete: read it again
                 self._held, self._after = deque(), -1
                 raise
 
     def _learn(self) -> None:
-        """Learn of the items that were stored since, by anybody."""
+        """Read the items that any process has stored since the last call."""
         if self.storage_unit == StorageUnit.TIMESTEPS:
             return
         for batch in self.buffer.scan(after=self._after, fields=["position", "timesteps"]):
@@ -203,12 +216,29 @@ class Stored(rllib.ReplayBuffer):
         if over > 0:
             self.buffer.delete(np.array([self._held.popleft()[0] for _ in range(over)]))
 
-    # -- out -----------------------------------------------------------------------------------
+    # -- sampling ------------------------------------------------------------------------------
 
     def sample(self, num_items: int, **options: Any) -> Any:
-        """Return `num_items` items, drawn uniformly with replacement, as one batch.
+        """Draw items uniformly, with replacement, and return them as one batch.
 
-        If `num_items` is 0, the batch is empty. Raises ValueError if the buffer is empty.
+        Parameters
+        ----------
+        num_items : int
+            Number of items. If it is 0, the batch is empty.
+        **options
+            Other arguments, which are ignored.
+
+        Returns
+        -------
+        SampleBatch or MultiAgentBatch
+            The items, concatenated.
+
+        Raises
+        ------
+        ValueError
+            If the buffer is empty.
+        TypeError
+            If `num_items` is None.
         """
         batch, _ = self._drawn(num_items, expdb.Uniform())
         return batch
@@ -243,10 +273,10 @@ class Stored(rllib.ReplayBuffer):
         found.decompress_if_needed()
         return found
 
-    # -- figures and states --------------------------------------------------------------------
+    # -- counts and states ---------------------------------------------------------------------
 
     def stats(self, debug: bool = False) -> dict[str, Any]:
-        """Return what RLlib's buffer tells, of the database."""
+        """Return the statistics that RLlib's buffer returns."""
         self.flush()
         return {
             "added_count": self._num_timesteps_added,
@@ -263,13 +293,13 @@ class Stored(rllib.ReplayBuffer):
         return state | {"counters": {name: getattr(self, name) for name in _COUNTERS}}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from a state of this buffer; raises ValueError for one of another buffer."""
+        """Restore a state; raise ValueError if it belongs to another buffer."""
         self._num_timesteps_sampled = continue_from(self, self._rng, state)
         if "data" in state:
             self.__dict__ |= state["counters"]
 
     def close(self) -> None:
-        """Flush, and close the database; what it holds stays."""
+        """Write all added items and close the database. A private database is then deleted."""
         if self._writer.is_open:
             self.flush()
             self._writer.close()
@@ -277,20 +307,55 @@ class Stored(rllib.ReplayBuffer):
 
 
 class ReplayBuffer(Stored):
-    """RLlib's `ReplayBuffer` in a database: items are drawn uniformly, with replacement.
+    """Store the items of RLlib's `ReplayBuffer` in a database and sample them uniformly.
 
-    `capacity` and `storage_unit` are RLlib's; `location` is a path or a PostgreSQL URL (default: a
-    private temporary database), and `name` a buffer there, which is continued. Once `capacity`
-    timesteps were added, each new item replaces the oldest one. With `state_includes_data=True`,
-    `get_state` also returns the items.
+    Once `capacity` timesteps were added, each new item replaces the oldest one.
+
+    Parameters
+    ----------
+    capacity : int
+        Number of timesteps, as in RLlib's buffer.
+    storage_unit : str or StorageUnit
+        What an item is: `"timesteps"`, `"sequences"`, `"episodes"` or `"fragments"`.
+    location : str or path-like
+        Path of a database or PostgreSQL URL. By default, the database is private and temporary.
+    name : str
+        Name of the buffer in the database. An existing buffer is continued.
+    state_includes_data : bool
+        Whether `get_state` also returns the items. For a private database, it always does.
+    **options
+        Options that RLlib passes to every buffer, such as `type`, which are ignored.
+
+    Raises
+    ------
+    ValueError
+        If an option is unknown.
+    CapacityMismatch
+        If the stored buffer of timesteps is larger than `capacity`.
     """
 
 
 class PrioritizedReplayBuffer(Stored, prioritized_replay_buffer.PrioritizedReplayBuffer):
-    """RLlib's `PrioritizedReplayBuffer` in a database: items are drawn by priority, stratified.
+    """Store the items of RLlib's `PrioritizedReplayBuffer` and sample them by priority.
 
-    `batch_indexes` are positions, which are never used twice: a late update never reaches another
-    item than it is meant for.
+    Sampling is stratified. `batch_indexes` are positions in the buffer. A position is never used
+    twice, so a late update of priorities cannot change another item.
+
+    Parameters
+    ----------
+    capacity, storage_unit
+        Arguments of `ReplayBuffer`.
+    alpha : float
+        Exponent of the priorities, above 0.
+    **options
+        Further arguments of `ReplayBuffer`.
+
+    Raises
+    ------
+    AssertionError
+        If `alpha` is not above 0.
+    ValueError
+        If an option is unknown.
     """
 
     def __init__(
@@ -314,7 +379,30 @@ class PrioritizedReplayBuffer(Stored, prioritized_replay_buffer.PrioritizedRepla
     def sample(  # type: ignore[override]
         self, num_items: int, beta: float, **options: Any
     ) -> Any:
-        """Return items by priority, with the columns `weights` and `batch_indexes`."""
+        """Draw items in proportion to their priority, and return them as one batch.
+
+        Parameters
+        ----------
+        num_items : int
+            Number of items.
+        beta : float
+            Exponent of the importance weights; a value above 1 counts as 1.
+        **options
+            Other arguments, which are ignored.
+
+        Returns
+        -------
+        SampleBatch or MultiAgentBatch
+            The items, concatenated. A SampleBatch also has the columns `weights` and
+            `batch_indexes`.
+
+        Raises
+        ------
+        AssertionError
+            If `beta` is negative.
+        ValueError
+            If the buffer is empty.
+        """
         assert beta >= 0.0
         if self._by_priority.beta != min(beta, 1.0):
             self._by_priority = replace(self._by_priority, beta=min(beta, 1.0))
@@ -328,23 +416,36 @@ class PrioritizedReplayBuffer(Stored, prioritized_replay_buffer.PrioritizedRepla
         return batch
 
     def update_priorities(self, idxes: Any, priorities: Sequence[float] | np.ndarray) -> None:
-        """Set the priorities of items, named by their `batch_indexes`; others are left out."""
+        """Set the priorities of items. Items that are no longer stored are ignored.
+
+        Parameters
+        ----------
+        idxes : array_like of int
+            `batch_indexes` of a sample.
+        priorities : array_like of float
+            Priorities, above 0.
+
+        Raises
+        ------
+        AssertionError
+            If the lengths differ, or a priority is not above 0.
+        """
         values = np.asarray(priorities, np.float64)
         assert len(values) == len(idxes), f"{len(idxes)} items and {len(values)} priorities"
         assert (values > 0).all(), f"a priority is {values.min()}"
-        self.flush()  # of items that were just added, too
+        self.flush()  # an unwritten item has no position yet
         self.buffer.update_priorities(np.asarray(idxes, np.int64), values)
         self._max_priority = max(self._max_priority, float(values.max(initial=0.0)))
 
     def stats(self, debug: bool = False) -> dict[str, Any]:
-        """Return what RLlib's buffer tells, of the database."""
+        """Return the statistics that RLlib's buffer returns."""
         return Stored.stats(self, debug)
 
     def get_state(self) -> dict[str, Any]:
-        """Return where the buffer is, and the greatest priority so far."""
+        """Return the state of the buffer, including the greatest priority so far."""
         return {**Stored.get_state(self), "max_priority": self._max_priority}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from a state of this buffer."""
+        """Restore a state that `get_state` returned."""
         Stored.set_state(self, state)
         self._max_priority = state["max_priority"]

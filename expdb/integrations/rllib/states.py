@@ -1,4 +1,4 @@
-"""The state of a buffer in a checkpoint of RLlib: its location, or all that it holds."""
+"""Save the state of a buffer in a checkpoint of RLlib, and restore it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from expdb.integrations.locations import PRIVATE, check_contents, restore_buffer
 
 
 def connectable(buffer: Any) -> str:
-    """Return the location from which this process can reopen the database of a buffer."""
+    """Return a location at which this process can open the database of a buffer again."""
     return str(buffer.database.location if buffer.is_private else buffer.location)
 
 
 def state_of(buffer: Any, rng: np.random.Generator, sampled: int) -> dict[str, Any]:
-    """Flush a buffer and return its location, the state of its generator, and maybe its data."""
+    """Flush a buffer and return its location, its generator state and `sampled`.
+
+    If the buffer is private or has `state_includes_data`, the state also contains its data.
+    """
     buffer.flush()
     state = {
         "location": PRIVATE if buffer.is_private else str(buffer.location), "name": buffer.name,
@@ -30,11 +33,12 @@ def state_of(buffer: Any, rng: np.random.Generator, sampled: int) -> dict[str, A
 
 
 def continue_from(buffer: Any, rng: np.random.Generator, state: dict[str, Any]) -> int:
-    """Restore a state and return how many timesteps were sampled.
+    """Restore a state and return its number of sampled timesteps.
 
-    If the state has data, it replaces the contents of a private database, and it is stored in any
-    other buffer that is empty. Raises ValueError if the state belongs to another buffer, or if the
-    buffer holds other data.
+    Data in the state replace the contents of a private buffer. Any other buffer stores them if
+    nothing was ever added to it, and keeps its contents if it counts as many added items as the
+    state. Raise ValueError if it counts another number, or if the state belongs to another buffer.
+    Warn if a state without data has another location.
     """
     if state.get("name") != buffer.name:
         raise ValueError(
@@ -68,7 +72,7 @@ def _restore_data(buffer: Any, state: dict[str, Any]) -> None:
 
 
 def replace_contents(buffer: Any, data: bytes) -> None:
-    """Replace the contents of a buffer, which no writer may have open."""
+    """Replace the contents of a buffer. It must not have an open writer."""
     restore_buffer(buffer.database, connectable(buffer), buffer.name, data)
 
 

@@ -1,4 +1,4 @@
-"""What RLlib's episode replay buffers have in common, when they are in a database."""
+"""The base class of the episode replay buffers for RLlib."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ COLUMNS = "episode_id", "step", "terminated", "truncated"
 
 
 class Stored(rllib.EpisodeReplayBuffer):
-    """What they have in common: episodes are in a database, and the metrics are RLlib's."""
+    """Base of the episode buffers: store episodes in a database, and update RLlib's metrics."""
 
     _episodes: type[Episodes] = Episodes
-    _named: tuple[str, ...] = ()  # the keys of a batch that `_whose` needs
+    _named: tuple[str, ...] = ()  # the columns of a batch that `_whose` reads
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Stored(rllib.EpisodeReplayBuffer):
         **options: Any,
     ):
         _check_options(options)
-        # Not that of the subclasses of RLlib, which have trees and indices of their own.
+        # The constructors of RLlib's subclasses would create trees and indices.
         rllib.EpisodeReplayBuffer.__init__(
             self, capacity, batch_size_B=batch_size_B, batch_length_T=batch_length_T, **options
         )
@@ -57,20 +57,20 @@ class Stored(rllib.EpisodeReplayBuffer):
 
     @property
     def buffer(self) -> expdb.ReplayBuffer:
-        """The buffer in the database."""
+        """The buffer in the database, a `ReplayBuffer`."""
         return self._stored.buffer
 
     @property
     def database(self) -> expdb.ExperienceDB:
-        """The database."""
+        """The handle of the database, an `ExperienceDB`."""
         return self._stored.database
 
     def flush(self) -> None:
-        """Have everything that was added durable, and visible to other processes."""
+        """Write all added steps, so that they are durable and visible to other processes."""
         self._stored.flush()
 
     def close(self) -> None:
-        """Flush, and close the database; what it holds stays."""
+        """Write all added steps and close the database. A private database is then deleted."""
         self._stored.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -91,16 +91,28 @@ class Stored(rllib.EpisodeReplayBuffer):
         self._stored.reopen(partial(replace_contents, self, data))
 
     def _more(self) -> dict[str, Any]:
-        """Return the options that a subclass has."""
+        """Return the options that only a subclass has."""
         return {}
 
-    # -- in ------------------------------------------------------------------------------------
+    # -- adding --------------------------------------------------------------------------------
 
     def add(self, episodes: Any, weight: float | None = None) -> None:
-        """Add episodes, or the next parts of episodes that are held, and evict the oldest ones.
+        """Add episodes, or the next parts of stored episodes, and evict the oldest episodes.
 
-        Episodes beyond the capacity go whole; one of its own may be longer. Values that could not
-        come back as they are raise InvalidValue.
+        Whole episodes are evicted until the buffer fits its capacity. The last episode is kept,
+        even if it is longer than the capacity.
+
+        Parameters
+        ----------
+        episodes : SingleAgentEpisode or list of SingleAgentEpisode
+            Episodes, or parts of episodes.
+        weight : float, optional
+            Priority of the new steps in a prioritized buffer.
+
+        Raises
+        ------
+        InvalidValue
+            If a value cannot be stored exactly, or a reward is not finite.
         """
         held, steps, new = set(self._stored.ids), 0, 0
         for episode in force_list(episodes):
@@ -125,20 +137,20 @@ class Stored(rllib.EpisodeReplayBuffer):
         )  # fmt: skip
 
     def _weight(self, weight: float | None) -> float | None:
-        """Return the priority that new steps get."""
+        """Return the priority of new steps."""
         return None
 
-    # -- out -----------------------------------------------------------------------------------
+    # -- sampling ------------------------------------------------------------------------------
 
     @property
     def episodes(self) -> list[Any]:
-        """The episodes that are held, oldest first, read from the database at each access."""
+        """The stored episodes, a list, oldest first, read from the database at each access."""
         self.flush()
         return [self._episode(id) for id in self._stored.ids]
 
     @episodes.setter
     def episodes(self, _: Any) -> None:
-        """Do nothing: RLlib sets it to an empty list when the buffer is made."""
+        """Ignore the value: RLlib's constructor sets an empty list."""
 
     def _episode(self, id: str) -> Any:
         return self._slice(id, 0, 0, len(self._stored.positions(id)), self._infos)
@@ -182,7 +194,7 @@ class Stored(rllib.EpisodeReplayBuffer):
         to_numpy: bool,
         where: Any = None,
     ) -> tuple[list[SingleAgentEpisode], expdb.Batch]:
-        """Return transitions over `n_step` steps as episodes of one step, and what they are of."""
+        """Draw transitions over `n_step` steps; return them as one-step episodes, and the batch."""
         bounds = (n_step[0], n_step[1] - 1) if isinstance(n_step, tuple) else n_step
         keys = ("n_steps", "last_position", *COLUMNS, *self._named, *sampler.keys())
         try:
@@ -217,15 +229,15 @@ class Stored(rllib.EpisodeReplayBuffer):
         return found, batch
 
     def _whose(self, batch: expdb.Batch) -> list[dict[str, Any]]:
-        """Return what each episode of a batch is of, as SingleAgentEpisode takes it."""
+        """Return further arguments of SingleAgentEpisode for each transition of a batch."""
         spaces = {"observation_space": self._spaces[0], "action_space": self._spaces[1]}
         return [spaces] * batch.size
 
     def _followed(self, batch: Any, values: list[Any], infos: bool) -> list[Any]:
-        """Return what the last steps that were taken led to."""
+        """Return the values that follow the last step of each transition."""
         if infos and (batch["last_position"] != batch["position"]).any():
             return self._stored.at(batch["last_position"])[0]
-        return values  # `next_obs` of a batch is that of the last step
+        return values  # `next_obs` in the batch already belongs to the last step
 
     def _count_sample(self, positions: np.ndarray, ids: Any, n_step: float | None) -> None:
         steps, episodes = len(positions), len(set(ids.tolist()))
@@ -247,22 +259,22 @@ class Stored(rllib.EpisodeReplayBuffer):
             module_to_num_resamples={modules: 0},
         )  # fmt: skip
 
-    # -- figures and states --------------------------------------------------------------------
+    # -- counts and states ---------------------------------------------------------------------
 
     def get_num_episodes(self, module_id: Any = None) -> int:
-        """Return how many episodes are held."""
+        """Return the number of stored episodes."""
         return len(self._stored.ids)
 
     def get_num_episodes_evicted(self, module_id: Any = None) -> int:
-        """Return how many episodes this handle has evicted."""
+        """Return the number of episodes that this handle has evicted."""
         return self._stored.evicted
 
     def get_num_timesteps(self, module_id: Any = None) -> int:
-        """Return how many timesteps are held."""
+        """Return the number of stored timesteps."""
         return len(self._stored)
 
     def get_added_timesteps(self, module_id: Any = None) -> int:
-        """Return how many timesteps were ever added, by anybody."""
+        """Return the number of timesteps added by this handle and before it was opened."""
         return self._stored.added
 
     def get_state(self) -> dict[str, Any]:
@@ -273,14 +285,14 @@ class Stored(rllib.EpisodeReplayBuffer):
         }  # fmt: skip
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from a state of this buffer; raises ValueError for one of another buffer."""
+        """Restore a state; raise ValueError if it belongs to another buffer."""
         self.sampled_timesteps = continue_from(self, self.rng, state)
         self._stored.evicted = state.get("episodes_evicted", self._stored.evicted)
         if "data" in state:
             self._stored.added = state["timesteps_added"]
 
 
-# What RLlib's algorithms hand to any buffer, and what has no meaning here.
+# Options that RLlib's algorithms pass to every buffer. The ignored ones have no effect here.
 _KNOWN = {"metrics_num_episodes_for_smoothing"}
 _IGNORED = {"type", "beta", "prioritized_replay_beta", "_enable_replay_buffer_api"}
 

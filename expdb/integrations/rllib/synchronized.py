@@ -1,4 +1,4 @@
-"""What all agents of an environment did at the same time, drawn for RLlib."""
+"""Draw transitions of all agents of an environment between the same timesteps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ray.rllib.utils.spaces.space_utils import batch as batched
 
 from expdb.integrations.rllib.multi_agent_episodes import MultiAgentEpisodes
 
-DRAWS = 100  # for each timestep wanted: in some games few agents act and observe so far apart
+DRAWS = 100  # attempts per timestep: in some games, few start timesteps have a transition
 
 
 def synchronized(
@@ -24,13 +24,13 @@ def synchronized(
 ) -> dict[str, dict[str, Any]]:
     """Draw `size` timesteps of environments; return a dict of arrays [B, ...] for each module.
 
-    A row is one agent's transition to `n_step` timesteps later. Raises ValueError where such ones
-    are too rare, or missing.
+    Each row is the transition of one agent from a drawn timestep to `n_step` timesteps later.
+    Raise ValueError if no agent has such a transition, or if they are too rare.
     """
     stored.flush()
     spans = {id: stored.span(id) for id in stored.ids}
     ids, lengths = list(spans), np.array([last - first for first, last in spans.values()])
-    ends_of: dict[int, np.ndarray] = {}  # how many starts there are up to each episode, by n
+    ends_of: dict[int, np.ndarray] = {}  # by n: cumulative counts of start timesteps
     parts: list[np.ndarray] = []
     for _ in range(DRAWS * size):
         n = int(rng.integers(*n_step)) if isinstance(n_step, tuple) else n_step
@@ -54,7 +54,7 @@ def synchronized(
 def _arrays(
     stored: MultiAgentEpisodes, parts: list[np.ndarray], gamma: float, infos: bool
 ) -> dict[str, dict[str, Any]]:
-    """Return the transitions over the steps at some positions, by module."""
+    """Return the arrays of each module; each part has the positions of one transition."""
     values, batch = stored.at(np.concatenate(parts), "task_id")
     rows: dict[str, dict[str, list[Any]]] = {}
     offset = 0

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's replay buffers, in an experience database.
+"""Replay buffers for Stable-Baselines3 that store transitions in an expdb database.
 
     from expdb.integrations.stable_baselines3 import ReplayBuffer
 
@@ -7,8 +7,10 @@
         replay_buffer_class=ReplayBuffer, replay_buffer_kwargs={"location": "runs.db"},
     )
 
-Training that is stopped and started again goes on with its buffer.
-`docs/coming_from_stable_baselines3.md` says of every option what becomes of it.
+Each class except `PrioritizedReplayBuffer` replaces the original class of the same name.
+
+If you stop training and start it again, it continues with the stored transitions.
+`docs/coming_from_stable_baselines3.md` compares every class and option with the original.
 """
 
 import expdb

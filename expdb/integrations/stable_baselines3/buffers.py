@@ -1,4 +1,4 @@
-"""SB3's uniform buffers, and a prioritized one: transitions are steps of a database."""
+"""SB3's uniform replay buffers, which store each transition as a step in a database."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Rows(expdb.Sampler):
         )  # fmt: skip
         stored = min((population.size + unwritten) // count, capacity)
         rows, envs = self.buffer.choose_rows(size, stored)
-        if stored == capacity:  # row `pos` is overwritten next: it is the oldest
+        if stored == capacity:  # SB3 overwrites row `pos` next, so it is the oldest
             rows = (rows - self.buffer.pos) % capacity
         newer = stored * count - 1 - (rows * count + envs)
         places = np.minimum(population.size - 1 - newer + unwritten, population.size - 1)
@@ -58,14 +58,14 @@ class _Rows(expdb.Sampler):
 
 @dataclass(frozen=True)
 class _NStep(expdb.NStep):
-    """Several steps of an episode that may be under way: the next observations are stored."""
+    """Up to `n` steps of an episode, which may be unfinished: next observations are stored."""
 
     may_start = expdb.Unit.may_start
 
     def layout(
         self, trajectories: expdb.Trajectories, rows: np.ndarray, rng: np.random.Generator
     ) -> expdb.Layout:
-        """Return each step, and the last one that is taken, at most `n` steps on."""
+        """Return each step with its n-step return and the last of its up to `n` steps."""
         last, taken, gained = rows, np.ones(len(rows), np.int64), trajectories.rewards(rows)
         for k in range(1, self.bounds[1]):
             on = ~trajectories.terminated(last) & ~trajectories.truncated(last) & (taken == k)
@@ -83,9 +83,9 @@ class _NStep(expdb.NStep):
 
 
 class Stored(buffers.BaseBuffer):
-    """What all of them have in common: transitions are steps of a buffer of a database.
+    """Base of the replay buffers: each transition is a step of a buffer in a database.
 
-    A row of SB3's arrays is `n_envs` steps, in the order of the environments.
+    A row of SB3's arrays corresponds to `n_envs` steps, in the order of the environments.
     """
 
     @property
@@ -123,7 +123,7 @@ class Stored(buffers.BaseBuffer):
             )
         if options:
             raise TypeError(f"{type(self).__name__} has no option {min(options)!r}")
-        # Not that of SB3's ReplayBuffer, which makes arrays for the whole capacity.
+        # The constructor of SB3's ReplayBuffer would allocate arrays for the whole capacity.
         buffers.BaseBuffer.__init__(
             self, buffer_size, observation_space, action_space, device, n_envs=n_envs
         )
@@ -165,12 +165,12 @@ class Stored(buffers.BaseBuffer):
 
     def _open_buffer(self) -> None:
         name, capacity = self._given["name"], self.buffer_size * self.n_envs
-        if name in self.database.buffers():  # of other n_envs it may be a little larger
+        if name in self.database.buffers():  # with another n_envs, it may be slightly larger
             held = self.database.buffer(name).capacity or 0
             capacity = held if capacity <= held < capacity + self.n_envs else capacity
         self.buffer = self.database.buffer(name, capacity=capacity, fields=self._buffer_fields)
         self._writer = self._new_writer()
-        self._added = self.buffer.stats()["added"]  # steps that were ever stored
+        self._added = self.buffer.stats()["added"]  # number of steps that were ever added
 
     def _new_writer(self) -> expdb.StepWriter:
         rows = -(-self._given["flush_steps"] // self.n_envs)
@@ -181,40 +181,40 @@ class Stored(buffers.BaseBuffer):
     def __reduce__(self) -> tuple[Any, ...]:
         self.flush()
         data = None
-        if self._given["location"] == PRIVATE:  # no other process can open it: take what it holds
+        if self._given["location"] == PRIVATE:  # no other process can open it, so copy its contents
             data = serialize_buffer(self.database.location, self.buffer)
         return reopened, (type(self), self._given), data
 
     def __setstate__(self, data: bytes) -> None:
-        """Replace the empty buffer of a private database by the contents of another one."""
+        """Fill the empty buffer of a private database with the pickled contents."""
         check_contents(self.buffer.name, data, self.buffer.capacity)
         self._writer.close()
         restore_buffer(self.database, self.database.location, self.buffer.name, data)
         self._open_buffer()
-        # Their writer is gone: what is added next belongs to other episodes.
+        # The writer of these episodes no longer exists, so new steps start new episodes.
         for row in self.buffer.episodes().to_pylist():
             if row["status"] == "open":
                 self.buffer.end_episode(row["episode_id"])
 
-    # -- where SB3's ring is -------------------------------------------------------------------
+    # -- SB3's attributes ----------------------------------------------------------------------
 
     @property
     def pos(self) -> int:
-        """The row that is written next, as SB3 counts them."""
+        """The index of the row of SB3's arrays that is written next, an int."""
         return int(self._added // self.n_envs % self.buffer_size)
 
     @pos.setter
     def pos(self, _: int) -> None:
-        """Do nothing: SB3 sets it to 0 when the buffer is made, and the database knows."""
+        """Ignore the value: SB3 sets 0 in `__init__`, but `pos` follows from the added steps."""
 
     @property
     def full(self) -> bool:
-        """Whether all rows hold transitions, or `full` was set to True."""
+        """Whether all rows contain transitions, or `full` was set to True."""
         return self._is_declared_full or self.size() == self.buffer_size
 
     @full.setter
     def full(self, value: bool) -> None:
-        """If True, also sample rows that were never added, as zeros."""
+        """Set whether rows that were never added are sampled, too, as zeros."""
         self._is_declared_full = bool(value)
         if value and (size := self.size()) < self.buffer_size:
             warnings.warn(
@@ -226,16 +226,16 @@ class Stored(buffers.BaseBuffer):
 
     @property
     def observations(self) -> Any:
-        """The observations of all rows, [buffer_size, n_envs, ...]; a dict of them by key.
+        """The observations of all rows, [buffer_size, n_envs, ...], or a dict of such arrays.
 
-        As the other arrays, they are read from the database at each access, and read-only. Rows
-        that nothing was added to are 0.
+        Like the other arrays, they are read-only and are read from the database at each access.
+        Rows that were never added are 0.
         """
         return self._seen_rows("obs")
 
     @property
     def next_observations(self) -> Any:
-        """The observations that followed, as `observations`."""
+        """The next observations of all rows, in the form of `observations`."""
         return self._seen_rows("next_obs")
 
     @property
@@ -269,11 +269,11 @@ class Stored(buffers.BaseBuffer):
     def _rows(
         self, names: tuple[str, ...], dtype: np.dtype[Any], shape: tuple[int, ...]
     ) -> np.ndarray:
-        """Return the largest of some columns of all steps, in the rows where SB3 has them."""
+        """Return the elementwise maximum of columns, arranged in the rows of SB3's arrays."""
         self.flush()
         found = np.zeros((self.buffer_size, self.n_envs, *shape), dtype)
         first = self._added - self.size() * self.n_envs
-        number = self._added - len(self.buffer)  # of the oldest step that is held
+        number = self._added - len(self.buffer)  # of the oldest stored step
         for batch in self.buffer.scan(fields=names):
             numbers = np.arange(number, number + batch.size)
             number += batch.size
@@ -286,11 +286,11 @@ class Stored(buffers.BaseBuffer):
 
     @property
     def unwritten(self) -> int:
-        """Number of added transitions that are not written yet."""
+        """The number of added transitions that are not written yet, an int."""
         return self._writer.unwritten
 
     def size(self) -> int:
-        """Return how many rows are held, of `n_envs` transitions each."""
+        """Return the number of rows, each with `n_envs` transitions."""
         held = len(self.buffer) + self._writer.unwritten
         return int(min(held // self.n_envs, self.buffer_size))
 
@@ -305,10 +305,27 @@ class Stored(buffers.BaseBuffer):
         done: np.ndarray,
         infos: list[dict[str, Any]],
     ) -> None:
-        """Add a transition of every environment; it is durable after the next flush."""
+        """Add one transition of each environment, which is durable after the next flush.
+
+        Parameters
+        ----------
+        obs, next_obs : ndarray or dict of ndarray
+            Observations before and after the actions.
+        action : ndarray
+            Actions.
+        reward, done : ndarray, shape (n_envs,)
+            Rewards, and whether each episode ended.
+        infos : list of dict
+            Infos. `TimeLimit.truncated` marks an episode that a time limit ended.
+
+        Raises
+        ------
+        InvalidValue
+            If a reward is NaN or infinite. Nothing is added.
+        """
         count = self.n_envs
         seen = {"obs": obs, "next_obs": next_obs}
-        # Copies, because environments reuse their arrays.
+        # Copy the arrays, because environments reuse them.
         names, arrays = ["action"], [np.array(action, self._action).reshape(count, -1)]
         for name, key, dtype, shape in self._columns:
             of = seen[name.partition(".")[0]]
@@ -317,7 +334,7 @@ class Stored(buffers.BaseBuffer):
         rewards = np.asarray(reward, np.float64).reshape(count)
         if not np.isfinite(rewards).all():
             raise expdb.InvalidValue(f"a reward is not finite: {rewards.tolist()}")
-        # All or none: a row that lacks an environment would shift all that follow.
+        # Build all steps before any is appended: an incomplete row would shift all later rows.
         steps = [
             self._step(k, rewards[k], done[k], infos[k], names, values)
             for k, values in enumerate(zip(*arrays, strict=True))
@@ -342,7 +359,7 @@ class Stored(buffers.BaseBuffer):
     def _step(
         self, k: int, reward: Any, done: Any, info: dict[str, Any], names: Any, values: Any
     ) -> dict[str, Any]:
-        """Return the arguments with which the step of an environment is stored."""
+        """Return the arguments of `StepWriter.append` for the step of environment `k`."""
         timeout = bool(info.get("TimeLimit.truncated", False))
         return {
             "task_id": self._given["task_id"], "agent_id": self._agents[k],
@@ -351,37 +368,57 @@ class Stored(buffers.BaseBuffer):
         }  # fmt: skip
 
     def _more(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Return what is kept of an info."""
+        """Return the fields that store an info."""
         return {}
 
     def flush(self) -> None:
-        """Have everything that was added durable, and visible to other processes."""
+        """Write all added transitions, so that they are durable and visible to other processes."""
         if self._writer.unwritten:
             self._writer.flush()
 
     def reset(self) -> None:
-        """Delete all transitions, those of other processes as well."""
+        """Delete all transitions, including those of other processes."""
         self._writer.close()
         self.buffer.clear()
         self._writer = self._new_writer()
         self._added = self.buffer.stats()["added"]
 
     def close(self) -> None:
-        """Flush, and close the database."""
+        """Write all added transitions and close the database."""
         self._writer.close()
         self.database.close()
 
     # -- sampling ------------------------------------------------------------------------------
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
-        """Return transitions as SB3's own buffer does, drawn as it draws them."""
+        """Draw transitions uniformly, exactly as SB3's buffer does with the same seed.
+
+        Parameters
+        ----------
+        batch_size : int
+            Number of transitions.
+        env : VecNormalize, optional
+            Environment that normalizes observations and rewards.
+
+        Returns
+        -------
+        ReplayBufferSamples or DictReplayBufferSamples
+            The transitions.
+
+        Raises
+        ------
+        TooFewRows
+            If the buffer has no transitions.
+        ValueError
+            If `n_steps` is above 1 and `env` normalizes rewards.
+        """
         if self._is_declared_full:
             rows = np.random.randint(0, self.buffer_size, size=batch_size)
             return self._get_samples(rows, env)
         return self._samples(self._draw_with_unwritten(batch_size), env)
 
     def _get_samples(self, batch_inds: np.ndarray, env: Any = None) -> Any:
-        """Return the transitions of rows of SB3's arrays, each of a random environment."""
+        """Return transitions of the given rows, each from a random environment."""
         if self._is_declared_full and self.size() < self.buffer_size:
             return super()._get_samples(batch_inds, env)  # from the arrays, zeros included
         self._given_rows = batch_inds
@@ -391,9 +428,9 @@ class Stored(buffers.BaseBuffer):
             self._given_rows = None
 
     def choose_rows(self, size: int, stored: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows of SB3's arrays to draw, and the environment of each.
+        """Draw `size` rows and an environment for each, as SB3 would with the same seed.
 
-        SB3 would draw the same ones. `stored` is the number of rows with transitions.
+        `stored` is the number of rows with transitions. In `_get_samples`, the rows are given.
         """
         rows = self._given_rows
         if rows is None:
@@ -437,7 +474,7 @@ class Stored(buffers.BaseBuffer):
         )
 
     def _samples(self, batch: Any, env: Any) -> Any:
-        """Return a batch as SB3's samples, normalised by its `VecNormalize`, if any."""
+        """Convert a batch to SB3's samples, normalized by `env` if it is given."""
         if env is not None and env.norm_reward and self.n_steps > 1:
             raise ValueError(
                 "VecNormalize normalises each reward, and returns over n_steps are sums: give it "
@@ -468,26 +505,66 @@ class Stored(buffers.BaseBuffer):
         return {key: self._tensor(one) for key, one in self._normalize_obs(seen, env).items()}
 
     def _tensor(self, array: Any) -> torch.Tensor:
-        return self.to_torch(array, copy=False)  # nobody else has the arrays of a batch
+        return self.to_torch(array, copy=False)  # the batch has no other user
 
 
 class ReplayBuffer(Stored, buffers.ReplayBuffer):
-    """SB3's `ReplayBuffer` in a database; its arguments, and where.
+    """Store the transitions of SB3's `ReplayBuffer` in a database.
 
-    `location` is a path or a PostgreSQL URL, `name` a buffer there, which is made or gone on with.
-    Without a location the database is a private temporary one, which is deleted at the end. With
-    `n_steps` above 1 it is SB3's `NStepReplayBuffer`. `task_id` is what SQL knows the
-    environment by. Steps are written in groups: after `flush_steps` steps, or at the first `add`
-    after `flush_seconds` seconds. Samples include unwritten steps. If `n_steps` is above 1, each
+    Steps are written in groups. Samples include unwritten steps. If `n_steps` is above 1, each
     sample writes them first.
 
-    Raises ValueError for `optimize_memory_usage=True`, and CapacityMismatch where the stored buffer
-    is larger than `buffer_size`.
+    Parameters
+    ----------
+    buffer_size, observation_space, action_space, device, n_envs
+        Arguments of SB3's `ReplayBuffer`.
+    optimize_memory_usage : bool
+        Must be False.
+    handle_timeout_termination : bool
+        Argument of SB3's `ReplayBuffer`. Timeouts are stored as `truncated` in both cases.
+    location : str or path-like, optional
+        Path of a database or PostgreSQL URL. By default, the database is private and temporary; it
+        is deleted when it is closed.
+    name : str
+        Name of the buffer in the database. An existing buffer is continued.
+    task_id : str
+        Name of the environment in SQL.
+    n_steps : int
+        Number of steps of a transition. Above 1, the buffer works like SB3's `NStepReplayBuffer`.
+    gamma : float
+        Discount factor for `n_steps` above 1.
+    flush_steps : int
+        Number of unwritten steps after which they are written.
+    flush_seconds : float
+        Number of seconds after which the next `add` writes the unwritten steps.
+    **options
+        Not allowed; other options raise TypeError.
+
+    Raises
+    ------
+    ValueError
+        If `optimize_memory_usage` is True.
+    TypeError
+        If an option is unknown.
+    CapacityMismatch
+        If the stored buffer is larger than `buffer_size`.
     """
 
 
 class NStepReplayBuffer(ReplayBuffer):
-    """SB3's `NStepReplayBuffer` in a database: `ReplayBuffer` with `n_steps=3`."""
+    """Store the transitions of SB3's `NStepReplayBuffer` in a database.
+
+    Parameters
+    ----------
+    *args
+        Positional arguments of `ReplayBuffer`.
+    n_steps : int
+        Number of steps of a transition.
+    gamma : float
+        Discount factor.
+    **options
+        Further keyword arguments of `ReplayBuffer`.
+    """
 
     def __init__(self, *args: Any, n_steps: int = 3, gamma: float = 0.99, **options: Any):
         super().__init__(*args, n_steps=n_steps, gamma=gamma, **options)
@@ -498,7 +575,24 @@ class NStepReplayBuffer(ReplayBuffer):
 
 
 class DictReplayBuffer(Stored, buffers.DictReplayBuffer):
-    """SB3's `DictReplayBuffer` in a database: fields are `obs.<key>` and `next_obs.<key>`."""
+    """Store the transitions of SB3's `DictReplayBuffer` in a database.
+
+    The fields of a step are `obs.<key>` and `next_obs.<key>`.
+
+    Parameters
+    ----------
+    buffer_size : int
+        Largest number of transitions.
+    observation_space : gymnasium.spaces.Dict
+        Space of the observations.
+    *args, **options
+        Further arguments of `ReplayBuffer`.
+
+    Raises
+    ------
+    AssertionError
+        If `observation_space` is not a Dict space.
+    """
 
     def __init__(self, buffer_size: int, observation_space: Any, *args: Any, **options: Any):
         check_is_dict(self, observation_space)
@@ -506,14 +600,14 @@ class DictReplayBuffer(Stored, buffers.DictReplayBuffer):
 
 
 def check_is_dict(buffer: Stored, space: Any) -> None:
-    """Raise AssertionError, as SB3 does, unless observations are a Dict."""
+    """Raise AssertionError unless `space` is a Dict space, as SB3 does."""
     assert isinstance(space, spaces.Dict), (
         f"{type(buffer).__name__} must be used with Dict obs space only, got {space}"
     )
 
 
 def seeded() -> np.random.Generator:
-    """Return a generator that the seed of the training decides on."""
+    """Return a generator that is seeded from NumPy's global generator."""
     return np.random.default_rng(np.random.randint(2**31))
 
 

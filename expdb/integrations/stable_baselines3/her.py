@@ -1,4 +1,4 @@
-"""Hindsight experience replay: transitions with goals that their episodes came to later."""
+"""Hindsight experience replay: relabel transitions with goals that their episodes achieved."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from expdb.integrations.stable_baselines3.buffers import Stored, check_is_dict
 
 @dataclass(frozen=True)
 class _CompleteEpisodes(expdb.Sampler):
-    """Draw steps of complete episodes as SB3 does, by NumPy's global generator."""
+    """Draw steps of complete episodes with NumPy's global generator, as SB3 does."""
 
     buffer: Any
 
     def draw(
         self, population: expdb.Population, size: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return positions, the same as in SB3 for the same steps and the same seed."""
+        """Return the positions that SB3 would draw from the same steps with the same seed."""
         positions = population.positions
         if not len(positions):
             return positions, {}
-        # SB3 chooses among its rows in their order, and overwrites the oldest from row 0 on.
+        # In the order of SB3's rows, the steps of the current pass over its arrays come first.
         overwritten = np.searchsorted(positions, self.buffer.first_position)
         places = np.random.randint(0, len(positions), size=size)
         return population.at((places + overwritten) % len(positions)), {}
@@ -43,27 +43,27 @@ class _CompleteEpisodes(expdb.Sampler):
 
 @dataclass(frozen=True)
 class _Hindsight(expdb.Unit):
-    """A step of a complete episode and the step whose achieved goal it gets: arrays are [B, 2]."""
+    """A step of a complete episode, and the step that provides its goal; arrays are [B, 2]."""
 
     strategy: GoalSelectionStrategy
-    ratio: float  # share of a batch, from its start, that gets a new goal
+    ratio: float  # share of the batch that gets a new goal; these steps come first
 
     reads = ("length", "ended")
     what = "steps of episodes that have ended"
 
     def keys(self) -> tuple[str, ...]:
-        """Return the keys that a batch has of it."""
+        """Return the names of the columns that `layout` adds to a batch."""
         return ("mask",)
 
     def may_start(self, trajectories: expdb.Trajectories, rows: np.ndarray) -> np.ndarray:
-        """Return which steps are of episodes that have ended."""
+        """Return a bool for each step: whether its episode has ended."""
         found: np.ndarray = ~np.isnan(trajectories.of_episodes("ended", rows))
         return found
 
     def layout(
         self, trajectories: expdb.Trajectories, rows: np.ndarray, rng: np.random.Generator
     ) -> expdb.Layout:
-        """Return each step, and the one of its episode whose achieved goal is taken."""
+        """Return each step, and the step of its episode that provides its goal."""
         virtual = rows[: int(self.ratio * len(rows))]
         own = trajectories.ordinals(virtual)
         lengths = trajectories.of_episodes("length", virtual).astype(np.int64)
@@ -81,7 +81,10 @@ class _Hindsight(expdb.Unit):
 
 
 def _walked(trajectories: expdb.Trajectories, rows: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """Return the rows some steps on, or back where negative, as far as steps are held."""
+    """Return the row that is `steps` steps after each row, or before it if negative.
+
+    A walk stops at the first or last stored step of the episode.
+    """
     rows, steps = rows.copy(), steps.copy()
     while (on := np.flatnonzero(steps)).size:
         forward = steps[on] > 0
@@ -95,9 +98,44 @@ def _walked(trajectories: expdb.Trajectories, rows: np.ndarray, steps: np.ndarra
 
 
 class HerReplayBuffer(Stored, sb3.HerReplayBuffer):
-    """SB3's `HerReplayBuffer` in a database: hindsight experience replay (arXiv:1707.01495).
+    """Store the transitions of SB3's `HerReplayBuffer` in a database.
 
-    Options are SB3's. With `copy_info_dict=True` infos are stored, and come back as they were.
+    This is hindsight experience replay. Each sample writes unwritten transitions first and draws
+    from complete episodes only.
+
+    Parameters
+    ----------
+    buffer_size : int
+        Largest number of transitions.
+    observation_space : gymnasium.spaces.Dict
+        Space of the observations, with the keys of a goal-conditioned environment.
+    action_space : gymnasium.spaces.Space
+        Space of the actions.
+    env : VecEnv, optional
+        Environment that computes the rewards of new goals.
+    *args
+        Further positional arguments of `ReplayBuffer`, from `device` on.
+    n_sampled_goal : int
+        Number of transitions with a new goal per transition with its own goal.
+    goal_selection_strategy : GoalSelectionStrategy or str
+        Which step of the episode provides the new goal: `"future"`, `"final"` or `"episode"`.
+    copy_info_dict : bool
+        Whether to store the infos and pass them to `compute_reward`. Infos round-trip exactly.
+    **options
+        Further keyword arguments of `ReplayBuffer`.
+
+    Raises
+    ------
+    AssertionError
+        If `observation_space` is not a Dict space.
+    ValueError
+        If `n_steps` is above 1, or `optimize_memory_usage` is True.
+    CapacityMismatch
+        If the stored buffer is larger than `buffer_size`.
+
+    References
+    ----------
+    Andrychowicz et al. (2017), *Hindsight Experience Replay*, arXiv:1707.01495.
     """
 
     def __init__(
@@ -113,7 +151,7 @@ class HerReplayBuffer(Stored, sb3.HerReplayBuffer):
         **options: Any,
     ):
         check_is_dict(self, observation_space)
-        self.copy_info_dict = copy_info_dict  # before the buffer is opened
+        self.copy_info_dict = copy_info_dict  # _open_buffer() reads it
         super().__init__(buffer_size, observation_space, action_space, *args, **options)
         if self.n_steps > 1:
             raise ValueError("hindsight goals are of single steps: leave n_steps out")
@@ -141,7 +179,7 @@ class HerReplayBuffer(Stored, sb3.HerReplayBuffer):
 
     @property
     def first_position(self) -> int:
-        """The first position of the current pass over SB3's arrays."""
+        """The first position of the current pass over SB3's arrays, an int."""
         capacity = self.buffer_size * self.n_envs
         return int(self._added // capacity * capacity)
 
@@ -149,7 +187,27 @@ class HerReplayBuffer(Stored, sb3.HerReplayBuffer):
         return {} if self._infos is None else self._infos.step({"info": info})
 
     def sample(self, batch_size: int, env: Any = None) -> DictReplayBufferSamples:
-        """Return transitions, `her_ratio` of them with goals that their episodes came to."""
+        """Draw transitions; the share `her_ratio` of them gets goals that their episodes achieved.
+
+        Parameters
+        ----------
+        batch_size : int
+            Number of transitions.
+        env : VecNormalize, optional
+            Environment that normalizes observations and rewards.
+
+        Returns
+        -------
+        DictReplayBufferSamples
+            The transitions; those with their own goals come first.
+
+        Raises
+        ------
+        RuntimeError
+            If no episode is complete.
+        AssertionError
+            If the buffer has no environment that computes rewards.
+        """
         try:
             self.flush()
             pairs = self._draw(batch_size, self._fields)
@@ -171,7 +229,7 @@ class HerReplayBuffer(Stored, sb3.HerReplayBuffer):
             self._infos_of(batch["position"][virtual]),
             indices=[0],
         )[0]
-        # As SB3: the real ones first.
+        # Like SB3, put the transitions with their own goals first.
         order = np.roll(np.arange(batch_size), -virtual.stop)
         return self._samples({name: array[order] for name, array in batch.items()}, env)
 
@@ -184,7 +242,7 @@ class HerReplayBuffer(Stored, sb3.HerReplayBuffer):
     def truncate_last_trajectory(self) -> None:
         """Truncate the unfinished episode of each environment, and warn if there is one.
 
-        `load_replay_buffer()` calls it unless you pass `truncate_last_traj=False`.
+        `load_replay_buffer()` calls this method unless you pass `truncate_last_traj=False`.
         """
         self.flush()
         count = min(len(self.buffer), self.n_envs)
@@ -204,6 +262,6 @@ class HerReplayBuffer(Stored, sb3.HerReplayBuffer):
         self._writer.close()
         self.buffer.update(last["position"][is_open], truncated=True)
         for episode in last["episode_id"][is_open]:
-            with suppress(expdb.EpisodeEnded):  # the writer has ended its own
+            with suppress(expdb.EpisodeEnded):  # closing the writer ended its own episodes
                 self.buffer.end_episode(episode)
         self._writer = self._new_writer()

@@ -1,4 +1,4 @@
-"""A prioritized buffer for Stable-Baselines3, which has none of its own."""
+"""A prioritized replay buffer for Stable-Baselines3, which does not include one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ from expdb.integrations.stable_baselines3.buffers import ReplayBuffer, seeded
 
 
 class PrioritizedReplayBufferSamples(NamedTuple):
-    """What `PrioritizedReplayBuffer.sample` returns: one of SB3's samples, and two columns more."""
+    """Transitions that `PrioritizedReplayBuffer.sample` returns.
+
+    Parameters
+    ----------
+    observations, actions, next_observations, dones, rewards, discounts
+        The fields of SB3's samples.
+    weights : torch.Tensor, shape (B, 1)
+        Importance weights, float32.
+    positions : ndarray of int64, shape (B,)
+        Positions of the transitions, for `update_priorities`.
+    """
 
     observations: Any
     actions: torch.Tensor
@@ -20,15 +30,29 @@ class PrioritizedReplayBufferSamples(NamedTuple):
     dones: torch.Tensor
     rewards: torch.Tensor
     discounts: torch.Tensor | None
-    weights: torch.Tensor  # importance weights, [B, 1]
-    positions: np.ndarray  # of the steps, for update_priorities
+    weights: torch.Tensor
+    positions: np.ndarray
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
-    """Draw transitions by priority (Schaul et al. 2016), of any observation space.
+    """Sample transitions in proportion to their priority.
 
-    `alpha`, `beta` and `anneal_steps` are those of `expdb.Prioritized`. Samples have `weights` and
-    `positions` too; give new priorities to `update_priorities` after the loss.
+    The buffer supports every observation space. Samples also have `weights` and `positions`. After
+    you compute the loss, pass the TD errors to `update_priorities`. Each sample writes unwritten
+    transitions first.
+
+    Parameters
+    ----------
+    *args
+        Positional arguments of `ReplayBuffer`.
+    alpha, beta, anneal_steps
+        Arguments of `expdb.Prioritized`.
+    **options
+        Keyword arguments of `ReplayBuffer`.
+
+    References
+    ----------
+    Schaul et al. (2016), *Prioritized Experience Replay*, arXiv:1511.05952.
     """
 
     def __init__(
@@ -50,7 +74,27 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return False
 
     def sample(self, batch_size: int, env: Any = None) -> PrioritizedReplayBufferSamples:
-        """Return transitions, each drawn in proportion to its priority."""
+        """Draw transitions in proportion to their priority.
+
+        Parameters
+        ----------
+        batch_size : int
+            Number of transitions.
+        env : VecNormalize, optional
+            Environment that normalizes observations and rewards.
+
+        Returns
+        -------
+        PrioritizedReplayBufferSamples
+            The transitions, their importance weights and their positions.
+
+        Raises
+        ------
+        TooFewRows
+            If the buffer has no transitions.
+        ValueError
+            If `n_steps` is above 1 and `env` normalizes rewards.
+        """
         self.flush()
         batch = self._draw(batch_size, self._fields)
         weights = self._tensor(batch["weight"].astype(np.float32).reshape(-1, 1))
@@ -60,8 +104,28 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         )
 
     def update_priorities(self, positions: np.ndarray, priorities: Any) -> int:
-        """Set the priorities of transitions to their |TD errors|; return how many are held."""
+        """Set the priority of each transition to its absolute TD error.
+
+        Transitions that were evicted are ignored.
+
+        Parameters
+        ----------
+        positions : ndarray of int64, shape (N,)
+            `positions` of a sample.
+        priorities : torch.Tensor or array_like, N elements
+            TD errors. The priorities are their absolute values.
+
+        Returns
+        -------
+        int
+            Number of positions that hold a transition.
+
+        Raises
+        ------
+        InvalidValue
+            If the lengths differ, or a TD error is NaN or infinite.
+        """
         values = priorities.detach().cpu().numpy() if hasattr(priorities, "detach") else priorities
         values = np.abs(np.asarray(values, np.float64)).reshape(-1)
-        self.flush()  # of transitions that were just added, too
+        self.flush()  # an unwritten transition has no position yet
         return self.buffer.update_priorities(positions, values)

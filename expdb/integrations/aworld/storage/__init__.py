@@ -1,4 +1,4 @@
-"""Where rows are kept: in a buffer of an experience database, whatever the storage is called."""
+"""The storages of rows; every storage of expdb uses a buffer of an experience database."""
 
 import json
 import os
@@ -18,9 +18,9 @@ Condition = dict[str, Any] | None
 
 
 class Storage(ABC):
-    """What a ReplayBuffer and its samplers need of a storage.
+    """Base class of storages, with the methods that a ReplayBuffer and its samplers call.
 
-    One of your own works with them as well.
+    You can write your own storage.
     """
 
     @abstractmethod
@@ -33,13 +33,13 @@ class Storage(ABC):
 
     @abstractmethod
     def size(self, query_condition: Condition = None) -> int:
-        """Return how many rows match."""
+        """Return the number of matching rows."""
 
     @abstractmethod
     def get_paginated(
         self, page: int, page_size: int, query_condition: Condition = None
     ) -> list[DataRow]:
-        """Return a page of matching rows, from 1; past the end it is empty."""
+        """Return a page of matching rows; pages count from 1, and a page past the end is empty."""
 
     @abstractmethod
     def get_all(self, query_condition: Condition = None) -> list[DataRow]:
@@ -47,11 +47,11 @@ class Storage(ABC):
 
     @abstractmethod
     def get_by_task_id(self, task_id: str) -> list[DataRow]:
-        """Return the rows of a task in order of step; none where there is no such task."""
+        """Return the rows of a task in order of step; an unknown task has no rows."""
 
     @abstractmethod
     def get_bacth_by_task_ids(self, task_ids: Sequence[str]) -> dict[str, list[DataRow]]:
-        """Return the rows of tasks, by task id, in order of step; the name is AWorld's."""
+        """Return the rows of tasks, by task id, in order of step; the misspelling is AWorld's."""
 
     def get_task_ids(self, query_condition: Condition = None) -> list[str]:
         """Return the ids of the tasks that have a matching row."""
@@ -80,13 +80,18 @@ _TASKS_AT_ONCE = 1000
 
 
 class SQLStorage(Storage):
-    """Rows in a database file or on a PostgreSQL server, `max_capacity` at most.
+    """Store rows in a database file or on a PostgreSQL server.
 
-    The oldest rows go first.
+    Several processes may use the same storage. If you pass it to another process, by fork or spawn,
+    it opens its own connection there. If the module of a pydantic model is imported, the model is
+    restored as a model, otherwise as a dict: stored data never makes expdb import anything.
 
-    Several processes may use one; handed to another process, by fork or spawn, it opens its own
-    connection there. A pydantic model comes back as the model it was where its module is imported,
-    and as a dict elsewhere: nothing that is stored makes expdb import anything.
+    Parameters
+    ----------
+    url_or_path : str or path
+        A database file, or the URL of a PostgreSQL database.
+    max_capacity : int
+        Maximum number of rows; the oldest rows are evicted first.
     """
 
     def __init__(self, url_or_path: str | os.PathLike[str], max_capacity: int = 10000):
@@ -102,9 +107,17 @@ class SQLStorage(Storage):
     # -- writing -----------------------------------------------------------------------------------
 
     def add(self, data: DataRow) -> None:
-        """Add a row; it is durable when this returns.
+        """Add a row; the row is durable when the method returns.
 
-        Raises ValueError for None, or a row without exp_meta.
+        Parameters
+        ----------
+        data : DataRow
+            The row to add.
+
+        Raises
+        ------
+        ValueError
+            If `data` is None or has no `exp_meta`.
         """
         self.add_batch([data])
 
@@ -125,7 +138,7 @@ class SQLStorage(Storage):
             "execute_time": meta.execute_time, "pre_agent": meta.pre_agent,
             "episode_id": self._episode_of(meta),
             "reward": data.reward_t, "state": _wrapped(data.state),
-            # null where there is none, so that queries know the names
+            # missing values are null, so that queries know the names
             "tags": {"id": row.id, "adv_t": data.adv_t, "v_t": data.v_t},
         }  # fmt: skip
         if data.actions is not None:
@@ -135,11 +148,11 @@ class SQLStorage(Storage):
         return stored
 
     def _episode_of(self, meta: ExpMeta) -> str:
-        """Return the episode that a row goes to.
+        """Return the id of a row's episode.
 
-        One for each task and agent in a process, while its name is the same.
+        A process has one episode for each task and agent, until the name of the task changes.
         """
-        if self._pid != os.getpid():  # the parent's episodes are the parent's
+        if self._pid != os.getpid():  # the open episodes belong to the parent process
             self._open, self._pid = OrderedDict(), os.getpid()
         key = meta.task_id, meta.agent_id
         name, episode = self._open.get(key, (None, ""))
@@ -155,7 +168,8 @@ class SQLStorage(Storage):
         return episode
 
     def _complete(self, episode: str) -> None:
-        with suppress(expdb.UnknownEpisode, expdb.EpisodeEnded):  # cleared or evicted, by whomever
+        # Another process may have cleared or evicted the episode.
+        with suppress(expdb.UnknownEpisode, expdb.EpisodeEnded):
             self.buffer.end_episode(episode)
 
     def clear(self) -> None:
@@ -164,7 +178,7 @@ class SQLStorage(Storage):
         self.buffer.clear()
 
     def close(self) -> None:
-        """Complete what this process has begun, and close the connections."""
+        """Complete the episodes that this process has begun, and close the connections."""
         if self._pid == os.getpid():
             for _, episode in self._open.values():
                 self._complete(episode)
@@ -174,7 +188,7 @@ class SQLStorage(Storage):
     # -- reading -----------------------------------------------------------------------------------
 
     def size(self, query_condition: Condition = None) -> int:
-        """Return how many rows match."""
+        """Return the number of matching rows."""
         where = _where(query_condition)
         if where is _IN_PYTHON:
             return len(self.get_all(query_condition))
@@ -183,9 +197,21 @@ class SQLStorage(Storage):
     def get_paginated(
         self, page: int, page_size: int, query_condition: Condition = None
     ) -> list[DataRow]:
-        """Return a page of matching rows, from 1, in the order they came.
+        """Return a page of matching rows in order of insertion.
 
-        Past the end it is empty.
+        Parameters
+        ----------
+        page : int
+            Number of the page, from 1. A page past the end is empty.
+        page_size : int
+            Rows per page.
+        query_condition : dict, optional
+            Selects the rows; by default, all rows.
+
+        Returns
+        -------
+        list of DataRow
+            The rows of the page.
         """
         where = _where(query_condition)
         if where is not _IN_PYTHON:
@@ -195,7 +221,7 @@ class SQLStorage(Storage):
         return self.get_all(query_condition)[(page - 1) * page_size : page * page_size]
 
     def get_all(self, query_condition: Condition = None) -> list[DataRow]:
-        """Return all matching rows, in the order they came."""
+        """Return all matching rows in order of insertion."""
         where = _where(query_condition)
         if where is _IN_PYTHON:
             return QueryFilter(query_condition).filter(self._rows(None))
@@ -206,11 +232,11 @@ class SQLStorage(Storage):
             yield from map(_row, batch.to_list())
 
     def get_by_task_id(self, task_id: str) -> list[DataRow]:
-        """Return the rows of a task in order of step; none where there is no such task."""
+        """Return the rows of a task in order of step; an unknown task has no rows."""
         return self.get_bacth_by_task_ids([task_id])[task_id]
 
     def get_bacth_by_task_ids(self, task_ids: Sequence[str]) -> dict[str, list[DataRow]]:
-        """Return the rows of tasks, by task id, in order of step; the name is AWorld's."""
+        """Return the rows of tasks, by task id, in order of step; the misspelling is AWorld's."""
         found: dict[str, list[DataRow]] = {task: [] for task in task_ids}
         wanted = list(found)
         for start in range(0, len(wanted), _TASKS_AT_ONCE):
@@ -223,7 +249,7 @@ class SQLStorage(Storage):
         return found
 
     def get_task_ids(self, query_condition: Condition = None) -> list[str]:
-        """Return the ids of the tasks that have a matching row, in order of their first ones."""
+        """Return the ids of the tasks that have a matching row, ordered by first matching row."""
         where = _where(query_condition)
         if where is _IN_PYTHON:
             return super().get_task_ids(query_condition)
@@ -231,9 +257,14 @@ class SQLStorage(Storage):
 
 
 class InMemoryStorage(SQLStorage):
-    """Rows in a private temporary database, which is deleted with the storage.
+    """Store rows in a private temporary database, which is deleted with the storage.
 
-    Other processes cannot have it.
+    The storage cannot be passed to other processes.
+
+    Parameters
+    ----------
+    max_capacity : int
+        Maximum number of rows; the oldest rows are evicted first.
     """
 
     def __init__(self, max_capacity: int = 10000):
@@ -249,7 +280,7 @@ class InMemoryStorage(SQLStorage):
 
 
 def _wrapped(value: Any) -> dict[str, Any]:
-    """Return a value as JSON that tells which pydantic model it was."""
+    """Return a value as JSON; the JSON of a pydantic model names its class."""
     if hasattr(value, "model_dump"):
         kind = type(value)
         return {
@@ -260,9 +291,9 @@ def _wrapped(value: Any) -> dict[str, Any]:
 
 
 def _unwrapped(stored: Mapping[str, Any] | None) -> Any:
-    """Return a value as what it was.
+    """Return the value that `_wrapped` was given.
 
-    Only a class that is there already is looked up, and only a pydantic model.
+    Look up only classes of modules that are already imported, and only pydantic models.
     """
     if stored is None or "model" not in stored:
         return None if stored is None else stored["value"]
@@ -313,13 +344,14 @@ _NAMES = {
     "exp_data.v_t": "tags.v_t",
 }
 _META = frozenset(("task_id", "task_name", "agent_id", "step", "execute_time", "pre_agent"))
-_IN_PYTHON: Any = object()  # a condition on something that no column holds
+_IN_PYTHON: Any = object()  # a condition on a field that is not a column
 
 
 def _where(condition: Any) -> Any:
-    """Return AWorld's condition as expdb's, None for all rows.
+    """Return an AWorld condition as a condition of expdb; None selects all rows.
 
-    _IN_PYTHON where it looks inside of states or actions.
+    Return `_IN_PYTHON` if the condition must be checked in Python, for example because it reads
+    states or actions.
     """
     if not condition:
         return None
@@ -337,7 +369,7 @@ def _where(condition: Any) -> Any:
     if value is None and op in ("eq", "ne"):
         return {"field": name, "op": "is_null" if op == "eq" else "is_not_null"}
     if op in ("like", "not_like"):
-        # AWorld's is "contains"; in SQL, `%`, `_` and backslash have to be escaped for that.
+        # AWorld's `like` means "contains", so `%`, `_` and backslash must be escaped in SQL.
         escaped = "".join(
             f"\\{character}" if character in "%_\\" else character for character in value
         )

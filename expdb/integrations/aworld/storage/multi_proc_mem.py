@@ -1,6 +1,6 @@
 """AWorld's storage for several processes.
 
-The same arguments, but the rows are in an SQL file and not in shared memory.
+It takes the same arguments, but stores the rows in a database file instead of shared memory.
 """
 
 import os
@@ -17,10 +17,20 @@ _KEY = "expdb.integrations.aworld"
 
 
 class MultiProcMemoryStorage(SQLStorage):
-    """Rows shared by processes, in a temporary file that goes with the storage that made it.
+    """Share rows among processes in a temporary database file.
 
-    `data_dict` (a manager's dict) tells the others where the file is, under `lock`; `fifo_queue` is
-    not needed.
+    The file is deleted with the storage that created it.
+
+    Parameters
+    ----------
+    data_dict : dict
+        A dict of a multiprocessing manager, which passes the path of the file to other processes.
+    fifo_queue : object, optional
+        Ignored.
+    lock : context manager, optional
+        A lock to hold while `data_dict` is read and the file is created.
+    max_capacity : int
+        Maximum number of rows; the oldest rows are evicted first.
     """
 
     def __init__(
@@ -51,5 +61,5 @@ def _handed_over(path: str, max_capacity: int) -> MultiProcMemoryStorage:
 
 
 def _remove(folder: str, pid: int) -> None:
-    if pid == os.getpid():  # a forked child that ends leaves the parent its file
+    if pid == os.getpid():  # a forked child must not delete the file of its parent
         shutil.rmtree(folder, ignore_errors=True)
