@@ -1,4 +1,4 @@
-"""Verbs that show data: info, sql, query, show, export, plot."""
+"""Commands that show data: info, sql, query, show, tag, export and plot."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from expdb.cli.progress import progress
 WHERE = click.option(
     "--where",
     multiple=True,
-    help='A condition such as "reward >= 0.5", which may be repeated, or a query as JSON.',
+    help='Condition such as "reward >= 0.5" (repeatable; all must hold), or one query as JSON.',
 )
 
 
@@ -52,8 +52,8 @@ def info(location: str, as_json: bool) -> None:
     click.echo(f"{db.location}: {counted(nbytes, 'byte')}, {counted(len(stats), 'buffer')}")
     if not stats:
         copied = (
-            " If the file was copied while a program had it open, its log was left behind: make "
-            "copies with `expdb backup`."
+            " If the file was copied while a program had it open, its write-ahead log is missing; "
+            "make copies with `expdb backup`."
         )
         click.echo(f"Nothing was stored.{copied * os.path.exists(location)}")
     for one in stats:
@@ -110,9 +110,9 @@ def sql(
     timestamps: bool,
     as_json: bool,
 ) -> None:
-    """Run one reading SQL statement; the view is `experience`, one row per step.
+    """Run one read-only SQL query.
 
-    If QUERY is -, the query is read from stdin.
+    The view `experience` has one row per step. If QUERY is -, the query is read from stdin.
 
     Example: expdb sql runs.db "SELECT task_name, avg(reward) FROM experience GROUP BY 1"
     """
@@ -165,7 +165,7 @@ def _format_of(forms: Sequence[str], target: str | None, as_json: bool) -> str |
 @click.option(
     "--page", "number", default=1, show_default=True, help="Which page of matching steps to print."
 )
-@click.option("--size", default=20, show_default=True, help="Steps a page.")
+@click.option("--size", default=20, show_default=True, help="Steps per page.")
 @as_json
 def query(
     location: str,
@@ -179,8 +179,8 @@ def query(
 ) -> None:
     """Show the steps, tasks or episodes of a buffer that meet all conditions.
 
-    A condition is NAME OP VALUE, with = != > >= < <= or ~ (like); a value that is JSON (0.5, true,
-    null, "5") is taken as that.
+    A condition is NAME OP VALUE. OP is =, !=, >, >=, <, <= or ~ (SQL LIKE). VALUE is parsed as JSON
+    if possible (0.5, true, null, "5"), otherwise as text.
 
     Example: expdb query runs.db train "task_name = book flight" "reward >= 0.5" --tasks
     """
@@ -220,7 +220,7 @@ def _episode_row(row: dict[str, Any]) -> dict[str, Any]:
 @verb
 @click.argument("location")
 @click.argument("episode", required=False)
-@click.option("--buffer", help="The buffer of the episode; EPISODE may then be its number.")
+@click.option("--buffer", help="Buffer that contains the episode; EPISODE can then be its number.")
 @click.option(
     "--last", "which", multiple=True, flag_value="last", help="Show the episode that began last."
 )
@@ -300,8 +300,8 @@ def tag(
 ) -> None:
     """Set a tag of the steps that meet all conditions; other tags do not change.
 
-    Conditions are as for `query`. KEY=null removes the tag. A value that is JSON is stored as that,
-    any other as text.
+    Conditions have the same syntax as in `expdb query`. VALUE is stored as JSON if it parses as
+    JSON, otherwise as text. KEY=null removes the tag.
 
     Example: expdb tag runs.db train "episode_id = refund-7/attempt-1" judge=0.7
     """
@@ -368,7 +368,8 @@ def export(
 ) -> None:
     """Write the steps that meet all conditions into a new Parquet file, one row per step.
 
-    Conditions are as for `query`. If TARGET is -, the file is written to stdout.
+    Conditions have the same syntax as in `expdb query`. If TARGET is -, the file is written to
+    stdout.
 
     Example: expdb export runs.db train hard.parquet "tags.difficulty = hard"
     """
@@ -406,18 +407,18 @@ def _export(location: str, buffer: str, path: str, condition: Any, timestamps: b
     type=click.Choice(["task", "run", "agent", "policy_version"]),
     default="task",
     show_default=True,
-    help="What a curve is of.",
+    help="Draw one curve per task, run, agent or policy version.",
 )
 @click.option(
     "--smooth",
     type=click.IntRange(1),
-    help="Episodes that a value is the mean of; by default a fiftieth of them.",
+    help="Number of episodes in the moving average. Default: 1/50 of a curve's episodes.",
 )
 @click.option(
     "--to",
     "target",
     type=click.Path(dir_okay=False, writable=True),
-    help="Write a picture, .png, .svg or .pdf, instead of drawing here.",
+    help="Save the plot to a .png, .svg or .pdf file instead of printing it.",
 )
 @as_json
 def plot(
@@ -429,11 +430,10 @@ def plot(
     target: str | None,
     as_json: bool,
 ) -> None:
-    """Draw returns, lengths and rewards of the complete episodes of a buffer.
+    """Plot returns, lengths and rewards of the complete episodes of a buffer.
 
-    Of those with a step that meets all conditions.
-
-    BUFFER may be left out where there is only one. Needs the extra `plot`.
+    With conditions, plot only episodes that have a step matching all of them. BUFFER is optional if
+    the database has only one buffer. Needs the extra `plot`.
 
     Example: expdb plot runs.db train --by run --to curves.png
     """
@@ -465,7 +465,7 @@ def plot(
         ):
             click.echo(picture)
     if count > len(found):
-        click.echo(f"the {len(found)} with the most episodes, of {count}")
+        click.echo(f"showing the {len(found)} of {count} curves with the most episodes")
 
 
 def _only_buffer(db: expdb.ExperienceDB, location: str, name: str | None) -> expdb.ReplayBuffer:
@@ -473,7 +473,7 @@ def _only_buffer(db: expdb.ExperienceDB, location: str, name: str | None) -> exp
     names = db.buffers()
     if name is None and len(names) != 1:
         raise click.UsageError(
-            f"name a buffer: there are {', '.join(names)}"
+            f"the database has several buffers; pass one of {', '.join(names)}"
             if names
             else f"{location} has no buffer: nothing was stored yet"
         )

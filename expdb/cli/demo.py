@@ -1,4 +1,4 @@
-"""The verb demo: learn CartPole from a database, and query the stored experience."""
+"""The command demo: train a CartPole agent, and query the stored experience."""
 
 import json
 import sys
@@ -21,22 +21,22 @@ ORDER BY min(started)"""
 
 @verb
 @click.option(
-    "--file", "path", default="demo.db", show_default=True, help="Where the experience is kept."
+    "--file", "path", default="demo.db", show_default=True, help="Database file for the experience."
 )
 @click.option(
     "--seconds",
     default=20.0,
     show_default=True,
     type=click.FloatRange(0),
-    help="How long to learn.",
+    help="Training time in seconds.",
 )
 @as_json
 def demo(path: str, seconds: float, as_json: bool) -> None:
-    """Learn CartPole from a database, and show what can be asked of it.
+    """Train a CartPole agent from a database, then query the stored experience.
 
     Run it twice: the second run continues from the stored steps. It plays for about --seconds, or
-    longer until there are 20 episodes and 10,000 updates. The exit status is 1 if it did not learn:
-    if the mean return of the last 20 episodes is below 3 times that of the first 20 in the file.
+    longer until there are 20 episodes and 10,000 updates. The exit status is 1 if the mean return
+    of the last 20 episodes is below 3 times that of the first 20 episodes in the file.
 
     Example: expdb demo --file demo.db
     """

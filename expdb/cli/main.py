@@ -1,8 +1,8 @@
-"""The command line: one function per verb, which opens a database, calls the library and prints.
+"""The command line: each command opens a database, calls the library and prints the result.
 
-A verb is named after the method that it calls and has `--json` for programs; its help ends with an
-example. An error or a warning is one line; after an error the exit status is 1. The library is
-imported when a verb runs, so that help, completion and usage errors take no time.
+Each command is named after the method that it calls, accepts `--json`, and ends its help with an
+example. An error or a warning is one line; after an error the exit status is 1. Commands import
+the library when they run, so help, completion and usage errors are fast.
 """
 
 import errno
@@ -41,7 +41,7 @@ class Verb(click.Command):
             if error.param is not first:
                 raise
             raise click.UsageError(
-                "Missing argument 'LOCATION': a path or a URL. EXPDB_LOCATION may name it instead.",
+                "Missing argument 'LOCATION': pass a path or a URL, or set EXPDB_LOCATION.",
                 ctx,
             ) from None
 
@@ -64,12 +64,12 @@ def _is_file(path: str) -> bool:
 def main() -> None:
     """expdb: the experience database for reinforcement-learning and LLM agents.
 
-    If the environment variable EXPDB_LOCATION names a database, verbs use it unless they are given
-    another location. In bash, `eval "$(_EXPDB_COMPLETE=bash_source expdb)"` enables completion.
+    Commands use the database in the environment variable EXPDB_LOCATION unless you pass another
+    location. In bash, `eval "$(_EXPDB_COMPLETE=bash_source expdb)"` enables completion.
     """
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def verb(function: Callable[..., Any]) -> click.Command:

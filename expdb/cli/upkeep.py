@@ -1,4 +1,4 @@
-"""Verbs that maintain a database, such as check, doctor, upgrade, backup and copy."""
+"""Commands that maintain a database, such as check, doctor, upgrade, backup and copy."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from expdb.cli.progress import progress
 @click.argument("location")
 @as_json
 def check(location: str, as_json: bool) -> None:
-    """Prove that a database is sound: counters, rows, chunks and their checksums.
+    """Check a database for corruption: counters, rows, chunks and checksums.
 
-    Exits 1 if it is not.
+    Exits with status 1 if problems are found.
 
     Example: expdb check runs.db
     """
@@ -43,11 +43,11 @@ def check(location: str, as_json: bool) -> None:
 @click.argument("location")
 @as_json
 def doctor(location: str, as_json: bool) -> None:
-    """Show what a database stands on.
+    """Diagnose a database and its environment.
 
-    Library or server, log, locks and who holds them, file system, room.
-
-    Changes nothing, and waits for nobody. Exits 1 if there is anything to be done.
+    Reports the SQLite library or server, the write-ahead log, locks and the processes that hold
+    them, the file system and free space. Changes nothing and takes no locks. Exits with status 1 if
+    any finding has advice.
 
     Example: expdb doctor runs.db
     """
@@ -67,10 +67,10 @@ def doctor(location: str, as_json: bool) -> None:
 @verb
 @click.argument("location")
 @click.argument("position", type=int)
-@click.option("--buffer", help="The buffer, where there are several.")
+@click.option("--buffer", help="Buffer name; required if the database has several buffers.")
 @as_json
 def why(location: str, position: int, buffer: str | None, as_json: bool) -> None:
-    """Tell what has become of a step, and why it cannot be handed out now.
+    """Show the history of a step, and why it cannot be leased now.
 
     Example: expdb why runs.db 1234 --buffer train
     """
@@ -88,7 +88,7 @@ def why(location: str, position: int, buffer: str | None, as_json: bool) -> None
 @click.argument("location")
 @as_json
 def upgrade(location: str, as_json: bool) -> None:
-    """Bring a database of an older expdb to this one's schema, in one transaction.
+    """Upgrade a database to the schema of the installed expdb, in one transaction.
 
     Example: expdb upgrade runs.db
     """
@@ -112,7 +112,7 @@ def upgrade(location: str, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Delete without a confirmation prompt.")
 @as_json
 def drop(location: str, buffer: str, yes: bool, as_json: bool) -> None:
-    """Delete a buffer with everything in it, or an unfinished copy of one.
+    """Delete a buffer and its contents, or an unfinished copy of a buffer.
 
     Example: expdb drop runs.db old-experiment --yes
     """
@@ -255,7 +255,7 @@ def grant(location: str, actor: tuple[str, ...], reader: tuple[str, ...], as_jso
 @click.argument("target")
 @as_json
 def backup(location: str, target: str, as_json: bool) -> None:
-    """Copy a database, while others may write to it, into a new file.
+    """Copy a database to a new file; other processes may write to it meanwhile.
 
     Example: expdb backup runs.db runs-monday.db
     """
@@ -272,13 +272,13 @@ def backup(location: str, target: str, as_json: bool) -> None:
 @verb
 @click.argument("source")
 @click.argument("target")
-@click.option("--buffer", help="Copy only this one.")
+@click.option("--buffer", help="Copy only this buffer.")
 @as_json
 def copy(source: str, target: str, buffer: str | None, as_json: bool) -> None:
     """Copy buffers into another database: from a file to a server, from a server to a file.
 
-    Positions, episodes and chunks stay as they are. Interrupted, it goes on where it was when it is
-    run again.
+    Positions, episodes and chunks are copied unchanged. If the copy is interrupted, run the same
+    command again to resume it.
 
     Example: expdb copy runs.db postgresql://trainer@db.example/experience --buffer train
     """

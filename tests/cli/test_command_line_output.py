@@ -104,7 +104,7 @@ def test_times_are_shown_in_utc_on_request(path, tmp_path):
 
 
 def test_the_location_may_come_from_the_environment(path, tmp_path, monkeypatch):
-    assert "EXPDB_LOCATION may name it" in run("info", status=2)
+    assert "or set EXPDB_LOCATION" in run("info", status=2)
     monkeypatch.setenv("EXPDB_LOCATION", path)
     assert run("sql", QUERY, "--csv").startswith("episode_id")
     assert run("query", "train", "reward > 1", "--count") == "6\n"

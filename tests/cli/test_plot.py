@@ -90,7 +90,7 @@ def test_machines_read_curves_and_people_what_is_wrong(path, tmp_path):
     with expdb.open(path) as db:
         db.buffer("other").store(obs=1.0, episode_id="open")
     assert call(path)[0] == 2
-    assert "name a buffer: there are train, other" in call(path)[1]
+    assert "the database has several buffers; pass one of train, other" in call(path)[1]
     assert call(path, "other") == (0, "no complete episode to draw\n")
     code, said = call(path, "nowhere")
     assert code == 2
@@ -99,7 +99,7 @@ def test_machines_read_curves_and_people_what_is_wrong(path, tmp_path):
         for k in range(30):
             db.buffer("b").store(task_id=f"t{k % 10}", reward=1.0, terminated=True)
     assert call(tmp_path / "many.db", "--to", tmp_path / "a.png")[1].endswith(
-        "the 8 with the most episodes, of 10\n"
+        "showing the 8 of 10 curves with the most episodes\n"
     )
 
 

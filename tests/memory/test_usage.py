@@ -85,7 +85,7 @@ def test_usage_matches_the_ledger_after_an_interrupt(db, monkeypatch, act, metho
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(3), *(pytest.param(k, marks=pytest.mark.slow) for k in range(3, 15))]
+    "seed", [*range(3), *(pytest.param(k, marks=pytest.mark.slow) for k in range(3, 8))]
 )
 @pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
 def test_usage_matches_the_ledger_after_random_operations(db, open_db, small_arrays, seed):
