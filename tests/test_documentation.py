@@ -92,8 +92,10 @@ OPTIONS = {"stable_baselines3": "--torch", "ray": "--ecosystems"}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.stem) for page in GUIDES])
-def test_each_block_of_a_guide_runs_and_prints_what_it_shows(page, tmp_path, monkeypatch, request):
-    """Run each block as a program, and again if it writes a file; `spawn` starts processes."""
+def test_each_block_of_a_guide_runs_twice_and_prints_what_it_shows(
+    page, tmp_path, monkeypatch, request
+):
+    """Each block is a program of its own; processes are started with `spawn`."""
     monkeypatch.chdir(tmp_path)
     text = page.read_text()
     if f'"{SERVER}"' in text:
@@ -109,8 +111,7 @@ def test_each_block_of_a_guide_runs_and_prints_what_it_shows(page, tmp_path, mon
         spawn = "import multiprocessing\nmultiprocessing.set_start_method('spawn', force=True)\n"
         program.write_text(spawn + block)
         warnings = "default" if "coming_from" in page.name else "error"  # frameworks may warn
-        is_repeated = '.db"' in block and "torch" not in block  # importing torch takes seconds
-        for attempt in range(2 if is_repeated else 1):
+        for attempt in range(1 if "torch" in block else 2):  # importing torch takes seconds
             done = subprocess.run(
                 [sys.executable, "-W", warnings, program], capture_output=True, text=True
             )

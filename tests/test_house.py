@@ -167,7 +167,7 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
     assert complaints(rule) == []
 
 
-LONG_FILES = {"buffer.py": 820}  # half of it are signatures
+LONG_FILES = {"buffer.py": 817}  # half of it are signatures
 
 
 def docstring_lines(path):
@@ -184,7 +184,7 @@ def docstring_lines(path):
 def test_files_are_short_without_their_docstrings():
     def rule(path, relative, named):
         lines = len(path.read_text().splitlines()) - docstring_lines(path)
-        if lines > LONG_FILES.get(str(relative), 540):
+        if lines > LONG_FILES.get(str(relative), 530):
             yield f"{lines} lines"
 
     assert complaints(rule) == []

@@ -25,10 +25,8 @@ class Usage:
     """
 
     def __init__(self, most: int | None, began: int):
-        self.most, self._began = (
-            most,
-            began,
-        )  # maximum number of leases of a step; None for no limit
+        self.most = most  # maximum number of leases of a step; None for no limit
+        self._began = began
         self.epoch = 0  # counts changes, so that sum trees and lists can find the changes to apply
         self.forget()
 

@@ -996,3 +996,36 @@ def test_a_handle_that_only_reads_says_that_it_creates_no_consumer(db, open_db):
     reader = open_db(read_only=True).buffer("b")
     with pytest.raises(expdb.UnknownConsumer, match="read_only=True cannot create a consumer"):
         reader.consumer("c")
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda consumer, lease: consumer.lease(2),
+        lambda consumer, lease: consumer.lease(100, wait=5.0),
+        lambda consumer, lease: next(consumer.batches(2)),
+        lambda consumer, lease: consumer.shared(lease.id),
+        lambda consumer, lease: consumer.stats(),
+        lambda consumer, lease: consumer.last_step,
+        lambda consumer, lease: lease.acknowledge(),
+        lambda consumer, lease: lease.give_back(),
+    ],
+)
+def test_a_consumer_of_a_dropped_buffer_names_the_buffer(db, act):
+    buffer = db.buffer("train")
+    buffer.store_batch({"x": np.zeros(10), "task_id": "t"})
+    consumer = buffer.consumer("learner", max_times_sampled=1)
+    lease = consumer.lease(2)
+    db.drop("train")
+    with pytest.raises(expdb.UnknownBuffer, match="buffer 'train' was dropped"):
+        act(consumer, lease)
+
+
+def test_a_lease_that_was_acknowledged_says_so(db):
+    buffer = db.buffer("train")
+    buffer.store_batch({"x": np.zeros(10), "task_id": "t"})
+    consumer = buffer.consumer("learner")
+    lease = consumer.lease(2)
+    lease.acknowledge()
+    with pytest.raises(expdb.LeaseLost, match="acknowledged already; lease another batch"):
+        consumer.shared(lease.id)

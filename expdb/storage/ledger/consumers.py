@@ -82,8 +82,15 @@ def list_consumers(session: Session, store: Store) -> list[str]:
     return [name for (name,) in session.rows(named)]
 
 
-def unknown_consumer(session: Session, store: Store, name: str) -> errors.UnknownConsumer:
-    """Return the error for a name that no consumer has."""
+def is_dropped(session: Session, store: Store) -> bool:
+    """Return whether the buffer was dropped."""
+    return not session.ask("SELECT 1 FROM buffers WHERE id = ?", store.id)
+
+
+def unknown_consumer(session: Session, store: Store, name: str) -> errors.ExpDBError:
+    """Return the error for a name that no consumer has, or for a dropped buffer."""
+    if is_dropped(session, store):
+        return store.dropped()
     names = list_consumers(session, store)
     there = f"there are {', '.join(names)}" if names else "there are none"
     return errors.UnknownConsumer(
@@ -101,9 +108,11 @@ def open_consumer(store: Store, name: str, given: dict[str, Any], seed: int) -> 
     if found is None:
         if store.engine.read_only:
             with store.engine.reading() as session:
-                unknown = unknown_consumer(session, store, name)
+                error = unknown_consumer(session, store, name)
+            if not isinstance(error, errors.UnknownConsumer):
+                raise error
             raise errors.UnknownConsumer(
-                f"{unknown}; a handle with read_only=True cannot create a consumer"
+                f"{error}; a handle with read_only=True cannot create a consumer"
             )
         with store.writing() as (session, _):
             found = find_consumer(session, store, name)

@@ -15,7 +15,7 @@ import numpy as np
 
 from expdb import errors
 from expdb.sql.session import Session
-from expdb.storage.ledger.consumers import ConsumerRecord
+from expdb.storage.ledger.consumers import ConsumerRecord, is_dropped
 from expdb.storage.ledger.packed import (
     Drawn,
     bounds,
@@ -371,7 +371,7 @@ def lost(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> e
 
 def _dropped(session: Session, store: Store, consumer: ConsumerRecord) -> errors.ExpDBError:
     """Return the error for a consumer that was dropped, alone or with its buffer."""
-    if not session.ask("SELECT 1 FROM buffers WHERE id = ?", store.id):
+    if is_dropped(session, store):
         return store.dropped()
     return errors.UnknownConsumer(
         f"consumer {consumer.name!r} was dropped; create it again with buffer.consumer()"
