@@ -122,7 +122,7 @@ class SchemaTooNew(ExpDBError, RuntimeError):
     """The database has the schema of a newer expdb.
 
     Raised when the database is opened or upgraded, or when a newer expdb upgrades it while it is
-    open. Run ``pip install --upgrade expdb`` and restart the process.
+    open. Install the newer expdb from its checkout, and restart the process.
     """
 
 

@@ -3,7 +3,7 @@
 These are SQL functions. Datasette finds the plugin by its entry point if expdb is installed in the
 same environment:
 
-    pip install datasette expdb
+    pip install datasette '.[cli]'   # in a checkout of expdb
     datasette serve runs.db
 
     SELECT task_id, field(payload, 'action') FROM experience LIMIT 10

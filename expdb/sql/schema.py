@@ -156,5 +156,6 @@ def newer_schema(engine: Engine) -> errors.SchemaTooNew | None:
 def _too_new(engine: Engine, revision: str) -> errors.SchemaTooNew:
     return errors.SchemaTooNew(
         f"{engine.location} has schema {revision}, newer than this expdb's "
-        f"{known_revisions()[-1]}; run `pip install --upgrade expdb` and restart this process"
+        f"{known_revisions()[-1]}; install the newer expdb from its checkout and restart this "
+        "process"
     )

@@ -281,9 +281,12 @@ def test_what_a_killed_learner_held_is_drawn_again_at_once(location, open_db):
     held = ours.recv()
     os.kill(process.pid, signal.SIGKILL)
     process.join()
+    history = buffer.why(held[0])
+    assert "its process has ended, so the next lease releases it" in history[-1]
     consumer = open_db().buffer("train").consumer("trainer")
     assert consumer.last_step == 0
     lease = consumer.lease(20, step=1)
+    assert "holds it" in buffer.why(held[0])[-1]
     assert items(lease.batch) == held
     assert lease.number == 1
     assert lease.id == 2

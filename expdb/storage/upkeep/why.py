@@ -8,6 +8,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb.errors import DatabaseDamaged
+from expdb.process.processes import Others
 from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.ledger import consumers, entries
@@ -32,13 +33,15 @@ def why(store: Store, session: Session, position: int) -> Iterator[str]:
         yield f"{gone}: the buffer holds {state.size} steps, from position {state.oldest} on"
     else:
         yield from _described(step)
-    version = consumers.policy_version(session, store)
+    version, others = consumers.policy_version(session, store), Others()
+    ((now,),) = session.ask(f"SELECT {store.dialect.NOW}")
     for name in consumers.list_consumers(session, store):
         consumer = consumers.find_consumer(session, store, name)
         assert consumer is not None
         found = list(_leases(store, session, consumer, position, step))
         for entry, row in found:
-            yield f"{time_of(row.leased)}: {_told(name, entry, row)}"
+            yield f"{time_of(row.leased)}: {_told(name, entry, row, now, others)}"
+        found = [(entry, row) for entry, row in found if not _end_of(row, now, others)]
         reason = None if step is None else _refused(consumer, state, step, found, version)
         if reason is not None:
             yield f"consumer {name!r} does not hand it out now: {reason}"
@@ -110,8 +113,19 @@ def _leases(
             yield entry, rows[entry.id]
 
 
-def _told(name: str, entry: Entry, row: Any) -> str:
+def _end_of(row: Any, now: float, others: Others) -> str | None:
+    """Return why the next lease releases this one; None for a lease that is not released."""
+    if row.status != "leased":
+        return None
+    if row.expires <= now:
+        return f"expired at {time_of(row.expires)}"
+    return "its process has ended" if others.has_ended(row.holder) else None
+
+
+def _told(name: str, entry: Entry, row: Any, now: float, others: Others) -> str:
     what = f"leased in batch {entry.number} of consumer {name!r}, lease {entry.id}"
+    if end := _end_of(row, now, others):
+        return f"{what}; {end}, so the next lease releases it"
     if row.status == "leased":
         return f"{what}; held until {time_of(row.expires)} by {row.holder}"
     if row.status == "acknowledged":
