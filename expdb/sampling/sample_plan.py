@@ -13,7 +13,7 @@ from expdb.errors import InvalidValue
 from expdb.memory.resident import Resident
 from expdb.names import EPISODE_COLUMNS, UNKNOWN
 from expdb.replay.layout import Layout
-from expdb.replay.population import Grouped, Interval, Listed, Positions, check_size
+from expdb.replay.population import Grouped, Listed, Positions, check_size, random_positions
 from expdb.replay.samplers import Drawn as Draw
 from expdb.replay.samplers import Prioritized, PriorityTree, Sampler, Uniform
 from expdb.replay.units import Step, Unit
@@ -34,7 +34,7 @@ from expdb.sampling.request import SampleRequest, have_same_settings
 from expdb.sampling.window import Window
 from expdb.sql.session import Session
 from expdb.storage.ledger.packed import Drawn
-from expdb.storage.reading import fetch, select
+from expdb.storage.reading import fetch
 from expdb.storage.reading.chunk_values import Empty
 from expdb.storage.store import State, Store, evicted
 
@@ -220,17 +220,10 @@ class SamplePlan:
         return Recorded(batch, Drawn(items, columns, layout.kept), crc, least)
 
     def _draw_stored(self, rng: np.random.Generator, session: Session, state: State) -> Batch:
-        """Draw single steps from the database, before all of them are in memory."""
+        """Draw single steps without gaps from the database, before all of them are in memory."""
         store, size = self._store, self.request.size
-
-        def held(positions: np.ndarray) -> np.ndarray:
-            return fetch.alive(store, session, positions)
-
-        allowed = None if state.size == state.added - state.oldest else held
-        every = Interval(
-            state.oldest, state.added, allowed, lambda: select.positions(store, session, None)
-        )
-        positions = every.draw(size, True, rng)
+        check_size(state.size, 1, self.request.unit.what, replace=True)
+        positions = random_positions(state.oldest, state.added, size, rng)
         fields = self.request.fields
         return Batch(fetch.steps(store, session, state, positions, fields, last=True), size)
 

@@ -357,7 +357,8 @@ class Sampling:
         try:
             with self._store.engine.reading() as session:
                 state = self._store.state(session)
-                if r.complete or not plan.needs_no_rows:
+                # With deleted steps between others, a draw needs the list of all positions.
+                if r.complete or not (plan.needs_no_rows and state.is_contiguous):
                     self._refresh(session, state, changed)
                 elif self._loads_rows:
                     self._refresh(session, state, changed, FILL_SECONDS)

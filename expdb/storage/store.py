@@ -45,6 +45,11 @@ class State:
     pinned: int | None  # position: steps from it on are kept
     trigger_evicts: bool  # if false, expdb applies the policy
 
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether every position from the oldest to the newest holds a step."""
+        return self.size == self.added - self.oldest
+
 
 class Writing(AbstractContextManager[tuple[Session, WriteOutcome]]):
     """A transaction that holds the buffer's row.

@@ -185,6 +185,15 @@ def test_a_seed_gives_the_same_batches(db):
     assert buffer.sample(20)["x"].tolist() != buffer.sample(20)["x"].tolist()
 
 
+def test_a_seed_gives_the_same_batch_before_and_after_the_rows_are_in_memory(open_db):
+    buffer = open_db().buffer("b")
+    buffer.store_batch([{"task_id": "t", "x": k} for k in range(2_000)])
+    buffer.delete([3, 700])
+    other = open_db().buffer("b")
+    batches = [other.sample(64, rng=1)["x"].tolist() for _ in range(3)]
+    assert batches[0] == batches[1] == batches[2]
+
+
 def test_tasks_come_with_all_their_steps_in_order(db):
     buffer = db.buffer("b")
     order = [3, 0, 2, 0, 1]
