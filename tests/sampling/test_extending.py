@@ -1,4 +1,4 @@
-"""Samplers and units that users write, with the public names alone: those of docs/extending.md."""
+"""Samplers and units that users write with public names, as in docs/how-to/write-a-unit.md."""
 
 import itertools
 import sys
